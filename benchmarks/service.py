@@ -29,7 +29,7 @@ from simulated_runs import measure, memory_mb, quantiles
 from trainmaster.api.rest.limits import MAX_STREAMS
 from trainmaster.control.layout import Home
 from trainmaster.service import Service
-from trainmaster.service.access import Access
+from trainmaster.service.users.access import Access
 
 #: What any server of this kind does before it knows anything of Trainmaster.
 BARE = "import time, fastapi, uvicorn, jinja2; fastapi.FastAPI(); print('ready', flush=True); time.sleep(60)"

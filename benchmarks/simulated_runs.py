@@ -23,7 +23,7 @@ from trainmaster.db import NewRun, Submission
 from trainmaster.db import tables as t
 from trainmaster.executors.base import Capacity, GangRequest, GangStatus, MemberStatus, Phase, QueuePlace
 from trainmaster.service import Service
-from trainmaster.service.driver import Driver, take_place
+from trainmaster.service.driving.driver import Driver, take_place
 from trainmaster.spec import Recipe
 from trainmaster.spec.states import EndReason, State
 

@@ -12,7 +12,7 @@ SOURCE = pathlib.Path("src")
 #: One line per circle: its files, sorted.
 LEFT: set[tuple[str, ...]] = {
     (
-        "trainmaster.service.driving",
+        "trainmaster.service.driving.driving",
         "trainmaster.service.service",
     ),
     (

@@ -5,14 +5,14 @@ import pytest
 from trainmaster.cli.live import LiveDisplay
 from trainmaster.cli.watching import PlainDisplay
 from trainmaster.control.layout import Home
-from trainmaster.service.run_watcher import RunWatcher
+from trainmaster.service.driving.run_watcher import RunWatcher
 from trainmaster.testing.watcher_contract import RECIPE, RUN, WatcherContract
 
 
 @pytest.fixture
 def watch(tmp_path, monkeypatch):
     """Makes a watcher of the run that has a display."""
-    monkeypatch.setattr("trainmaster.service.standings.best_tasks", lambda *_: [])
+    monkeypatch.setattr("trainmaster.service.runs.standings.best_tasks", lambda *_: [])
     home = Home.from_environment({"TRAINMASTER_HOME": str(tmp_path)})
     service = SimpleNamespace(home_of=lambda run: home, database=None)
     session = SimpleNamespace(run=RUN, recipe=RECIPE, lease=SimpleNamespace(token=1))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trainmaster.control.layout import Home
 from trainmaster.service import Service
-from trainmaster.service.profiling import Profiler
+from trainmaster.service.quotes.profiling import Profiler
 from trainmaster.spec import read_recipe
 from trainmaster.spec.errors import TrainmasterError
 

@@ -15,7 +15,7 @@ from trainmaster.cluster.record import ClusterState, Machine, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.layout import Home
 from trainmaster.db import Database, NewQuote, NewRun, RunChange, Truth
-from trainmaster.service.quote_record import QuoteRecord
+from trainmaster.service.quotes.quote_record import QuoteRecord
 from trainmaster.spec.states import EndReason, State
 
 GOLDEN = Path(__file__).parent / "golden"

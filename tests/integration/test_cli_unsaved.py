@@ -10,7 +10,7 @@ import pytest
 from trainmaster.control import unpublished
 from trainmaster.control.layout import Home
 from trainmaster.db import queries
-from trainmaster.service import unpublished_models
+from trainmaster.service.models import unpublished_models
 from trainmaster.service.service import Service
 from trainmaster.testing.counting_proxy import CountingProxy
 from trainmaster.testing.private_s3 import NoS3Error, PrivateS3

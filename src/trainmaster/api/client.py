@@ -132,7 +132,7 @@ class Client:
         allow_stale: bool = False,
     ) -> Quote:
         """Quote a recipe; arguments and errors are those of `trainmaster.quote`."""
-        from trainmaster.service.quoting import QuoteOptions
+        from trainmaster.service.quotes.quoting import QuoteOptions
 
         found, path = self._read(recipe, overrides, provider, directory)
         options = QuoteOptions(
@@ -193,7 +193,7 @@ def _refuse_costs(plan: RunPlan) -> None:
     """What costs is refused, as nobody has agreed to it."""
     if not plan.most_usd_per_hour:
         return
-    from trainmaster.service.quote_record import price
+    from trainmaster.service.quotes.quote_record import price
 
     asked = f"this rents machines for at most {price(plan.most_usd_per_hour)} per hour"
     raise UsageError(

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from trainmaster.api.results import LogQuery
     from trainmaster.control.controller import Controller
     from trainmaster.service import OfferFilter, ProfileProgress, Quote
+    from trainmaster.service.driving.run_watcher import RunNews
     from trainmaster.service.offer_list import OfferList
-    from trainmaster.service.quoting import QuoteOptions
+    from trainmaster.service.quotes.quoting import QuoteOptions
     from trainmaster.service.run_planning import PlannedRun, RunPlanner
-    from trainmaster.service.run_watcher import RunNews
     from trainmaster.service.shells import Shell
     from trainmaster.service.volumes import RemovedVolume, VolumeInfo
     from trainmaster.spec import Recipe
@@ -143,7 +143,7 @@ class EmbeddedClient:
         return Accepted(session.run, (*notes, *session.notes), rents)
 
     def drive_run(self, run: str, view_every_s: float) -> Stream[RunNews | str]:
-        from trainmaster.service.run_watcher import RunWatcher
+        from trainmaster.service.driving.run_watcher import RunWatcher
 
         session = self._sessions.pop(run)
         controllers: list[Controller] = []
@@ -155,7 +155,7 @@ class EmbeddedClient:
         return WorkStream(work, lambda: sum(controller.interrupt() for controller in controllers))
 
     def detach_run(self, run: str) -> None:
-        from trainmaster.service.background import drive_in_background
+        from trainmaster.service.driving.background import drive_in_background
 
         drive_in_background(self._service, self._sessions.pop(run), self._environ)
 
@@ -203,7 +203,7 @@ class EmbeddedClient:
         return list(self._service.metrics(run, experiment, task))
 
     def logs(self, run: str, query: LogQuery) -> Iterator[bytes]:
-        from trainmaster.service.log_streams import LineChoice, LogStreams
+        from trainmaster.service.runs.log_streams import LineChoice, LogStreams
 
         choice = LineChoice.of(query.tail, query.grep, query.since, time.time())
         streams = LogStreams(self._service, run, query.experiment, query.task, query.member, choice)

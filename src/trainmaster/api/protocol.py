@@ -19,12 +19,12 @@ if TYPE_CHECKING:
         Watched,
     )
     from trainmaster.service import OfferFilter, ProfileProgress, Quote
+    from trainmaster.service.driving.run_watcher import RunNews
+    from trainmaster.service.models.unpublished_models import SavedModel
     from trainmaster.service.offer_list import OfferList
-    from trainmaster.service.quoting import QuoteOptions
-    from trainmaster.service.run_watcher import RunNews
+    from trainmaster.service.quotes.quoting import QuoteOptions
+    from trainmaster.service.runs.summary import Highlights
     from trainmaster.service.shells import Shell
-    from trainmaster.service.summary import Highlights
-    from trainmaster.service.unpublished_models import SavedModel
     from trainmaster.service.volumes import RemovedVolume, VolumeInfo
     from trainmaster.spec import Recipe
 

@@ -94,7 +94,7 @@ def serve(
         import uvicorn
 
         from trainmaster.api.rest.app import make_app, make_state
-        from trainmaster.service.single_sign_on import SignOnSettings, SingleSignOn
+        from trainmaster.service.users.single_sign_on import SignOnSettings, SingleSignOn
     except ModuleNotFoundError as error:
         raise MissingPartError(
             f"server: {error.name} is not installed", "Run: pip install 'trainmaster[server]'"

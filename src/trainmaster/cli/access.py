@@ -9,9 +9,9 @@ import typer
 from trainmaster.cli.output import print_json, say
 
 if TYPE_CHECKING:
-    from trainmaster.service.access import Access
-    from trainmaster.service.accounts import Accounts
-    from trainmaster.service.team_secrets import TeamSecrets
+    from trainmaster.service.teams.team_secrets import TeamSecrets
+    from trainmaster.service.users.access import Access
+    from trainmaster.service.users.accounts import Accounts
 
 token_app = typer.Typer(help="Who may use the server of this home.", no_args_is_help=True)
 team_app = typer.Typer(help="Teams that share the server of this home.", no_args_is_help=True)
@@ -22,14 +22,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
 
 def _access() -> Access:
     from trainmaster.service import Service
-    from trainmaster.service.access import Access
+    from trainmaster.service.users.access import Access
 
     return Access(Service.from_environment().database)
 
 
 def _accounts() -> Accounts:
     from trainmaster.service import Service
-    from trainmaster.service.accounts import Accounts
+    from trainmaster.service.users.accounts import Accounts
 
     return Accounts(Service.from_environment().database)
 
@@ -38,7 +38,7 @@ def _secrets() -> TeamSecrets:
     import os
 
     from trainmaster.service import Service
-    from trainmaster.service.team_secrets import TeamSecrets
+    from trainmaster.service.teams.team_secrets import TeamSecrets
 
     service = Service.from_environment()
     return TeamSecrets(service.database, service.home.root, os.environ)

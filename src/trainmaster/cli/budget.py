@@ -10,7 +10,7 @@ from trainmaster.cli.output import place_text, print_json, say, table
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
-    from trainmaster.service.team_budget import TeamBudget
+    from trainmaster.service.teams.team_budget import TeamBudget
 
 AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
 
@@ -27,7 +27,7 @@ def budget(
     import time
 
     from trainmaster.service import Service
-    from trainmaster.service.team_budget import OWNER, Budgets, set_budget
+    from trainmaster.service.teams.team_budget import OWNER, Budgets, set_budget
     from trainmaster.spec.units import parse_money
 
     database, now = Service.from_environment().database, time.time()
@@ -50,7 +50,7 @@ def queue(as_json: AsJson = False) -> None:
     import time
 
     from trainmaster.service import Service
-    from trainmaster.service.admission import queue_of
+    from trainmaster.service.teams.admission import queue_of
     from trainmaster.spec.units import format_duration
 
     found = queue_of(Service.from_environment().database, None)

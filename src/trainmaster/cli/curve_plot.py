@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
     from trainmaster.service import Curve
-    from trainmaster.service.curves import ExperimentCurves, TaskCurves
+    from trainmaster.service.runs.curves import ExperimentCurves, TaskCurves
 
 #: So many tasks get a colour and a line in the legend each; more get a colour scale.
 _MAX_NAMED = 10

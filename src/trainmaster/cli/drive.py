@@ -27,7 +27,7 @@ def drive_many(number: Annotated[int, typer.Argument()]) -> None:
     import logging
 
     from trainmaster.service import Service
-    from trainmaster.service.driver import Driver, take_place
+    from trainmaster.service.driving.driver import Driver, take_place
 
     service = Service.from_environment()
     place = take_place(service.home.root, number)

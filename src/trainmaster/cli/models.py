@@ -14,7 +14,7 @@ from trainmaster.cli.output import metrics_text, print_json, say, show, table
 from trainmaster.cli.volume_tools import counted
 
 if TYPE_CHECKING:
-    from trainmaster.service.unpublished_models import SavedModel
+    from trainmaster.service.models.unpublished_models import SavedModel
 
 app = typer.Typer(
     cls=DefaultGroup, help="List the models that tasks left, or get one.", invoke_without_command=True
@@ -111,7 +111,7 @@ def fsck(
     """Look whether all models and checkpoints of runs are there and whole; changes nothing."""
     from trainmaster.cli.opening import refuse_on_server
     from trainmaster.service import Service
-    from trainmaster.service.model_check import check_models
+    from trainmaster.service.models.model_check import check_models
 
     refuse_on_server("`models fsck`")
     service = Service.from_environment()

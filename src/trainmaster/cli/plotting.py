@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.service.curves import ExperimentCurves
-from trainmaster.service.search_results import SearchResults
+from trainmaster.service.runs.curves import ExperimentCurves
+from trainmaster.service.runs.search_results import SearchResults
 from trainmaster.spec.errors import MissingPartError, UsageError
 
 if TYPE_CHECKING:

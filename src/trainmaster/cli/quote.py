@@ -51,7 +51,7 @@ def quote(
 ) -> None:
     """Measure a recipe's job for a minute, and quote cluster, time and price as intervals."""
     from trainmaster.cli.opening import open_client
-    from trainmaster.service.quoting import QuoteOptions
+    from trainmaster.service.quotes.quoting import QuoteOptions
     from trainmaster.spec import read_recipe
 
     if plot is not None:
@@ -121,7 +121,7 @@ def show_quote(made: Quote, show: Callable[[str], None]) -> None:
 
 
 def _show_experiment(one: ExperimentQuote, show: Callable[[str], None]) -> None:
-    from trainmaster.service.quote_record import dollars
+    from trainmaster.service.quotes.quote_record import dollars
 
     show(f"{one.name}: {one.cluster.words()}, {_count(one.cluster.workers, 'worker')}{_at_once(one)}")
     if one.time_s and one.cost_usd:

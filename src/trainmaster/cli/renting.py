@@ -7,7 +7,7 @@ import sys
 from trainmaster.api import ClientProtocol, RunPlan
 from trainmaster.cli.output import say
 from trainmaster.cli.quote import wide_line
-from trainmaster.service.quote_record import price
+from trainmaster.service.quotes.quote_record import price
 from trainmaster.spec.errors import UsageError
 
 

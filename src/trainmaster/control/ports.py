@@ -51,7 +51,7 @@ class Background(Protocol):
 
 
 class Forecaster(Protocol):
-    """Who keeps an eye on the quote; see `trainmaster.service.quote_tracker.QuoteTracker`."""
+    """Who keeps an eye on the quote; see `trainmaster.service.quotes.quote_tracker.QuoteTracker`."""
 
     def look(
         self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float

@@ -1,4 +1,4 @@
-"""Who may use a server: teams, tokens, sessions, and what was asked for. The rules are `service.access`'s.
+"""Who may use a server: teams, tokens, sessions, and what was asked for. Rules: `service.users.access`.
 
 Of tokens and cookies the SHA-256 is kept only: what is stolen with the database opens nothing.
 """

@@ -1,4 +1,4 @@
-"""Users, service accounts, members, invites, attempts to log in. The rules are `service.accounts`'s."""
+"""Users, service accounts, members, invites, attempts to log in. The rules are `service.users.accounts`'s."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Notices: what a team's webhooks are still to be told, one row each, written with the event itself.
 
-They are CloudEvents, sent by `trainmaster.service.webhooks`; see `webhook_rows`.
+They are CloudEvents, sent by `trainmaster.service.notifications.webhooks`; see `webhook_rows`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from trainmaster.cluster.record import ClusterRecord, ClusterState
 from trainmaster.control.recording import Where
-from trainmaster.service.candidate_offers import HOST, measured_name
+from trainmaster.service.quotes.candidate_offers import HOST, measured_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from trainmaster.control.layout import Home
 from trainmaster.db import Database, queries
 from trainmaster.executors import Capacity, LocalExecutor, detect_capacity
 from trainmaster.objects import ObjectStore
-from trainmaster.service.summary import is_driven
+from trainmaster.service.runs.summary import is_driven
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.states import State
 from trainmaster.spec.units import format_duration

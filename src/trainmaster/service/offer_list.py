@@ -8,8 +8,8 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.providers import NAMED, Catalogue, Offer, OfferFilter, load_catalogue
-from trainmaster.service.candidate_offers import extras_of
-from trainmaster.service.prices import Prices, named_regions
+from trainmaster.service.quotes.candidate_offers import extras_of
+from trainmaster.service.quotes.prices import Prices, named_regions
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:

@@ -20,11 +20,11 @@ from trainmaster.control.budget import SWITCH_OFF_S, USUAL_LEASE_S, Meter
 from trainmaster.control.preflight import check_parts, data_notes
 from trainmaster.control.saving_money import saving_limit_usd
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.service.candidate_offers import CandidateOffers, supply_of
-from trainmaster.service.prices import CATALOGUE
-from trainmaster.service.quote_record import QuoteRecord, dollars, most_usd, told_in_full
-from trainmaster.service.run_clusters import check_provider
-from trainmaster.service.worker_counts import with_fewest
+from trainmaster.service.driving.run_clusters import check_provider
+from trainmaster.service.quotes.candidate_offers import CandidateOffers, supply_of
+from trainmaster.service.quotes.prices import CATALOGUE
+from trainmaster.service.quotes.quote_record import QuoteRecord, dollars, most_usd, told_in_full
+from trainmaster.service.quotes.worker_counts import with_fewest
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError, one_line
 from trainmaster.spec.units import format_duration
@@ -32,7 +32,7 @@ from trainmaster.spec.units import format_duration
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote
     from trainmaster.db import Database
-    from trainmaster.service.quoting import Quoter
+    from trainmaster.service.quotes.quoting import Quoter
     from trainmaster.service.service import Service
 
 __all__ = ["RentalOffer", "check_with_provider", "plan_run"]

@@ -15,11 +15,11 @@ from trainmaster.spec.errors import UsageError
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote
     from trainmaster.control.profile_attempt import ProfileProgress
-    from trainmaster.service.candidate_offers import CandidateOffers
-    from trainmaster.service.quoting import QuoteOptions, Quoter
+    from trainmaster.service.quotes.candidate_offers import CandidateOffers
+    from trainmaster.service.quotes.quoting import QuoteOptions, Quoter
     from trainmaster.service.renting import RentalOffer
     from trainmaster.service.service import Service
-    from trainmaster.service.team_budget import TeamBudget
+    from trainmaster.service.teams.team_budget import TeamBudget
     from trainmaster.spec import Recipe
 
 
@@ -76,7 +76,7 @@ class RunPlanner:
 
     def measured_first(self, recipe: Recipe, path: Path) -> Quote:
         """Measure and quote a recipe that is to be run, whatever is known of it."""
-        from trainmaster.service.quoting import QuoteOptions
+        from trainmaster.service.quotes.quoting import QuoteOptions
 
         self._service.check(recipe, self._environ)  # what is wrong anyway is said before anything is measured
         return self._make_quoter().quote(recipe, path, self._environ, QuoteOptions(fresh=True))
@@ -93,10 +93,10 @@ class RunPlanner:
 
     def _plan_rental(self, recipe: Recipe, path: Path, allow_stale: bool, can_agree: bool) -> PlannedRun:
         from trainmaster.control.preflight import check_parts
-        from trainmaster.service.prices import Prices
+        from trainmaster.service.driving.run_clusters import check_provider
+        from trainmaster.service.quotes.prices import Prices
+        from trainmaster.service.quotes.worker_counts import with_fewest
         from trainmaster.service.renting import plan_run
-        from trainmaster.service.run_clusters import check_provider
-        from trainmaster.service.worker_counts import with_fewest
 
         probe = with_fewest(recipe)
         check_parts(probe)
@@ -119,7 +119,7 @@ class RunPlanner:
         return PlannedRun(offer.recipe, path, offer)
 
     def _make_quoter(self, candidate_offers: CandidateOffers | None = None) -> Quoter:
-        from trainmaster.service.quoting import Quoter
+        from trainmaster.service.quotes.quoting import Quoter
 
         self._quoter = Quoter(self._service, self._tell, self._show, candidate_offers)
         return self._quoter
@@ -173,7 +173,7 @@ def awake_notes(offer: RentalOffer, environ: Mapping[str, str]) -> list[str]:
     if not offer.costs:
         return []
     from trainmaster.service.awake import Sleepiness, awake_note
-    from trainmaster.service.run_clusters import node_lease_s
+    from trainmaster.service.driving.run_clusters import node_lease_s
 
     expected = offer.quote.time_s if offer.quote is not None else None
     sleepiness, now = Sleepiness.of_this_machine(environ), datetime.now().astimezone()

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from trainmaster.db import queries
 from trainmaster.db.leases import is_alive
 from trainmaster.db.queries import RunFilter
-from trainmaster.service.score import KINDS, outcomes
-from trainmaster.service.team_clusters import TeamClusters
+from trainmaster.service.quotes.score import KINDS, outcomes
+from trainmaster.service.teams.team_clusters import TeamClusters
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
-    from trainmaster.service.caller import Caller
     from trainmaster.service.service import Service
+    from trainmaster.service.users.caller import Caller
 
 
 class Gauge(NamedTuple):

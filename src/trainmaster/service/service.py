@@ -29,14 +29,13 @@ from trainmaster.control.preflight import (
 from trainmaster.db import Database, Lease, NewRun, Patience, Submission, is_alive, queries
 from trainmaster.executors import LocalExecutor, detect_capacity
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.service import model_names
-from trainmaster.service.admission import Application, entrance, waits_for_turn
-from trainmaster.service.delivery import deliver_left
-from trainmaster.service.history import History, histories
-from trainmaster.service.quote_record import most_usd, quote_summary
-from trainmaster.service.run_names import claim_name
-from trainmaster.service.search_results import SearchResults, search_results
-from trainmaster.service.summary import (
+from trainmaster.service.models import model_names
+from trainmaster.service.notifications.delivery import deliver_left
+from trainmaster.service.quotes.history import History, histories
+from trainmaster.service.quotes.quote_record import most_usd, quote_summary
+from trainmaster.service.runs.run_names import claim_name
+from trainmaster.service.runs.search_results import SearchResults, search_results
+from trainmaster.service.runs.summary import (
     Highlights,
     highlights,
     is_driven,
@@ -45,8 +44,9 @@ from trainmaster.service.summary import (
     run_summary,
     runs_summary,
 )
-from trainmaster.service.team_budget import OWNER, OverBudgetError
-from trainmaster.service.team_secrets import secrets_of
+from trainmaster.service.teams.admission import Application, entrance, waits_for_turn
+from trainmaster.service.teams.team_budget import OWNER, OverBudgetError
+from trainmaster.service.teams.team_secrets import secrets_of
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import PublishError, StoreError, UsageError
 from trainmaster.spec.redaction import redacted
@@ -54,9 +54,9 @@ from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
     from trainmaster.cluster.renting.plan import ClusterPlan
-    from trainmaster.service.curves import ExperimentCurves
-    from trainmaster.service.replicas import Replicas
-    from trainmaster.service.unpublished_models import SavedModel
+    from trainmaster.service.driving.replicas import Replicas
+    from trainmaster.service.models.unpublished_models import SavedModel
+    from trainmaster.service.runs.curves import ExperimentCurves
 
 #: Who has driven a run to its end on this machine lets go of it within a moment; rented machines take longer.
 _CLOSED_WITHIN_S, _CLOSED_POLL_S = 3.0, 0.02
@@ -291,7 +291,7 @@ class Service:
         environ = self.replicas.with_secrets(row, environ)
         notes = self.check(recipe, environ)
         if not capabilities_of(recipe.provider).is_here and not is_driven(row, self.database.clock_s()):
-            from trainmaster.service.run_clusters import check_provider
+            from trainmaster.service.driving.run_clusters import check_provider
 
             check_provider(home, recipe.provider, environ)
         if waits_for_turn(self.database, run):
@@ -334,7 +334,7 @@ class Service:
             LeaseLostError: another process drives it now.
             ExecutorError: the node cannot be reached.
         """
-        from trainmaster.service.driving import drive
+        from trainmaster.service.driving.driving import drive
 
         drive(self, session, environ, watcher, on_start, pace)
 
@@ -410,7 +410,7 @@ class Service:
         here = replace(self.home, store_url=row["store_url"])
         home = here.at(Path(row["home"]), row["home_id"]) if row["home_id"] else here
         if home is None:
-            from trainmaster.service.replicas import why_bound_of
+            from trainmaster.service.driving.replicas import why_bound_of
 
             why = why_bound_of(row, is_shared=self.database.is_shared)
             raise UsageError(
@@ -423,7 +423,7 @@ class Service:
     @property
     def replicas(self) -> Replicas:
         """Runs that any server can show and go on with."""
-        from trainmaster.service.replicas import Replicas
+        from trainmaster.service.driving.replicas import Replicas
 
         return Replicas(self.database, self.home)
 
@@ -446,14 +446,14 @@ class Service:
         return self._executor
 
     def save_kept(self, run: str) -> list[SavedModel]:
-        """Publish the models of a run that are kept here; see `trainmaster.service.unpublished_models`.
+        """Publish the models of a run that are kept here; see `service.models.unpublished_models`.
 
         Raises:
             NotFoundError: there is no such run.
             UsageError: somebody drives it.
             PublishError: the store cannot be written; what was not published is still kept.
         """
-        from trainmaster.service.unpublished_models import save_kept
+        from trainmaster.service.models.unpublished_models import save_kept
 
         return save_kept(self.database, self.home_of, run)
 
@@ -512,13 +512,13 @@ class Service:
 
     def curves(self, run: str) -> list[ExperimentCurves]:
         """What the tasks of a run have reported, by experiment; see `run_curves`."""
-        from trainmaster.service.curves import run_curves
+        from trainmaster.service.runs.curves import run_curves
 
         return run_curves(self.database, self._home_to_look(run) or self.home, run)
 
     def metrics(self, run: str, experiment: str | None, task: int | None) -> Iterator[dict[str, Any]]:
         """What the tasks of a run have reported, a dictionary per line; see `reported`."""
-        from trainmaster.service.curves import reported
+        from trainmaster.service.runs.curves import reported
 
         return reported(self.database, self.home_of(run), run, experiment, task)
 
@@ -542,13 +542,13 @@ class Service:
 
     def score(self) -> dict[str, Any]:
         """How often quotes of this home were kept, as ``score --json`` prints it."""
-        from trainmaster.service.score import outcomes, report
+        from trainmaster.service.quotes.score import outcomes, report
 
         return report(outcomes(self.database, self.home.identity()))
 
     def score_line(self, kind: str, provider: str) -> str:
         """The same of one kind of quotes for a provider, in a line; empty if too little is known."""
-        from trainmaster.service.score import score_line
+        from trainmaster.service.quotes.score import score_line
 
         return score_line(self.database, self.home.identity(), kind, provider)
 
@@ -593,5 +593,5 @@ class Service:
     def secrets_of(
         self, recipe: Recipe, environ: Mapping[str, str], kept: Mapping[str, str] | None = None
     ) -> dict[str, dict[str, str]]:
-        """Values of the experiments' secrets; see `trainmaster.service.team_secrets.secrets_of`."""
+        """Values of the experiments' secrets; see `trainmaster.service.teams.team_secrets.secrets_of`."""
         return secrets_of(self.home, self._database, recipe, environ, self._team, kept)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.cluster.member_places import PLACES, read_places
 from trainmaster.control.layout import Home
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.service.summary import is_driven
+from trainmaster.service.runs.summary import is_driven
 from trainmaster.spec.errors import MissingPartError, NotFoundError
 
 #: A node has the code after so long while its run is driven.
@@ -151,7 +151,7 @@ def _marks(run: str, member: str | None) -> dict[str, str]:
 
 def _local_members(service: Service, run: str) -> set[str]:
     from trainmaster.control.gangs import member_names
-    from trainmaster.service.stored_recipe import stored_recipe
+    from trainmaster.service.runs.stored_recipe import stored_recipe
 
     recipe = stored_recipe(service.database.run_row(run))
     return {f"{role}-{index}" for each in recipe.experiments.values() for role, index in member_names(each)}

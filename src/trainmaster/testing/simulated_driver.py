@@ -17,8 +17,8 @@ from trainmaster.control.saving_money import SavingMoney
 from trainmaster.db import leases
 from trainmaster.db.leases import LEASE_S, Lease
 from trainmaster.executors.base import Capacity
-from trainmaster.service.driving import _meter
-from trainmaster.service.run_clusters import GIVING_BACK_S, RunClusters
+from trainmaster.service.driving.driving import _meter
+from trainmaster.service.driving.run_clusters import GIVING_BACK_S, RunClusters
 from trainmaster.spec.errors import InterruptedByUser, LeaseLostError, StoreError, TrainmasterError
 from trainmaster.spec.states import EndReason, State
 from trainmaster.testing.simulated_cluster import RayClient, SimulatedProvisioner, SteppedLoop
@@ -329,7 +329,7 @@ class Driver:
     # --- driving -----------------------------------------------------------------------------------------
 
     def drive(self, lease: Lease) -> None:
-        """See `trainmaster.service.driving.drive`."""
+        """See `trainmaster.service.driving.driving.drive`."""
         failures, store = self.failures, self.failures.store
         try:
             with self.process.at_work():

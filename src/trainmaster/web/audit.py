@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from trainmaster.api.rest.state import Manager, State
-from trainmaster.service.audit import Audit, AuditFilter
+from trainmaster.service.users.audit import Audit, AuditFilter
 from trainmaster.web.rendering import PAGE_ROWS, page
 
 router = APIRouter(include_in_schema=False)

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from trainmaster.api.rest.state import Runs
-from trainmaster.service.comparison import compare, varied
+from trainmaster.service.runs.comparison import compare, varied
 from trainmaster.web.figures import parallel_coordinates
 from trainmaster.web.rendering import page
 

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
 from trainmaster.api.rest.state import Reader, State, Submitter
-from trainmaster.service.code_uploads import CodeUploads
+from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.examples import example, examples
-from trainmaster.service.submissions import RunRequest
+from trainmaster.service.uploads.code_uploads import CodeUploads
 from trainmaster.web.form_keys import key_of, new_key
 from trainmaster.web.rendering import page, redirect
 

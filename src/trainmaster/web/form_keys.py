@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 
-from trainmaster.service.submissions import RunRequest
+from trainmaster.service.driving.submissions import RunRequest
 
 
 def new_key() -> str:

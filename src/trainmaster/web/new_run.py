@@ -14,12 +14,12 @@ from trainmaster.api.rest.state import Runs, ServerState, State, Submitter
 from trainmaster.artifacts.code_sources import as_git
 from trainmaster.control.data_sources import BUILT_IN
 from trainmaster.providers.capabilities import BUILT_IN as PROVIDERS
-from trainmaster.service.caller import Caller
-from trainmaster.service.code_uploads import CodeUploads
-from trainmaster.service.git_code import GitCode
-from trainmaster.service.quote_requests import QUOTE, QuoteAsk
-from trainmaster.service.submissions import RunRequest
-from trainmaster.service.team_volumes import TeamVolumes
+from trainmaster.service.driving.submissions import RunRequest
+from trainmaster.service.quotes.quote_requests import QUOTE, QuoteAsk
+from trainmaster.service.teams.team_volumes import TeamVolumes
+from trainmaster.service.uploads.code_uploads import CodeUploads
+from trainmaster.service.uploads.git_code import GitCode
+from trainmaster.service.users.caller import Caller
 from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.web.form_keys import key_of, new_key
 from trainmaster.web.mistakes import mistakes_of

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
 from trainmaster.api.rest.state import Manager, State
-from trainmaster.service.webhooks import KINDS
+from trainmaster.service.notifications.webhooks import KINDS
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.topics import TOPICS
 from trainmaster.web.rendering import page, redirect

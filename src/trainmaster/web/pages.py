@@ -12,7 +12,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.middleware.gzip import GZipMiddleware
 
 from trainmaster.api.rest.state import status_of, told
-from trainmaster.service.caller import TooOftenError, UnknownCallerError
+from trainmaster.service.users.caller import TooOftenError, UnknownCallerError
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.web import (
     audit,

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
 from trainmaster.api.rest.state import Reader, State, Submitter
-from trainmaster.service.quote_requests import QUOTE
+from trainmaster.service.quotes.quote_requests import QUOTE
 from trainmaster.spec.errors import NotFoundError
 from trainmaster.web.new_run import NewRun, show_form
 from trainmaster.web.quote_figure import QuoteFigure, cluster_words

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
 from trainmaster.api.rest.state import Runs, State, Submitter
-from trainmaster.service.comparison import recipe_diff, varied
-from trainmaster.service.submissions import RunRequest
-from trainmaster.service.team_runs import TeamRuns
+from trainmaster.service.driving.submissions import RunRequest
+from trainmaster.service.runs.comparison import recipe_diff, varied
+from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.web.figures import bands, graph, parallel_coordinates
 from trainmaster.web.form_keys import key_of, new_key

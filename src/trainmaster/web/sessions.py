@@ -9,9 +9,9 @@ from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import Response
 
 from trainmaster.api.rest.state import Known, ServerState, State, address_of, check_same_site, status_of
-from trainmaster.service.access import SESSION_S
-from trainmaster.service.caller import SCOPES, ForbiddenError, UnknownCallerError, caller
-from trainmaster.service.single_sign_on import SIGN_IN_S, SingleSignOn
+from trainmaster.service.users.access import SESSION_S
+from trainmaster.service.users.caller import SCOPES, ForbiddenError, UnknownCallerError, caller
+from trainmaster.service.users.single_sign_on import SIGN_IN_S, SingleSignOn
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.web.rendering import page, redirect
 

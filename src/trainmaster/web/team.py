@@ -19,9 +19,9 @@ from trainmaster.api.rest.state import (
     caller_of,
     check_same_site,
 )
-from trainmaster.service.admission import queue_of
-from trainmaster.service.caller import NO_TEAM, ROLES, SCOPES, Caller, UnknownCallerError
-from trainmaster.service.team_budget import budgets_of
+from trainmaster.service.teams.admission import queue_of
+from trainmaster.service.teams.team_budget import budgets_of
+from trainmaster.service.users.caller import NO_TEAM, ROLES, SCOPES, Caller, UnknownCallerError
 from trainmaster.spec.errors import UsageError
 from trainmaster.web.rendering import page, redirect
 from trainmaster.web.sessions import with_session

@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from trainmaster.api.rest.state import State, Submitter
 from trainmaster.api.rest.uploads import finished
 from trainmaster.api.rest.volumes import Volumes
-from trainmaster.service.uploads import PART_BYTES
+from trainmaster.service.uploads.uploads import PART_BYTES
 from trainmaster.spec.errors import UsageError
 from trainmaster.web.rendering import page, redirect
 

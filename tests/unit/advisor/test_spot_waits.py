@@ -5,7 +5,7 @@ from quote_world import market, offer
 
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.model.profile import Point
-from trainmaster.service.knowledge_builder import KnowledgeBuilder
+from trainmaster.service.quotes.knowledge_builder import KnowledgeBuilder
 from trainmaster.spec import Experiment, Strategy
 
 

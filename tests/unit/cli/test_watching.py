@@ -4,7 +4,7 @@ import pytest
 
 from trainmaster.cli.watching import Losses, PlainDisplay, fresh, goes_on_text, progress_lines, told
 from trainmaster.service import Note
-from trainmaster.service.run_watcher import (
+from trainmaster.service.driving.run_watcher import (
     AttemptEnded,
     ExperimentMoved,
     ExperimentView,

@@ -19,8 +19,8 @@ from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.measuring import trace_of
 from trainmaster.control.run_state import Experiment, RunState, Task
 from trainmaster.service.cluster_costs import RecordedClusterCosts, where_in
-from trainmaster.service.quote_record import QuoteRecord
-from trainmaster.service.quote_tracker import QuoteTracker
+from trainmaster.service.quotes.quote_record import QuoteRecord
+from trainmaster.service.quotes.quote_tracker import QuoteTracker
 from trainmaster.spec import Strategy, read_recipe
 from trainmaster.spec.states import State
 from trainmaster.testing.waits import until

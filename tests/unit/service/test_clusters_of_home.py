@@ -19,7 +19,7 @@ from trainmaster.db import Database, NewRun
 from trainmaster.providers.base import Node, NodeState, ProviderGoneError
 from trainmaster.service import clusters as clusters_module
 from trainmaster.service.clusters import clusters_of_home, end_clusters
-from trainmaster.service.summary import run_summary
+from trainmaster.service.runs.summary import run_summary
 from trainmaster.spec.errors import NotFoundError, ProviderError, UsageError
 
 RENTAL = Rental("m4.large", "us", "us-a", usd_per_hour=0.36)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainmaster.db import ClosedAttempt, Database, NewRun, Note, RunChange, TaskChange
-from trainmaster.service.summary import Highlights, NoteLine, TaskLine, highlights
+from trainmaster.service.runs.summary import Highlights, NoteLine, TaskLine, highlights
 from trainmaster.spec.states import EndReason, State
 
 

@@ -10,11 +10,11 @@ from trainmaster.control.layout import Home
 from trainmaster.db import ledger
 from trainmaster.db.ledger import ALL
 from trainmaster.service import Service
-from trainmaster.service.access import Access
-from trainmaster.service.caller import caller
+from trainmaster.service.driving.submissions import RunRequest, Submissions
 from trainmaster.service.renting import RentalOffer
 from trainmaster.service.run_planning import PlannedRun, RunPlanner
-from trainmaster.service.submissions import RunRequest, Submissions
+from trainmaster.service.users.access import Access
+from trainmaster.service.users.caller import caller
 from trainmaster.spec.errors import UsageError
 
 RED = caller("ann", "red", ["read", "run"])

@@ -12,9 +12,9 @@ from trainmaster.advisor.quote.choosing import Limits
 from trainmaster.advisor.quote.infeasible import no_feasible
 from trainmaster.db import Database
 from trainmaster.providers import Catalogue
-from trainmaster.service.candidate_offers import told_by
-from trainmaster.service.quoting import Quoter
-from trainmaster.service.worker_counts import allowed_workers, with_fewest
+from trainmaster.service.quotes.candidate_offers import told_by
+from trainmaster.service.quotes.quoting import Quoter
+from trainmaster.service.quotes.worker_counts import allowed_workers, with_fewest
 from trainmaster.spec import read_recipe
 from trainmaster.spec.errors import UsageError
 

@@ -21,11 +21,11 @@ from trainmaster.advisor.quote.quote import (
 )
 from trainmaster.control.layout import Home
 from trainmaster.providers import StalePrices
-from trainmaster.service.candidate_offers import supply_of
-from trainmaster.service.prices import CATALOGUE
-from trainmaster.service.quote_record import QuoteRecord
+from trainmaster.service.quotes.candidate_offers import supply_of
+from trainmaster.service.quotes.prices import CATALOGUE
+from trainmaster.service.quotes.quote_record import QuoteRecord
+from trainmaster.service.quotes.worker_counts import with_fewest, with_workers
 from trainmaster.service.renting import plan_run
-from trainmaster.service.worker_counts import with_fewest, with_workers
 from trainmaster.spec import read_recipe
 from trainmaster.spec.errors import UsageError
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from trainmaster.control.layout import Home
 from trainmaster.db import Database, access
-from trainmaster.service.caller import caller
-from trainmaster.service.uploads import UploadConflictError, Uploads
+from trainmaster.service.uploads.uploads import UploadConflictError, Uploads
+from trainmaster.service.users.caller import caller
 from trainmaster.spec.errors import StoreError
 
 WHO = caller("ann", "red", ["run"])

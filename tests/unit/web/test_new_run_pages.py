@@ -13,7 +13,7 @@ import pytest
 from trainmaster.control.layout import Home
 from trainmaster.db import quote_requests as rows
 from trainmaster.service import Service
-from trainmaster.service.quote_requests import QUOTE
+from trainmaster.service.quotes.quote_requests import QUOTE
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 with warnings.catch_warnings():
@@ -21,8 +21,8 @@ with warnings.catch_warnings():
     from starlette.testclient import TestClient
 
 from trainmaster.api.rest.app import make_app, make_state
-from trainmaster.service.caller import caller
-from trainmaster.service.git_code import GitCode
+from trainmaster.service.uploads.git_code import GitCode
+from trainmaster.service.users.caller import caller
 from trainmaster.web.pages import add_pages
 from trainmaster.web.recommend import workers_figure
 

@@ -13,9 +13,9 @@ from trainmaster.artifacts import CheckpointSeries
 from trainmaster.control.layout import Home
 from trainmaster.db import ClosedAttempt, NewRun, RunChange, Submission, TaskChange
 from trainmaster.service import Service
-from trainmaster.service.caller import caller
-from trainmaster.service.code_uploads import CodeUploads
-from trainmaster.service.run_details import RunDetails
+from trainmaster.service.runs.run_details import RunDetails
+from trainmaster.service.uploads.code_uploads import CodeUploads
+from trainmaster.service.users.caller import caller
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import NotFoundError
 from trainmaster.spec.states import EndReason, State

@@ -26,7 +26,7 @@ from trainmaster.spec.errors import InterruptedByUser, UsageError
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
-    from trainmaster.service.quoting import QuoteOptions
+    from trainmaster.service.quotes.quoting import QuoteOptions
 
 #: An answer is looked for after so many seconds: soon at first, as most are there at once.
 _LOOKS_S: Final = (0.1, 0.2, 0.3, 0.5)

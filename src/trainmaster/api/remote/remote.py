@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from trainmaster.api.protocol import Stream
     from trainmaster.api.results import LogQuery
     from trainmaster.service import OfferFilter, ProfileProgress, Quote
+    from trainmaster.service.driving.run_watcher import RunNews
+    from trainmaster.service.models.unpublished_models import SavedModel
     from trainmaster.service.offer_list import OfferList
-    from trainmaster.service.quoting import QuoteOptions
-    from trainmaster.service.run_watcher import RunNews
+    from trainmaster.service.quotes.quoting import QuoteOptions
+    from trainmaster.service.runs.summary import Highlights
     from trainmaster.service.shells import Shell
-    from trainmaster.service.summary import Highlights
-    from trainmaster.service.unpublished_models import SavedModel
     from trainmaster.service.volumes import RemovedVolume, VolumeInfo
     from trainmaster.spec import Recipe
 
@@ -171,7 +171,7 @@ class RemoteClient:
         self._to.post(f"/runs/{quoted(run)}/cancel", repeats=True)
 
     def save_models(self, run: str) -> list[SavedModel]:
-        from trainmaster.service.unpublished_models import SavedModel
+        from trainmaster.service.models.unpublished_models import SavedModel
 
         saved = self._to.post(f"/runs/{quoted(run)}/models/save", repeats=True)["models"]
         return [SavedModel(each["name"], each["uri"], each["error"]) for each in saved]
@@ -215,7 +215,7 @@ class RemoteClient:
         return found
 
     def highlights(self, run: str) -> Highlights:
-        from trainmaster.service.summary import Highlights, NoteLine, TaskLine
+        from trainmaster.service.runs.summary import Highlights, NoteLine, TaskLine
 
         found = self._to.get(f"/runs/{quoted(run)}/highlights")
 
@@ -254,7 +254,7 @@ class RemoteClient:
         return list(rows_of(self._to.pieces(f"/runs/{quoted(run)}/points", query, is_same=False)))
 
     def logs(self, run: str, query: LogQuery) -> Iterator[bytes]:
-        from trainmaster.service.log_streams import LineChoice
+        from trainmaster.service.runs.log_streams import LineChoice
 
         choice = LineChoice.of(query.tail, query.grep, query.since, time.time())  # what is wrong is said here
         if query.follow:

@@ -37,12 +37,12 @@ from trainmaster.api.rest.hubs import Hubs
 from trainmaster.api.rest.loop_lag import LoopLag
 from trainmaster.api.rest.state import Reader, ServerState, State, caller_of, problem, told
 from trainmaster.api.rest.versions import oldest_client
-from trainmaster.service.access import Access
-from trainmaster.service.drivers import Drivers
-from trainmaster.service.quote_requests import QuoteRequests
-from trainmaster.service.submissions import Submissions
-from trainmaster.service.upload_finishing import UploadFinishing
-from trainmaster.service.uploads import Uploads
+from trainmaster.service.driving.drivers import Drivers
+from trainmaster.service.driving.submissions import Submissions
+from trainmaster.service.quotes.quote_requests import QuoteRequests
+from trainmaster.service.uploads.upload_finishing import UploadFinishing
+from trainmaster.service.uploads.uploads import Uploads
+from trainmaster.service.users.access import Access
 from trainmaster.spec.errors import TrainmasterError
 
 if TYPE_CHECKING:

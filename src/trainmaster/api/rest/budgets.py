@@ -10,9 +10,9 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from trainmaster.api.rest.state import Admin, Reader, State
-from trainmaster.service.admission import queue_of
-from trainmaster.service.team_budget import budgets_of, entries_of, set_budget
-from trainmaster.service.team_runs import MAX_PAGE
+from trainmaster.service.teams.admission import queue_of
+from trainmaster.service.teams.team_budget import budgets_of, entries_of, set_budget
+from trainmaster.service.teams.team_runs import MAX_PAGE
 
 router = APIRouter(tags=["budgets"])
 

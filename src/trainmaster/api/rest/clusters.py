@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict
 
 from trainmaster.api.rest.state import Reader, State, Submitter, caller_of, state_of
-from trainmaster.service.team_clusters import TeamClusters
+from trainmaster.service.teams.team_clusters import TeamClusters
 
 router = APIRouter(tags=["clusters"])
 

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from trainmaster.api.rest.state import State, Submitter
-from trainmaster.service.code_uploads import CodeUploads
-from trainmaster.service.git_code import GitCode
+from trainmaster.service.uploads.code_uploads import CodeUploads
+from trainmaster.service.uploads.git_code import GitCode
 from trainmaster.spec.errors import NotFoundError
 
 router = APIRouter(tags=["code"])

@@ -20,7 +20,7 @@ from trainmaster.api.rest.limits import STRANGERS_BURST, STRANGERS_PER_S, Rates
 from trainmaster.api.rest.state import problem
 from trainmaster.api.rest.state import told as told_of
 from trainmaster.db import access
-from trainmaster.service.caller import TooOftenError
+from trainmaster.service.users.caller import TooOftenError
 from trainmaster.spec.errors import StoreError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.concurrency import run_in_threadpool
 
 from trainmaster.api.rest.server_sent import RETRY, SILENT_S, STILL_HERE, event
-from trainmaster.service.run_stream import Cursor, Message, RunStream
+from trainmaster.service.runs.run_stream import Cursor, Message, RunStream
 from trainmaster.spec.errors import TrainmasterError
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from weakref import WeakSet
 
 from starlette.concurrency import run_in_threadpool
 
-from trainmaster.service.caller import ForbiddenError, TooOftenError, UnknownCallerError
+from trainmaster.service.users.caller import ForbiddenError, TooOftenError, UnknownCallerError
 from trainmaster.spec.errors import NotFoundError, TrainmasterError
 
 if TYPE_CHECKING:
-    from trainmaster.service.caller import Caller
+    from trainmaster.service.users.caller import Caller
 
 T = TypeVar("T")
 

@@ -8,8 +8,8 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from trainmaster.api.rest.state import Admin, Known, Manager, Reader, State
-from trainmaster.service.accounts import INVITE_S
-from trainmaster.service.caller import NO_TEAM, ROLES, Caller
+from trainmaster.service.users.accounts import INVITE_S
+from trainmaster.service.users.caller import NO_TEAM, ROLES, Caller
 from trainmaster.spec.errors import UsageError
 
 router = APIRouter(tags=["people"])

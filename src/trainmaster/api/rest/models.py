@@ -10,8 +10,8 @@ from fastapi.responses import RedirectResponse, StreamingResponse
 from pydantic import BaseModel, Field
 
 from trainmaster.api.rest.state import Runs
-from trainmaster.service.model_files import ModelFiles
-from trainmaster.service.team_runs import MAX_PAGE
+from trainmaster.service.models.model_files import ModelFiles
+from trainmaster.service.teams.team_runs import MAX_PAGE
 
 router = APIRouter(tags=["models"])
 

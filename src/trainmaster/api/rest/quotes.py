@@ -14,8 +14,8 @@ from starlette.concurrency import run_in_threadpool
 from trainmaster.api.rest.limits import Stream
 from trainmaster.api.rest.server_sent import HEADERS, RETRY, SILENT_S, STILL_HERE, event
 from trainmaster.api.rest.state import Following, Reader, Runs, State, Submitter
-from trainmaster.service.caller import Caller
-from trainmaster.service.quote_requests import PLAN, QUOTE, QuoteAsk
+from trainmaster.service.quotes.quote_requests import PLAN, QUOTE, QuoteAsk
+from trainmaster.service.users.caller import Caller
 from trainmaster.spec.errors import StoreError
 
 router = APIRouter(tags=["quotes"])

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from trainmaster.api.rest.state import Runs
-from trainmaster.service.comparison import MAX_RUNS, compare
-from trainmaster.service.run_details import MAX_ATTEMPTS
+from trainmaster.service.runs.comparison import MAX_RUNS, compare
+from trainmaster.service.runs.run_details import MAX_ATTEMPTS
 
 router = APIRouter(tags=["runs"])
 

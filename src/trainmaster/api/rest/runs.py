@@ -14,9 +14,9 @@ from starlette.concurrency import run_in_threadpool
 
 from trainmaster.api.rest.server_sent import HEADERS
 from trainmaster.api.rest.state import Following, Reader, Runs, ServerState, State, Submitter
-from trainmaster.service.caller import Caller
-from trainmaster.service.submissions import RunRequest
-from trainmaster.service.team_runs import MAX_PAGE, POINTS, TeamRuns
+from trainmaster.service.driving.submissions import RunRequest
+from trainmaster.service.teams.team_runs import MAX_PAGE, POINTS, TeamRuns
+from trainmaster.service.users.caller import Caller
 from trainmaster.spec.errors import TrainmasterError, UsageError
 
 router = APIRouter(tags=["runs"])

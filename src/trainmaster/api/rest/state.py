@@ -22,19 +22,19 @@ from trainmaster.api.rest.limits import (
 )
 from trainmaster.api.rest.versions import ClientVersionError
 from trainmaster.objects.errors import FullStoreError
-from trainmaster.service.access import Access
-from trainmaster.service.accounts import Accounts
-from trainmaster.service.caller import Caller, ForbiddenError, TooOftenError, UnknownCallerError
-from trainmaster.service.code_uploads import QuotaError
-from trainmaster.service.device_login import DeviceLogins
-from trainmaster.service.quote_requests import QuoteRequests, TooManyError
-from trainmaster.service.single_sign_on import SingleSignOn
-from trainmaster.service.submissions import KeyUsedError, Submissions
-from trainmaster.service.team_budget import OverBudgetError
-from trainmaster.service.team_runs import TeamRuns
-from trainmaster.service.team_secrets import TeamSecrets
-from trainmaster.service.uploads import TooMuchError, UploadConflictError
-from trainmaster.service.webhooks import Webhooks
+from trainmaster.service.driving.submissions import KeyUsedError, Submissions
+from trainmaster.service.notifications.webhooks import Webhooks
+from trainmaster.service.quotes.quote_requests import QuoteRequests, TooManyError
+from trainmaster.service.teams.team_budget import OverBudgetError
+from trainmaster.service.teams.team_runs import TeamRuns
+from trainmaster.service.teams.team_secrets import TeamSecrets
+from trainmaster.service.uploads.code_uploads import QuotaError
+from trainmaster.service.uploads.uploads import TooMuchError, UploadConflictError
+from trainmaster.service.users.access import Access
+from trainmaster.service.users.accounts import Accounts
+from trainmaster.service.users.caller import Caller, ForbiddenError, TooOftenError, UnknownCallerError
+from trainmaster.service.users.device_login import DeviceLogins
+from trainmaster.service.users.single_sign_on import SingleSignOn
 from trainmaster.spec.errors import (
     LeaseLostError,
     MissingPartError,
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from trainmaster.api.rest.hubs import Hubs
     from trainmaster.api.rest.loop_lag import LoopLag
     from trainmaster.service import Service
-    from trainmaster.service.drivers import Drivers
-    from trainmaster.service.upload_finishing import UploadFinishing
-    from trainmaster.service.uploads import Uploads
+    from trainmaster.service.driving.drivers import Drivers
+    from trainmaster.service.uploads.upload_finishing import UploadFinishing
+    from trainmaster.service.uploads.uploads import Uploads
 
 #: Header of a request: for which of the caller's teams it is.
 TEAM: Final = "trainmaster-team"

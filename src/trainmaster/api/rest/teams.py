@@ -10,10 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from trainmaster.api.rest import members, secrets
 from trainmaster.api.rest.state import Admin, Manager, Reader, State
-from trainmaster.service.access import TOKEN_S
-from trainmaster.service.audit import Audit, AuditFilter
-from trainmaster.service.caller import SCOPES
-from trainmaster.service.team_runs import MAX_PAGE
+from trainmaster.service.teams.team_runs import MAX_PAGE
+from trainmaster.service.users.access import TOKEN_S
+from trainmaster.service.users.audit import Audit, AuditFilter
+from trainmaster.service.users.caller import SCOPES
 
 router = APIRouter(tags=["teams"])
 router.include_router(members.router)

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from trainmaster.api.rest.state import ServerState, State, Submitter
-from trainmaster.service.uploads import KINDS, PART_BYTES, too_much
+from trainmaster.service.uploads.uploads import KINDS, PART_BYTES, too_much
 from trainmaster.spec.errors import UsageError
 
 router = APIRouter(tags=["uploads"])

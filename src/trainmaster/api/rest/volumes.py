@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 
 from trainmaster.api.rest.state import caller_of, state_of
-from trainmaster.service.team_volumes import TeamVolumes
+from trainmaster.service.teams.team_volumes import TeamVolumes
 
 router = APIRouter(tags=["volumes"])
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from trainmaster.api.rest.state import Manager, State
-from trainmaster.service.webhooks import SHOWN
+from trainmaster.service.notifications.webhooks import SHOWN
 from trainmaster.spec.topics import TOPICS
 
 router = APIRouter(tags=["webhooks"])

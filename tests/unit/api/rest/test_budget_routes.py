@@ -12,7 +12,7 @@ from trainmaster.api.rest.limits import TESTS_BURST
 from trainmaster.control.layout import Home
 from trainmaster.db import NewRun, Submission
 from trainmaster.service import Service
-from trainmaster.service.admission import Application, entrance
+from trainmaster.service.teams.admission import Application, entrance
 from trainmaster.web.pages import add_pages
 
 

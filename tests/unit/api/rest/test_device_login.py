@@ -9,8 +9,8 @@ import pytest
 
 from trainmaster.control.layout import Home
 from trainmaster.service import Service
-from trainmaster.service import device_login as module
-from trainmaster.service.access import ATTEMPTS
+from trainmaster.service.users import device_login as module
+from trainmaster.service.users.access import ATTEMPTS
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 with warnings.catch_warnings():

@@ -13,7 +13,7 @@ from trainmaster.api.rest.hubs import Hub
 from trainmaster.control.layout import Home
 from trainmaster.db import NewRun
 from trainmaster.service import Service
-from trainmaster.service.run_stream import RunStream
+from trainmaster.service.runs.run_stream import RunStream
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import StoreError
 

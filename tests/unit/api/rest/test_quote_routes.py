@@ -11,9 +11,9 @@ from trainmaster import __version__
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.model.profile import Point
 from trainmaster.db import NewMeasurement, quote_requests, tables
-from trainmaster.service.caller import caller
-from trainmaster.service.model_files import ModelFiles
-from trainmaster.service.quote_requests import QuoteAsk
+from trainmaster.service.models.model_files import ModelFiles
+from trainmaster.service.quotes.quote_requests import QuoteAsk
+from trainmaster.service.users.caller import caller
 from trainmaster.spec import Strategy
 
 QUOTED = """\

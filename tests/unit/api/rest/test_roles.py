@@ -12,8 +12,8 @@ from served_home import Served
 from test_routes import asked, routes
 
 from trainmaster.api.rest.limits import BURST, Rates, Stream, Streams
-from trainmaster.service.access import ATTEMPTS
-from trainmaster.service.caller import ROLES, SCOPES, TooOftenError, UnknownCallerError, caller
+from trainmaster.service.users.access import ATTEMPTS
+from trainmaster.service.users.caller import ROLES, SCOPES, TooOftenError, UnknownCallerError, caller
 
 #: Of these everybody has his own, so a viewer may ask; a token that is nobody's needs `manage`.
 OWN = {path for _, path in routes() if path.startswith("/api/v1/tokens")}

@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 
-from trainmaster.service.caller import caller
+from trainmaster.service.users.caller import caller
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from served_home import RECIPE

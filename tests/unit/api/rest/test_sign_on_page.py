@@ -16,7 +16,7 @@ with warnings.catch_warnings():
     import httpx2
 from test_roles import Office
 
-from trainmaster.service.single_sign_on import Group, SignOnSettings, SingleSignOn
+from trainmaster.service.users.single_sign_on import Group, SignOnSettings, SingleSignOn
 
 #: The provider of the tests uses what its libraries will give up.
 pytestmark = pytest.mark.filterwarnings("ignore")

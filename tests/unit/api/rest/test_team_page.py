@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from test_roles import Office
 
-from trainmaster.service.caller import UnknownCallerError
+from trainmaster.service.users.caller import UnknownCallerError
 
 
 class Browser:

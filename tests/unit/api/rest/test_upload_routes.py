@@ -15,9 +15,10 @@ import pytest
 
 from trainmaster.control.layout import Home
 from trainmaster.objects.errors import FullStoreError
-from trainmaster.service import Service, upload_finishing
-from trainmaster.service.submissions import RunRequest
-from trainmaster.service.uploads import PART_BYTES, UNUSED_S, Uploads
+from trainmaster.service import Service
+from trainmaster.service.driving.submissions import RunRequest
+from trainmaster.service.uploads import upload_finishing
+from trainmaster.service.uploads.uploads import PART_BYTES, UNUSED_S, Uploads
 from trainmaster.spec.errors import UsageError
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")

@@ -1,0 +1,115 @@
+"""`Drivers`: sees to it that processes are there that drive what was sent to a server. They outlive it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.db.held_runs import count_open, undriven
+from trainmaster.service.driving.driver import is_taken
+from trainmaster.service.teams.admission import admit_waiting
+from trainmaster.spec.errors import TrainmasterError
+
+if TYPE_CHECKING:
+    from trainmaster.service.service import Service
+
+#: Runs that nobody drives are looked for so often, in seconds.
+LOOK_S: Final = 2.0
+#: One that has ended at once is not started anew before that.
+_AGAIN_S: Final = 10.0
+#: There is a driver more for so many runs, until there is one for each core.
+RUNS_EACH: Final = 50
+
+
+@dataclass
+class Drivers:
+    """The driver processes of a home.
+
+    Args:
+        service: of the home.
+        environ: of those processes.
+        most: how many there are at most; 0 is one per core.
+    """
+
+    service: Service
+    environ: Mapping[str, str]
+    most: int = 0
+    _started_at: dict[int, float] = field(default_factory=dict, init=False)
+    _processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        """Nobody looks yet."""
+        self._over = False
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """See to it from now on, in the background."""
+        self._thread = threading.Thread(target=self._watch, name="drivers", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """No more; drivers and their runs go on."""
+        self._over = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def wake(self) -> None:
+        """There may be something to drive: look now."""
+        self._wake.set()
+
+    def look(self) -> list[int]:
+        """Start the drivers that are missing; their numbers.
+
+        Raises:
+            StoreError: the database cannot be used.
+        """
+        identity = self.service.home.identity()
+        if not undriven(self.service.database, identity, 1):
+            return []
+        most = self.most or len(os.sched_getaffinity(0))
+        wanted = min(most, 1 + count_open(self.service.database, identity) // RUNS_EACH)
+        missing = wanted - sum(self._is_there(number) for number in range(most))
+        free = [number for number in range(most) if not self._is_there(number) and self._may_start(number)]
+        for number in free[: max(0, missing)]:
+            self._start(number)
+        return free[: max(0, missing)]
+
+    def _watch(self) -> None:
+        while not self._over:
+            self._wake.clear()
+            with suppress(TrainmasterError, OSError):  # a database that is away comes back, and so does room
+                admit_waiting(self.service.database, time.time())
+                self.look()
+            self._wake.wait(LOOK_S)
+
+    def _is_there(self, number: int) -> bool:
+        process = self._processes.get(number)
+        if process is not None and process.poll() is None:  # it may not have taken its place yet
+            return True
+        return is_taken(self.service.home.root, number)
+
+    def _may_start(self, number: int) -> bool:
+        return time.monotonic() - self._started_at.get(number, -_AGAIN_S) >= _AGAIN_S
+
+    def _start(self, number: int) -> None:
+        directory = self.service.home.root / "drivers"
+        self._started_at[number] = time.monotonic()
+        with (directory / f"{number}.log").open("ab") as log:
+            self._processes[number] = subprocess.Popen(
+                # -P: a file called signal.py in the present folder is none of ours
+                [sys.executable, "-P", "-m", "trainmaster", "_driver", str(number)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=dict(self.environ),
+            )

@@ -1,0 +1,247 @@
+"""`drive`: puts together what a run needs, and drives it to its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmaster.control.attempt_actions import AttemptActions
+from trainmaster.control.budget import Meter
+from trainmaster.control.controller import USUAL_PACE, Controller, Pace
+from trainmaster.control.environment import base_environment
+from trainmaster.control.gangs import slots_of
+from trainmaster.control.loading import load_board, load_policies
+from trainmaster.control.saving_money import SavingMoney
+from trainmaster.control.store_silence import StoreSilence
+from trainmaster.executors import Capacity, detect_capacity
+from trainmaster.executors.core_dumps import forbid_core_dumps
+from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.service.notifications.delivery import Delivery
+from trainmaster.service.quotes.history import histories, make_recorder
+from trainmaster.service.quotes.quote_record import record_truth
+from trainmaster.service.quotes.quote_tracker import QuoteTracker
+from trainmaster.service.runs.run_names import owner_of
+from trainmaster.service.runs.summary import queued_seconds, run_seconds
+from trainmaster.spec.clocks import steady_s
+from trainmaster.spec.errors import StoreError
+from trainmaster.spec.states import EndReason, State
+
+if TYPE_CHECKING:
+    from trainmaster.control.controller import Watcher
+    from trainmaster.control.decide_task import Policy
+    from trainmaster.executors.base import Executor
+    from trainmaster.service.cluster_costs import ClusterCosts
+    from trainmaster.service.driving.replication import Replication
+    from trainmaster.service.driving.run_clusters import RunClusters
+    from trainmaster.service.service import OnStart, Service, Session
+    from trainmaster.spec import Recipe
+
+
+def drive(
+    service: Service,
+    session: Session,
+    environ: Mapping[str, str],
+    watcher: Watcher | None = None,
+    on_start: OnStart | None = None,
+    pace: Pace = USUAL_PACE,
+) -> None:
+    """Drive a run to its end; see `Service.drive`."""
+    forbid_core_dumps()
+    if watcher is not None:
+        service.database.patience.tell = watcher.say
+    machines = None
+    files = service.replicas.replication(session.lease, environ)
+    delivery = Delivery(service.database, session.lease, session.recipe.notify, environ)
+    controllers: list[Controller] = []
+
+    def started(controller: Controller) -> None:
+        controllers.append(controller)
+        if on_start is not None:
+            on_start(controller)
+
+    try:
+        delivery.start()
+        if files is not None:
+            files.begin()
+        if not capabilities_of(session.recipe.provider).is_here:
+            from trainmaster.service.driving.run_clusters import RunClusters
+
+            machines = RunClusters(
+                service.database,
+                service.home_of(session.run),
+                session.lease,
+                service.replicas.code(service.database.run_row(session.run)),
+                session.recipe.provider,
+                environ,
+                _teller(watcher),
+                session.recipe.budget.usd_per_hour if session.recipe.budget else None,
+                saved=_nothing if files is None else files.save_private,
+            )
+        _drive(service, session, environ, watcher, started, machines, pace, files)
+    finally:
+        if machines is not None:
+            machines.close()
+        if files is not None:
+            with suppress(StoreError):  # who drives it next sends the rest
+                files.close(controllers[-1].run_state if controllers else None)
+        with suppress(StoreError):  # it expires by itself, and is broken at once when this process ends
+            service.database.release(session.lease, time.time())
+        with suppress(StoreError):  # the run matters more; also of one that was interrupted
+            _record_truth(service, session.run)
+        # Last: neither a quote nor whoever waits for the run or resumes it waits for those who are told.
+        for controller in controllers:
+            if controller.run_state.state is State.DONE and (left := _finish(delivery, controller)):
+                _teller(watcher)(left)
+        delivery.stop()
+
+
+def _finish(delivery: Delivery, controller: Controller) -> str:
+    interrupts = controller.interrupts
+    return delivery.finish(lambda: controller.interrupts > interrupts)
+
+
+def _drive(
+    service: Service,
+    session: Session,
+    environ: Mapping[str, str],
+    watcher: Watcher | None,
+    on_start: OnStart,
+    machines: RunClusters | None,
+    pace: Pace,
+    files: Replication | None,
+) -> None:
+    database, recipe, run = service.database, session.recipe, session.run
+    home = service.home_of(run)
+    machine = detect_capacity()
+    executor: Executor
+    if machines is None:
+        slots = max([machine.cores, *(slots_of(experiment) for experiment in recipe.experiments.values())])
+        executor, base = service.executor_of(home), base_environment(environ)
+    else:
+        slots = machines.executor.slots
+        executor, base = machines.executor, {}
+    policies = load_policies(recipe)
+    meter = _meter(recipe, policies, 0.0 if machines is None else machines.lease_s)
+    if machines is not None:
+        machines.executor.pay_by(meter, steady_s())
+    executor.open(run, Capacity(slots=slots, gpus=machine.gpus), base, session.lease.token)
+    clusters = where = None
+    if machines is not None:
+        from trainmaster.service.cluster_costs import RecordedClusterCosts, where_in
+
+        clusters = RecordedClusterCosts(
+            recipe.provider, machines.executor.records, database.cluster_waits(recipe.provider)
+        )
+        where = partial(where_in, clusters)
+    row = database.run_row(run)
+    snapshot = service.replicas.code(row)
+    actions = AttemptActions(
+        home=home,
+        run=run,
+        recipe=recipe,
+        base=base,
+        secrets=session.secrets,
+        find_models=lambda experiment, best: service.find_models(run, experiment, best),
+        slots=slots,
+        site=None if machines is None else machines.site,
+        owner=owner_of(row, home),
+        is_foreign=row["team"] is not None,
+    )
+    if machines is not None and recipe.budget is not None and recipe.budget.total_usd is not None:
+        known = histories(database, service.home, recipe, snapshot, row["team"]).values()
+        sizes = [(m.output_bytes or 0) + (m.checkpoint_bytes or 0) for each in known for m in each.same]
+        meter.publishing.most_bytes = max(sizes, default=0.0)
+    actions.jobs.published = meter.publishing.learn
+    run_state = load_board(database, run, recipe, slots)
+    controller = Controller(
+        database=database if files is None else files.records(database, run_state),
+        lease=session.lease,
+        run_state=run_state,
+        actions=actions,
+        executor=executor,
+        policies=policies,
+        recorder=make_recorder(
+            database,
+            home,
+            run,
+            recipe,
+            snapshot,
+            machine,
+            policies,
+            where=where,
+        ),
+        watcher=watcher,
+        meter=meter,
+        forecaster=_tracker(service, session, snapshot, slots, clusters),
+        machines=None if machines is None else machines.executor,
+        saving=SavingMoney(recipe.budget.saving_usd if recipe.budget else None),
+        silence=StoreSilence(home.store_url),
+        pace=pace,
+    )
+    on_start(controller)
+    database.patience.hurried = lambda: controller.interrupts > 1
+    try:
+        controller.run()
+    finally:
+        database.patience.hurried = None
+        if controller.run_state.state is State.DONE:
+            data = home.data_directory(run)
+            if machines is not None:
+                try:
+                    if data.is_dir():  # of machines that are kept
+                        machines.site.withdraw_data(recipe.experiments)
+                finally:  # nothing may leave machines rented
+                    machines.finish(
+                        succeeded=controller.run_state.reason is EndReason.SUCCEEDED,
+                        hurried=lambda: controller.interrupts > 1,
+                    )
+            if data.is_dir():
+                from trainmaster.control.data_sources import withdraw_volumes
+
+                withdraw_volumes(data)
+
+
+def _tracker(
+    service: Service, session: Session, snapshot: Path, slots: int, clusters: ClusterCosts | None
+) -> QuoteTracker:
+    row = service.database.run_row(session.run)
+    return QuoteTracker(
+        database=service.database,
+        recipe=session.recipe,
+        run=session.run,
+        histories=lambda: histories(service.database, service.home, session.recipe, snapshot, row["team"]),
+        elapsed=lambda now: row["earlier_s"] + max(now - (row["session_at"] or now), 0.0),
+        slots=slots,
+        costs=clusters,
+        score=lambda kind: service.score_line(kind, session.recipe.provider),
+    )
+
+
+def _record_truth(service: Service, run: str) -> None:
+    row = service.database.run_row(run)
+    if row["state"] == State.DONE:
+        succeeded = row["reason"] == EndReason.SUCCEEDED
+        now = service.database.clock_s()
+        time_s = run_seconds(row, now) - queued_seconds(row, now)
+        record_truth(service.database, run, succeeded, time_s, row["cost_usd"])
+
+
+def _meter(recipe: Recipe, policies: Mapping[str, Policy], lease_s: float) -> Meter:
+    """The billing clock; members may take their grace before anything can be saved."""
+    meter = Meter.of(recipe.budget)
+    meter.usual_lease_s = lease_s
+    meter.stopping_s = max((policy.grace_s for policy in policies.values()), default=0.0)
+    return meter
+
+
+def _nothing() -> None:
+    """Of a run that stays here, nothing is kept elsewhere."""
+
+
+def _teller(watcher: Watcher | None) -> Callable[[str], None]:
+    """Lines for the user, if anybody watches."""
+    return (lambda _: None) if watcher is None else watcher.say

@@ -1,0 +1,321 @@
+"""Runs that any server shows and goes on with: their files are brought here from the database.
+
+A server that only looks keeps a replica in its cache. Who takes a run over brings it into a home of its own
+below the server's, which bears the name of the first one: machines, their directories and what is published
+are found by that name. From then on `run.kept_by` says whose disk has the files.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.artifacts import materialise
+from trainmaster.artifacts.scratch import move_into_place, scratch_directory
+from trainmaster.control.locking import locked
+from trainmaster.db import run_files
+from trainmaster.objects import ObjectStore
+from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.service.driving.encryption import SealingKey
+from trainmaster.service.driving.replication import SECRETS, Replication, private_place
+from trainmaster.service.runs.stored_recipe import stored_recipe
+from trainmaster.spec.errors import PublishError
+from trainmaster.spec.private_files import make_private
+
+if TYPE_CHECKING:
+    from trainmaster.control.layout import Home
+    from trainmaster.db import Database, Lease
+    from trainmaster.spec import Recipe
+
+#: In the home of a server: runs that it has taken over, a home each.
+TAKEN: Final = "taken"
+#: In the cache: what is only looked at.
+_REPLICAS: Final = "replicas"
+_LAST: Final = "last-piece"
+#: A tar of as much code as a snapshot may have, and so much more for what a tar adds.
+_MOST_CODE_BYTES: Final = 200 << 20
+
+
+def why_bound(provider: str, store_url: str, *, is_shared: bool = True) -> str:
+    """Why only the server that accepted a run can show and drive it; empty if any can.
+
+    Args:
+        provider: of its machines.
+        store_url: of its models.
+        is_shared: other servers may use its database, too.
+
+    >>> why_bound("aws", "file:///store")
+    'its models and checkpoints go to file:///store, on the disk of that server'
+    """
+    if not capabilities_of(provider).moves:
+        return f"it runs on {provider}, which only that server can go on with"
+    if store_url.startswith("file://"):
+        return f"its models and checkpoints go to {store_url}, on the disk of that server"
+    return "" if is_shared else "its database is a file of that server"
+
+
+def why_bound_of(row: Mapping[Any, Any], *, is_shared: bool) -> str:
+    """The same of a run; empty of one that nobody has sent to a server, too."""
+    if row["submitted_by"] is None or row["can_move"]:
+        return ""
+    why = why_bound(row["provider"], row["store_url"], is_shared=is_shared)
+    return why or "its data are in a directory of that server, beside its code"
+
+
+class Replicas:
+    """Brings the files of runs here.
+
+    Args:
+        database: of the servers.
+        home: of this server.
+    """
+
+    def __init__(self, database: Database, home: Home) -> None:
+        self._database = database
+        self._home = home
+
+    def began_here(self, row: Mapping[Any, Any]) -> bool:
+        """Whether it was accepted by this server, and no other has taken it over since."""
+        return row["kept_by"] is None and row["home_id"] in ("", self._home.identity())
+
+    def is_here(self, row: Mapping[Any, Any]) -> bool:
+        """Whether this server has taken a run over, and no other has since."""
+        is_ours: bool = row["kept_by"] == self._home.identity()
+        return is_ours and (self._taken(row) / "identity").exists()
+
+    def home(self, row: Mapping[Any, Any]) -> Home:
+        """The home of a run that can move and did not begin here: the one it is driven in, or a replica.
+
+        A replica has the files of the run as the database has them now; it is to look at only.
+        """
+        found = replace(self._home, store_url=row["store_url"])
+        if self.is_here(row):
+            return replace(found, root=self._taken(row))
+        root = self._home.cache / _REPLICAS / row["id"]
+        make_private(root)
+        with locked(root / _LAST):
+            self._furnish(root, row)
+            last = root / _LAST
+            after = int(last.read_text()) if last.exists() else 0
+            newest = pull(self._database, row["id"], root / "runs" / row["id"], after)
+            if newest != after:
+                draft = last.with_suffix(".new")
+                draft.write_text(str(newest))
+                draft.replace(last)
+        return replace(found, root=root)
+
+    def code(self, row: Mapping[Any, Any]) -> Path:
+        """The snapshot of a run's code, brought here if it is not.
+
+        Raises:
+            PublishError: it cannot be read from the object store.
+        """
+        if not row["can_move"] or self.began_here(row):
+            return Path(row["code_path"])
+        return bring_code(row["store_url"], Path(row["code_path"]).name, self._home.snapshots)
+
+    def recipe(self, row: Mapping[Any, Any]) -> Recipe:
+        """The recipe of a run, with a directory that is here."""
+        recipe = stored_recipe(row)
+        if not row["can_move"] or self.began_here(row):
+            return recipe
+        return recipe.model_copy(update={"directory": self.code(row)})
+
+    def prepare(
+        self,
+        run: str,
+        recipe: Recipe,
+        snapshot: Path,
+        secrets: Mapping[str, Mapping[str, str]],
+        environ: Mapping[str, str],
+    ) -> dict[str, bytes] | None:
+        """Make a new run one that any server can go on with.
+
+        Args:
+            run: its id.
+            recipe: of the run.
+            snapshot: of its code, which goes to the object store.
+            secrets: per experiment, names and values.
+            environ: the variables, which may name the key.
+
+        Returns:
+            What the database is to keep of it, sealed; None of a run that stays on this server.
+        """
+        why = why_bound(recipe.provider, self._home.store_url, is_shared=self._database.is_shared)
+        if why or not _has_its_data(recipe, snapshot):
+            return None
+        send_code(self._home.store_url, snapshot)
+        key = SealingKey.of(self._home.root, environ)
+        values = {name: value for each in secrets.values() for name, value in each.items()}
+        return {SECRETS: key.seal(json.dumps(values).encode(), private_place(run, SECRETS))}
+
+    def take_over(self, lease: Lease, environ: Mapping[str, str]) -> None:
+        """Bring a run whose lease we hold into this server's home, if it is not there yet.
+
+        Args:
+            lease: of the run.
+            environ: the variables, which may name the key.
+
+        Raises:
+            LeaseLostError: somebody else drives the run.
+            SealedError: its keys were sealed with another server's key.
+            PublishError: its code cannot be read from the object store.
+        """
+        row = self._database.run_row(lease.run)
+        if not row["can_move"] or self.began_here(row) or self.is_here(row):
+            return
+        key = SealingKey.of(self._home.root, environ)
+        place = self._taken(row)
+        with scratch_directory(place) as root:
+            root.chmod(0o700)
+            self._furnish(root, row)
+            for name, sealed in run_files.private(self._database, row["id"]).items():
+                if name != SECRETS:
+                    _write_private(root, name, key.open(sealed, private_place(row["id"], name)))
+            run_directory = root / "runs" / row["id"]
+            pull(self._database, row["id"], run_directory)
+            materialise(self.code(row), run_directory / "code")
+            shutil.rmtree(place, ignore_errors=True)  # of an earlier time that we had it
+            move_into_place(root, place)
+        run_files.keep_here(self._database, lease, self._home.identity())
+
+    def replication(self, lease: Lease, environ: Mapping[str, str]) -> Replication | None:
+        """What sends the files of a run while it is driven here; None of one that stays on its server."""
+        row = self._database.run_row(lease.run)
+        if not row["can_move"]:
+            return None
+        home = self._home if self.began_here(row) else self.home(row)
+        key = SealingKey.of(self._home.root, environ)
+        return Replication(self._database, lease, home, row["provider"], key)
+
+    def with_secrets(self, row: Mapping[Any, Any], environ: Mapping[str, str]) -> Mapping[str, str]:
+        """The variables with the values that a run was started with, where another server did that."""
+        return {**self.kept_secrets(row, environ), **environ}
+
+    def kept_secrets(self, row: Mapping[Any, Any], environ: Mapping[str, str]) -> dict[str, str]:
+        """The values that a run was started with, if it is one that can move."""
+        if not row["can_move"]:
+            return {}
+        sealed = run_files.private(self._database, row["id"]).get(SECRETS)
+        if sealed is None:
+            return {}
+        key = SealingKey.of(self._home.root, environ)
+        values: dict[str, str] = json.loads(key.open(sealed, private_place(row["id"], SECRETS)))
+        return values
+
+    def _taken(self, row: Mapping[Any, Any]) -> Path:
+        return self._home.root / TAKEN / str(row["id"])
+
+    def _furnish(self, root: Path, row: Mapping[Any, Any]) -> None:
+        """Give a home of a run the name of the one it began in, and what providers find in a home."""
+        if not (root / "identity").exists():
+            (root / "identity").write_text(f"{row['home_id']}\n")
+        lab = self._home.root / "lab"
+        if lab.is_dir() and not (root / "lab").is_symlink():  # a lab is this server's, whoever rents there
+            (root / "lab").symlink_to(lab)
+
+
+def pull(database: Database, run: str, directory: Path, after: int = 0) -> int:
+    """Write what was sent of a run's files since a piece; the id of the last one.
+
+    A file that begins anew appears when it is whole; the others only grow.
+    """
+    drafts: dict[Path, Path] = {}
+    while pieces := run_files.pieces(database, run, after):
+        for number, piece in pieces:
+            path = directory / piece.path
+            if ".." in path.parts or not path.is_relative_to(directory):
+                raise PublishError(f"{run}: a file of it is called {piece.path!r}", "Who wrote that?")
+            if not piece.offset:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                drafts[path] = path.with_name(f".{path.name}.pulled")
+                drafts[path].write_bytes(b"")
+            with drafts.get(path, path).open("r+b") as file:
+                file.seek(piece.offset)
+                file.write(piece.data)
+                file.truncate()
+            after = number
+    for path, draft in drafts.items():
+        draft.replace(path)
+    return after
+
+
+# --- code -----------------------------------------------------------------------------------------
+
+
+def send_code(store_url: str, snapshot: Path) -> None:
+    """Put a snapshot of code on an object store, by its digest, unless it is there.
+
+    Raises:
+        PublishError: the store cannot be written.
+    """
+    store, key = ObjectStore(store_url), _code_key(snapshot.name)
+    if store.exists(key):
+        return
+    import tarfile  # a run of one's own needs none
+
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:
+        archive.add(snapshot, ".")
+    store.put(key, packed.getvalue())
+
+
+def bring_code(store_url: str, digest: str, snapshots: Path) -> Path:
+    """Where a snapshot is in a home that it was brought to.
+
+    Raises:
+        PublishError: it is not on the store, or cannot be read.
+    """
+    from trainmaster.artifacts.unpacking import Limits, UnpackError, unpack
+
+    place = snapshots / digest
+    if place.is_dir():
+        return place
+    store = ObjectStore(store_url)
+    packed = store.get(_code_key(digest), _MOST_CODE_BYTES)
+    if packed is None:
+        raise PublishError(
+            f"{store.url_of(_code_key(digest))} is gone: the code of a run", "Was it deleted from the store?"
+        )
+    try:
+        with scratch_directory(place) as scratch:
+            unpack(io.BytesIO(packed), "code.tar", scratch, Limits(2 * _MOST_CODE_BYTES))
+            for path in scratch.rglob("*"):
+                if path.is_file() and not path.is_symlink():
+                    path.chmod(path.stat().st_mode & 0o555)  # a snapshot is never written to
+            move_into_place(scratch, place)
+    except UnpackError as error:
+        raise PublishError(
+            f"{store.url_of(_code_key(digest))} is damaged: {error}", "Start it anew."
+        ) from error
+    return place
+
+
+def _code_key(digest: str) -> str:
+    return f"code/{digest}.tar.gz"
+
+
+def _write_private(root: Path, name: str, data: bytes) -> None:
+    path = root / name
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(data)
+
+
+def _has_its_data(recipe: Recipe, snapshot: Path) -> bool:
+    """Whether the directories that a recipe reads data from are in the snapshot of its code."""
+    directories = [
+        source.directory
+        for experiment in recipe.experiments.values()
+        for source in experiment.data.values()
+        if source.directory is not None
+    ]
+    return not directories or (
+        recipe.code == "." and all((snapshot / directory).is_dir() for directory in directories)
+    )

@@ -1,0 +1,336 @@
+"""`RunWatcher`: what happens to a run while this process drives it, as plain data for whoever shows it."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.control.attempt_words import FAILURE_TAIL_BYTES, last_error
+from trainmaster.control.effects import EffectKind
+from trainmaster.control.gangs import member_names
+from trainmaster.control.reconcile import Turn
+from trainmaster.control.run_state import Experiment, RunState, Task
+from trainmaster.db.changes import ExperimentChange, Note, TaskChange
+from trainmaster.executors.logs import line_start, log_end, read_log, read_tail
+from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.service.runs.standings import Standings
+from trainmaster.spec.states import EndReason, State
+
+if TYPE_CHECKING:
+    from trainmaster.control.progress import TaskProgress
+    from trainmaster.service.service import Service, Session
+
+#: A run with more tasks than this shows no lines of the tasks' own output.
+MAX_ECHOED_TASKS = 4
+#: Failed tasks that are told one by one.
+MAX_TOLD_FAILURES = 5
+#: Running tasks shown one by one.
+MAX_SHOWN_TASKS = 8
+#: Attempts that end so end with their machine.
+LOST = (EndReason.NODE_LOST, EndReason.PREEMPTED)
+#: Whoever shows a run has things to tell that wait for a while.
+_TOLD_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SetupBegun:
+    """An experiment's ``setup`` begins: it may take minutes."""
+
+    experiment: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentMoved:
+    """An experiment begins (RUNNING) or is over (DONE); ``tally`` counts its tasks by what became of them."""
+
+    experiment: str
+    state: State
+    reason: EndReason | None
+    message: str
+    total: int
+    tally: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnded:
+    """An attempt has ended.
+
+    Attributes:
+        output: the last lines that its first member wrote, where they are shown.
+        said: of one that failed and whose output is not shown: what it said last.
+        is_again: another one follows.
+        is_lost: it ended with its machine, of which a note tells.
+    """
+
+    experiment: str
+    task: int
+    attempt: int
+    reason: EndReason
+    message: str
+    output: tuple[str, ...]
+    said: str
+    is_again: bool
+    is_lost: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MoreFailures:
+    """From now on no attempt that failed is told of."""
+
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
+class WentOn:
+    """An attempt goes on from a step, as it says itself; the one before had come to ``came_to``."""
+
+    experiment: str
+    task: int
+    from_step: float
+    came_to: float | None
+
+
+#: What is worth telling.
+Happening = SetupBegun | ExperimentMoved | AttemptEnded | MoreFailures | WentOn | Note
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentView:
+    """How far an experiment is; ``left_s``: of several tasks, seconds until all will be over, if known."""
+
+    name: str
+    state: State
+    reason: EndReason | None
+    total: int
+    tally: Mapping[str, int]
+    left_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskView:
+    """How far a running task is, as it tells itself; what it does not tell is None."""
+
+    experiment: str
+    task: int
+    metrics: Mapping[str, object]
+    steps_per_s: float | None
+    examples_per_s: float | None
+    eta_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """How far a run is: its experiments in order, and the first of its running tasks.
+
+    Attributes:
+        is_queued: it waits for what other runs hold.
+        best: of each search its metric, and the best tasks: ``task``, ``value``, ``parameters``.
+    """
+
+    run: str
+    state: State
+    is_queued: bool
+    experiments: tuple[ExperimentView, ...]
+    tasks: tuple[TaskView, ...]
+    best: Mapping[str, tuple[str, Sequence[Mapping[str, Any]]]]
+
+
+@dataclass(frozen=True, slots=True)
+class RunNews:
+    """What has happened since the last one, if anything, and now and then how far the run is.
+
+    Attributes:
+        view: None while it is not due.
+    """
+
+    happened: tuple[Happening, ...]
+    view: RunView | None
+    is_over: bool
+
+
+class RunWatcher:
+    """Watches the loop that drives a run; fulfils `control.controller.Watcher`.
+
+    Args:
+        service: of the home.
+        session: the run.
+        say: takes lines for the user; must be quick.
+        tell: takes what happens, likewise; at least once a second, as nothing is news, too.
+        view_every_s: seconds from one look at how far it is to the next.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        session: Session,
+        say: Callable[[str], None],
+        tell: Callable[[RunNews], None],
+        view_every_s: float,
+    ) -> None:
+        self._echo = Echo(service, session)
+        self._standings = Standings(service, session)
+        self.say = say
+        self._tell = tell
+        self._every_s = view_every_s
+        self._viewed_at = self._told_at = time.monotonic()
+        self._rents = not capabilities_of(session.recipe.provider).is_here
+        self._told_failures = 0
+        self._gone_on: set[Path] = set()
+
+    def turned(
+        self, run_state: RunState, turn: Turn, progress: Mapping[tuple[str, int], TaskProgress]
+    ) -> None:
+        """Tell what changed, and how far it is."""
+        happened = (*self._happened(run_state, turn), *self._went_on(progress))
+        is_over, now = run_state.state is State.DONE, time.monotonic()
+        view = None
+        if now - self._viewed_at >= self._every_s:
+            self._viewed_at = now
+            view = run_view(run_state, progress, self._standings)
+        if happened or view or is_over or now - self._told_at >= _TOLD_EVERY_S:
+            self._told_at = now
+            self._tell(RunNews(happened, view, is_over))
+
+    def output(self, task: Task, member: str) -> None:
+        """Show new lines of a first member."""
+        if self._echo.is_first(task, member):
+            for line in self._echo.lines(task.experiment, task.number, task.attempt):
+                self.say(line)
+
+    def _happened(self, run_state: RunState, turn: Turn) -> Iterator[Happening]:
+        yield from self._echo.newly_staged(turn)
+        for change in turn.changes:
+            if isinstance(change, Note):
+                yield change
+            elif isinstance(change, ExperimentChange) and change.after in (State.RUNNING, State.DONE):
+                found = run_state.experiments[change.experiment]
+                moved = (change.experiment, change.after, change.reason, change.message)
+                yield ExperimentMoved(*moved, found.total, found.tally())
+            elif isinstance(change, TaskChange):
+                self._standings.changed(change)
+                yield from self._ended(run_state.run, change)
+
+    def _ended(self, run: str, change: TaskChange) -> Iterator[Happening]:
+        closes = change.closes
+        if closes is None:
+            return
+        lost = self._rents and is_lost(change)
+        if not lost and not closes.reason.is_success:
+            self._told_failures += 1
+            if self._told_failures > MAX_TOLD_FAILURES:
+                if self._told_failures == MAX_TOLD_FAILURES + 1:
+                    yield MoreFailures(run)
+                return
+        key = (change.experiment, change.task, closes.number)
+        output = tuple(self._echo.lines(*key, final=True))
+        # Else it is explained already.
+        is_asked = "exit code" in closes.message and not closes.reason.is_success
+        said = self._echo.last_error(*key, closes.message) if is_asked else ""
+        yield AttemptEnded(*key, closes.reason, closes.message, output, said, change.opens, lost)
+
+    def _went_on(self, progress: Mapping[tuple[str, int], TaskProgress]) -> Iterator[WentOn]:
+        if self._echo.enabled:
+            for key, found in progress.items():
+                if found.from_step is not None and found.directory not in self._gone_on:
+                    self._gone_on.add(found.directory)
+                    yield WentOn(*key, found.from_step, found.came_to)
+
+
+def run_view(
+    run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], standings: Standings
+) -> RunView:
+    """How far a run is."""
+
+    def view(found: Experiment) -> ExperimentView:
+        is_told = found.total > 1 and found.state is State.RUNNING  # a single task tells that itself
+        left_s = standings.left_s(found, progress, time.time()) if is_told else None
+        return ExperimentView(found.name, found.state, found.reason, found.total, found.tally(), left_s)
+
+    return RunView(
+        run_state.run,
+        run_state.state,
+        run_state.queue_wait.is_told,
+        tuple(view(found) for found in run_state.experiments.values()),
+        tuple(
+            TaskView(*key, dict(found.metrics), found.steps_per_s, found.examples_per_s, found.eta_s)
+            for key, found in islice(progress.items(), MAX_SHOWN_TASKS)
+        ),
+        dict(standings.best()),
+    )
+
+
+def is_lost(change: TaskChange) -> bool:
+    """Whether an attempt has ended with its machine, and another one begins.
+
+    One whose members have all told how they ended has lost something else, such as a mount.
+    """
+    closes = change.closes
+    if not change.opens or closes is None or closes.reason not in LOST:
+        return False
+    members = json.loads(closes.members)
+    return closes.reason is EndReason.PREEMPTED or not members or any(each["lost"] for each in members)
+
+
+class Echo:
+    """Shows what the first member of each task writes, for runs of a few tasks."""
+
+    def __init__(self, service: Service, session: Session) -> None:
+        recipe = session.recipe
+        total = sum(len(e.tasks(recipe.seed)) for e in recipe.experiments.values())
+        self.enabled = total <= MAX_ECHOED_TASKS
+        self._prefixed = total > 1
+        self._home = service.home_of(session.run)
+        self._run = session.run
+        self._first = {name: "{}-{}".format(*member_names(e)[0]) for name, e in recipe.experiments.items()}
+        self._unprepared = {name for name, e in recipe.experiments.items() if e.setup is not None}
+        self._offsets: dict[tuple[str, int, int], int] = {}
+        self._partial: dict[tuple[str, int, int], bytes] = {}
+        if self.enabled and session.lease.token > 1:  # somebody has driven it before
+            for row in service.database.live_task_rows(session.run):
+                key = (row["experiment"], row["number"], row["attempt"])
+                log = self._home.attempt(self._run, *key).directory, self._first[row["experiment"]]
+                self._offsets[key] = line_start(*log, log_end(*log))
+
+    def lines(self, experiment: str, task: int, attempt: int, *, final: bool = False) -> list[str]:
+        """New whole lines; with ``final`` also a last one without its end."""
+        if not self.enabled or attempt == 0:
+            return []
+        key = (experiment, task, attempt)
+        place = self._home.attempt(self._run, experiment, task, attempt)
+        data, self._offsets[key], _ = read_log(
+            place.directory, self._first[experiment], self._offsets.get(key, 0)
+        )
+        *whole, rest = (self._partial.pop(key, b"") + data).split(b"\n")
+        if final and rest:
+            whole.append(rest)
+        else:
+            self._partial[key] = rest
+        prefix = f"{experiment}/{task} | " if self._prefixed else ""
+        # A progress bar rewrites its line with carriage returns: its last state is what counts.
+        return [prefix + line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2] for line in whole]
+
+    def last_error(self, experiment: str, task: int, attempt: int, message: str) -> str:
+        """Of an attempt that failed and whose output is not shown: what it said last."""
+        if self.enabled:
+            return ""
+        directory = self._home.attempt(self._run, experiment, task, attempt).directory
+        named = re.match(r"([a-z]+-\d+): ", message)  # a member of a gang
+        member = named[1] if named else self._first[experiment]
+        return last_error(read_tail(directory, member, FAILURE_TAIL_BYTES).decode("utf-8", "replace"))
+
+    def newly_staged(self, turn: Turn) -> Iterator[SetupBegun]:
+        """Experiments whose ``setup`` begins with this turn."""
+        for effect in turn.effects:
+            if effect.kind is EffectKind.STAGE and effect.experiment in self._unprepared:
+                self._unprepared.discard(effect.experiment)
+                yield SetupBegun(effect.experiment)
+
+    def is_first(self, task: Task, member: str) -> bool:
+        """True if this member's output is shown."""
+        return self.enabled and self._first[task.experiment] == member

@@ -1,0 +1,306 @@
+"""`Submissions`: recipes that are sent to a server become runs, each request once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.db import Submission, access
+from trainmaster.db.ledger import ALL
+from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.service.teams.admission import PRIORITIES, Application
+from trainmaster.service.teams.team_budget import OWNER, Budgets, OverBudgetError, TeamBudget
+from trainmaster.service.teams.team_volumes import is_volume_name, with_team_volumes
+from trainmaster.service.uploads.code_uploads import CodeUploads
+from trainmaster.spec import Recipe
+from trainmaster.spec.errors import RunError, StoreError, UsageError
+from trainmaster.spec.private_files import make_private
+
+if TYPE_CHECKING:
+    from trainmaster.service.service import Service, Session
+    from trainmaster.service.users.access import Access
+    from trainmaster.service.users.caller import Caller
+    from trainmaster.spec import Experiment
+
+MAX_KEY: Final = 255
+
+
+class KeyUsedError(RunError):
+    """An ``Idempotency-Key`` that came with another request before (HTTP 409)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What is to be run.
+
+    Attributes:
+        recipe: its YAML.
+        code: SHA-256 of a tar that was sent before; None for a recipe that needs no files.
+        provider: replaces the recipe's.
+        max_usd: agrees to rent for at most so much.
+        agreed_usd_per_hour: agrees to rent for at most so much per hour: what the plan said.
+        allow_stale: old prices will do.
+        wait: until it fits in the month's budget, instead of being refused.
+        keep_s: how long rented machines stay warm for the next run, in seconds.
+    """
+
+    recipe: str
+    code: str | None = None
+    provider: str | None = None
+    max_usd: float | None = None
+    agreed_usd_per_hour: float | None = None
+    allow_stale: bool = False
+    wait: bool = False
+    keep_s: float = 0.0
+
+    def digest(self) -> str:
+        """SHA-256 of the whole request; keys that came later count where they are used, so old ones stay."""
+        whole = asdict(self)
+        for later in ("agreed_usd_per_hour", "allow_stale", "wait", "keep_s"):
+            if not whole[later]:
+                del whole[later]
+        return hashlib.sha256(json.dumps(whole).encode()).hexdigest()
+
+
+class Submissions:
+    """Takes requests; their runs wait for a driver.
+
+    Args:
+        service: of the home.
+        access: of the home.
+        environ: of the processes that drive.
+        is_private: only this machine reaches the server.
+        accepted: called when there is a new run.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        access: Access,
+        environ: Mapping[str, str],
+        *,
+        is_private: bool,
+        accepted: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._service = service
+        self._access = access
+        self._environ = environ
+        self._is_private = is_private
+        self._accepted = accepted
+
+    def read(self, caller: Caller, request: RunRequest) -> Recipe:
+        """The recipe of a request, if this caller may have it run.
+
+        Raises:
+            RecipeError: with all mistakes.
+            NotFoundError: its code was not sent.
+            UsageError: it may not be run here.
+        """
+        uploads = CodeUploads(self._service.home, caller.team)
+        if request.code is not None:
+            directory = uploads.find(request.code)
+        else:
+            directory = self._service.home.root / "uploads" / "empty"
+            make_private(directory)
+        recipe = Recipe.from_text(request.recipe, directory=directory, provider=request.provider)
+        mistakes = list(refusals(recipe, is_shared=self.is_shared(caller), team=caller.team))
+        if mistakes:
+            raise UsageError("\n".join(mistakes), "See docs/server.md: what a server does not run.")
+        return with_team_volumes(recipe, self._service.home, caller.team)
+
+    def code_of(self, caller: Caller, run: str) -> str | None:
+        """The code of a run, for one more with changes: a digest for `RunRequest`; None if a URL names it.
+
+        Raises:
+            NotFoundError: there is no such run, or it is not the caller's to see.
+            UsageError: it was a part of a directory that was not sent, or is not here.
+        """
+        from trainmaster.db.run_rows import existing
+        from trainmaster.service.runs.stored_recipe import stored_recipe
+
+        row = self._service.database.run_row(run)
+        row = existing(row if caller.sees(row["team"]) else None, run)
+        recipe = stored_recipe(row)
+        uploads = CodeUploads(self._service.home, caller.team)
+        if "://" in recipe.code:
+            return None
+        if uploads.has(recipe.directory.name):
+            return recipe.directory.name
+        if recipe.code != ".":
+            raise UsageError(
+                f"the code of {run} was only a part of where its recipe lies", "Send code and recipe anew."
+            )
+        snapshot = self._service.replicas.code(row)
+        if not snapshot.is_dir():
+            raise UsageError(f"the code of {run} is not on this server", "Send code and recipe anew.")
+        return uploads.add_directory(snapshot)
+
+    def submit(self, caller: Caller, request: RunRequest, key: str = "") -> tuple[str, bool, list[str]]:
+        """Accept a request; a driver takes its run.
+
+        Args:
+            caller: whose run it will be.
+            request: what is to be run.
+            key: the same key means the same request: it is accepted once, however often it is sent.
+
+        Returns:
+            The id of the run, whether it is a new one, and notes for people.
+
+        Raises:
+            KeyUsedError: the key came with another request.
+            UsageError: it cannot run; nothing was started.
+        """
+        caller.need("run")
+        if len(key) > MAX_KEY:
+            raise UsageError(f"a key of {len(key)} characters", f"Use at most {MAX_KEY}: a UUID will do.")
+        if (known := self._known(caller, request, key)) is not None:
+            return known, False, []
+        recipe = self.read(caller, request)
+        path = self.keep(recipe)
+        submission = Submission(caller.name, caller.team, key, request.digest() if key else "")
+        notes: list[str] = []
+        try:
+            session = self._start(recipe, path, submission, request, notes)
+        except (StoreError, OverBudgetError):
+            if (known := self._known(caller, request, key)) is None:
+                raise
+            return known, False, []  # it was sent twice at the same time
+        self._accepted()
+        return session.run, True, [*notes, *session.notes]
+
+    # --- parts --------------------------------------------------------------------------------------
+
+    def is_shared(self, caller: Caller) -> bool:
+        """Whether others than the owner of the home may be behind this."""
+        return caller.team is not None or not self._is_private or bool(self._access.teams())
+
+    def _known(self, caller: Caller, request: RunRequest, key: str) -> str | None:
+        row = access.submission(self._service.database, caller.team or "", key) if key else None
+        if row is None:
+            return None
+        if row["digest"] != request.digest():
+            raise KeyUsedError(
+                f"the key {key!r} came with another request, which became {row['run_id']}",
+                "Use a new key for a new request.",
+            )
+        return str(row["run_id"])
+
+    def _budgets(self, team: str | None) -> list[TeamBudget]:
+        """Those that a run of a team draws on."""
+        found = Budgets(self._service.database.read, time.time())
+        return [found[team or OWNER], found[ALL]]
+
+    def keep(self, recipe: Recipe) -> Path:
+        """Write its text where what drives it finds it."""
+        digest = hashlib.sha256(recipe.source_text.encode()).hexdigest()[:10]
+        path = self._service.home.root / "recipes" / f"{recipe.name[:100]}-{digest}.yaml"
+        make_private(path.parent)
+        path.write_text(recipe.source_text, encoding="utf-8")
+        return path
+
+    def _start(
+        self, recipe: Recipe, path: Path, submission: Submission, request: RunRequest, notes: list[str]
+    ) -> Session:
+        from trainmaster.service.run_planning import RunPlanner, capped, capped_by_month
+
+        def tell(line: str) -> None:
+            notes.append(line.removeprefix("note: "))
+
+        recipe = recipe if request.max_usd is None else capped(recipe, request.max_usd)
+        agreed_usd_per_hour = request.agreed_usd_per_hour
+        can_agree = request.max_usd is not None or agreed_usd_per_hour is not None
+        service = self._service.of_team(submission.team)
+        planner = RunPlanner(service, self._environ, tell, lambda _: None)
+        budgets = self._budgets(submission.team)
+        limited = next((each for each in budgets if each.is_limited), None)
+        if request.keep_s and limited is not None:  # they would cost when the run is over, and count nowhere
+            raise UsageError(
+                f"keep_s: {limited.who} has limits, and machines that stay warm are in none of them",
+                "Leave it out: machines are given back when the run is over.",
+            )
+        plan = planner.plan(recipe, path, allow_stale=request.allow_stale, can_agree=can_agree)
+        if plan.offer is not None:
+            if agreed_usd_per_hour is not None and plan.offer.most_usd_per_hour > agreed_usd_per_hour:
+                raise UsageError(
+                    f"it costs at most ${plan.offer.most_usd_per_hour:.4g} per hour now, and "
+                    f"${agreed_usd_per_hour:.4g} was agreed to",
+                    "Nothing was started. Plan it again.",
+                )
+            if plan.offer.costs and not can_agree:
+                raise UsageError(
+                    "\n".join(["this rents machines, and nobody has agreed to that:", *plan.offer.lines]),
+                    'Nothing was started. `"max_usd": 20` agrees to so much for the whole run.',
+                )
+            from trainmaster.service.renting import check_with_provider
+
+            notes += check_with_provider(service, plan.offer.plans, self._environ, submission.team)
+        application = Application(
+            PRIORITIES[recipe.priority],
+            0.0 if plan.offer is None else plan.offer.most_usd_per_hour,
+            request.wait,
+        )
+        return service.start(
+            plan.recipe if plan.offer is None else capped_by_month(plan.offer, budgets, tell),
+            path,
+            self._environ,
+            plan.offer,
+            request.keep_s,
+            submission=submission,
+            application=application,
+        )
+
+
+def refusals(recipe: Recipe, *, is_shared: bool, team: str | None) -> Iterator[str]:
+    """What a server does not do for others, a line per key: it would be done as the server's user.
+
+    Of providers, code and data what is allowed is named; what else a recipe has runs on rented machines.
+    A new key that is read on this machine belongs here.
+
+    Args:
+        recipe: as read, in the directory of what was sent.
+        is_shared: others than the owner of the home may have sent it.
+        team: whose run it would be; None for the owner's.
+    """
+    if not is_shared:
+        return
+    if not capabilities_of(recipe.provider).rents:
+        yield f"provider: {recipe.provider}; the code of others runs on rented machines only"
+    if recipe.code != "." and _leaves(recipe.directory, recipe.code):
+        yield f"code: {recipe.code}; only what was sent: a server gets no code with its own keys"
+    if recipe.notify:
+        yield "notify: commands of others do not run as the user of this server"
+    for name, experiment in recipe.experiments.items():
+        if experiment.secrets and team is None:  # a team has its own, which are looked for when it starts
+            yield f"experiments.{name}.secrets: the server's own are not for others; send it for a team"
+        yield from (f"experiments.{name}.{line}" for line in _refusals(experiment, recipe.directory))
+
+
+def _refusals(experiment: Experiment, directory: Path) -> Iterator[str]:
+    if experiment.container is not None:
+        yield "container: images of the server's machine are not for others, and it looks there first"
+    if experiment.distributed is not None and experiment.distributed.is_flexible:
+        yield "distributed.workers: it would be measured as the user of this server; write a number"
+    if experiment.metrics is not None and experiment.metrics.pattern is not None:
+        yield "metrics.pattern: a pattern can keep the server busy for ever; write TRAINMASTER_METRICS"
+    for key, source in experiment.data.items():
+        where = f"data.{key}"
+        if source.directory is not None and _leaves(directory, source.directory):
+            yield f"{where}.dir: {source.directory}; it is outside what was sent"
+        if source.volume is not None and not is_volume_name(source.volume):
+            yield f"{where}.volume: {source.volume}; only the name of a volume of the team"
+        if source.url is not None and (not source.url.startswith("https://") or source.url_variables):
+            yield f"{where}.url: {source.url}; only https, without variables: no keys of the server are used"
+
+
+def _leaves(directory: Path, text: str) -> bool:
+    """Whether a path of a recipe leads out of its directory, also by ``~``, ``..`` or a link."""
+    try:
+        place = (directory / Path(text).expanduser()).resolve()
+    except (OSError, RuntimeError, ValueError):
+        return True
+    return "://" in text or not place.is_relative_to(directory.resolve()) or not place.exists()

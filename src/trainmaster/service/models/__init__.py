@@ -1,0 +1,1 @@
+"""Models of runs: which are meant, their files, whether all are there."""

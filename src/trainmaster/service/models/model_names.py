@@ -1,0 +1,66 @@
+"""Which models are meant by the name of a run, an experiment or a task."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from trainmaster.db import queries
+from trainmaster.service.runs.curves import goal_of
+from trainmaster.service.runs.summary import resolve_run
+from trainmaster.spec.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from trainmaster.db import Database
+
+
+def find_models(database: Database, run: str, experiment: str, best: str | None) -> list[tuple[int, str]]:
+    """(task, uri) of an experiment's models; with ``best``, only the one with the best metric.
+
+    The goal is that of the experiment's search if it looks at this metric; else ``min`` for names that
+    sound like a loss or an error, and ``max`` for others.
+
+    Raises:
+        UsageError: no model has that metric.
+    """
+    found = queries.models(database, run, experiment)
+    if best is None:
+        return [(row["task"], row["uri"]) for row in found]
+    values = [(json.loads(row["metrics"]).get(best), row) for row in found]
+    numbers = [(float(v), row) for v, row in values if isinstance(v, int | float)]
+    if not numbers:
+        seen = sorted({key for row in found for key in json.loads(row["metrics"])})
+        raise UsageError(
+            f"no model of {experiment!r} has the metric {best!r}",
+            f"Metrics seen: {', '.join(seen) or 'none'}.",
+        )
+    search = json.loads(database.run_row(run)["recipe"])["experiments"][experiment].get("search")
+    first = min if goal_of(best, search) == "min" else max
+    row = first(numbers, key=lambda pair: (pair[0], -pair[1]["task"]))[1]
+    return [(row["task"], row["uri"])]
+
+
+def find_model(database: Database, name: str, run: str | None = None) -> str:
+    """The URI of the one model that ``RUN``, ``RUN/EXPERIMENT`` or ``RUN/EXPERIMENT/TASK`` means.
+
+    Args:
+        database: the database.
+        name: of the model.
+        run: id of the run that it names; None to look for it.
+
+    Raises:
+        NotFoundError: there is no such run, or it left no such model.
+        UsageError: there are several.
+    """
+    named, *parts = name.strip("/").split("/")
+    run = resolve_run(database, named) if run is None else run
+    rows = [(f"{row['experiment']}/{row['task']}", row["uri"]) for row in queries.models(database, run)]
+    wanted = "/".join(parts)
+    found = [row for row in rows if not parts or row[0] == wanted or row[0].startswith(f"{wanted}/")]
+    if len(found) == 1:
+        return str(found[0][1])
+    names = ", ".join(f"{run}/{task}" for task, _ in (found or rows)[:5])
+    if found:
+        raise UsageError(f"{name}: there are {len(found)} models", f"Name one of them: {names} ...")
+    hint = f"There are: {names}." if names else "Its tasks must write files into TRAINMASTER_OUTPUT_DIR."
+    raise NotFoundError(f"{name}: there is no such model", hint)

@@ -1,0 +1,156 @@
+"""Models that could not be published when their run ended: kept in its home, named, and saved later."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.control.layout import Home
+from trainmaster.db import Database, Lease, queries
+from trainmaster.db.leases import RENEW_S
+from trainmaster.service.runs.run_names import owner_of
+from trainmaster.service.runs.stored_recipe import stored_recipe
+from trainmaster.spec.errors import NotFoundError, StoreError, UsageError, one_line
+from trainmaster.spec.states import EndReason
+
+if TYPE_CHECKING:
+    from trainmaster.control.job_context import TaskContext
+
+
+@dataclass(frozen=True, slots=True)
+class SavedModel:
+    """What became of a model that was kept.
+
+    Attributes:
+        name: experiment and task.
+        uri: where it is published; empty if it was not there any more.
+        error: why not, in words.
+    """
+
+    name: str
+    uri: str
+    error: str = ""
+
+
+def save_kept(database: Database, home_of: Callable[[str], Home], run: str) -> list[SavedModel]:
+    """Publish all models of a run that are kept here, and record them as the run's.
+
+    Args:
+        database: the database.
+        home_of: gives the home of a run.
+        run: its name.
+
+    Raises:
+        UsageError: somebody drives the run.
+        PublishError: the store cannot be written; what was not published is still kept.
+    """
+    rows = queries.kept_models(database, run)
+    if not rows:
+        return []
+    from trainmaster.control.attempt_actions import AttemptActions
+    from trainmaster.control.run_state import Task
+
+    recipe, home = stored_recipe(database.run_row(run)), home_of(run)
+    actions = AttemptActions(
+        home=home, run=run, recipe=recipe, base={}, secrets={},
+        find_models=lambda *_: [], slots=1, owner=owner_of(database.run_row(run), home),
+    )  # fmt: skip
+    lease = database.acquire(run, time.time())
+    if lease is None:
+        raise UsageError(
+            f"{run} is driven by another process",
+            "It saves what it can itself: wait for its end, or cancel it.",
+        )
+    found = []
+    try:
+        with _renewed(database, lease):
+            while rows:  # those that are recorded are kept no more
+                for row in rows:
+                    context = actions.context(
+                        Task(
+                            row["experiment"],
+                            row["number"],
+                            attempt=row["kept_model"],
+                            parameters=json.loads(row["parameters"]),
+                            kept_model=row["kept_model"],
+                        )
+                    )
+                    found.append(_saved(database, lease, context, json.loads(row["metrics"])))
+                rows = queries.kept_models(database, run)
+    finally:
+        database.release(lease, time.time())
+    return found
+
+
+def _saved(database: Database, lease: Lease, context: TaskContext, metrics: Any) -> SavedModel:  # noqa: ANN401
+    """Publish one of them, and record that."""
+    from trainmaster.control.saving import clean_up
+    from trainmaster.control.unpublished import publish_kept
+
+    experiment, task, uri = context.experiment.name, context.task, context.model_uri
+    try:
+        publish_kept(context, metrics)
+    except NotFoundError as error:
+        database.record_saved(lease, experiment, task, None, time.time())
+        return SavedModel(f"{experiment}/{task}", "", one_line(error))
+    database.record_saved(lease, experiment, task, uri, time.time())
+    clean_up(context, keep_output=False, keep_checkpoint=True)
+    return SavedModel(f"{experiment}/{task}", uri)
+
+
+@contextmanager
+def _renewed(database: Database, lease: Lease) -> Iterator[None]:
+    """Renew a lease meanwhile: a large model takes longer to publish than it lasts.
+
+    Who loses it all the same, asleep for instance, learns that from the next record.
+    """
+    is_over = threading.Event()
+
+    def renew() -> None:
+        while not is_over.wait(RENEW_S):
+            with suppress(StoreError):
+                database.renew(lease, time.time())
+
+    thread = threading.Thread(target=renew, name="lease", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def unsaved_summary(database: Database, home: Home | None, run: str) -> list[dict[str, Any]]:
+    """What of a run is not saved, as ``--json`` prints it.
+
+    Args:
+        database: the database.
+        home: the run's; None if it is not on this machine.
+        run: its id.
+    """
+    found: list[dict[str, Any]] = []
+    for row in queries.waiting_saves(database, run):
+        what = "model" if row["end_reason"] == EndReason.SUCCEEDED else "checkpoint"
+        found.append(_item(home, run, row, what, row["kept_model"]) | {"tries": row["tries"]})
+    for row in queries.kept_models(database, run):
+        command = f"trainmaster models save {run}"
+        found.append(_item(home, run, row, "model", row["kept_model"]) | {"command": command})
+    return found
+
+
+def _item(home: Home | None, run: str, row: Any, what: str, kept: int | None) -> dict[str, Any]:  # noqa: ANN401
+    directory = None
+    if home is not None and kept is not None:
+        directory = str(home.attempt(run, row["experiment"], row["number"], kept).output("", first=True))
+    return {
+        "experiment": row["experiment"],
+        "task": row["number"],
+        "attempt": kept or row["attempt"],
+        "what": what,
+        "directory": directory,
+    }

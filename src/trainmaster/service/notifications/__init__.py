@@ -1,0 +1,1 @@
+"""Tells those who want to know what happened to runs."""

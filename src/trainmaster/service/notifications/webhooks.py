@@ -1,0 +1,339 @@
+"""`Webhooks`: whom a team has told what happens, by Standard Webhooks, Slack or e-mail; and who sends it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import re
+import secrets
+import smtplib
+import threading
+import time
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from email.message import EmailMessage
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.db import notices, webhook_rows
+from trainmaster.service.driving.encryption import SealingKey
+from trainmaster.service.notifications.webhook_targets import TIMEOUT_S, Answer, check_url, networks, post
+from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
+from trainmaster.spec.topics import TOPICS
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import RowMapping
+
+    from trainmaster.service.service import Service
+    from trainmaster.service.users.caller import Caller
+
+KINDS: Final = ("webhook", "slack", "email")
+#: Names the server that takes e-mail: smtp://[USER:PASSWORD@]HOST[:PORT], or smtps:.
+SMTP_VARIABLE: Final = "TRAINMASTER_SMTP"
+#: After each failure it is tried again, so many seconds later; a day after the event it is given up, unless
+#: the server was away, so that it was not tried so often.
+WAITS_S: Final = (5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0, 7200.0, 14_400.0, 28_800.0)
+GIVE_UP_S: Final = 86_400.0
+LEAST_TRIES: Final = 3
+#: Waits are longer by up to this share, at random: not all come back at once.
+_JITTER: Final = 0.1
+#: Who sends has so long, before somebody else may.
+CLAIM_S: Final = 60.0
+#: After a rotation the secret before is used, too, for so long.
+ROTATION_S: Final = 86_400.0
+LOOK_S: Final = 1.0
+_AT_ONCE: Final = 8
+MOST_HOOKS: Final = 20
+_ADDRESS: Final = re.compile(r"[^\s@<>,;]+@[^\s@<>,;]+")
+SHOWN: Final = 50
+
+
+def next_wait_s(tries: int, age_s: float, retry_after_s: float = 0.0, jitter: float = 0.0) -> float | None:
+    """How long to wait after a failure; None to give up.
+
+    Args:
+        tries: how often it was tried.
+        age_s: how long ago the event was.
+        retry_after_s: what the receiver asks for.
+        jitter: from 0 to 1.
+
+    >>> [next_wait_s(tries, 0.0) for tries in (1, 2, 3)], next_wait_s(1, 0.0, 60.0), next_wait_s(9, 86_400.0)
+    ([5.0, 30.0, 120.0], 60.0, None)
+    """
+    left_s = GIVE_UP_S - age_s
+    if left_s <= 0 and tries >= LEAST_TRIES:
+        return None
+    wait_s = WAITS_S[min(tries, len(WAITS_S)) - 1] * (1 + _JITTER * jitter)
+    return min(max(wait_s, retry_after_s), left_s if left_s > 0 else GIVE_UP_S)
+
+
+def signature(secret: str, name: str, at: int, body: bytes) -> str:
+    """Of a message, as Standard Webhooks has it: ``v1,`` and HMAC-SHA256 of id, time and body."""
+    key = base64.b64decode(secret.removeprefix("whsec_"))
+    told = f"{name}.{at}.".encode() + body
+    return "v1," + base64.b64encode(hmac.new(key, told, hashlib.sha256).digest()).decode()
+
+
+class Webhooks:
+    """The webhooks of a home's teams, and what sends to them.
+
+    Args:
+        service: of the home.
+        environ: of the server.
+    """
+
+    def __init__(self, service: Service, environ: Mapping[str, str]) -> None:
+        self._service = service
+        self._environ = environ
+        self._over = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._busy: set[str] = set()
+
+    # --- whom ---------------------------------------------------------------------------------------
+
+    def create(self, caller: Caller, kind: str, target: str, topics: Sequence[str] = ()) -> dict[str, Any]:
+        """Have somebody told; the answer's ``secret`` is shown this once.
+
+        Args:
+            caller: for whose team; it may `manage`.
+            kind: of `KINDS`.
+            target: a URL; of e-mail an address.
+            topics: of `TOPICS`; all without.
+
+        Raises:
+            UsageError: something is wrong with them, or there are too many.
+        """
+        caller.need("manage")
+        unknown = [topic for topic in topics if topic not in TOPICS]
+        if unknown or kind not in KINDS:
+            raise UsageError(
+                f"{', '.join(unknown) or kind}: nothing of that name",
+                f"Topics: {', '.join(TOPICS)}. Kinds: {', '.join(KINDS)}.",
+            )
+        if kind == "email":
+            if not _ADDRESS.fullmatch(target):
+                raise UsageError(f"{target[:200]!r} is no address", "Write one such as ann@example.org.")
+            self._smtp()
+        else:
+            check_url(target, networks(self._environ))
+        team = caller.team or ""
+        database = self._service.database
+        if len(database.read(webhook_rows.hooks_query(team))) >= MOST_HOOKS:
+            raise UsageError(f"there are {MOST_HOOKS} already", "Remove one first.")
+        name, secret = f"hook-{secrets.token_hex(6)}", _new_secret()
+        row = {
+            "id": name,
+            "team": team,
+            "kind": kind,
+            "target": target,
+            "topics": json.dumps(list(topics) or list(TOPICS)),
+            "secrets": self._seal(name, [[secret, None]]),
+            "created_at": time.time(),
+        }
+        webhook_rows.add_hook(database, row)
+        found = self.show(caller, name)
+        return {**found, "secret": secret} if kind == "webhook" else found
+
+    def listed(self, caller: Caller) -> list[dict[str, Any]]:
+        """Those that a caller sees."""
+        rows = self._service.database.read(webhook_rows.hooks_query(None))
+        return [_shown(row) for row in rows if caller.sees(row["team"] or None)]
+
+    def show(self, caller: Caller, name: str) -> dict[str, Any]:
+        """One of them.
+
+        Raises:
+            NotFoundError: it is not there, or not the caller's.
+        """
+        return _shown(self._row(caller, name))
+
+    def remove(self, caller: Caller, name: str) -> None:
+        """Tell no more."""
+        caller.need("manage")
+        webhook_rows.remove_hook(self._service.database, self._row(caller, name)["id"])
+
+    def rotate(self, caller: Caller, name: str) -> dict[str, Any]:
+        """A new ``secret``, shown this once; the one before signs, too, for a day."""
+        caller.need("manage")
+        row, now = self._row(caller, name), time.time()
+        secret, (before, *_) = _new_secret(), self._secrets(row)
+        sealed = self._seal(name, [[secret, None], [before[0], now + ROTATION_S]])
+        webhook_rows.change_hook(self._service.database, name, {"secrets": sealed})
+        return {**_shown(row), "secret": secret}
+
+    def enable(self, caller: Caller, name: str) -> dict[str, Any]:
+        """Tell again, after it was disabled."""
+        caller.need("manage")
+        self._row(caller, name)
+        webhook_rows.change_hook(self._service.database, name, {"disabled_at": None, "disabled_why": ""})
+        return self.show(caller, name)
+
+    def test(self, caller: Caller, name: str) -> None:
+        """Send something, to see whether it arrives."""
+        caller.need("manage")
+        row = self._row(caller, name)
+        data = {"message": "This is a test."}
+        self._service.database.write(
+            lambda connection, _: notices.insert_notice(
+                connection, row["id"], "test", row["id"], data, time.time()
+            ),
+            patient=False,
+        )
+
+    def deliveries(self, caller: Caller, name: str, limit: int = SHOWN) -> list[dict[str, Any]]:
+        """What it was told, and what it is to be told: newest first."""
+        row = self._row(caller, name)
+        found = self._service.database.read(webhook_rows.deliveries_query(row["id"], limit))
+        keys = ("id", "topic", "at", "tries", "due_at", "done_at", "status")
+        return [{key: each[key] for key in keys} for each in found]
+
+    def _row(self, caller: Caller, name: str) -> RowMapping:
+        for row in self._service.database.read(webhook_rows.hooks_query(None)):
+            if row["id"] == name and caller.sees(row["team"] or None):
+                return row
+        raise NotFoundError(f"there is no webhook {name!r}", "`GET /api/v1/webhooks` lists them.")
+
+    # --- sending ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Send from now on, in the background."""
+        thread = threading.Thread(target=self._watch, name="webhooks", daemon=True)
+        self._threads = [thread]
+        thread.start()
+
+    def stop(self) -> None:
+        """Begin nothing more; what is under way is sent again by somebody else if it does not end."""
+        self._over.set()
+        for thread in self._threads:
+            thread.join(TIMEOUT_S)
+
+    def _watch(self) -> None:
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="webhook") as pool:
+            while not self._over.wait(LOOK_S):
+                with suppress(TrainmasterError):  # a database that is away comes back
+                    for row in webhook_rows.due(self._service.database, time.time(), [*self._busy], 100):
+                        if row["webhook_id"] not in self._busy:
+                            self._busy.add(row["webhook_id"])
+                            pool.submit(self._in_pool, row)
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _in_pool(self, row: RowMapping) -> None:
+        try:
+            with suppress(TrainmasterError):
+                self.deliver(row)
+        finally:
+            self._busy.discard(row["webhook_id"])
+
+    def send_due(self, now: float) -> int:
+        """Send what is due, one after the other; how many that were."""
+        rows = webhook_rows.due(self._service.database, now, [], 100)
+        for row in rows:
+            self.deliver(row, now)
+        return len(rows)
+
+    def deliver(self, row: RowMapping, now: float | None = None) -> None:
+        """Send a notice that is due, if nobody else does."""
+        now = time.time() if now is None else now
+        if not webhook_rows.claim(self._service.database, row, now + CLAIM_S):
+            return
+        try:
+            answer = self._send(row, now)
+        except TrainmasterError as error:  # its secret cannot be opened, or nobody takes e-mail any more
+            answer = Answer(0, str(error.args[0]))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is shown, and tried again
+            answer = Answer(0, f"{type(error).__name__}: {error}"[:200])
+        wait_s = None
+        if answer.trouble:
+            wait_s = next_wait_s(
+                row["tries"] + 1, now - row["at"], answer.retry_after_s, secrets.randbelow(1000) / 1000
+            )
+        webhook_rows.end(
+            self._service.database,
+            row,
+            answer.trouble or (f"HTTP {answer.status}" if answer.status else "sent"),
+            now,
+            None if wait_s is None else now + wait_s,
+            given_up=bool(answer.trouble) and wait_s is None,
+        )
+
+    def _send(self, row: RowMapping, now: float) -> Answer:
+        body = row["body"].encode()
+        if row["kind"] == "email":
+            return self._mail(row["target"], json.loads(body))
+        headers = {"content-type": "application/cloudevents+json", "user-agent": "trainmaster"}
+        if row["kind"] == "slack":
+            headers["content-type"] = "application/json"
+            body = json.dumps({"text": _words(json.loads(body))}).encode()
+        else:
+            known = [secret for secret, until in self._secrets(row) if until is None or until > now]
+            signed = " ".join(signature(secret, row["id"], int(now), body) for secret in known)
+            headers |= {
+                "webhook-id": row["id"], "webhook-timestamp": str(int(now)), "webhook-signature": signed
+            }  # fmt: skip
+        return post(row["target"], body, headers, networks(self._environ))
+
+    def _smtp(self) -> urllib.parse.SplitResult:
+        found = urllib.parse.urlsplit(self._environ.get(SMTP_VARIABLE, ""))
+        if found.scheme not in ("smtp", "smtps") or not found.hostname:
+            raise UsageError(
+                "this server sends no e-mail", f"{SMTP_VARIABLE}=smtp://USER:PASSWORD@HOST:587 has it do so."
+            )
+        return found
+
+    def _mail(self, address: str, event: Mapping[str, Any]) -> Answer:
+        where = self._smtp()
+        mail = EmailMessage()
+        text = _words(event)
+        mail["Subject"] = text.splitlines()[0][:150]
+        mail["From"], mail["To"] = f"trainmaster@{where.hostname}", address
+        mail["Message-ID"] = f"<{event['id']}@trainmaster>"
+        mail.set_content(text)
+        kind = smtplib.SMTP_SSL if where.scheme == "smtps" else smtplib.SMTP
+        with kind(where.hostname or "", where.port or 0, timeout=TIMEOUT_S) as server:
+            if where.username:
+                if where.scheme == "smtp":
+                    server.starttls()
+                server.login(urllib.parse.unquote(where.username), urllib.parse.unquote(where.password or ""))
+            server.send_message(mail)
+        return Answer(0)
+
+    # --- secrets ------------------------------------------------------------------------------------
+
+    def _key(self) -> SealingKey:
+        return SealingKey.of(self._service.home.root, self._environ)
+
+    def _seal(self, hook: str, known: Sequence[Sequence[object]]) -> bytes:
+        return self._key().seal(json.dumps(known).encode(), f"webhook/{hook}")
+
+    def _secrets(self, row: RowMapping) -> list[tuple[str, float | None]]:
+        hook = row["webhook_id"] if "webhook_id" in row else row["id"]
+        opened = json.loads(self._key().open(row["secrets"], f"webhook/{hook}"))
+        return [(secret, until) for secret, until in opened]
+
+
+def _new_secret() -> str:
+    return "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()
+
+
+def _words(event: Mapping[str, Any]) -> str:
+    """For people."""
+    data = event["data"]
+    topic = TOPICS.get(str(event["type"]).removeprefix("trainmaster."), "")
+    what = " ".join(str(data[key]) for key in ("reason", "message") if data.get(key))
+    return f"{event['subject']}: {topic}{': ' if topic and what else ''}{what}".replace("\r", " ")
+
+
+def _shown(row: RowMapping) -> dict[str, Any]:
+    return {
+        "id": row["id"],
+        "team": row["team"] or None,
+        "kind": row["kind"],
+        "target": row["target"],
+        "topics": json.loads(row["topics"]),
+        "created_at": row["created_at"],
+        "disabled_at": row["disabled_at"],
+        "disabled_why": row["disabled_why"],
+    }

@@ -1,0 +1,251 @@
+"""`CandidateOffers`: what the provider of a recipe has: offers, zones, hosts. Asks nobody else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.providers.capabilities import OfferSource, capabilities_of
+from trainmaster.providers.extras import Extras
+from trainmaster.service.quotes.prices import CATALOGUE, Prices
+from trainmaster.spec import Recipe
+from trainmaster.spec.errors import UsageError
+
+if TYPE_CHECKING:
+    from trainmaster.advisor.market.memory_floor import Shares
+    from trainmaster.advisor.model.measurement import Measurement
+    from trainmaster.cluster.renting.available_offers import AvailableOffers
+    from trainmaster.control.layout import Home
+    from trainmaster.providers import Catalogue
+    from trainmaster.providers.inventory import InventoryHost
+
+#: What a host of one's own is called where an instance type would stand.
+HOST: Final = "host"
+#: The kernel and sshd of a lab's host do not fit into less, whatever the scale.
+_LAB_MEMORY_BYTES: Final = 512 * 2**20
+
+
+@dataclass(frozen=True)
+class CandidateOffers:
+    """What there is.
+
+    Attributes:
+        provider: whose.
+        catalogue: its offers; for `hosts` one that stands for all of them.
+        zones: by region, where they are known.
+        hosts: of the inventory; None if it is another provider.
+        shares: of the published sizes that machines really have; None: all.
+        notes: for the user.
+        extras: what is rented with every machine.
+    """
+
+    provider: str
+    catalogue: Catalogue
+    zones: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    hosts: tuple[InventoryHost, ...] | None = None
+    shares: Shares | None = None
+    notes: tuple[str, ...] = ()
+    extras: Extras = field(default_factory=Extras)
+
+    @property
+    def costs(self) -> bool:
+        """Whether its machines are billed."""
+        return capabilities_of(self.provider).costs
+
+    def available(self, arch: str) -> AvailableOffers:
+        """The same for `plan_clusters`.
+
+        Args:
+            arch: processors that the code is known to run on; empty is any.
+        """
+        from trainmaster.cluster.renting.available_offers import AvailableOffers
+
+        offers = self.catalogue.offers if self.hosts is None else ()
+        return AvailableOffers(
+            self.provider,
+            offers,
+            self.zones,
+            self.hosts,
+            arch,
+            self.catalogue.name,
+            self.extras,
+            self.shares,
+        )
+
+    def fresh(self, today: date) -> CandidateOffers:
+        """Without offers whose price is too old to rent by."""
+        if self.catalogue.by_hand:
+            return self
+        old = {offer.key for offer in self.catalogue.stale(today)}
+        kept = [offer for offer in self.catalogue if offer.key not in old]
+        return replace(self, catalogue=self.catalogue.with_offers(kept)) if old else self
+
+
+def supply_of(recipe: Recipe, home: Home, environ: Mapping[str, str], today: date) -> CandidateOffers:
+    """What the recipe's provider has.
+
+    Args:
+        recipe: of any provider.
+        home: for the lab's price list, and the inventory of hosts.
+        environ: of the caller; ``TRAINMASTER_CATALOGUE``, ``TRAINMASTER_HOSTS`` and the region of AWS count.
+        today: the day.
+
+    Raises:
+        UsageError: it has nothing: no lab is up, no inventory, or a catalogue without offers of it.
+    """
+    from trainmaster.providers import load_catalogue
+
+    provider = recipe.provider
+    can = capabilities_of(provider)
+    if can.offers is OfferSource.MACHINE:
+        return CandidateOffers(provider, load_catalogue(provider, today=today))
+    if can.offers is OfferSource.INVENTORY:
+        return _hosts(home, environ, today)
+    if can.offers is OfferSource.LAB:
+        return _lab(home, today)
+    named = environ.get(CATALOGUE)
+    catalogue = load_catalogue(named, today=today) if named else Prices(home, environ, today).catalogue()
+    found, extras = catalogue.where(provider=provider), extras_of(environ)
+    if not len(found):
+        raise UsageError(
+            f"provider: {provider}: the catalogue '{catalogue.name}' has no offers of it",
+            f"Name another provider, or a catalogue with {CATALOGUE}=FILE (`quote`: --catalogue NAME|FILE).",
+        )
+    if not can.tells_prices or _names_region(recipe):
+        return CandidateOffers(provider, found, extras=extras)
+    from trainmaster.providers.aws.settings import configured_region
+
+    region = configured_region(environ)
+    known = f"There are prices of {', '.join(sorted({offer.region for offer in found}))}."
+    if not region and catalogue.by_hand:
+        return CandidateOffers(provider, found, extras=extras)  # whoever names a price list chooses by it
+    if not region:
+        raise UsageError(
+            "provider: aws: no region is chosen",
+            "Set AWS_REGION, run `aws configure`, or write `hardware: {region: ...}` in the recipe. " + known,
+        )
+    here = found.where(region=region)
+    if not len(here):
+        raise UsageError(
+            f"provider: aws: '{catalogue.name}' has no prices of {region}, the region of your AWS settings",
+            "Ask AWS for them with `trainmaster offers --refresh`, choose another one with AWS_REGION or "
+            f"`hardware.region`, or name prices with {CATALOGUE}=FILE. " + known,
+        )
+    return CandidateOffers(provider, here, extras=extras)
+
+
+def extras_of(environ: Mapping[str, str]) -> Extras:
+    """What is rented with every machine whose provider's rates are known, which is AWS.
+
+    Raises:
+        UsageError: a setting of AWS means nothing.
+    """
+    from trainmaster.providers.aws.settings import AwsSettings
+
+    settings = AwsSettings.from_environment(environ)
+    return Extras(settings.disk_bytes, settings.public_addresses)
+
+
+def catalogue_is_own(catalogue: Catalogue) -> bool:
+    """True if it is the user's own machine."""
+    return len(catalogue) == 1 and capabilities_of(catalogue.offers[0].provider).is_here
+
+
+def measured_name(provider: str, instance_type: str) -> str:
+    """What measurements call a machine: a lab's are smaller than those that they are called after.
+
+    >>> measured_name("aws", "m4.large"), measured_name("lab", "m4.large"), measured_name("hosts", "")
+    ('m4.large', 'lab:m4.large', 'host')
+    """
+    if capabilities_of(provider).offers is OfferSource.LAB:
+        return f"{provider}:{instance_type}"
+    return instance_type or HOST
+
+
+def told_by(found: list[Measurement], catalogue: Catalogue) -> list[Measurement]:
+    """What was measured on this machine where it is meant; elsewhere what was measured there, if anything."""
+    here = [each for each in found if each.offer == "local"]
+    if catalogue_is_own(catalogue):
+        return here
+    types = {measured_name(offer.provider, offer.instance_type): offer.instance_type for offer in catalogue}
+    return [replace(each, offer=types[each.offer]) for each in found if each.offer in types] or here
+
+
+def _lab(home: Home, today: date) -> CandidateOffers:
+    from trainmaster.advisor.market.memory_floor import RUNTIME_CORES, Shares
+    from trainmaster.providers import load_catalogue
+    from trainmaster.providers.aws.settings import AwsSettings
+
+    directory = home.root / "lab"
+    region = AwsSettings.from_lab(directory).region  # says so if no lab is up
+    facts = json.loads((directory / "lab.json").read_text())
+    # Nobody has named it: it is the lab's, and as old as the lab.
+    prices = load_catalogue(directory / "prices.csv", today=today).where(provider="lab")
+    catalogue = replace(prices, name="lab", by_hand=False)
+    scale = {name: float(share) for name, share in (facts.get("scale") or {}).items()}
+    cpu, memory, network = (scale.get(name, 1.0) for name in ("cpu", "memory", "network"))
+    shares = Shares(cpu, memory, network, _LAB_MEMORY_BYTES, RUNTIME_CORES)
+    return CandidateOffers("lab", catalogue, {region: tuple(facts.get("zones") or ())}, shares=shares)
+
+
+def _hosts(home: Home, environ: Mapping[str, str], today: date) -> CandidateOffers:
+    """All hosts as one offer that costs nothing: what the least of them has."""
+    from trainmaster.providers import Catalogue, Offer
+    from trainmaster.providers.inventory import inventory_file, read_inventory
+
+    file = inventory_file(home.root, environ)
+    hosts = read_inventory(file).hosts
+    if not hosts:
+        raise UsageError(f"{file} lists no hosts", "List at least one; see docs/hosts.md.")
+    gpus = min(host.gpus for host in hosts)
+    offer = Offer(
+        provider="hosts",
+        region="",
+        zone="",
+        instance_type=HOST,
+        vcpus=float(min((host.slots for host in hosts if host.slots), default=0) or _cores()),
+        memory_bytes=_memory_of(hosts, home),
+        accelerator="GPU" if gpus else "",
+        accelerators=float(gpus),
+        accelerator_memory_bytes=None,
+        nic_gbps=None,
+        nic_burst_gbps=None,
+        cpu_credits="",
+        price_usd_per_hour=0.0,
+        spot=False,
+        billing_quantum_s=1.0,
+        billing_minimum_s=0.0,
+        currency="USD",
+        as_of=today,
+        source=str(file),
+    )
+    return CandidateOffers("hosts", Catalogue(file.name, (offer,)), hosts=hosts)
+
+
+def _memory_of(hosts: Sequence[InventoryHost], home: Home) -> int:
+    """What the largest host has, as they told last: the others are left out where that is needed.
+
+    One byte if some have never said, which `Market.hosts` takes for unknown.
+    """
+    from trainmaster.providers.host_memory import HostMemory
+    from trainmaster.providers.place import ProviderPlace
+
+    sizes = HostMemory(ProviderPlace(home.root, "").directory("hosts")).sizes()
+    known = [sizes.get(host.name, 0) for host in hosts]
+    return max(known) if all(known) else 1
+
+
+def _cores() -> int:
+    from trainmaster.executors import detect_capacity
+
+    return detect_capacity().cores
+
+
+def _names_region(recipe: Recipe) -> bool:
+    overrides = (e.distributed.hardware.values() for e in recipe.experiments.values() if e.distributed)
+    return any(e.hardware.region for e in recipe.experiments.values()) or any(
+        hardware.region for some in overrides for hardware in some
+    )

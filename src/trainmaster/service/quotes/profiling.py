@@ -1,0 +1,407 @@
+"""`Profiler`: runs one task of an experiment on this machine, for a minute at most, and measures its speed.
+
+The task runs as in a run: the same snapshot of the code, environment, setup, data, gang and launcher. But in
+a directory of its own that is gone afterwards; no model and no checkpoint of it is published.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.artifacts import Snapshot, materialise, take_snapshot
+from trainmaster.control.attempt_actions import AttemptActions
+from trainmaster.control.environment import base_environment
+from trainmaster.control.gangs import slots_of
+from trainmaster.control.preflight import check_directories, check_machine, check_parts
+from trainmaster.control.profile_attempt import ProfileAttempt, ProfileProgress, Window
+from trainmaster.control.profile_place import ProfilePlace, clear_leftovers
+from trainmaster.db import NewMeasurement, queries
+from trainmaster.executors import Capacity, LocalExecutor, NodeCapacity, detect_capacity
+from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.service.quotes.fingerprint import Fingerprint, code_of, fingerprint_of, local_device
+from trainmaster.spec import Experiment, Hardware, ParameterValue, Recipe, TaskSpace
+from trainmaster.spec.errors import InterruptedByUser, UsageError
+from trainmaster.spec.habits import ProfilePlan
+from trainmaster.spec.plain_json import parsed_json, typed
+
+if TYPE_CHECKING:
+    from trainmaster.control.layout import Home
+    from trainmaster.service.service import Service
+
+#: Numbers of workers that are measured where the recipe leaves it open.
+MOST_SHAPES = 3
+#: Jobs whose interrupted measurements are remembered.
+_MOST_UNMEASURED = 100
+
+OnProgress = Callable[[ProfileProgress], None]
+FindModels = Callable[[str, str | None], list[tuple[int, str]]]
+
+
+class Profiler:
+    """Measures experiments of a recipe; what it finds is stored too.
+
+    Args:
+        service: of the home that members run in.
+
+    Attributes:
+        not_measured: of the last call, experiment -> why it could not be measured.
+        notes: of the last call, what the user may want to know.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self.not_measured: dict[str, str] = {}
+        self.notes: list[str] = []
+        self._service = service
+        self._interrupts = 0
+
+    def interrupt(self) -> None:
+        """Ctrl-C: the first asks the members to stop, the second does not wait for them. Signal-safe."""
+        self._interrupts += 1
+
+    def measure(
+        self,
+        recipe: Recipe,
+        recipe_path: Path,
+        environ: Mapping[str, str],
+        experiments: Sequence[str] | None = None,
+        on_progress: OnProgress | None = None,
+        only: Mapping[str, Sequence[int]] | None = None,
+    ) -> dict[str, list[Measurement]]:
+        """Measure experiments, one shape after the other.
+
+        Args:
+            recipe: of any provider; it is measured here.
+            recipe_path: where it was read.
+            environ: the caller's environment.
+            experiments: names; None for all. One that needs what another leaves can only be measured if a run
+                of that one has left it: else `not_measured` says so.
+            on_progress: called a few times a second.
+            only: numbers of workers to measure of an experiment; without it all that there are to be.
+
+        Raises:
+            UsageError: a task fails, cannot be set up, or shows no steps and does not end.
+            InterruptedByUser: only what had been measured is left; `Unmeasured` knows the rest.
+            TrainmasterError: the node or the database cannot be used.
+        """
+        self.not_measured, self.notes = {}, []
+        self._interrupts = 0
+        names = self._chosen(recipe, experiments)
+        home, machine = self._service.home, detect_capacity()
+        clear_leftovers(home.root)
+        snapshot = take_snapshot(
+            recipe.code, recipe.directory, home.snapshots, exclude=(home.root, home.cache)
+        )
+        variables = self._service.secrets_of(recipe, environ)
+        session = _Session(self, recipe, snapshot, machine, environ, variables, on_progress or _say_nothing)
+        try:
+            return {
+                name: found
+                for name in recipe.order()
+                if name in names and (found := session.measure(name, (only or {}).get(name)))
+            }
+        except (KeyboardInterrupt, InterruptedByUser):
+            kept = "1 measurement is" if session.kept == 1 else f"{session.kept} measurements are"
+            left = (
+                f"{kept} kept; the next quote measures the rest."
+                if session.kept
+                else "Nothing of it is left."
+            )
+            raise InterruptedByUser("the measurement was interrupted", left) from None
+
+    def _chosen(self, recipe: Recipe, experiments: Sequence[str] | None) -> set[str]:
+        unknown = [name for name in experiments or () if name not in recipe.experiments]
+        if unknown:
+            raise UsageError(
+                f"there is no experiment {unknown[0]!r}", f"There are: {', '.join(recipe.experiments)}."
+            )
+        return set(recipe.experiments if experiments is None else experiments)
+
+    @property
+    def service(self) -> Service:
+        """Of the home that members run in."""
+        return self._service
+
+    @property
+    def interrupts(self) -> int:
+        """How often the user has pressed Ctrl-C."""
+        return self._interrupts
+
+
+class _Session:
+    """One call of `Profiler.measure`."""
+
+    def __init__(
+        self,
+        profiler: Profiler,
+        recipe: Recipe,
+        snapshot: Snapshot,
+        machine: NodeCapacity,
+        environ: Mapping[str, str],
+        variables: Mapping[str, Mapping[str, str]],
+        tell: OnProgress,
+    ) -> None:
+        self._profiler = profiler
+        self._service = profiler.service
+        self._recipe = recipe
+        self._snapshot = snapshot
+        self._machine = machine
+        self._base = base_environment(environ)
+        self._variables = variables
+        self._tell = tell
+        self.kept = 0
+        self._device = local_device(machine)
+        self._code = code_of(recipe, snapshot.path)
+
+    def measure(self, name: str, only: Sequence[int] | None) -> list[Measurement]:
+        """All shapes of one experiment, or only some; none if it cannot be measured here."""
+        experiment = self._recipe.experiments[name]
+        try:
+            find_models = self._find_models(experiment)
+            shapes = only or self._shapes(experiment)
+            variants = [self._variant(experiment, workers) for workers in shapes]
+        except _NotHere as reason:
+            self._profiler.not_measured[name] = str(reason)
+            return []
+        found = []
+        with ProfilePlace(self._service.home, f"{self._recipe.name}-profile-{secrets.token_hex(4)}") as place:
+            for number, variant in enumerate(variants):
+                found.append(self._attempt(place, number, variant, find_models))
+                self.kept += 1
+                key = self._fingerprint(variant.experiments[name]).exact
+                Unmeasured(self._service.home).put(key, shapes[number + 1 :])
+        return found
+
+    def _attempt(
+        self, place: ProfilePlace, number: int, variant: Recipe, find_models: FindModels
+    ) -> Measurement:
+        (experiment,) = variant.experiments.values()
+        run = f"{place.path.name}-{number}"
+        slots = max(self._machine.cores, slots_of(experiment))
+        materialise(self._snapshot.path, place.home.code_directory(run))
+        actions = AttemptActions(
+            home=place.home,
+            run=run,
+            recipe=variant,
+            base=self._base,
+            secrets=self._variables,
+            find_models=find_models,
+            slots=slots,
+        )
+        executor = LocalExecutor(self._service.home.root)
+        attempt = ProfileAttempt(
+            actions=actions,
+            executor=executor,
+            run=run,
+            experiment=experiment,
+            parameters=self._parameters(experiment),
+            window=Window(_plan(experiment).duration_s),
+            cores=self._machine.cores,
+            interrupts=lambda: self._profiler.interrupts,
+            tell=self._tell,
+        )
+        try:
+            found = attempt.measure(Capacity(slots=slots, gpus=self._machine.gpus), self._base)
+        finally:
+            executor.close()
+        self._keep(f"{run}/{experiment.name}", experiment, found)
+        return found
+
+    def _keep(self, name: str, experiment: Experiment, found: Measurement) -> None:
+        key = self._fingerprint(experiment)
+        self._service.database.add_measurement(
+            NewMeasurement(
+                id=name,
+                fingerprint=key.exact,
+                similar=key.similar,
+                experiment=experiment.name,
+                run_id=None,
+                data=found.to_json(),
+                measured_at=found.measured_at,
+            )
+        )
+
+    def _fingerprint(self, experiment: Experiment) -> Fingerprint:
+        return fingerprint_of(self._recipe, experiment, self._code, self._device)
+
+    # --- what is measured ------------------------------------------------------------------------
+
+    def _shapes(self, experiment: Experiment) -> Sequence[int]:
+        """Numbers of workers."""
+        if experiment.distributed is None:
+            return [1]
+        experiment = self._at_home(experiment)
+        plan = _plan(experiment)
+        if plan.shapes:
+            return plan.shapes
+        most = self._most_workers(experiment)
+        found = shapes_of(experiment, most, elsewhere=not capabilities_of(self._recipe.provider).is_here)
+        if not found:
+            raise _NotHere(f"this machine has room for {most} workers only, and that is not allowed")
+        return found
+
+    def _most_workers(self, experiment: Experiment) -> int:
+        """As many as have the cores and GPUs that they need; two share a core if they ask for none."""
+        hardware = experiment.hardware
+        most = self._machine.cores // hardware.cpus if hardware.cpus else max(2, self._machine.cores)
+        if hardware.gpus:
+            most = min(most, len(self._machine.gpus) // hardware.gpus)
+        return most
+
+    def _variant(self, experiment: Experiment, workers: int) -> Recipe:
+        """A recipe for this machine with that experiment only, and so many workers.
+
+        Raises:
+            _NotHere: this machine cannot run it, and the recipe does not say that it must.
+            UsageError: it cannot, though the recipe says so.
+        """
+        experiment = self._at_home(experiment)
+        if experiment.distributed is not None:
+            shaped = experiment.distributed.model_copy(update={"workers": workers})
+            experiment = experiment.model_copy(update={"distributed": shaped})
+            experiment.builtin_values()  # the batch must be shared evenly
+        variant = self._recipe.model_copy(
+            update={"provider": "local", "experiments": {experiment.name: experiment}}
+        )
+        try:
+            check_parts(variant)
+            check_directories(variant)
+            self._profiler.notes += check_machine(variant, self._machine)
+        except UsageError as error:
+            if capabilities_of(self._recipe.provider).is_here:
+                raise
+            raise _NotHere(str(error)) from None
+        return variant
+
+    def _at_home(self, experiment: Experiment) -> Experiment:
+        """What rented nodes must have is no need of the measurement here, but for the GPUs."""
+        if capabilities_of(self._recipe.provider).is_here:
+            return experiment
+        needs = Hardware(gpus=experiment.hardware.gpu_count or None)
+        return experiment.model_copy(update={"hardware": needs})
+
+    def _parameters(self, experiment: Experiment) -> Mapping[str, ParameterValue]:
+        """Of task 0; where a sampler chooses, its first suggestion."""
+        found = experiment.tasks(self._recipe.seed).parameters(0)
+        if found is not None:
+            return found
+        from trainmaster.sweeps import make_sampler
+
+        suggestion = make_sampler(experiment, self._recipe.seed).ask([], 0)
+        if suggestion is not None:
+            return suggestion.parameters
+        return TaskSpace(experiment.parameters, 1, self._recipe.seed).parameters(0) or {}
+
+    def _find_models(self, experiment: Experiment) -> FindModels:
+        """Where the models of other experiments are that this one needs.
+
+        Raises:
+            _NotHere: of one of them nothing is left.
+        """
+        sources = {source.experiment for source in experiment.data.values() if source.experiment}
+        runs: dict[str, str] = {}
+        for name in experiment.depends_on:
+            if name not in sources:  # what it leaves, and where, only the scripts know
+                raise _NotHere(
+                    f"it comes after {name!r}, whose work it may need; that is only there in a run"
+                )
+            run = self._run_with_models(name)
+            if run is None:
+                raise _NotHere(f"it needs the models of {name!r}, which has not run yet")
+            runs[name] = run
+        return lambda name, best: self._service.find_models(runs[name], name, best)
+
+    def _run_with_models(self, name: str) -> str | None:
+        """The newest run in which the very same experiment has left models."""
+        database = self._service.database
+        key = self._fingerprint(self._recipe.experiments[name])
+        runs = dict.fromkeys(row["run_id"] for row in database.measurements(key.exact) if row["run_id"])
+        return next((run for run in runs if queries.models(database, run, name)), None)
+
+
+class Unmeasured:
+    """Shapes that a measurement has left out that was interrupted, by fingerprint: the next one begins there.
+
+    Args:
+        home: where a file of them is.
+    """
+
+    def __init__(self, home: Home) -> None:
+        self._path = home.root / "unmeasured.json"
+
+    def shapes(self, fingerprint: str) -> tuple[int, ...]:
+        """Numbers of workers; none if nothing was interrupted."""
+        return self._all().get(fingerprint, ())
+
+    def put(self, fingerprint: str, shapes: Sequence[int]) -> None:
+        """Write down what is left to be measured."""
+        known = self._all()
+        if known.get(fingerprint, ()) == tuple(shapes):
+            return
+        known.pop(fingerprint, None)
+        if shapes:
+            known[fingerprint] = tuple(shapes)
+        draft = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        with contextlib.suppress(OSError):  # a full disk: the next quote does with what was measured
+            draft.write_text(json.dumps(dict(list(known.items())[-_MOST_UNMEASURED:])), encoding="utf-8")
+            draft.replace(self._path)
+
+    def _all(self) -> dict[str, tuple[int, ...]]:
+        try:
+            return typed(dict[str, tuple[int, ...]], parsed_json(self._path.read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return {}
+
+
+class _NotHere(Exception):  # noqa: N818 - it is no error, but an answer
+    """An experiment cannot be measured here and now; the text says why."""
+
+
+def shapes_of(experiment: Experiment, most: int, *, elsewhere: bool = False) -> list[int]:
+    """Numbers of workers to be measured where ``profile.shapes`` names none.
+
+    A number that the recipe fixes, if it will run here or there is room; else one, two, and the most that
+    there is room for in powers of two.
+
+    Args:
+        experiment: with ``distributed``.
+        most: workers that there is room for here.
+        elsewhere: it will not run on this machine.
+    """
+    distributed = experiment.distributed
+    assert distributed is not None
+    fewest, limit = distributed.worker_bounds
+    if fewest == limit and (not elsewhere or fewest <= most):
+        return [fewest]
+    if fewest == limit:  # any number tells something of it
+        fewest = 1
+    powers = [1 << k for k in range(most.bit_length())]
+    allowed = [n for n in powers if fewest <= n <= (limit or n) and _shares(experiment, n)]
+    if not allowed and not elsewhere:
+        allowed = [n for n in range(fewest, (limit or fewest) + 1) if _shares(experiment, n)][:1]
+    return allowed if len(allowed) <= MOST_SHAPES else [*allowed[: MOST_SHAPES - 1], allowed[-1]]
+
+
+def _shares(experiment: Experiment, workers: int) -> bool:
+    """True if so many workers share the batch evenly."""
+    if experiment.batch is None:
+        return True
+    try:
+        experiment.batch.sizes(workers)
+    except ValueError:
+        return False
+    return True
+
+
+def _plan(experiment: Experiment) -> ProfilePlan:
+    return experiment.profile or ProfilePlan()
+
+
+def _say_nothing(_: ProfileProgress) -> None:
+    return

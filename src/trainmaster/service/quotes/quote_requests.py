@@ -1,0 +1,434 @@
+"""`QuoteRequests`: quotes and plans that are asked of a server, worked on by any of its processes.
+
+A request is a row: it says how far it is, and any server shows it. A server that dies lets go of what it
+worked on; another one begins that again, once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import secrets
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.db import quote_requests as rows
+from trainmaster.service.driving.submissions import RunRequest
+from trainmaster.service.offer_list import check_named
+from trainmaster.service.users.caller import caller as make_caller
+from trainmaster.spec.errors import NotFoundError, RecipeError, RunError, TrainmasterError, UsageError
+from trainmaster.spec.states import State
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import RowMapping
+
+    from trainmaster.advisor.quote.quote import Quote
+    from trainmaster.control.profile_attempt import ProfileProgress
+    from trainmaster.service.driving.submissions import Submissions
+    from trainmaster.service.quotes.quoting import QuoteOptions
+    from trainmaster.service.run_planning import RunPlanner
+    from trainmaster.service.service import Service
+    from trainmaster.service.users.caller import Caller
+    from trainmaster.spec import Recipe
+
+    _Tell = Callable[[str | Quote], None]
+
+QUOTE: Final = "quote"
+PLAN: Final = "plan"
+#: What a team may have under way at once.
+MOST_AT_ONCE: Final = 3
+#: What is over is kept for a week.
+KEPT_S: Final = 7 * 86400.0
+_HOLD_S: Final = 30.0
+_RENEW_EVERY_S: Final = 5.0
+_LOOK_EVERY_S: Final = 2.0
+#: A request that has ended so many servers is not begun again.
+_MOST_ATTEMPTS: Final = 2
+_THREADS: Final = 4
+_PLACE: Final = re.compile(r"[^\s\"']*/trainmaster-quote-[^/\"]+/")
+_log = logging.getLogger(__name__)
+
+
+class TooManyError(RunError):
+    """A team has as many under way as it may (HTTP 429)."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuoteAsk:
+    """What is asked, in the words of `RunRequest`, `QuoteOptions` and `ClientProtocol.plan_run`.
+
+    Attributes:
+        recipe: its YAML. code, provider: as for a run.
+        policy, catalogue, parameter_server, max_workers, fresh: of a quote.
+        bandwidth, measurements: of a quote: the text of such a file.
+        allow_stale: old prices will do.
+        can_agree, measure_first: of a plan.
+    """
+
+    recipe: str
+    code: str | None = None
+    provider: str | None = None
+    policy: str = "quote"
+    catalogue: str | None = None
+    parameter_server: str | None = None
+    max_workers: int | None = None
+    fresh: bool = False
+    bandwidth: str | None = None
+    measurements: str | None = None
+    allow_stale: bool = False
+    can_agree: bool = True
+    measure_first: bool = False
+
+    @property
+    def run_request(self) -> RunRequest:
+        """What of it is the same for a run."""
+        return RunRequest(self.recipe, self.code, self.provider)
+
+    @contextmanager
+    def options(self, *, measures: bool) -> Iterator[QuoteOptions]:
+        """Those of `Quoter`, with files where it wants files."""
+        from trainmaster.service.quotes.quoting import QuoteOptions
+
+        with tempfile.TemporaryDirectory(prefix="trainmaster-quote-") as directory:
+            paths: dict[str, Path | None] = {}
+            for name in ("bandwidth", "measurements"):
+                text = getattr(self, name)
+                paths[name] = None if text is None else Path(directory) / f"{name}.csv"
+                if text is not None:
+                    (Path(directory) / f"{name}.csv").write_text(text, encoding="utf-8")
+            yield QuoteOptions(
+                self.policy,
+                self.catalogue,
+                paths["bandwidth"],
+                self.parameter_server,
+                self.max_workers,
+                self.fresh,
+                self.allow_stale,
+                measurements=paths["measurements"],
+                measures=measures,
+            )
+
+
+class _LostError(BaseException):
+    """Somebody else has it now, or it was cancelled: what is told of it is for nobody."""
+
+
+class QuoteRequests:
+    """Takes requests, shows them, and works on them.
+
+    Args:
+        service: of the home.
+        submissions: reads recipes, and says which are refused.
+        environ: as of the processes that drive runs.
+    """
+
+    def __init__(self, service: Service, submissions: Submissions, environ: Mapping[str, str]) -> None:
+        self._service = service
+        self._submissions = submissions
+        self._environ = environ
+        self._over = threading.Event()
+        self._news = threading.Event()
+        self._free = threading.Semaphore(_THREADS)
+        # Two at once would measure each other.
+        self._measuring = threading.Lock()
+        self._planners: dict[str, RunPlanner] = {}
+        self._pool: ThreadPoolExecutor | None = None
+        self._helper: threading.Thread | None = None
+
+    # --- asking -----------------------------------------------------------------------------------
+
+    def send(self, caller: Caller, kind: str, ask: QuoteAsk) -> dict[str, Any]:
+        """Take a request; what `show` says of it.
+
+        Args:
+            caller: whose it is: its team sees it.
+            kind: `QUOTE` or `PLAN`.
+            ask: what is asked.
+
+        Raises:
+            TooManyError: the team has as many under way as it may.
+            RecipeError: with all mistakes.
+            UsageError: it would not be run here, or asks for files of the server.
+        """
+        from trainmaster.advisor.papers.policy_quote import POLICIES
+
+        caller.need("run")
+        self._submissions.read(caller, ask.run_request)
+        if ask.policy not in POLICIES:
+            raise UsageError(
+                f"policy {ask.policy}: there is no such policy", f"Take one of {', '.join(POLICIES)}."
+            )
+        check_named(ask.catalogue)
+        now = time.time()
+        row = {
+            "id": f"{kind}-{secrets.token_hex(8)}",
+            "kind": kind,
+            "team": caller.team or "",
+            "asked_by": caller.name,
+            "request": json.dumps(asdict(ask)),
+            "state": State.WAITING,
+            "attempts": 0,
+            "told": "[]",
+            "created_at": now,
+        }
+        if not rows.add(self._service.database, row, MOST_AT_ONCE, now - KEPT_S):
+            raise TooManyError(
+                f"{MOST_AT_ONCE} quotes or plans of yours are under way", "Wait for one of them to end."
+            )
+        self._news.set()
+        return self.show(caller, kind, str(row["id"]))
+
+    def show(self, caller: Caller, kind: str, name: str) -> dict[str, Any]:
+        """How far a request is: ``id``, ``state``, ``told``, ``progress``, ``answer``, ``error``.
+
+        Raises:
+            NotFoundError: there is none, or it is not the caller's to see.
+        """
+        row = self._row(caller, kind, name)
+        texts = {key: row[key] and json.loads(row[key]) for key in ("progress", "answer", "error")}
+        told = json.loads(row["told"])
+        if row["attempts"] > 1:
+            told.insert(0, "the server that worked on it has ended: it was begun again")
+        return {
+            "id": row["id"],
+            "state": row["state"],
+            "asked_by": row["asked_by"],
+            "created_at": row["created_at"],
+            "told": told,
+            **texts,
+        }
+
+    def ask_of(self, caller: Caller, kind: str, name: str) -> QuoteAsk:
+        """What was asked."""
+        return QuoteAsk(**json.loads(self._row(caller, kind, name)["request"]))
+
+    def cancel(self, caller: Caller, kind: str, name: str) -> None:
+        """End it, if it is not over; a measurement ends in order."""
+        caller.need("run")
+        row = self._row(caller, kind, name)
+        error = json.dumps({"title": "it was cancelled", "hint": "Ask again."})
+        rows.end(self._service.database, rows.named(row["id"]), time.time(), answer=None, error=error)
+
+    def accept(self, caller: Caller, name: str, max_usd: float | None) -> RunRequest:
+        """The request of a run, as it was planned, with what its user agrees to by accepting the plan.
+
+        Raises:
+            NotFoundError: there is no such plan.
+            UsageError: it is not ready, or has failed.
+        """
+        row = self._row(caller, PLAN, name)
+        if row["answer"] is None:
+            why = "it failed" if row["error"] else "it is not ready"
+            raise UsageError(
+                f"{name} is no plan that can be accepted: {why}",
+                f"GET /api/v1/plans/{name} says how far it is.",
+            )
+        ask, answer = QuoteAsk(**json.loads(row["request"])), json.loads(row["answer"])
+        if not answer["id"]:
+            raise UsageError(f"{name} was made for somebody who cannot agree to costs", "Plan it again.")
+        return replace(
+            ask.run_request,
+            max_usd=max_usd,
+            agreed_usd_per_hour=answer["most_usd_per_hour"],
+            allow_stale=ask.allow_stale,
+        )
+
+    def _row(self, caller: Caller, kind: str, name: str) -> RowMapping:
+        row = rows.find(self._service.database, name)
+        if row is None or row["kind"] != kind or not caller.sees(row["team"] or None):
+            raise NotFoundError(f"there is no {kind} {name!r}", "They are kept for a week.")
+        return row
+
+    # --- working on them --------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Work on what is asked, here and of other servers that have ended."""
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="quotes")
+        self._helper = threading.Thread(target=self._watch, name="quotes", daemon=True)
+        self._helper.start()
+
+    def stop(self) -> None:
+        """Let go of what is under way: others begin it again."""
+        self._over.set()
+        self._news.set()
+        for planner in list(self._planners.values()):
+            planner.interrupt()
+        if self._helper is not None:
+            self._helper.join()
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _watch(self) -> None:
+        renewed_s = time.monotonic()
+        while not self._over.is_set():
+            with suppress(TrainmasterError):  # a database that is away comes back
+                while self._free.acquire(blocking=False):
+                    has_begun = False
+                    try:
+                        has_begun = self._begin()
+                    finally:
+                        if not has_begun:
+                            self._free.release()
+                    if not has_begun:
+                        break
+                if time.monotonic() - renewed_s >= _RENEW_EVERY_S:
+                    renewed_s = time.monotonic()
+                    self._renew()
+            self._news.wait(_LOOK_EVERY_S)
+            self._news.clear()
+
+    def _begin(self) -> bool:
+        database = self._service.database
+        now = database.clock_s()
+        if not rows.is_any_free(database, now):
+            return False
+        worker = secrets.token_hex(8)
+        row = rows.claim(database, worker, now, _HOLD_S)
+        if row is None:
+            return False
+        assert self._pool is not None
+        self._pool.submit(self._work, worker, row)
+        return True
+
+    def _renew(self) -> None:
+        for worker, planner in list(self._planners.items()):
+            until = {"expires_at": self._service.database.clock_s() + _HOLD_S}
+            if not rows.write(self._service.database, worker, until):
+                planner.interrupt()
+
+    def _work(self, worker: str, row: RowMapping) -> None:
+        try:
+            self.work(worker, row)
+        except _LostError:
+            pass
+        except TrainmasterError as error:  # of the database: it is begun again when that is there again
+            _log.warning("%s: %s", row["id"], error)
+        except Exception:  # noqa: BLE001 - a mistake of ours
+            _log.exception("%s", row["id"])
+            what = {"title": "the server has made a mistake", "hint": "Its log says more; please report it."}
+            self._end(worker, None, what)
+        finally:
+            self._planners.pop(worker, None)
+            self._free.release()
+            self._news.set()
+
+    def work(self, worker: str, row: RowMapping) -> None:
+        """Answer one request that this worker holds.
+
+        Raises:
+            StoreError: the database is away.
+        """
+        told: list[Any] = []
+        shown_s = 0.0
+
+        def tell(what: str | Quote) -> None:
+            told.append(what if isinstance(what, str) else what.as_dict())
+            self._write(worker, {"told": _as_text(told)})
+
+        def show(progress: ProfileProgress) -> None:
+            nonlocal shown_s
+            if time.monotonic() - shown_s >= 1 or progress.phase == "stopping":
+                shown_s = time.monotonic()
+                self._write(worker, {"progress": json.dumps(asdict(progress))})
+
+        from trainmaster.service.run_planning import RunPlanner
+
+        planner = RunPlanner(self._service.of_team(row["team"] or None), self._environ, tell, show)
+        self._planners[worker] = planner
+        answer, error = None, None
+        try:
+            if row["attempts"] > _MOST_ATTEMPTS:
+                raise UsageError(
+                    f"the servers that worked on it have ended, {_MOST_ATTEMPTS} times",
+                    "Their logs say why. Ask again.",
+                )
+            answer = self._answer(row, planner, tell)
+        except TrainmasterError as refusal:
+            if self._over.is_set():  # we have interrupted it ourselves
+                given_back = {"state": State.WAITING, "attempts": row["attempts"] - 1}
+                rows.write(self._service.database, worker, given_back)
+                return
+            error = _told(refusal)
+        self._end(worker, answer, error)
+
+    def _end(self, worker: str, answer: dict[str, Any] | None, error: dict[str, Any] | None) -> None:
+        texts = [None if each is None else _as_text(each) for each in (answer, error)]
+        which = rows.held_by(worker)
+        rows.end(self._service.database, which, time.time(), answer=texts[0], error=texts[1])
+
+    def _write(self, worker: str, values: Mapping[str, object]) -> None:
+        if not rows.write(self._service.database, worker, values):
+            raise _LostError
+
+    def _answer(self, row: RowMapping, planner: RunPlanner, tell: _Tell) -> dict[str, Any]:
+        ask = QuoteAsk(**json.loads(row["request"]))
+        caller = make_caller(row["asked_by"], row["team"] or None, ["read", "run"])
+        recipe = self._submissions.read(caller, ask.run_request)
+        path = self._submissions.keep(recipe)
+        is_shared = self._submissions.is_shared(caller)
+        if is_shared:
+            return self._answered(row, ask, planner, recipe, path, tell, measures=False)
+        with self._measuring:
+            return self._answered(row, ask, planner, recipe, path, tell, measures=True)
+
+    def _answered(
+        self,
+        row: RowMapping,
+        ask: QuoteAsk,
+        planner: RunPlanner,
+        recipe: Recipe,
+        path: Path,
+        tell: _Tell,
+        *,
+        measures: bool,
+    ) -> dict[str, Any]:
+        if row["kind"] == QUOTE:
+            with ask.options(measures=measures) as options:
+                return planner.quote(recipe, path, options).as_dict()
+        if ask.measure_first and not measures:
+            raise UsageError(
+                "measure_first: the code of others is not measured on this server", "Leave it out."
+            )
+        if ask.measure_first:
+            tell(planner.measured_first(recipe, path))
+        plan = planner.plan(recipe, path, allow_stale=ask.allow_stale, can_agree=ask.can_agree)
+        found: dict[str, Any] = {
+            "id": row["id"] if plan.is_settled else "",
+            "provider": recipe.provider,
+            "most_usd_per_hour": 0.0,
+            "lines": [],
+            "notes": [],
+            "quote": None,
+        }
+        if (offer := plan.offer) is not None:
+            found |= {
+                "most_usd_per_hour": offer.most_usd_per_hour,
+                "lines": offer.lines,
+                "notes": list(offer.notes),
+                "quote": offer.quote and offer.quote.as_dict(),
+            }
+        return found
+
+
+def _as_text(what: object) -> str:
+    """As JSON; files that were sent with a request are told without the place that they had here.
+
+    >>> _as_text("from /tmp/trainmaster-quote-x1/measurements.csv: all")
+    '"from measurements.csv: all"'
+    """
+    return _PLACE.sub("", json.dumps(what, allow_nan=False))
+
+
+def _told(error: TrainmasterError) -> dict[str, Any]:
+    found: dict[str, Any] = {"title": str(error.args[0]), "hint": error.hint}
+    if isinstance(error, RecipeError):
+        found["mistakes"] = [asdict(mistake) for mistake in error.mistakes]
+    return found

@@ -1,0 +1,434 @@
+"""`QuoteTracker`: says what a run will take, and tells when that turns out wrong.
+
+Two stages: an *estimate* from what earlier runs measured, and a *binding* quote from the first minutes
+of this one. The binding quote is never changed; a forecast that leaves it is told.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.control.measuring import measurement_of
+from trainmaster.control.recording import Where
+from trainmaster.db import Database, NewQuote
+from trainmaster.executors import detect_capacity
+from trainmaster.service.quotes.forecast_inputs import NotKnown, RentedNow, gang_nodes, outlook
+from trainmaster.service.quotes.quote_record import QuoteRecord, dollars, most_usd, told, told_in_full
+from trainmaster.service.quotes.steadiness import is_at_its_end, is_upset, matters, share_done, waits
+from trainmaster.spec import Recipe
+from trainmaster.spec.states import State
+from trainmaster.spec.topics import QUOTE_BOUND, QUOTE_IN_DANGER
+from trainmaster.spec.units import format_duration
+
+if TYPE_CHECKING:
+    from trainmaster.advisor.model.devices import Device
+    from trainmaster.advisor.model.measurement import Measurement
+    from trainmaster.advisor.quote.forecast import Doing
+    from trainmaster.control.progress import TaskProgress
+    from trainmaster.control.run_state import Experiment, RunState
+    from trainmaster.service.cluster_costs import ClusterCosts
+    from trainmaster.service.quotes.history import History
+
+#: A binding quote is made when steps are steady, and no sooner; at the latest when they were measured
+#: for so long.
+BINDING_AFTER_S: Final = 10.0
+ENOUGH_S: Final = 30.0
+TIGHT: Final = 0.05
+FORECAST_EVERY_S: Final = 60.0
+_LOOK_EVERY_S: Final = 5.0
+#: A task that has run for so long without anything to quote it by is worth a warning.
+_WARN_AFTER_S: Final = 60.0
+#: Of more tasks the newest say all that there is to say.
+_MOST_LIVE: Final = 100
+#: A forecast that has grown by so much since it was told is told again.
+_WORSE: Final = 1.2
+
+#: Of all runs that a process drives one thinks at a time, and then rests for so many times as long: the maths
+#: would keep the others from what they have to do at once.
+_REST: Final = 9.0
+_one_thinks = threading.Lock()
+
+Histories = Callable[[], Mapping[str, "History"]]
+
+
+@dataclass(slots=True)
+class _Known:
+    """What was measured, by experiment."""
+
+    same: dict[str, list[Measurement]] = field(default_factory=dict)
+    similar: dict[str, list[Measurement]] = field(default_factory=dict)
+    live: dict[str, dict[int, Measurement]] = field(default_factory=dict)
+
+    def of(self, name: str) -> tuple[list[Measurement], list[Measurement]]:
+        """Those of this run if there are any; what they do not tell is taken from earlier ones."""
+        live = list(self.live.get(name, {}).values())[-_MOST_LIVE:]
+        earlier = self.same.get(name, [])
+        if not live:
+            return earlier, self.similar.get(name, [])
+        tail = next((m.tail_s for m in earlier if m.tail_s is not None), None)
+        pause = next((m.pause_s for m in earlier if m.pause_s is not None), None)
+        return [
+            replace(
+                m,
+                tail_s=tail if m.tail_s is None else m.tail_s,
+                pause_s=pause if m.pause_s is None else m.pause_s,
+            )
+            for m in live
+        ], []
+
+
+class QuoteTracker:
+    """Keeps an eye on the quote of one run; see `Forecaster`.
+
+    Args:
+        database: keeps the quotes.
+        recipe: of the run. run: its id.
+        histories: reads what was measured before.
+        elapsed: seconds that the run has been driven at a Unix time.
+        slots: processes that run at once.
+        clusters: the machines that were rented for it; None if it runs on this one.
+        score: how such quotes turned out before, by their kind, in words; empty if nobody knows.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        recipe: Recipe,
+        run: str,
+        histories: Histories,
+        elapsed: Callable[[float], float],
+        slots: int,
+        costs: ClusterCosts | None = None,
+        score: Callable[[str], str] = lambda _: "",
+    ) -> None:
+        self._database = database
+        self._recipe = recipe
+        self._run = run
+        self._histories = histories
+        self._elapsed = elapsed
+        self._slots = slots
+        self._costs = costs
+        self._score = score
+        self._cores: int | None = None
+        self._other = ""
+        self._known = _Known()
+        self._binding: QuoteRecord | None = None
+        self._begun = self._is_upset = False
+        self._estimated = False
+        self._told: tuple[float, float] | None = None
+        #: They do not say how long they train: how long their tasks take is all that can be known of them.
+        self._lengthless = {
+            name for name, each in recipe.experiments.items() if not each.builtin_values().get("steps")
+        }
+        self._warned: set[str] = set()
+        self._next_at = 0.0
+        self._done: queue.SimpleQueue[QuoteRecord | Exception] = queue.SimpleQueue()
+        self._busy = False
+
+    def look(
+        self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
+    ) -> list[str]:
+        """See `Forecaster`. The maths is done by a thread: nobody waits for it."""
+        try:
+            return self._look(run_state, progress, now)
+        except Exception as error:  # noqa: BLE001 - a run must not end because its end cannot be foretold
+            self._next_at = float("inf")
+            return [f"no quote: internal error: {type(error).__name__}: {error}"]
+
+    def _look(
+        self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
+    ) -> list[str]:
+        lines = self._collect(run_state, now)
+        if self._busy or now < self._next_at or run_state.state is not State.RUNNING:
+            return lines
+        if not self._begun:
+            self._begin()
+            self._next_at = now + _LOOK_EVERY_S
+            if not self._estimated:
+                self._think("estimate", run_state, progress, now)
+            return lines
+        self._measure(run_state, progress, now)
+        lines += self._warn(run_state, progress, now)
+        upset = is_upset(run_state, progress)
+        self._next_at = now + (_LOOK_EVERY_S if self._binding is None or upset else FORECAST_EVERY_S)
+        if upset:  # how long it takes to begin again tells nothing of how long the rest takes
+            return lines + self._tell_upset()
+        if self._binding is not None:
+            self._think("forecast", run_state, progress, now)
+        elif self._is_time(run_state, progress, now):
+            self._think("binding", run_state, progress, now)
+        return lines
+
+    def _tell_upset(self) -> list[str]:
+        if self._binding is None or self._is_upset:
+            return []
+        self._is_upset = True
+        return ["something has to begin again: the quote is looked at again once it trains steadily"]
+
+    def _begin(self) -> None:
+        """Read what was measured and promised before; a run that is resumed keeps its quote."""
+        self._begun = True
+        self._read_histories()
+        # Of machines that are rented the estimate was told before they were; nothing new is known yet.
+        self._estimated = self._costs is not None
+        for row in self._database.quotes_of(self._run):
+            self._estimated = True
+            promise = QuoteRecord.of_row(row)
+            self._other = promise.other or self._other
+            if row["kind"] == "binding":
+                self._binding = promise
+
+    def _read_histories(self) -> None:
+        """What was measured on the machines that the run has: of others only where they are much alike."""
+        for name, history in self._histories().items():
+            offer = self._where(name).offer
+            self._known.same[name] = [each for each in history.same if each.offer == offer]
+            self._known.similar[name] = [each for each in history.similar if each.offer == offer]
+
+    def _measure(
+        self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
+    ) -> None:
+        """What the steps of this run say; of tasks without steps, what the store has learnt meanwhile."""
+        for (name, number), found in progress.items():
+            task = run_state.experiments[name].live.get(number)
+            if name in self._lengthless or found.trace is None or task is None or task.started_at is None:
+                continue
+            measured = measurement_of(
+                self._recipe.experiments[name],
+                found.trace,
+                found.directory,
+                started_at=task.started_at,
+                ended_at=None,
+                now=now,
+                cores=self._where(name).cores,
+                offer=self._where(name).offer,
+                nodes=self._nodes(name),
+            )
+            if measured is not None:
+                self._known.live.setdefault(name, {})[number] = measured
+        if self._binding is None and any(
+            run_state.experiments[name].ended and name not in self._known.live
+            for name in run_state.experiments
+        ):
+            self._read_histories()
+
+    def _is_time(
+        self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
+    ) -> bool:
+        """True if a binding quote can be made: what runs is measured well, and the rest is known."""
+        ready_at = None if self._costs is None else self._costs.ready_at
+        since = self._elapsed(now) if self._costs is None else now - (now if ready_at is None else ready_at)
+        if since < BINDING_AFTER_S or waits(run_state) or is_at_its_end(run_state, progress):
+            return False
+        for name, experiment in run_state.experiments.items():
+            if experiment.state is State.DONE:
+                continue
+            if not self._is_known(name):
+                return False
+            if not self._is_measured(name, progress):
+                return False
+        return True
+
+    def _is_measured(self, name: str, progress: Mapping[tuple[str, int], TaskProgress]) -> bool:
+        """True if the steps of what runs of an experiment are known well, or it shows none."""
+        if name in self._lengthless:
+            return True
+        running = [found for (of, _), found in progress.items() if of == name]
+        stepped = any(m.point is not None for m in self._known.of(name)[0])
+        if not running or not stepped:
+            return True
+        traces = [found.trace for found in running if found.trace is not None]
+        return any(
+            trace.is_tight(TIGHT) or (trace.last_at or 0) - (trace.first_at or 0) >= ENOUGH_S
+            for trace in traces
+            if trace.steady() is not None
+        )
+
+    def _warn(
+        self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
+    ) -> list[str]:
+        """Which key to set where no quote can be made, once for each experiment."""
+        lines = []
+        for (name, number), found in progress.items():
+            task = run_state.experiments[name].live.get(number)
+            if self._binding is not None or name in self._warned or task is None or task.started_at is None:
+                continue
+            if now - task.started_at < _WARN_AFTER_S or self._is_known(name):
+                continue
+            self._warned.add(name)
+            if found.trace is None or found.trace.first_at is None:
+                lines.append(
+                    f"warning: no quote for {name}: no steps are seen; show them with "
+                    "trainmaster.report(step=...), or set metrics.pattern to what it prints"
+                )
+            elif name in self._lengthless:
+                lines.append(
+                    f"warning: no quote for {name}: how long it trains is unknown; set steps, or epochs with "
+                    "examples and batch"
+                )
+            else:
+                self._warned.discard(name)  # its steps are few, but they come
+        return lines
+
+    def _is_known(self, name: str) -> bool:
+        """True if there is something to quote an experiment by."""
+        same, similar = self._known.of(name)
+        if name in self._lengthless:
+            return any(each.duration_s is not None for each in same or similar)
+        return bool(same or similar)
+
+    # --- thinking --------------------------------------------------------------------------------
+
+    def _think(
+        self, kind: str, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
+    ) -> None:
+        """Let a thread work out what is to be expected, from a copy of how far everything is."""
+        doing: dict[str, tuple[bool, Doing]] = {
+            name: (experiment.state is State.DONE, _doing(experiment, progress, now))
+            for name, experiment in run_state.experiments.items()
+        }
+        known = {name: self._known.of(name) for name in run_state.experiments}
+        elapsed = self._elapsed(now) - run_state.queue_wait.waited_s(now)
+        self._busy = True
+
+        devices = {name: self._device(name) for name in run_state.experiments}
+        rented = None
+        if self._costs is not None:
+            costs = self._costs
+            rented = RentedNow(costs.provider, costs.spent_usd(now), costs.clusters(), costs.waited_s)
+
+        def work() -> None:
+            with _one_thinks:
+                begun_s = time.thread_time()
+                try:
+                    found = outlook(self._recipe, now, elapsed, doing, known, devices, self._slots, rented)
+                    promise = QuoteRecord(kind, now, *found)
+                    late = kind == "binding" and not matters(promise.time_s.p50, elapsed)
+                    self._done.put(NotKnown() if late else promise)
+                except Exception as error:  # noqa: BLE001 - told by whoever collects it
+                    self._done.put(error)
+                time.sleep(_REST * (time.thread_time() - begun_s))
+
+        threading.Thread(target=work, name="forecast", daemon=True).start()
+
+    def _collect(self, run_state: RunState, now: float) -> list[str]:
+        try:
+            found = self._done.get_nowait()
+        except queue.Empty:
+            return []
+        self._busy = False
+        if isinstance(found, NotKnown):
+            return []
+        if isinstance(found, Exception):
+            raise found
+        if found.kind == "forecast":
+            return self._compare(found)
+        new = NewQuote(self._run, None, found.kind, found.made_at, found.as_json())
+        most = None if self._costs is None else most_usd(found.cost_usd.p95, self._recipe)
+        self._database.add_quote(new, most)
+        score = f"; {line}" if (line := self._score(found.kind)) else ""
+        if run_state.queue_wait.waited_s(now):
+            score = f"; what it waits for other runs is not counted{score}"
+        if found.kind == "estimate":
+            many = "1 measurement" if found.measurements == 1 else f"{found.measurements} measurements"
+            return [f"estimate: {told(found.time_s)}, from {many} of earlier runs{score}"]
+        self._binding = found
+        self._next_at = now + FORECAST_EVERY_S
+        within = f"ends within {format_duration(found.time_s.p95)}"
+        if found.cost_usd.p95:
+            within += f" and costs at most {dollars(found.cost_usd.p95)}"
+        return [
+            f"{QUOTE_BOUND}{told_in_full(found.time_s, found.cost_usd)}; "
+            f"it is kept if the run {within}{score}"
+        ]
+
+    def _compare(self, forecast: QuoteRecord) -> list[str]:
+        """Tell when the forecast leaves the quote, and when it comes back."""
+        assert self._binding is not None
+        time_s, cost_usd = forecast.time_s.p50, forecast.cost_usd.p50
+        late = time_s > self._binding.time_s.p95
+        dear = cost_usd > self._binding.cost_usd.p95
+        was_upset, self._is_upset = self._is_upset, False
+        if not late and not dear:
+            if self._told is None and not was_upset:
+                return []
+            word = "still" if self._told is None else "again"
+            self._told = None
+            return [f"{word} within the quote: {told_in_full(forecast.time_s, forecast.cost_usd)}"]
+        if self._told is not None and time_s < _WORSE * self._told[0] and cost_usd <= _WORSE * self._told[1]:
+            return []
+        self._told = (time_s, cost_usd)
+        what = [word for word, is_so in (("take longer", late), ("cost more", dear)) if is_so]
+        most = [format_duration(self._binding.time_s.p95)] * late + [
+            dollars(self._binding.cost_usd.p95)
+        ] * dear
+        return [
+            f"{QUOTE_IN_DANGER}{' and '.join(what)} than quoted: "
+            f"{told_in_full(forecast.time_s, forecast.cost_usd)}; "
+            f"quoted were at most {' and '.join(most)}. {self._choices()}"
+        ]
+
+    def _choices(self) -> str:
+        """What the user can do about it."""
+        stop = f"`trainmaster cancel {self._run}` stops it with its checkpoint"
+        again = f"`trainmaster resume {self._run}` goes on from there"
+        if self._costs is None:
+            return f"Let it go on; or {stop}, and {again} when the machine is less busy"
+        other = f", such as {self._other}" if self._other else ""
+        capped = self._recipe.budget is not None and self._recipe.budget.total_usd is not None
+        money = " (budget.total ends it in any case)" if capped else ""
+        return (
+            f"Let it go on{money}; or {stop} and gives the machines back, and {again}; or run it anew on "
+            f"another cluster{other}: hardware.instance and distributed.workers choose it"
+        )
+
+    def _where(self, experiment: str) -> Where:
+        """What its attempts run on."""
+        if self._costs is None:
+            if self._cores is None:
+                self._cores = detect_capacity().cores  # they stay, and this is asked each few seconds
+            return Where("local", self._cores)
+        from trainmaster.service.cluster_costs import where_in
+
+        return where_in(self._costs, experiment)
+
+    def _nodes(self, experiment: str) -> int:
+        """Machines that the workers of one of its tasks sit on."""
+        if self._costs is None:
+            return 1
+        there = next((c.nodes for c in self._costs.clusters() if experiment in c.experiments), 1)
+        return gang_nodes(self._recipe.experiments[experiment], there)
+
+    def _device(self, experiment: str) -> Device:
+        """What a worker of an experiment computes on."""
+        from trainmaster.advisor.model.devices import Device
+        from trainmaster.service.quotes.knowledge_builder import local_device
+
+        recipe = self._recipe.experiments[experiment]
+        if self._costs is None:
+            return local_device(recipe)
+        for each in self._costs.clusters():
+            if experiment in each.experiments:
+                gpu = recipe.hardware.gpu or "gpu" if recipe.hardware.gpu_count else ""
+                return Device(gpu, float(each.slots), each.machine)
+        from trainmaster.service.quotes.candidate_offers import HOST
+
+        return Device("", 1.0, HOST)
+
+
+def _doing(experiment: Experiment, progress: Mapping[tuple[str, int], TaskProgress], now: float) -> Doing:
+    from trainmaster.advisor.quote.forecast import Doing, RunningTask
+
+    running = []
+    for task in experiment.live.values():
+        if task.started_at is None or task.state is State.WAITING:
+            continue
+        found = progress.get(task.key)
+        share = None if found is None else share_done(found)
+        running.append(RunningTask(max(now - task.started_at, 0.0), share))
+    return Doing(sum(experiment.ended.values()), tuple(running))

@@ -1,0 +1,512 @@
+"""`Quoter`: measures a recipe's experiments where that is needed, and quotes them."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.db import queries
+from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.service.quotes.candidate_offers import (
+    CandidateOffers,
+    catalogue_is_own,
+    supply_of,
+    told_by,
+)
+from trainmaster.service.quotes.knowledge_builder import KnowledgeBuilder
+from trainmaster.service.quotes.own_points import OwnPoints, with_shipped
+from trainmaster.service.quotes.quote_record import told
+from trainmaster.service.quotes.worker_counts import allowed_workers, with_workers
+from trainmaster.service.runs.summary import is_driven
+from trainmaster.spec import Experiment, Recipe
+from trainmaster.spec.errors import UsageError, one_line
+
+if TYPE_CHECKING:
+    from trainmaster.advisor.market.memory_floor import Memory
+    from trainmaster.advisor.model.knowledge import Knowledge
+    from trainmaster.advisor.quote.market import Market
+    from trainmaster.advisor.quote.quote import Quote
+    from trainmaster.advisor.quote.quoting import Subject
+    from trainmaster.control.profile_attempt import ProfileProgress
+    from trainmaster.providers import Catalogue
+    from trainmaster.service.quotes.profiling import Profiler
+    from trainmaster.service.service import Service
+
+#: This machine's processors as catalogues call them: what was measured here is known to run on such.
+_ARCHES: Final = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "arm64", "arm64": "arm64"}
+#: Those that are still going are among them.
+_LATEST_RUNS: Final = 100
+
+Tell = Callable[[str], None]
+Show = Callable[["ProfileProgress"], None]
+
+
+@dataclass(frozen=True)
+class QuoteOptions:
+    """The options of ``trainmaster quote``.
+
+    Attributes:
+        policy: see `trainmaster.advisor.papers.policy_quote.POLICIES`.
+        catalogue: a name or a file; its offers are the candidates whatever the provider is.
+        bandwidth: CSV ``instance,mbps``. parameter_server: instance type.
+        max_workers: of one task. fresh: measure again what was measured before.
+        allow_stale: accept old prices without a warning.
+        only: quote these experiments; None for all.
+        measurements: CSV of points that the user measured; experiments with rows there are not measured.
+        measures: False: what is not known is not measured on this machine.
+    """
+
+    policy: str = "quote"
+    catalogue: str | None = None
+    bandwidth: Path | None = None
+    parameter_server: str | None = None
+    max_workers: int | None = None
+    fresh: bool = False
+    allow_stale: bool = False
+    only: tuple[str, ...] | None = None
+    measurements: Path | None = None
+    measures: bool = True
+
+
+class Quoter:
+    """Quotes recipes.
+
+    Args:
+        service: of the user's home.
+        tell: shows lines to the user.
+        show: shows how far a measurement is.
+        candidate_offers: what there is to be had; None is all that the recipe's provider has.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        tell: Tell,
+        show: Show | None = None,
+        candidate_offers: CandidateOffers | None = None,
+    ) -> None:
+        self._service = service
+        self._tell = tell
+        self._show = show
+        self._profiler: Profiler | None = None
+        self._candidate_offers = candidate_offers
+        self._notes: list[str] = []
+
+    def interrupt(self) -> bool:
+        """Ctrl-C: a measurement ends in order; False if none is under way. Signal-safe."""
+        profiler = self._profiler
+        if profiler is not None:
+            profiler.interrupt()
+        return profiler is not None
+
+    def refresh_prices(self, recipe: Recipe, environ: Mapping[str, str]) -> None:
+        """Ask for prices of what the recipe's provider rents, if those that are here are old.
+
+        Nobody is asked if something is missing without which nothing is measured: `quote` says what.
+        """
+        from trainmaster.service.quotes.prices import Prices
+
+        def is_whole() -> bool:
+            try:
+                self._service.check_inputs(recipe, environ, measures=True)
+            except UsageError:
+                return False
+            return True
+
+        Prices.of(self._service.home, environ).keep_fresh(recipe, self._tell, is_wanted=is_whole)
+
+    def quote(
+        self, recipe: Recipe, recipe_path: Path, environ: Mapping[str, str], options: QuoteOptions
+    ) -> Quote:
+        """Quote a recipe; measures first what no earlier run has measured.
+
+        Raises:
+            UsageError: nothing is feasible, or a script shows no steps; names what to change.
+            InterruptedByUser: while measuring.
+        """
+        from trainmaster.advisor.papers.policy_quote import POLICIES
+
+        if options.policy not in POLICIES:
+            raise UsageError(
+                f"--policy {options.policy}: there is no such policy", f"Take one of {', '.join(POLICIES)}."
+            )
+        catalogue = self._catalogue(recipe, environ, options)
+        if options.policy != "quote":
+            return self._by_policy(recipe, catalogue, options)
+        self._check(recipe, catalogue, options)
+        found, missing = self.knowledge(recipe, recipe_path, environ, catalogue, options)
+        if not found:
+            name, why = next(iter(missing.items()))
+            raise UsageError(
+                f"experiments.{name}: cannot be measured: {why}",
+                "Run the recipe once: a run is a measurement.",
+            )
+        return self.put_together(recipe, catalogue, options, found, missing)
+
+    def estimate(self, recipe: Recipe, environ: Mapping[str, str]) -> tuple[Quote | None, str]:
+        """A quote from what earlier runs and measurements showed, at once; or why there is none.
+
+        Args:
+            recipe: of any provider.
+            environ: of the caller.
+
+        Raises:
+            NoFeasibleQuote: no cluster keeps the limits.
+        """
+        options = QuoteOptions()
+        catalogue = self._catalogue(recipe, environ, options)
+        known = {
+            name: found for name in recipe.experiments if (found := self._known(recipe, name, catalogue))
+        }
+        for name, found in known.items():
+            if not _has_length(recipe.experiments[name], found):
+                return None, no_length(name).args[0]
+        if not known:
+            return None, "nothing was measured before (`trainmaster quote` does so on this machine)"
+        missing = {name: "not measured yet" for name in recipe.experiments if name not in known}
+        return self.put_together(recipe, catalogue, options, known, missing), ""
+
+    def memory(self, recipe: Recipe, environ: Mapping[str, str]) -> dict[str, Memory]:
+        """What a process of each experiment was measured to need, where the very same has been measured.
+
+        Args:
+            recipe: with every number of workers settled.
+            environ: of the caller.
+        """
+        catalogue = self._catalogue(recipe, environ, QuoteOptions())
+        found = {}
+        for name, experiment in recipe.experiments.items():
+            known = self._known(recipe, name, catalogue)
+            if known is None or known.similar:
+                continue
+            from trainmaster.advisor.market.memory_floor import Memory
+            from trainmaster.advisor.market.workload import Workload
+
+            count = experiment.distributed.workers if experiment.distributed else 1
+            lengths = Workload.of(experiment, recipe.seed, None).lengths
+            length = lengths.get(count) if isinstance(count, int) else None
+            found[name] = Memory(*known.memory_of(length.local_batch if length else None))
+        return found
+
+    def settle(self, recipe: Recipe, recipe_path: Path, environ: Mapping[str, str]) -> Recipe:
+        """The recipe with a number in place of each ``workers: auto`` or ``1..8``: that of the quote.
+
+        An experiment that cannot be quoted gets as many as this machine has cores, or the fewest that are
+        allowed where machines are rented: a run never fails for want of a quote.
+
+        Raises:
+            NoFeasibleQuote: machines are rented, and none keep the limits.
+        """
+        flexible = [
+            name for name, e in recipe.experiments.items() if e.distributed and e.distributed.is_flexible
+        ]
+        if not flexible:
+            return recipe
+        counts = {}
+        try:
+            quote = self.quote(recipe, recipe_path, environ, QuoteOptions(only=tuple(flexible)))
+            counts = {name: one.cluster.workers for name, one in quote.experiments.items()}
+        except UsageError as reason:
+            from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
+
+            if isinstance(reason, NoFeasibleQuote) and capabilities_of(recipe.provider).costs:
+                raise
+            self._tell(f"note: no quote: {reason}")
+        fixed = {}
+        for name in flexible:
+            fixed[name] = counts.get(name) or self._as_many_as_fit(recipe.experiments[name], recipe.provider)
+            self._tell(f"{name}: {fixed[name]} workers")
+        return with_workers(recipe, fixed)
+
+    def _as_many_as_fit(self, experiment: Experiment, provider: str) -> int:
+        from trainmaster.executors import detect_capacity
+
+        allowed = allowed_workers(experiment)
+        if not capabilities_of(provider).is_here:
+            return allowed[0]
+        return max([n for n in allowed if n <= detect_capacity().cores] or allowed[:1])
+
+    def put_together(
+        self,
+        recipe: Recipe,
+        catalogue: Catalogue,
+        options: QuoteOptions,
+        known: Mapping[str, Knowledge],
+        missing: Mapping[str, str],
+    ) -> Quote:
+        """The quote of what is known."""
+        from trainmaster.advisor.quote.choosing import Limits
+        from trainmaster.advisor.quote.quoting import make_quote
+
+        subjects = [self._subject(recipe, name, found, options) for name, found in known.items()]
+        budget = recipe.budget
+        limits = Limits(
+            deadline_s=_or_infinite(budget.deadline_s if budget else None),
+            budget_usd=_or_infinite(budget.total_usd if budget else None),
+            usd_per_hour=_or_infinite(budget.usd_per_hour if budget else None),
+            time_weight=recipe.objective.time,
+            cost_weight=recipe.objective.cost,
+        )
+        quote = make_quote(subjects, self._market(recipe, catalogue, options), limits, recipe.seed)
+        notes = [*quote.notes, *self._notes, *self._waits(quote, catalogue), *self._stale(catalogue, options)]
+        notes += [f"{name} is not in this quote: {why}" for name, why in missing.items()]
+        if not catalogue_is_own(catalogue) and any(
+            found.measured.offer == "local" for found in known.values()
+        ):
+            notes.append("measured on this machine: other devices are predicted from published figures")
+        return replace(quote, not_quoted=dict(missing), notes=tuple(notes))
+
+    def knowledge(
+        self,
+        recipe: Recipe,
+        recipe_path: Path,
+        environ: Mapping[str, str],
+        catalogue: Catalogue,
+        options: QuoteOptions,
+    ) -> tuple[dict[str, Knowledge], dict[str, str]]:
+        """What is known of each experiment after measuring; and of which nothing, and why."""
+        from trainmaster.service.quotes.profiling import Profiler, Unmeasured
+
+        only: dict[str, tuple[int, ...]] = {}
+        names = [name for name in recipe.experiments if options.only is None or name in options.only]
+        found = self._given(recipe, names, catalogue, options)
+        if not options.fresh:
+            for name in (name for name in names if name not in found):
+                known = self._known(recipe, name, catalogue)
+                if known is None or known.similar:
+                    continue
+                many = "1 measurement" if known.points == 1 else f"{known.points} measurements"
+                if shapes := Unmeasured(self._service.home).shapes(known.fingerprint):
+                    only[name] = shapes
+                    rest = f"the rest is measured now, with {' and '.join(map(str, shapes))} workers"
+                    self._tell(f"{name}: {many} kept from a quote that was interrupted; {rest}")
+                    continue
+                found[name] = known
+                self._tell(f"{name}: {many} of earlier runs used (--fresh measures again)")
+        missing: dict[str, str] = {}
+        left = [name for name in names if name not in found]
+        if left and not options.measures:
+            missing = dict.fromkeys(left, "nothing is known of it, and code of others is not measured here")
+        elif left:
+            self._look(recipe, environ)
+            self._profiler = Profiler(self._service)
+            self._profiler.measure(recipe, recipe_path, environ, left, self._show, only)
+            missing = dict(self._profiler.not_measured)
+            self._profiler = None
+        for name in left:
+            if (known := self._known(recipe, name, catalogue)) is not None:
+                found[name] = known
+                if known.similar:
+                    missing.pop(name, None)
+        ordered = {name: found[name] for name in names if name in found}
+        return ordered, {name: why for name, why in missing.items() if name not in found}
+
+    def _given(
+        self, recipe: Recipe, names: Sequence[str], catalogue: Catalogue, options: QuoteOptions
+    ) -> dict[str, Knowledge]:
+        """What the user's own points say."""
+        if options.measurements is None:
+            return {}
+        from trainmaster.advisor.quote.surroundings import STARTUP_UNSEEN_SPREAD
+
+        types = with_shipped(catalogue)
+        own = OwnPoints.read(options.measurements, recipe, types)
+        builder = KnowledgeBuilder(
+            types, self._candidate_offers.shares if self._candidate_offers else None, recipe.seed
+        )
+        found = {}
+        for name, points in own.measurements.items():
+            known = builder.knowledge(recipe.experiments[name], points)
+            if known is not None and name in names:
+                found[name] = replace(
+                    known, fingerprint=own.fingerprint, startup_spread=STARTUP_UNSEEN_SPREAD
+                )
+                self._tell(f"{name}: {len(points)} points of {options.measurements} used")
+        self._notes.append(own.note)
+        return found
+
+    def _look(self, recipe: Recipe, environ: Mapping[str, str]) -> None:
+        """What is missing is said before anything is measured; what only a run needs is a note.
+
+        Raises:
+            UsageError: code, data or secrets are not there.
+        """
+        from trainmaster.service.driving.run_clusters import check_provider
+
+        for note in self._service.check_inputs(recipe, environ, measures=True):
+            self._tell(f"note: {note}")
+        if self._candidate_offers is not None and self._candidate_offers.costs:
+            try:
+                check_provider(self._service.home, recipe.provider, environ, dials=False)
+            except UsageError as error:
+                self._tell(f"note: a run would be refused: {one_line(error)}")
+
+    # --- parts -----------------------------------------------------------------------------------
+
+    def _known(self, recipe: Recipe, name: str, catalogue: Catalogue) -> Knowledge | None:
+        history = self._service.measurements(recipe).get(name)
+        if history is None or not (history.same or history.similar):
+            return None
+        from trainmaster.service.quotes.history import experience_of
+
+        same, similar = (told_by(list(found), catalogue) for found in (history.same, history.similar))
+        experience = experience_of(self._service.database, history.fingerprint.exact, team=history.team)
+        builder = KnowledgeBuilder(
+            catalogue, self._candidate_offers.shares if self._candidate_offers else None, recipe.seed
+        )
+        known = builder.knowledge(recipe.experiments[name], same, similar, experience)
+        return known and replace(known, fingerprint=history.fingerprint.exact)
+
+    def _subject(self, recipe: Recipe, name: str, known: Knowledge, options: QuoteOptions) -> Subject:
+        from trainmaster.advisor.market.workload import Workload
+        from trainmaster.advisor.quote.quoting import Subject
+
+        experiment = recipe.experiments[name]
+        workload = Workload.of(experiment, recipe.seed, options.max_workers)
+        if known.model is not None and not workload.has_length:
+            whole = known.as_whole_tasks()
+            if whole is None or experiment.distributed is not None:
+                raise no_length(name)
+            known = whole
+        return Subject(workload, known, known.fingerprint)
+
+    def _market(self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions) -> Market:
+        from trainmaster.advisor.quote.market import Market
+        from trainmaster.control.gangs import slots_of
+        from trainmaster.executors import detect_capacity
+        from trainmaster.providers.aws.settings import USUAL_EXTRAS
+
+        own = catalogue_is_own(catalogue)
+        slots = None
+        if own:
+            slots = max([detect_capacity().cores, *(slots_of(e) for e in recipe.experiments.values())])
+        arch = _ARCHES.get(platform.machine().lower(), "")
+        local_store = self._service.home.store_url.startswith("file:")
+        candidate_offers = self._candidate_offers if options.catalogue is None else None
+        return Market(
+            catalogue,
+            own,
+            slots,
+            options.parameter_server,
+            tuple(self._service.database.cluster_waits(candidate_offers.provider))
+            if candidate_offers
+            else (),
+            data_leaves=local_store and not own,
+            arch=arch,
+            hosts=len(candidate_offers.hosts) if candidate_offers and candidate_offers.hosts else None,
+            shares=candidate_offers.shares if candidate_offers else None,
+            servers_apart=options.catalogue is not None or options.parameter_server is not None,
+            extras=candidate_offers.extras if candidate_offers else USUAL_EXTRAS,
+        )
+
+    def _catalogue(self, recipe: Recipe, environ: Mapping[str, str], options: QuoteOptions) -> Catalogue:
+        """The named one; else what the provider has."""
+        today = datetime.now(UTC).date()
+        if options.catalogue is not None:
+            from trainmaster.providers import load_catalogue
+
+            return load_catalogue(options.catalogue, today=today)
+        if self._candidate_offers is None:
+            self._candidate_offers = supply_of(recipe, self._service.home, environ, today)
+        return self._candidate_offers.catalogue
+
+    def _by_policy(self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions) -> Quote:
+        from trainmaster.advisor.market.workload import Workload
+        from trainmaster.advisor.papers.bandwidth import read_bandwidth
+        from trainmaster.advisor.papers.policy_quote import PolicyInput, policy_quote
+
+        given = PolicyInput(
+            catalogue=catalogue,
+            bandwidth_mbps=read_bandwidth(options.bandwidth) if options.bandwidth else {},
+            server=options.parameter_server,
+            max_workers=options.max_workers,
+            usd_per_hour=recipe.budget.usd_per_hour if recipe.budget else None,
+            time_weight=recipe.objective.time,
+            cost_weight=recipe.objective.cost,
+        )
+        workloads = [Workload.of(e, recipe.seed, options.max_workers) for e in recipe.experiments.values()]
+        history = {}
+        if options.policy == "lookup":
+            if options.measurements is not None:
+                own = OwnPoints.read(options.measurements, recipe, with_shipped(catalogue))
+                history = dict(own.measurements)
+            else:
+                history = {n: h.same for n, h in self._service.measurements(recipe).items()}
+        made = policy_quote(options.policy, workloads, given, history)
+        return replace(made, notes=(*made.notes, *self._stale(catalogue, options)))
+
+    def _stale(self, catalogue: Catalogue, options: QuoteOptions) -> list[str]:
+        from trainmaster.providers import STALE_DAYS
+
+        today = datetime.now(UTC).date()
+        old = catalogue.stale(today)
+        if not old or options.allow_stale:
+            return []
+        oldest = min(offer.as_of for offer in old)
+        many = "1 price is" if len(old) == 1 else f"{len(old)} prices are"
+        return [f"{many} older than {STALE_DAYS} days, the oldest of {oldest.isoformat()}"]
+
+    def _waits(self, quote: Quote, catalogue: Catalogue) -> list[str]:
+        """What of waiting is in the quote, and what is not."""
+        database = self._service.database
+        if catalogue_is_own(catalogue):
+            now = database.clock_s()
+            rows = queries.runs(database, _LATEST_RUNS)
+            here = [row for row in rows if capabilities_of(row["provider"]).is_here]
+            busy = [row["id"] for row in here if is_driven(row, now)]
+            many = f"{len(busy)} runs" if len(busy) > 1 else "".join(busy)
+            return [f"{many} may hold this machine's slots: waiting for them is not counted"] * bool(busy)
+        from trainmaster.advisor.quote.quote import Interval
+
+        waits = {
+            name: capabilities_of(name).provisioning_s.learnt(database.cluster_waits(name))
+            for name in dict.fromkeys(one.cluster.worker.provider for one in quote.experiments.values())
+        }
+        return [
+            f"counts {told(Interval(*wait.quantiles))} until machines of {name} are there"
+            for name, wait in waits.items()
+        ]
+
+    def _check(self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions) -> None:
+        """What is wrong whatever will be measured is said before that.
+
+        A quote of a training needs its length; of tasks that just run to their end it does not.
+        """
+        from trainmaster.advisor.market.workload import Workload
+        from trainmaster.advisor.quote.market import offers_for, servers_for
+
+        market = self._market(recipe, catalogue, options)
+        for name, experiment in recipe.experiments.items():
+            if options.only is not None and name not in options.only:
+                continue
+            workload = Workload.of(experiment, recipe.seed, options.max_workers)
+            if experiment.distributed is not None and not workload.has_length:
+                raise no_length(name)
+            offers_for(workload, market)
+            if market.has_server_machines(workload):
+                servers_for(workload, market)
+
+
+def no_length(experiment: str) -> UsageError:
+    """How long a training takes cannot be said if nobody says how long it is."""
+    return UsageError(
+        f"experiments.{experiment}: how long it trains is unknown",
+        "Set `steps`, or `epochs` with `examples` and `batch`.",
+    )
+
+
+def _has_length(experiment: Experiment, known: Knowledge) -> bool:
+    from trainmaster.advisor.market.workload import Workload
+
+    if known.model is None or Workload.of(experiment, 0).has_length:
+        return True
+    return experiment.distributed is None and known.duration_s is not None
+
+
+def _or_infinite(value: float | None) -> float:
+    return math.inf if value is None else value

@@ -1,0 +1,181 @@
+"""What the tasks of a run have reported over time: all that a picture of a run without a search shows."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from trainmaster.db import Database, queries
+from trainmaster.spec.states import EndReason, State
+
+if TYPE_CHECKING:
+    from trainmaster.control.layout import AttemptPlace, Home
+    from trainmaster.executors.metrics import Metrics
+    from trainmaster.spec import Experiment
+    from trainmaster.sweeps import Curve
+
+#: These say how far a task is, not how well it does.
+_COUNTERS = frozenset({"step", "epoch", "examples", "seconds", "time", "timestamp", "wall_time"})
+#: A metric with one of these words in its name is better when it is smaller.
+_SMALLER_IS_BETTER = frozenset({"loss", "error", "err", "perplexity", "mae", "mse", "rmse"})
+#: Of an experiment with more tasks so many are drawn, evenly chosen: more lines hide each other.
+MAX_TASKS = 200
+#: Of a task that reports more metrics, the first ones.
+MAX_METRICS = 8
+
+
+def goal_of(metric: str, search: Mapping[str, Any] | None = None) -> str:
+    """Which values of a metric are better, ``min`` or ``max``.
+
+    Args:
+        metric: its name.
+        search: of its experiment, as JSON: it counts if it looks at this metric. Else names that sound like a
+            loss or an error are better when they are smaller.
+
+    >>> goal_of("val_loss"), goal_of("accuracy"), goal_of("loss", {"metric": "loss", "goal": "max"})
+    ('min', 'max', 'max')
+    """
+    if search is not None and search["metric"] == metric:
+        return str(search["goal"])
+    return "min" if _SMALLER_IS_BETTER.intersection(re.split(r"[^a-z]+", metric.lower())) else "max"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCurves:
+    """One task.
+
+    Attributes:
+        number: of the task.
+        parameters: its parameters.
+        bad: it ended, and did not succeed.
+        metrics: a curve per metric, in the order in which they were reported first.
+    """
+
+    number: int
+    parameters: Mapping[str, object]
+    bad: bool
+    metrics: dict[str, Curve] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentCurves:
+    """One experiment that has reported something.
+
+    Attributes:
+        name: of the experiment.
+        count: of its tasks that have a row.
+        tasks: those with a curve, in order, at most `MAX_TASKS`.
+        axis: what the curves run over: ``step``, ``epoch``, or ``report`` where the tasks only count reports.
+    """
+
+    name: str
+    count: int
+    tasks: list[TaskCurves]
+    axis: str
+
+    @property
+    def metrics(self) -> list[str]:
+        """Names of all metrics, at most `MAX_METRICS`."""
+        names = dict.fromkeys(name for task in self.tasks for name in task.metrics)
+        return list(names)[:MAX_METRICS]
+
+
+def run_curves(database: Database, home: Home, run: str) -> list[ExperimentCurves]:
+    """The curves of all experiments of a run that have some; reads the metrics files of their tasks."""
+    from trainmaster.service.runs.stored_recipe import stored_recipe
+
+    recipe = stored_recipe(database.run_row(run))
+    found = []
+    for name in recipe.order():
+        experiment, axis = recipe.experiments[name], "report"
+        rows = queries.results(database, run, name)
+        tasks = []
+        for row in (rows[index] for index in _evenly(len(rows))):
+            bad = row["state"] == State.DONE and row["reason"] not in (EndReason.SUCCEEDED, EndReason.PRUNED)
+            task = TaskCurves(row["number"], json.loads(row["parameters"]), bad)
+            places = (home.attempt(run, name, row["number"], n) for n in range(1, row["attempt"] + 1))
+            axis = _read(experiment, places, task.metrics) or axis
+            if task.metrics:
+                tasks.append(task)
+        if tasks:
+            found.append(ExperimentCurves(name, len(rows), tasks, axis))
+    return found
+
+
+def reported(
+    database: Database, home: Home, run: str, experiment: str | None = None, task: int | None = None
+) -> Iterator[dict[str, Any]]:
+    """What the tasks of a run have reported, in order: a dictionary per line, from the first member's files.
+
+    Args:
+        database: the database.
+        home: of the run.
+        run: its id.
+        experiment: only this one.
+        task: only this number.
+
+    Yields:
+        ``experiment``, ``task``, ``attempt`` and what was reported then.
+    """
+    from trainmaster.service.runs.stored_recipe import stored_recipe
+
+    recipe = stored_recipe(database.run_row(run))
+    for row in queries.attempts(database, run, experiment, task):
+        name = row["experiment"]
+        place = home.attempt(run, name, row["task"], row["number"])
+        at = {"experiment": name, "task": row["task"], "attempt": row["number"]}
+        for line in _lines(recipe.experiments[name], place):
+            yield {**at, **line, **at}  # first, and not what the script calls so
+
+
+def _evenly(count: int) -> Iterable[int]:
+    """At most `MAX_TASKS` of so many."""
+    if count <= MAX_TASKS:
+        return range(count)
+    return (index * count // MAX_TASKS for index in range(MAX_TASKS))
+
+
+def _read(experiment: Experiment, places: Iterable[AttemptPlace], curves: dict[str, Curve]) -> str:
+    """Add what the attempts at one task reported; the name of what it counts, if it said it."""
+    from trainmaster.sweeps import Curve
+
+    axis = ""
+    for place in places:
+        at: dict[str, float] = {}
+        for row in _lines(experiment, place):
+            numbers = {key: value for key, value in row.items() if _is_number(value)}
+            at.update({key: numbers[key] for key in ("step", "epoch") if key in numbers})
+            if at and not axis:
+                axis = "step" if "step" in at else "epoch"
+            for name in (key for key in numbers if key not in _COUNTERS):
+                curve = curves.setdefault(name, Curve())
+                reports = curve.last_step + 1 if len(curve) else 1
+                curve.add(at.get("step", at.get("epoch", reports)), numbers[name])
+    return axis
+
+
+def _lines(experiment: Experiment, place: AttemptPlace) -> Iterator[Metrics]:
+    """What the first member of an attempt reported; if nothing, then what it printed."""
+    from trainmaster.control.gangs import member_names
+    from trainmaster.executors.log_metrics import LogMetrics
+    from trainmaster.executors.logs import read_log
+    from trainmaster.executors.metrics import MetricsReader
+
+    member = "{}-{}".format(*member_names(experiment)[0])
+    reader = MetricsReader(place.metrics(member))
+    while rows := reader.read():
+        yield from rows
+    if reader.offset:
+        return
+    scanner, offset = LogMetrics(experiment.metrics.pattern if experiment.metrics else None), 0
+    while (chunk := read_log(place.directory, member, offset)).data:
+        offset = chunk.next_offset
+        yield from scanner.feed(chunk.data)
+    yield from scanner.finish()
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,279 @@
+"""`LogStreams`: the logs of a run's members as one stream of bytes, read from the files."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainmaster.control.gangs import member_names
+from trainmaster.db import queries
+from trainmaster.executors.logs import line_start, log_end, read_log
+from trainmaster.executors.usage import logged_bytes
+from trainmaster.service.runs.stored_recipe import stored_recipe
+from trainmaster.service.runs.summary import is_driven
+from trainmaster.service.service import Service
+from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.states import State
+from trainmaster.spec.units import parse_duration
+
+FOLLOW_POLL_S = 0.1
+#: How often to look for new attempts while following.
+FIND_POLL_S = 0.5
+#: Following ends when nobody has driven the run for this long.
+UNDRIVEN_S = 3.0
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """An attempt whose logs are not read to their end."""
+
+    experiment: str
+    task: int
+    number: int
+    ended_at: float | None
+
+
+@dataclass(slots=True)
+class _Stream:
+    attempt: int
+    label: bytes
+    directory: Path
+    member: str
+    offset: int = 0
+    partial: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class LineChoice:
+    """Which lines of each member's log are shown.
+
+    Attributes:
+        tail: only so many of the last ones that are there when reading begins; None for all.
+        pattern: only those in which it is found; None for all.
+        since: only those written since then, Unix seconds, by the clock of their node and as exactly as the
+            samples say; None for all.
+    """
+
+    tail: int | None = None
+    pattern: re.Pattern[bytes] | None = None
+    since: float | None = None
+
+    @classmethod
+    def of(cls, tail: int | None, grep: str | None, since: str | None, now: float) -> LineChoice | None:
+        """As the command line has it; None for all.
+
+        Args:
+            tail: see the class.
+            grep: a regular expression.
+            since: how long ago, such as ``5m``.
+            now: Unix seconds.
+
+        Raises:
+            UsageError: no regular expression, or no time.
+        """
+        if tail is None and grep is None and since is None:
+            return None
+        try:
+            at = None if since is None else now - parse_duration(since)
+        except ValueError as error:
+            raise UsageError(f"--since: {error}") from None
+        try:
+            return cls(tail, None if grep is None else re.compile(grep.encode()), at)
+        except re.error as error:
+            raise UsageError(
+                f"--grep {grep}: {error}", "It is a regular expression; precede . * ( [ and the like by a \\."
+            ) from error
+
+    def of_lines(self, lines: list[bytes]) -> list[bytes]:
+        """Those in which the pattern is found."""
+        return lines if self.pattern is None else [line for line in lines if self.pattern.search(line)]
+
+
+class LogStreams:
+    """Logs of every member and attempt of a run, or a part of them.
+
+    Where only one stream can come, the bytes come as they were written; else each line is
+    preceded by ``experiment/task#attempt member | ``. Nothing is held in memory but one piece.
+
+    Attributes:
+        abandoned: `read` has stopped to follow, because nobody drives the run.
+
+    Args:
+        service: the home.
+        run: its id.
+        experiment: only this one.
+        task: only this number.
+        member: only this name.
+        choice: only these lines; None for all bytes as they are.
+        attempt: only this number.
+
+    Raises:
+        NotFoundError: the run has no such experiment, task or member.
+        UsageError: the logs are in a home that cannot be read from here.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        run: str,
+        experiment: str | None,
+        task: int | None,
+        member: str | None,
+        choice: LineChoice | None = None,
+        attempt: int | None = None,
+    ) -> None:
+        self._service = service
+        self._run = run
+        self._home = service.home_of(run)
+        self._experiment = experiment
+        self._task = task
+        self._member = member
+        self._attempt = attempt
+        self._streams: dict[tuple[int, str], _Stream] = {}
+        self._open: dict[int, _Attempt] = {}
+        self._last_attempt = 0
+        self._any = False
+        self._choice = choice
+        self._is_first_look = True
+        self.abandoned = False
+        totals = {row["name"]: row["tasks_total"] for row in service.database.experiment_rows(run)}
+        if experiment is not None and experiment not in totals:
+            raise NotFoundError(
+                f"{run} has no experiment {experiment!r}", f"It has {', '.join(sorted(totals))}."
+            )
+        total = totals[experiment] if experiment is not None else max(totals.values(), default=0)
+        if task is not None and not 0 <= task < total:
+            raise NotFoundError(f"{run} has no task {task} there", f"Its tasks are 0 to {total - 1}.")
+        recipe = stored_recipe(service.database.run_row(run))
+        chosen = [e for name, e in recipe.experiments.items() if experiment in (None, name)]
+        self._members = {e.name: 1 if member is not None else len(member_names(e)) for e in chosen}
+        streams = sum((1 if task is not None else totals[e.name]) * self._members[e.name] for e in chosen)
+        self._may_retry = any(e.retries for e in chosen)
+        self._many = streams > 1
+
+    def read(self, *, follow: bool) -> Iterator[bytes]:
+        """The logs so far; with ``follow``, until the run has ended or nobody drives it any more."""
+        self._many = self._many or (follow and self._may_retry)
+        find_at = undriven_since = 0.0
+        while True:
+            row = self._service.database.run_row(self._run)  # first: what came before it is still read
+            over = not follow or row["state"] == State.DONE
+            now = time.monotonic()
+            if over or now >= find_at:
+                find_at = now + FIND_POLL_S
+                self._find()
+                driven = is_driven(row, self._service.database.clock_s())
+                undriven_since = 0.0 if driven else undriven_since or now
+            self.abandoned = not over and bool(undriven_since) and now - undriven_since > UNDRIVEN_S
+            for key, stream in list(self._streams.items()):
+                ended = stream.attempt not in self._open
+                yield from self._drain(stream, final=ended or over or self.abandoned)
+                if ended:
+                    del self._streams[key]
+            self._is_first_look = False
+            if over or self.abandoned:
+                break
+            time.sleep(FOLLOW_POLL_S)
+        if not self._any and self._member is not None:
+            raise NotFoundError(f"{self._run} has no member {self._member!r} there", "Try without --member.")
+
+    def _find(self) -> None:
+        database = self._service.database
+        rows = queries.attempts(database, self._run, self._experiment, self._task, after=self._last_attempt)
+        if (
+            self._last_attempt == 0
+            and len(rows) > 1
+            and len({(r["experiment"], r["task"]) for r in rows}) < len(rows)
+        ):
+            self._many = True  # there was more than one attempt at a task
+        for row in rows:
+            self._last_attempt = max(self._last_attempt, row["id"])
+            if self._attempt not in (None, row["number"]):
+                continue
+            self._open[row["id"]] = _Attempt(row["experiment"], row["task"], row["number"], row["ended_at"])
+        ended = queries.ended_attempts(database, list(self._open))
+        before, self._home = self._home, self._service.home_of(self._run)  # another server may have the files
+        if self._home.root != before.root:
+            for stream in self._streams.values():
+                stream.directory = self._home.root / stream.directory.relative_to(before.root)
+        for key, attempt in list(self._open.items()):
+            self._find_streams(key, attempt)
+            if key in ended:  # asked before we looked: all its files are there
+                del self._open[key]
+
+    def _find_streams(self, key: int, attempt: _Attempt) -> None:
+        place = self._home.attempt(self._run, attempt.experiment, attempt.task, attempt.number)
+        for path in sorted(place.directory.glob("*.log")):
+            member = path.name.removesuffix(".log")
+            if (key, member) not in self._streams and self._member in (None, member):
+                label = f"{attempt.experiment}/{attempt.task}#{attempt.number} {member} | ".encode()
+                begin = self._begin(place.directory, member, attempt.ended_at)
+                self._streams[key, member] = _Stream(key, label, place.directory, member, begin)
+                self._any = True
+
+    def _begin(self, directory: Path, member: str, ended_at: float | None) -> int:
+        """Where to begin to read: what is found later is new."""
+        since = self._choice.since if self._choice is not None else None
+        if since is None or not self._is_first_look:
+            return 0
+        if ended_at is not None and ended_at < since:
+            return log_end(directory, member)
+        return line_start(directory, member, logged_bytes(directory, member, since))
+
+    def _drain(self, stream: _Stream, *, final: bool) -> Iterator[bytes]:
+        if self._choice is not None:
+            yield from self._drain_lines(stream, self._choice, final=final)
+            return
+        while True:
+            data, dropped = self._next(stream)
+            if dropped:
+                yield _dropped(stream, dropped)
+            if not data:
+                break
+            if not self._many:
+                yield stream.partial + data
+                stream.partial = b""
+                continue
+            *lines, stream.partial = (stream.partial + data).split(b"\n")
+            if lines:
+                yield self._labelled(stream, lines)
+        if final and stream.partial:
+            yield self._labelled(stream, [stream.partial])
+            stream.partial = b""
+
+    def _drain_lines(self, stream: _Stream, choice: LineChoice, *, final: bool) -> Iterator[bytes]:
+        last: deque[bytes] | None = None
+        if self._is_first_look and choice.tail is not None:
+            last = deque(maxlen=choice.tail)
+        while data := self._next(stream)[0]:
+            *lines, stream.partial = (stream.partial + data).split(b"\n")
+            if chosen := choice.of_lines(lines):
+                if last is None:
+                    yield self._labelled(stream, chosen)
+                else:
+                    last.extend(chosen)
+        if final and stream.partial:
+            chosen = choice.of_lines([stream.partial])
+            stream.partial = b""
+            if last is None and chosen:
+                yield self._labelled(stream, chosen)
+            elif last is not None:
+                last.extend(chosen)
+        if last:
+            yield self._labelled(stream, list(last))
+
+    def _next(self, stream: _Stream) -> tuple[bytes, int]:
+        data, stream.offset, dropped = read_log(stream.directory, stream.member, stream.offset)
+        return data, dropped
+
+    def _labelled(self, stream: _Stream, lines: list[bytes]) -> bytes:
+        label = stream.label if self._many else b""
+        return b"".join(label + line + b"\n" for line in lines)
+
+
+def _dropped(stream: _Stream, count: int) -> bytes:
+    return stream.label + f"[trainmaster: {count} bytes of log were dropped here]\n".encode()

@@ -1,0 +1,248 @@
+"""`RunDetails`: what is looked up about a run beyond its status: graph, attempts, machines, checkpoints."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.db import queries
+from trainmaster.service.runs.stored_recipe import stored_recipe
+from trainmaster.spec.errors import UsageError
+from trainmaster.spec.redaction import redacted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trainmaster.service.service import Service
+    from trainmaster.spec import Recipe
+
+#: So many trials are named as the best.
+BEST_TRIALS: Final = 10
+#: So many attempts are told, the newest ones.
+MAX_ATTEMPTS: Final = 200
+#: Of so many tasks, those that were begun first, checkpoints are looked for in the store.
+MAX_TASKS: Final = 20
+
+
+class RunDetails:
+    """Of one run.
+
+    Args:
+        service: of the home.
+        run: its id; whoever asks may see it.
+    """
+
+    def __init__(self, service: Service, run: str) -> None:
+        self._service = service
+        self._run = run
+
+    def recipe(self) -> Recipe:
+        """What it was started with, as read."""
+        return stored_recipe(self._service.database.run_row(self._run))
+
+    def graph(self) -> list[dict[str, Any]]:
+        """Its experiments in order, each with those that it waits for: ``experiment``, ``after``."""
+        recipe = self.recipe()
+        return [
+            {"experiment": name, "after": list(recipe.experiments[name].depends_on)}
+            for name in recipe.order()
+        ]
+
+    def attempts(self, limit: int = MAX_ATTEMPTS) -> list[dict[str, Any]]:
+        """The newest attempts, the newest first.
+
+        Returns:
+            ``experiment``, ``task``, ``attempt``, ``reason`` (None: it goes on), ``message``, ``opened_at``,
+            ``started_at``, ``ended_at``, ``restored`` (the checkpoint that it began with), ``members``.
+        """
+        keys = ("experiment", "task", "reason", "message", "opened_at", "started_at", "ended_at", "restored")
+        return [
+            {
+                **{key: row[key] for key in keys},
+                "attempt": row["number"],
+                "members": json.loads(row["members"] or "[]"),
+            }
+            for row in queries.attempt_details(self._service.database, self._run, limit)
+        ]
+
+    def lineage(self, experiment: str, task: int) -> dict[str, Any]:
+        """What a model of it was made of.
+
+        Returns:
+            ``code`` (SHA-256 of its files), ``seed``, ``attempt``, and ``data``: of each ``name`` its
+            ``kind`` (``volume``, ``url``, ``dir`` or ``from``) and ``source``, of volumes with the version.
+        """
+        from trainmaster.control.data_sources import volume_url
+
+        database = self._service.database
+        row = database.run_row(self._run)
+        recipe = stored_recipe(row)
+        used = self._volumes()
+        data = []
+        for name, source in recipe.experiments[experiment].data.items():
+            kind, text = next(
+                (kind, value)
+                for kind, value in (
+                    ("volume", source.volume),
+                    ("url", source.url),
+                    ("dir", source.directory),
+                    ("from", source.experiment),
+                )
+                if value
+            )
+            if kind == "volume":
+                place = volume_url(text, row["store_url"])
+                text = next(
+                    (uri for uri in used if uri.rpartition("@")[0] in (place, place.rpartition("@")[0])), text
+                )
+            data.append({"name": name, "kind": kind, "source": redacted(text)})
+        attempts = [each["number"] for each in queries.attempts(database, self._run, experiment, task)]
+        return {
+            "code": Path(row["code_path"]).name,
+            "seed": recipe.seed,
+            "attempt": max(attempts, default=None),
+            "data": data,
+        }
+
+    def _volumes(self) -> list[str]:
+        """Which versions of volumes it has looked at, as far as its home is here."""
+        try:
+            directory = self._service.home_of(self._run).data_directory(self._run)
+            return sorted({pin.read_text() for pin in directory.rglob("*.volume")})
+        except (UsageError, OSError):
+            return []
+
+    def members(self) -> list[str]:
+        """Names of all that write logs, such as ``worker-0``."""
+        from trainmaster.control.gangs import member_names
+
+        found = (member_names(experiment) for experiment in self.recipe().experiments.values())
+        return sorted({"{}-{}".format(*name) for names in found for name in names})
+
+    def checkpoints(self) -> list[dict[str, Any]]:
+        """Complete checkpoints in the store, the newest of each task first, of the first `MAX_TASKS` tasks.
+
+        Returns:
+            ``experiment``, ``task``, ``checkpoint``, ``uri``, ``attempt``, ``created_at``, ``size_bytes``.
+        """
+        home = self._service.home_of(self._run)
+        recipe = self.recipe()
+        rows = [
+            row
+            for row in queries.tasks(self._service.database, self._run)
+            if recipe.experiments[row["experiment"]].checkpoint is not None and row["attempt"]
+        ]
+        return [
+            found
+            for row in rows[:MAX_TASKS]
+            for found in _checkpoints(
+                home.checkpoints_uri(self._run, row["experiment"], row["number"]),
+                {"experiment": row["experiment"], "task": row["number"]},
+            )
+        ]
+
+    def machines(self) -> list[dict[str, Any]]:
+        """Every machine that was ever rented for it, in order; none of a run on this machine.
+
+        Returns:
+            ``cluster``, ``name``, ``id``, ``type``, ``zone``, ``spot``, ``usd_per_hour``, ``cost_usd``,
+            ``started_at``, ``ended_at`` and ``reason`` (why it is over).
+        """
+        rows = self._service.database.clusters_of(self._run)
+        if not rows:
+            return []
+        from trainmaster.cluster.record import readable
+
+        now = time.time()
+        return [
+            {
+                "cluster": record.id,
+                "name": record.name_of(machine.seat),
+                "id": machine.id,
+                "type": machine.rental.instance_type or "host",
+                "zone": machine.zone,
+                "spot": machine.rental.spot,
+                "usd_per_hour": machine.rental.usd_per_hour,
+                "cost_usd": machine.billed_usd(now),
+                "started_at": machine.started_at,
+                "ended_at": machine.ended_at,
+                "reason": machine.reason,
+            }
+            for record in readable(rows, lambda _: None)
+            for machine in record.machines
+            if machine.id
+        ]
+
+    def searches(self) -> list[dict[str, Any]]:
+        """Its searches.
+
+        Returns:
+            Of each ``experiment``: ``metric``, ``goal``, ``trials`` (with a value: ``task``, ``parameters``,
+            ``state``, ``value``), ``best`` (the numbers of the best tasks, the best one first), ``measure``
+            and ``importance`` (shares of the parameters).
+        """
+        found = []
+        for search in self._service.search_results(self._run):
+            measure, shares = search.importance()
+            trials: list[dict[str, Any]] = [
+                {
+                    "task": trial.number,
+                    "parameters": dict(trial.parameters),
+                    "state": trial.state.name,
+                    "value": trial.value,
+                }
+                for trial in search.trials
+                if trial.value is not None and math.isfinite(trial.value)
+            ]
+            sign = 1 if search.goal.value == "min" else -1
+            complete = [trial for trial in trials if trial["state"] != "FAILED"]
+            ranked = sorted(complete, key=lambda trial: (sign * trial["value"], trial["task"]))
+            found.append(
+                {
+                    "experiment": search.experiment,
+                    "metric": search.metric,
+                    "goal": search.goal.value,
+                    "trials": trials,
+                    "best": [trial["task"] for trial in ranked[:BEST_TRIALS]],
+                    "measure": measure,
+                    "importance": dict(sorted(shares.items(), key=lambda item: -item[1])),
+                }
+            )
+        return found
+
+    def usage(self, points: int | None = None) -> dict[str, Any]:
+        """What ``members`` used, and what the operating system of this ``machine`` saw (if it ran here)."""
+        from trainmaster.providers.capabilities import capabilities_of
+        from trainmaster.service.runs.usage_curves import POINTS, machine_curves, usage_curves
+
+        most = points or POINTS
+        row = self._service.database.run_row(self._run)
+        home = self._service.home_of(self._run)
+        machine = None
+        if capabilities_of(row["provider"]).is_here:
+            until = row["closed_at"] or row["ended_at"] or time.time()
+            machine = machine_curves(home, row["created_at"], until, most)
+        return {
+            "members": usage_curves(self._service.database, home, self._run, most),
+            "machine": machine,
+        }
+
+
+def _checkpoints(uri: str, of: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    from trainmaster.artifacts import CheckpointSeries
+
+    series = CheckpointSeries(uri)
+    for number in reversed(series.complete()):
+        manifest = series.manifest(number)
+        if manifest is not None:
+            yield {
+                **of,
+                "checkpoint": number,
+                "uri": series.uri_of(number),
+                "attempt": manifest.extra.get("attempt"),
+                "created_at": manifest.created_at.timestamp(),
+                "size_bytes": manifest.total_bytes,
+            }

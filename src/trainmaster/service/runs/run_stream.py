@@ -1,0 +1,266 @@
+"""`RunStream`: what happens to a run, in pieces that can be gone on with after any of them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.control.gangs import member_names
+from trainmaster.db import queries
+from trainmaster.executors.log_metrics import LogMetrics
+from trainmaster.executors.logs import line_start, log_end, read_log
+from trainmaster.executors.metrics import MetricsReader
+from trainmaster.service.runs.stored_recipe import stored_recipe
+from trainmaster.service.runs.summary import run_brief
+from trainmaster.spec.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmaster.service.service import Service
+
+#: Of one log at once; a line that is longer comes in pieces.
+PIECE_BYTES: Final = 64 << 10
+#: A cursor of more attempts at once than this is refused, in bytes.
+_MAX_CURSOR: Final = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far a run was told.
+
+    Attributes:
+        event: id of the last event.
+        done: attempts with ids up to this are told whole.
+        files: of later attempts, by ``ATTEMPT/log/MEMBER`` and ``ATTEMPT/metrics``, the next byte to tell.
+    """
+
+    event: int = 0
+    done: int = 0
+    files: Mapping[str, int] = field(default_factory=dict)
+
+    def encode(self) -> str:
+        """As text for an HTTP header.
+
+        >>> Cursor.decode(Cursor(7, 2, {"3/log/worker-0": 99}).encode()).files
+        {'3/log/worker-0': 99}
+        """
+        plain = json.dumps([self.event, self.done, self.files], separators=(",", ":")).encode()
+        return base64.urlsafe_b64encode(zlib.compress(plain)).decode().rstrip("=")
+
+    @classmethod
+    def decode(cls, text: str) -> Cursor:
+        """The other way; an empty text is the beginning.
+
+        Raises:
+            UsageError: it is none of ours.
+        """
+        if not text:
+            return cls()
+        try:
+            packed = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+            event, done, files = json.loads(zlib.decompressobj().decompress(packed, _MAX_CURSOR))
+            return cls(int(event), int(done), {str(key): max(0, int(value)) for key, value in files.items()})
+        except (ValueError, TypeError, AttributeError, zlib.error):
+            raise UsageError(f"{text[:40]!r} is no place in a stream", "Begin anew without it.") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A piece.
+
+    Attributes:
+        kind: ``state`` (the line of the run in a list, and new events), ``point`` (rows that a task
+            reported) or ``log`` (what a member wrote).
+        data: as JSON has it.
+        cursor: where to go on after it.
+    """
+
+    kind: str
+    data: Mapping[str, Any]
+    cursor: Cursor
+
+
+@dataclass(slots=True)
+class _Attempt:
+    directory: Path
+    at: dict[str, Any]
+    first: str
+    pattern: str | None
+
+
+class RunStream:
+    """Reads on in a run.
+
+    Args:
+        service: of the home.
+        run: its id.
+        cursor: where to begin.
+        tail_bytes: of logs that are there already at most so much, and of points none; None for all.
+
+    Raises:
+        NotFoundError: there is no such run.
+    """
+
+    def __init__(
+        self, service: Service, run: str, cursor: Cursor | None = None, tail_bytes: int | None = None
+    ) -> None:
+        self._service = service
+        self._run = run
+        self._home = service.home_of(run)
+        self._experiments = stored_recipe(service.database.run_row(run)).experiments
+        self.cursor = cursor or Cursor()
+        self.tail_bytes = tail_bytes
+        self._open: dict[int, _Attempt] = {}
+        self._last = self.cursor.done
+        self._brief: dict[str, Any] = {}
+        self._is_first_look = True
+
+    def read(self, until: Cursor | None = None) -> Iterator[Message]:
+        """What is new, up to a place (None: to the present).
+
+        That it is over is told last: who listens no longer has missed nothing.
+        """
+        events, brief = self._news(until)  # looked at first: what was written before them is there
+        ended = self._attempts()
+        self._look_for_files()  # after that: of what has ended, all is there
+        for number, attempt in sorted(self._open.items()):
+            yield from self._points(number, attempt, until)
+            yield from self._logs(number, attempt, until)
+        self._is_first_look = False
+        for number in ended & self._open.keys():  # they had ended before we looked: all they wrote is told
+            if until is None or number <= until.done:
+                del self._open[number]
+        if events or brief:
+            if events:
+                self.cursor = replace(self.cursor, event=events[-1]["id"])
+            yield Message("state", {"run": brief, "events": events}, self.cursor)
+        done = min(self._open, default=self._last + 1) - 1
+        if done > self.cursor.done:
+            files = {key: at for key, at in self.cursor.files.items() if int(key.partition("/")[0]) > done}
+            self.cursor = replace(self.cursor, done=done, files=files)
+
+    def jump(self, cursor: Cursor) -> None:
+        """Go on at another place: somebody else has told what is before it."""
+        self.cursor = cursor
+        self._open = {number: found for number, found in self._open.items() if number > cursor.done}
+
+    def is_at(self, other: Cursor) -> bool:
+        """Whether exactly that is told that was told there."""
+        return (
+            self.cursor.event == other.event and _covers(self.cursor, other) and _covers(other, self.cursor)
+        )
+
+    def _news(self, until: Cursor | None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """New events, and the line of the run; that is empty if there is nothing to tell."""
+        rows: list[dict[str, Any]] = []
+        while page := self._service.events(self._run, rows[-1]["id"] if rows else self.cursor.event):
+            rows += page
+        rows = [row for row in rows if until is None or row["id"] <= until.event]
+        brief = run_brief(self._service.database, self._run)
+        # Seconds and dollars grow all the time: they are told with what happens, and each ten seconds.
+        shown = {**brief, "seconds": int(brief["seconds"] / 10), "driver": None}
+        if not rows and (shown == self._brief or until is not None):
+            return [], {}
+        self._brief = shown
+        return rows, brief
+
+    def _look_for_files(self) -> None:
+        """Another server may have the files, and yet another one since."""
+        before, self._home = self._home, self._service.home_of(self._run)
+        if self._home.root != before.root:
+            for attempt in self._open.values():
+                attempt.directory = self._home.root / attempt.directory.relative_to(before.root)
+
+    def _attempts(self) -> set[int]:
+        database = self._service.database
+        for row in queries.attempts(database, self._run, after=self._last):
+            number, name = row["id"], row["experiment"]
+            if number <= self.cursor.done:
+                continue
+            self._last = max(self._last, number)
+            experiment = self._experiments[name]
+            self._open[number] = _Attempt(
+                self._home.attempt(self._run, name, row["task"], row["number"]).directory,
+                {"experiment": name, "task": row["task"], "attempt": row["number"]},
+                "{}-{}".format(*member_names(experiment)[0]),
+                experiment.metrics.pattern if experiment.metrics else None,
+            )
+        return queries.ended_attempts(database, list(self._open))
+
+    def _points(self, number: int, attempt: _Attempt, until: Cursor | None) -> Iterator[Message]:
+        key = f"{number}/metrics"
+        bound = _bound(until, number, key)
+        file = attempt.directory / f"{attempt.first}.metrics.jsonl"
+        offset = self.cursor.files.get(key, 0)
+        if not offset and self._skips:
+            with suppress(OSError):
+                offset = last_line_start(file)
+        reader = MetricsReader(file, offset, bound)
+        while rows := reader.read():
+            yield self._message("point", {**attempt.at, "points": rows}, key, reader.offset)
+
+    def _logs(self, number: int, attempt: _Attempt, until: Cursor | None) -> Iterator[Message]:
+        for path in sorted(attempt.directory.glob("*.log")):
+            member = path.name.removesuffix(".log")
+            key = f"{number}/log/{member}"
+            bound = _bound(until, number, key)
+            offset = self.cursor.files.get(key)
+            if offset is None:
+                offset = self._begin(attempt.directory, member)
+            while bound is None or offset < bound:
+                most = PIECE_BYTES if bound is None else min(PIECE_BYTES, bound - offset)
+                data, end, dropped = read_log(attempt.directory, member, offset, most)
+                if not data:
+                    break
+                whole = data.rfind(b"\n") + 1
+                if whole and bound is None:  # characters are not cut where lines end
+                    data, end = data[:whole], end - (len(data) - whole)
+                at = {**attempt.at, "member": member}
+                if member == attempt.first and f"{number}/metrics" not in self.cursor.files:
+                    scanner = LogMetrics(attempt.pattern)
+                    if rows := [*scanner.feed(data), *scanner.finish()]:
+                        yield Message("point", {**attempt.at, "points": rows}, self.cursor)
+                offset = end
+                said = {"text": data.decode("utf-8", "replace"), "next": end, "dropped_bytes": dropped}
+                yield self._message("log", {**at, **said}, key, end)
+
+    @property
+    def _skips(self) -> bool:
+        return self.tail_bytes is not None and self._is_first_look
+
+    def _begin(self, directory: Path, member: str) -> int:
+        if self.tail_bytes is None or not self._is_first_look:
+            return 0
+        return line_start(directory, member, max(0, log_end(directory, member) - self.tail_bytes))
+
+    def _message(self, kind: str, data: Mapping[str, Any], key: str, offset: int) -> Message:
+        self.cursor = replace(self.cursor, files={**self.cursor.files, key: offset})
+        return Message(kind, data, self.cursor)
+
+
+def last_line_start(file: Path) -> int:
+    """Where the last line of a file begins, in bytes; 0 of a file with one line longer than 64 KiB."""
+    with file.open("rb") as stream:
+        begin = max(0, stream.seek(0, 2) - PIECE_BYTES)
+        stream.seek(begin)
+        return begin + stream.read().rstrip(b"\n").rfind(b"\n") + 1
+
+
+def _covers(one: Cursor, other: Cursor) -> bool:
+    return all(
+        int(key.partition("/")[0]) <= one.done or one.files.get(key, 0) >= at
+        for key, at in other.files.items()
+    )
+
+
+def _bound(until: Cursor | None, number: int, key: str) -> int | None:
+    """Up to which byte a file is told: None for all of it."""
+    if until is None or number <= until.done:
+        return None
+    return until.files.get(key, 0)

@@ -1,0 +1,371 @@
+"""What `--json` prints: the state of runs as plain objects, the same for `run`, `resume` and `status`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.engine import RowMapping
+
+from trainmaster.control.run_state import RUNNING_STATES, tally
+from trainmaster.db import Database, is_alive, queries
+from trainmaster.db.leases import holder
+from trainmaster.db.run_rows import driven_until
+from trainmaster.service.models.unpublished_models import unsaved_summary
+from trainmaster.service.quotes.quote_record import quote_summary
+from trainmaster.service.runs.search_results import best_tasks
+from trainmaster.service.runs.usage_summary import run_usage
+from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.plain_json import parsed_json
+from trainmaster.spec.states import EndReason, State
+
+if TYPE_CHECKING:
+    from trainmaster.control.layout import Home
+
+#: A whole sweep's models belong into `trainmaster models RUN`; a summary shows the first ones.
+MAX_SHOWN_MODELS = 1000
+#: So many of the best tasks of a search are in it.
+BEST_TASKS = 5
+#: Who drives a run and gives no sign of life for so long is told of: it gives one every five seconds.
+SILENT_S = 10.0
+#: So many runs are read at once.
+_PAGE = 1000
+_SAVING = (State.SAVING, State.RECOVERING)
+#: Of what people are shown beside it: running tasks, tasks that did not succeed, notes.
+_RUNNING, _BAD, _NOTES = 10, 5, 4
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLine:
+    """A task that people are shown by itself.
+
+    Attributes:
+        experiment, task, attempt: its names.
+        reason: why it ended; None before.
+        message: for people; may be empty.
+        metrics: the last values that it reported.
+    """
+
+    experiment: str
+    task: int
+    attempt: int
+    reason: str | None
+    message: str
+    metrics: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NoteLine:
+    """Something that a run has said.
+
+    Attributes:
+        at: seconds since 1970.
+        experiment, task: what it is about; None if that is the run.
+        message: for people.
+    """
+
+    at: float
+    experiment: str | None
+    task: int | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Highlights:
+    """What people are shown of a run beside its summary: the first tasks that run or did not succeed.
+
+    Attributes:
+        notes: of a run that goes on, the last ones: for what it waits, what was given up.
+        without_model: of one that is over, experiments of which tasks succeeded and left no model: its name
+            as ``experiment``, how many ``tasks``, how many of them ``silent``: without any metrics, and the
+            ``metrics`` of one of them.
+    """
+
+    running: tuple[TaskLine, ...]
+    bad: tuple[TaskLine, ...]
+    notes: tuple[NoteLine, ...]
+    without_model: tuple[Mapping[str, Any], ...] = ()
+
+
+def highlights(database: Database, run: str) -> Highlights:
+    """See `Highlights`."""
+
+    def lines(limit: int, **which: Any) -> tuple[TaskLine, ...]:  # noqa: ANN401 - of `queries.tasks`
+        return tuple(
+            TaskLine(
+                row["experiment"],
+                row["number"],
+                row["attempt"],
+                row["reason"],
+                row["message"],
+                json.loads(row["metrics"]),
+            )
+            for row in queries.tasks(database, run, limit=limit, **which)
+        )
+
+    is_over = database.run_row(run)["state"] == State.DONE
+    notes = () if is_over else queries.last_notes(database, run, _NOTES)
+    left = queries.without_model(database, run) if is_over else ()
+    return Highlights(
+        () if is_over else lines(_RUNNING, state=State.RUNNING),
+        lines(_BAD, bad_only=True),
+        tuple(NoteLine(row["at"], row["experiment"], row["task"], row["message"]) for row in notes),
+        tuple({**row, "metrics": json.loads(row["metrics"])} for row in left),
+    )
+
+
+def run_summary(database: Database, run: str, home: Home | None = None) -> dict[str, Any]:
+    """One run: state, counters, models; with its ``home`` also what its tasks have used, as far as was seen.
+
+    One that was sent to a server and stays there has ``bound_to``: ``home``, and ``why``.
+
+    Raises:
+        NotFoundError: there is no such run.
+    """
+    row = database.run_row(run)
+    searches = _searches(row)
+    experiments: dict[str, Any] = {}
+    counts: dict[str, list[RowMapping]] = {}
+    for found in database.tallies(run):
+        counts.setdefault(found["experiment"], []).append(found)
+    rows = database.experiment_rows(run)
+    usage = {} if home is None else run_usage(database, home, run, rows)
+    for experiment in rows:
+        shown: dict[str, Any] = {"state": experiment["state"], "reason": experiment["reason"]}
+        if experiment["message"]:
+            shown["message"] = experiment["message"]
+        of_it = counts.get(experiment["name"], [])
+        shown["tasks"] = _tasks(experiment, of_it)
+        if saving := sum(found["tasks"] for found in of_it if found["state"] in _SAVING):
+            shown["saving"] = saving
+        search = searches.get(experiment["name"])
+        if search is not None:
+            top = best_tasks(database, run, experiment["name"], search, BEST_TASKS)
+            shown |= {"best": top[0] if top else None, "top": top}
+        if experiment["name"] in usage:
+            shown["usage"] = usage[experiment["name"]]
+        experiments[experiment["name"]] = shown
+    models = [
+        {
+            "experiment": m["experiment"],
+            "task": m["task"],
+            "uri": m["uri"],
+            "metrics": json.loads(m["metrics"]),
+        }
+        for m in queries.models(database, run, limit=MAX_SHOWN_MODELS)
+    ]
+    now = database.clock_s()
+    quote = quote_summary(database, run)
+    unsaved = unsaved_summary(database, home, run)
+    return {
+        "run": run,
+        "state": row["state"],
+        "reason": row["reason"],
+        **({"message": row["message"]} if row["message"] else {}),
+        **({} if row["state"] == State.DONE else {"driver": driver(row, now)}),
+        "seconds": round(run_seconds(row, now), 3),
+        **({"queued_s": round(queued_s, 3)} if (queued_s := queued_seconds(row, now)) else {}),
+        **_queued(row, now),
+        "cost_usd": row["cost_usd"],
+        **_bound(row, is_shared=database.is_shared),
+        **({"kept_usd": kept_usd} if (kept_usd := _kept_usd(database, run)) else {}),
+        **({"quote": quote} if quote else {}),
+        "experiments": experiments,
+        "models": models,
+        **({"unsaved": unsaved} if unsaved else {}),
+    }
+
+
+def _bound(row: RowMapping, *, is_shared: bool) -> dict[str, Any]:
+    """Why only its own server can show and drive what was sent to it; empty if any can."""
+    if row["submitted_by"] is None:  # and nothing of that is needed
+        return {}
+    from trainmaster.service.driving.replicas import why_bound_of
+
+    why = why_bound_of(row, is_shared=is_shared)
+    return {"bound_to": {"home": row["home"], "why": why}} if why else {}
+
+
+def _queued(row: RowMapping, now: float) -> dict[str, Any]:
+    """For what it waits: its turn (``waits_for``, ``place``), or what others hold; empty if it does not."""
+    if row["queued_at"] is None or row["state"] == State.DONE:
+        return {}
+    found = json.loads(row["queued_for"])
+    if "waits_for" not in found and not is_driven(row, now):
+        return {}  # whoever has written that is gone
+    return {"queued": {"since": row["queued_at"], **found}}
+
+
+def _searches(row: RowMapping) -> dict[str, Any]:
+    """The search of each experiment; none if the recipe is damaged: the run is still told of."""
+    try:
+        stored = parsed_json(row["recipe"])["experiments"]
+        return {name: found.get("search") for name, found in stored.items()}
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return {}
+
+
+def _kept_usd(database: Database, run: str) -> float:
+    """What machines have cost that the run has kept warm, and that no other one uses yet."""
+    rows = [row for row in database.clusters_of(run) if row["kept_until"] is not None]
+    if not rows:
+        return 0.0
+    from trainmaster.cluster.record import readable
+
+    now = database.clock_s()  # what damaged ones cost nobody knows: `clusters` lists them
+    return sum(record.idle_usd(now) for record in readable(rows, lambda _: None))
+
+
+def runs_summary(
+    database: Database,
+    limit: int | None = None,
+    after: str | None = None,
+    which: queries.RunFilter = queries.ALL_RUNS,
+) -> dict[str, Any]:
+    """Runs, newest first: all, or a page, and then ``older`` says how many come after it.
+
+    Args:
+        database: the database.
+        limit: at most so many.
+        after: id of a run: only those that come after it.
+        which: only these.
+
+    Raises:
+        NotFoundError: there is no such run.
+        UsageError: the limit is below 1.
+    """
+    if limit is not None and limit < 1:
+        raise UsageError(f"{limit} is no number of runs to list", "Give a limit of 1 or more.")
+    now = database.clock_s()
+    found: list[dict[str, Any]] = []
+    last = after
+    while limit is None or len(found) < limit:  # in pages: rows are wide, and there may be many
+        most = _PAGE if limit is None else min(limit - len(found), _PAGE)
+        page = queries.runs(database, most, last, which)
+        found += [_brief(row, now) for row in page]
+        if len(page) < most:
+            break
+        last = page[-1]["id"]
+    if not found and after is not None:
+        database.run_row(after)
+    if limit is None:
+        return {"runs": found}
+    older = queries.count_runs(database, found[-1]["run"], which) if len(found) == limit else 0
+    return {"runs": found, "older": older}
+
+
+def run_brief(database: Database, run: str) -> dict[str, Any]:
+    """The line of one run in `runs_summary`: quicker than `run_summary`, for whoever asks often.
+
+    Raises:
+        NotFoundError: there is no such run.
+    """
+    return _brief(database.run_row(run), database.clock_s())
+
+
+def _brief(row: RowMapping, now: float) -> dict[str, Any]:
+    found = driver(row, now)  # looked for once: that is most of the work of a long list
+    return {
+        "run": row["id"],
+        "state": row["state"],
+        "reason": row["reason"],
+        "created_at": row["created_at"],
+        "seconds": round(
+            run_seconds(row, now, is_driven=None if row["state"] == State.DONE else bool(found)), 3
+        ),
+        **_queued(row, now),
+        "cost_usd": row["cost_usd"],
+        "driven": found is not None,
+        "driver": found,
+        **({"owner": row["submitted_by"]} if row["submitted_by"] else {}),
+        **({"team": row["team"]} if row["team"] else {}),
+    }
+
+
+def run_seconds(row: RowMapping, now: float, *, is_driven: bool | None = None) -> float:
+    """How long a run has been driven, over all its sessions, until its machines were given back.
+
+    Args:
+        row: of the run.
+        now: Unix seconds of `Database.clock_s`.
+        is_driven: whether a living process drives it, if that was looked for already.
+    """
+    if row["session_at"] is None:
+        return 0.0
+    is_closing = row["closed_at"] is None and (row["ended_at"] or 0.0) >= row["session_at"]
+    if is_driven is None and (row["state"] != State.DONE or is_closing):
+        is_driven = is_alive(row["lease_owner"], row["lease_expires_at"], now)
+    end = now if is_driven else driven_until(row, now)
+    return float(row["earlier_s"] + max(0.0, min(end, now) - row["session_at"]))
+
+
+def queued_seconds(row: RowMapping, now: float) -> float:
+    """How long of that it has waited for what other runs hold."""
+    waits_s = 0.0
+    if row["queued_at"] is not None:
+        end = now if is_driven(row, now) else driven_until(row, now)
+        waits_s = max(0.0, min(end, now) - row["queued_at"])
+    return float(row["queued_s"] + waits_s)
+
+
+def is_driven(row: RowMapping, now: float) -> bool:
+    """True if a living process drives the run. ``now``: Unix seconds of `Database.clock_s`."""
+    return row["state"] != State.DONE and is_alive(row["lease_owner"], row["lease_expires_at"], now)
+
+
+def driver(row: RowMapping, now: float) -> dict[str, Any] | None:
+    """The process that drives a run, and whether it works; None without one.
+
+    Args:
+        row: of the run.
+        now: Unix seconds of `Database.clock_s`.
+
+    Returns:
+        ``state`` (``working``, ``stopped`` or ``silent``), ``pid`` (null on another machine), ``silent_s``.
+    """
+    found = None
+    if row["state"] != State.DONE:
+        found = holder(row["lease_owner"], row["lease_expires_at"], now)
+    if found is None:
+        return None
+    state = "stopped" if found.is_stopped else "silent" if found.silent_s > SILENT_S else "working"
+    return {"state": state, "pid": found.pid or None, "silent_s": round(found.silent_s, 1)}
+
+
+def resolve_run(database: Database, text: str, which: queries.RunFilter = queries.ALL_RUNS) -> str:
+    """The id of the run that the user means: its id, a unique beginning of it, or ``latest``.
+
+    Args:
+        database: the database.
+        text: what the user has written.
+        which: only one of these.
+
+    Raises:
+        NotFoundError: none, or several.
+    """
+    if database.has_run(text):
+        return text
+    if text == "latest" and (newest := queries.run_ids(database, limit=1, which=which)):
+        return newest[0]
+    found = queries.run_ids(database, text, limit=5, which=which)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise NotFoundError(f"several runs begin with {text!r}: {', '.join(found)}", "Give more of the id.")
+    raise NotFoundError(f"there is no run {text!r}", "`trainmaster status` lists the runs.")
+
+
+def _tasks(experiment: RowMapping, counts: list[RowMapping]) -> dict[str, int]:
+    ended: Counter[EndReason] = Counter()
+    running = created = 0
+    for found in counts:
+        created += found["tasks"]
+        if found["state"] == State.DONE:
+            ended[EndReason(found["reason"])] += found["tasks"]
+        elif found["state"] in RUNNING_STATES:
+            running += found["tasks"]
+    rest = EndReason(experiment["rest_reason"]) if experiment["rest_reason"] else None
+    return tally(experiment["tasks_total"], ended, running=running, rest_reason=rest, created=created)

@@ -1,0 +1,1 @@
+"""What belongs to a team: its runs, machines, volumes, secrets, budget, and its turn."""

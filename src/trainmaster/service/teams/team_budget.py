@@ -1,0 +1,219 @@
+"""What a team may still spend this month: its budget without what its runs have cost and may still cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.db import access, ledger
+from trainmaster.db.ledger import ALL, Balance
+from trainmaster.service.users.caller import NO_TEAM
+from trainmaster.spec.errors import NotFoundError, RunError, UsageError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Select
+    from sqlalchemy.engine import Connection, RowMapping
+
+    from trainmaster.db import Database
+    from trainmaster.service.users.caller import Caller
+
+#: The owner of the home, whose runs belong to no team.
+OWNER: Final = ""
+#: All rows of a query: of a database, or within a transaction.
+Read = Callable[["Select[Any]"], Sequence["RowMapping"]]
+
+
+class OverBudgetError(RunError):
+    """A run that does not fit in what its team may still spend (HTTP 409)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TeamBudget:
+    """Of one calendar month (UTC), US dollars.
+
+    Attributes:
+        team: its name; `OWNER`, or `ALL` for everybody together.
+        monthly_usd: what it may spend; None is no limit.
+        spent_usd: what its runs have cost this month.
+        reserved_usd: what those that go on may still cost.
+        runs_at_once: how many of its runs may go on at the same time; None is no limit.
+        usd_per_hour: what these may cost per hour; likewise.
+    """
+
+    team: str
+    monthly_usd: float | None
+    spent_usd: float
+    reserved_usd: float
+    runs_at_once: int | None = None
+    usd_per_hour: float | None = None
+
+    @property
+    def left_usd(self) -> float | None:
+        """What is not spoken for; None without a limit."""
+        return None if self.monthly_usd is None else self.monthly_usd - self.spent_usd - self.reserved_usd
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is any limit."""
+        return any(limit is not None for limit in (self.monthly_usd, self.runs_at_once, self.usd_per_hour))
+
+    @property
+    def who(self) -> str:
+        """Whose it is, for people.
+
+        >>> TeamBudget("red", None, 0.0, 0.0).who, TeamBudget(OWNER, None, 0.0, 0.0).who
+        ('team red', 'the owner of the home')
+        """
+        return {OWNER: "the owner of the home", ALL: "all teams together"}.get(self.team, f"team {self.team}")
+
+    def admit(self, most_usd: float | None) -> None:
+        """Refuse a run that may cost so much; None if nobody can say how much that is.
+
+        Raises:
+            OverBudgetError: it does not fit.
+            UsageError: it may cost anything.
+        """
+        if self.left_usd is None or most_usd == 0:
+            return
+        has = "have" if self.team == ALL else "has"
+        if most_usd is None:
+            raise UsageError(
+                f"{self.who} {has} a budget, and nobody can say what this run may cost",
+                'Set `budget.total` in the recipe, or "max_usd" in the request.',
+            )
+        if ledger.micro(most_usd) > ledger.micro(self.left_usd):
+            left_usd = max(0.0, self.left_usd)
+            raise OverBudgetError(
+                f"this run may cost ${most_usd:.2f}, and {self.who} {has} ${left_usd:.2f} left of "
+                f"${self.monthly_usd:.2f} this month "
+                f"(${self.spent_usd:.2f} spent, ${self.reserved_usd:.2f} reserved)",
+                "Wait for runs to end, set a lower cap, or have the budget raised.",
+            )
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON, rounded to a millionth."""
+        values = {**asdict(self), "team": self.team or None, "left_usd": self.left_usd}
+        return {key: round(value, 6) if isinstance(value, float) else value for key, value in values.items()}
+
+
+class Budgets:
+    """The budgets of a home at one moment, by team: also of `OWNER`, `ALL` and teams without a limit.
+
+    Args:
+        read: runs queries.
+        now: Unix seconds.
+    """
+
+    def __init__(self, read: Read, now: float) -> None:
+        self._balances = ledger.balances(read(ledger.balances_query(now)))
+        self._limits: Mapping[str, Mapping[Any, Any]] = {row["team"]: row for row in read(ledger.LIMITS)}
+
+    def __getitem__(self, team: str) -> TeamBudget:
+        limits = self._limits.get(team, {})
+        balance = self._balances.get(team, Balance())
+        spent, reserved = ledger.dollars(balance.spent), ledger.dollars(balance.reserved)
+        monthly, at_once, per_hour = (
+            limits.get(key) for key in ("monthly_usd", "runs_at_once", "usd_per_hour")
+        )
+        return TeamBudget(team, monthly, spent, reserved, at_once, per_hour)
+
+
+def budgets(database: Database, now: float) -> list[TeamBudget]:
+    """Those of all teams by name."""
+    found = Budgets(database.read, now)
+    return [found[row["name"]] for row in access.teams(database)]
+
+
+def budgets_of(database: Database, caller: Caller, now: float) -> list[TeamBudget]:
+    """Those that a caller sees: of teams by name, of the owner of the home, of all together."""
+    found = Budgets(database.read, now)
+    names = [row["name"] for row in access.teams(database) if caller.sees(row["name"])]
+    names += [OWNER] * caller.sees(None) + [ALL] * caller.sees_all
+    return [found[name] for name in names]
+
+
+def set_budget(
+    database: Database, team: str | None, limits: Mapping[str, float | None], now: float
+) -> TeamBudget:
+    """Change limits; see `checked_limits`.
+
+    Args:
+        database: of the home.
+        team: None for the owner of the home, `ALL` for everybody together.
+        limits: ``monthly_usd``, ``runs_at_once``, ``usd_per_hour``.
+        now: Unix seconds.
+
+    Raises:
+        NotFoundError: there is no such team.
+        UsageError: one is no amount.
+    """
+    name, values = team or OWNER, checked_limits(limits)
+    if name not in (OWNER, ALL) and not access.has_team(database, name):
+        raise NotFoundError(f"there is no team {name!r}", "`trainmaster team list` shows the teams.")
+    if values:
+        database.write(lambda connection, _: ledger.set_limits(connection, name, values))
+    return Budgets(database.read, now)[name]
+
+
+def entries_of(
+    database: Database, caller: Caller, run: str | None, before: int | None, limit: int
+) -> dict[str, Any]:
+    """``entries`` of the ledger that a caller sees, newest first, and ``next``, the cursor of the rest."""
+    teams = None if caller.sees_all else [OWNER if caller.team is None else caller.team]
+    if caller.team == NO_TEAM and not caller.sees_all:
+        teams = []
+    rows = database.read(ledger.entries_query(teams, before, limit, run))
+    found = [
+        {
+            "id": row["id"],
+            "run": row["run_id"],
+            "team": row["team"] or None,
+            "kind": row["kind"],
+            "day": row["day"],
+            "usd": ledger.dollars(row["micro_usd"]),
+            "at": row["at"],
+        }
+        for row in rows
+    ]
+    return {"entries": found, "next": found[-1]["id"] if len(found) == limit else None}
+
+
+def checked_limits(limits: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Limits as they are written: None of those given stays as it is, and infinity is no limit.
+
+    Raises:
+        UsageError: one is no amount.
+
+    >>> checked_limits({"monthly_usd": 5.0, "runs_at_once": None, "usd_per_hour": math.inf})
+    {'monthly_usd': 5.0, 'usd_per_hour': None}
+    """
+    given = {key: value for key, value in limits.items() if value is not None}
+    for key, value in given.items():
+        if not value > 0 or (key == "runs_at_once" and value % 1):
+            raise UsageError(f"{key}: {value:g} is no limit", "Give an amount above 0.")
+    return {key: None if value == math.inf else value for key, value in given.items()}
+
+
+def set_aside(connection: Connection, run: str, team: str, most_usd: float | None, now: float) -> None:
+    """Set aside what a run may cost from its beginning to its end, in the transaction that accepts it.
+
+    Args:
+        connection: in a transaction.
+        run: its id; its row is there.
+        team: whose it is.
+        most_usd: None if nobody can say.
+        now: Unix seconds.
+
+    Raises:
+        OverBudgetError: it does not fit in the month.
+        UsageError: there is a budget, and it may cost anything.
+    """
+    ledger.lock_admission(connection)
+    found = Budgets(lambda query: connection.execute(query).mappings().all(), now)
+    most = ledger.micro(most_usd or 0.0)
+    more_usd = None if most_usd is None else ledger.dollars(ledger.missing(connection, run, most))
+    for whose in (team, ALL):
+        found[whose].admit(more_usd)
+    ledger.reserve(connection, run, most, now)

@@ -1,0 +1,391 @@
+"""`TeamRuns`: the runs that a caller sees. The one place where those of other teams are kept from it."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.advisor.papers.recommend import PUBLISHED, Wish, published_points, recommend
+from trainmaster.db import queries
+from trainmaster.db.queries import RunFilter
+from trainmaster.db.run_rows import existing
+from trainmaster.service.models.model_names import find_model
+from trainmaster.service.runs.run_stream import Cursor, RunStream
+from trainmaster.service.runs.summary import resolve_run, runs_summary
+from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.states import EndReason, State
+from trainmaster.spec.units import parse_duration
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import RowMapping
+
+    from trainmaster.advisor.model.profile import Point
+    from trainmaster.artifacts import Manifest
+    from trainmaster.service.models.unpublished_models import SavedModel
+    from trainmaster.service.runs.run_details import RunDetails
+    from trainmaster.service.runs.summary import Highlights
+    from trainmaster.service.service import Service
+    from trainmaster.service.users.caller import Caller
+
+MAX_PAGE: Final = 1000
+#: Points of one curve, at most, where nobody asks for a number.
+POINTS: Final = 500
+
+
+class TeamRuns:
+    """What a caller sees of the runs of a home; to it, what belongs to others is not there.
+
+    Args:
+        service: of the home.
+        caller: who asks; it may `read`.
+    """
+
+    def __init__(self, service: Service, caller: Caller) -> None:
+        caller.need("read")
+        self._service = service
+        self._caller = caller
+
+    @property
+    def _which(self) -> RunFilter:
+        return RunFilter(None if self._caller.sees_all else (self._caller.team,))
+
+    def row(self, run: str) -> RowMapping:
+        """The row of a run.
+
+        Raises:
+            NotFoundError: there is no such run, or it is not the caller's to see.
+        """
+        row = self._service.database.run_row(run)
+        return existing(row if self._caller.sees(row["team"]) else None, run)
+
+    def page(
+        self,
+        limit: int = 50,
+        after: str | None = None,
+        state: str | None = None,
+        name: str | None = None,
+        *,
+        owner: str | None = None,
+        team: str | None = None,
+        since: str | None = None,
+    ) -> dict[str, Any]:
+        """``runs``, newest first, and ``next``: where the page after it begins, or None.
+
+        Args:
+            limit: at most so many, up to `MAX_PAGE`.
+            after: ``next`` of the page before.
+            state: only those in this state, or that ended for this reason.
+            name: only those whose id has this in it.
+            owner: only those that were sent by somebody whose name has this in it.
+            team: only those of this one, if the caller sees it.
+            since: only those that were begun within this time, such as ``24h``.
+
+        Raises:
+            UsageError: the limit or the time is none.
+        """
+        if not 1 <= limit <= MAX_PAGE:
+            raise UsageError(f"limit: {limit}", f"Ask for 1 to {MAX_PAGE} runs.")
+        if after is not None:
+            self.row(after)
+        try:
+            begin = None if since is None else time.time() - parse_duration(since)
+        except ValueError as error:
+            raise UsageError(f"since: {error}") from None
+        seen: tuple[str | None, ...] | None = None if self._caller.sees_all else (self._caller.team,)
+        if team is not None:
+            seen = (team,) if self._caller.sees(team) else ()
+        which = RunFilter(seen, state, name, owner, begin)
+        found = runs_summary(self._service.database, limit, after, which)
+        older = found["older"]
+        return {"runs": found["runs"], "next": found["runs"][-1]["run"] if older else None, "older": older}
+
+    def resolve(self, text: str) -> str:
+        """The id of the run that is meant: by its id, a unique beginning of it, or ``latest``."""
+        found = resolve_run(self._service.database, text, self._which)
+        self.row(found)
+        return found
+
+    def brief(self, run: str) -> dict[str, Any]:
+        """The line of a run in the list of runs."""
+        self.row(run)
+        return self._service.brief(run)
+
+    def status(self, run: str) -> dict[str, Any]:
+        """A run, as ``status --json`` has it."""
+        self.row(run)
+        return self._service.status(run)
+
+    def details(self, run: str) -> RunDetails:
+        """What is looked up about it beyond its status."""
+        from trainmaster.service.runs.run_details import RunDetails
+
+        self.row(run)
+        return RunDetails(self._service, run)
+
+    def highlights(self, run: str) -> Highlights:
+        """What people are shown beside its status."""
+        self.row(run)
+        return self._service.highlights(run)
+
+    def recipe(self, run: str) -> str:
+        """The recipe's text, as it was sent."""
+        return str(json.loads(self.row(run)["recipe"]).get("source_text", ""))
+
+    def events(self, run: str, after: int = 0) -> list[dict[str, Any]]:
+        """What happened to it: at most a thousand events after one."""
+        self.row(run)
+        return self._service.events(run, after)
+
+    def metrics(self, run: str, keys: Sequence[str] = (), points: int = POINTS) -> list[dict[str, Any]]:
+        """Its curves, thinned.
+
+        Args:
+            run: its id.
+            keys: names of metrics; all without.
+            points: of one curve, at most.
+
+        Returns:
+            A dictionary per experiment, task and metric: ``experiment``, ``task``, ``parameters``, ``key``,
+            ``axis`` (what ``steps`` counts), ``steps`` and ``values`` of the same length, ``last``, ``best``
+            and ``goal``: ``min`` or ``max``.
+        """
+        from trainmaster.service.runs.curves import goal_of
+
+        stored = json.loads(self.row(run)["recipe"])["experiments"]
+        found = []
+        for experiment in self._service.curves(run):
+            for task in experiment.tasks:
+                for key, curve in task.metrics.items():
+                    if keys and key not in keys:
+                        continue
+                    kept = thinned(curve.values, points)
+                    goal = goal_of(key, stored[experiment.name].get("search"))
+                    finite = [value for value in curve.values if _finite(value) is not None]
+                    found.append(
+                        {
+                            "experiment": experiment.name,
+                            "task": task.number,
+                            "parameters": task.parameters,
+                            "key": key,
+                            "axis": experiment.axis,
+                            "steps": [curve.steps[index] for index in kept],
+                            "values": [_finite(curve.values[index]) for index in kept],
+                            "last": _finite(curve.values[-1]),
+                            "best": (min if goal == "min" else max)(finite, default=None),
+                            "goal": goal,
+                        }
+                    )
+        return found
+
+    def points(
+        self, run: str, experiment: str | None = None, task: int | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """What its tasks have reported, a dictionary per report, in order: nothing is thinned."""
+        self.row(run)
+        return self._service.metrics(run, experiment, task)
+
+    def stream(self, run: str, cursor: str = "", tail_bytes: int | None = None) -> RunStream:
+        """What happens to it, from a place on; see `RunStream`."""
+        self.row(run)
+        return RunStream(self._service, run, Cursor.decode(cursor), tail_bytes)
+
+    def logs(
+        self,
+        run: str,
+        experiment: str | None = None,
+        task: int | None = None,
+        member: str | None = None,
+        *,
+        attempt: int | None = None,
+        tail: int | None = None,
+        text: str | None = None,
+        since: str | None = None,
+    ) -> Iterator[bytes]:
+        """What its tasks wrote until now.
+
+        Args:
+            run: its id.
+            experiment: only this one.
+            task: only this number.
+            member: only this name.
+            attempt: only this number.
+            tail: of each log only so many of the last lines.
+            text: only lines with this in them.
+            since: only what was written since so long ago, such as ``5m``.
+        """
+        from trainmaster.service.runs.log_streams import LineChoice, LogStreams
+
+        self.row(run)
+        pattern = None if text is None else re.compile(re.escape(text.encode()), re.IGNORECASE)
+        found = LineChoice.of(tail, None, since, time.time())
+        choice = found if pattern is None else replace(found or LineChoice(), pattern=pattern)
+        return LogStreams(self._service, run, experiment, task, member, choice, attempt).read(follow=False)
+
+    def models(self, run: str | None = None, limit: int = 100, after: str | None = None) -> dict[str, Any]:
+        """``models``, those of the newest runs first, and ``next``; of one run, or of all that are seen."""
+        database = self._service.database
+        if run is not None:
+            self.row(run)
+        place = None
+        if after is not None:
+            try:
+                of, experiment, task = after.rsplit("/", 2)
+                place = (of, experiment, int(task))
+            except ValueError:
+                raise UsageError(f"{after!r} is no place in a list of models", "Leave it out.") from None
+            self.row(of)
+        rows = queries.models(database, run, limit=min(limit, MAX_PAGE), after=place, which=self._which)
+        found = [_model(row) for row in rows]
+        return {"models": found, "next": found[-1]["model"] if len(found) == limit else None}
+
+    def model(self, run: str, experiment: str, task: int) -> dict[str, Any]:
+        """One of them.
+
+        Raises:
+            NotFoundError: it is not there, or not the caller's to see.
+        """
+        self.row(run)
+        rows = queries.models(self._service.database, run, experiment)
+        for row in rows:
+            if row["task"] == task:
+                return _model(row)
+        raise NotFoundError(f"{run} has no model of {experiment}/{task}", "`GET /api/v1/models` lists them.")
+
+    def find_model(self, name: str) -> dict[str, Any]:
+        """The one model that ``RUN``, ``RUN/EXPERIMENT`` or ``RUN/EXPERIMENT/TASK`` means.
+
+        Raises:
+            NotFoundError: there is no such run or model, or it is not the caller's to see.
+            UsageError: there are several.
+        """
+        run = self.resolve(name.strip("/").partition("/")[0])
+        uri = find_model(self._service.database, name, run)
+        rows = queries.models(self._service.database, run)
+        return next(_model(row) for row in rows if row["uri"] == uri)
+
+    def save_models(self, run: str) -> list[SavedModel]:
+        """Publish the models that it could not save; see `Service.save_kept`."""
+        self._caller.need("run")
+        self.row(run)
+        return self._service.save_kept(run)
+
+    def manifest(self, run: str, experiment: str, task: int) -> tuple[str, Manifest]:
+        """Where a model is, and what it consists of.
+
+        Raises:
+            NotFoundError: it is not there (any more), or not the caller's to see.
+        """
+        from trainmaster.artifacts import read_manifest
+
+        uri = self.model(run, experiment, task)["uri"]
+        manifest = read_manifest(uri)
+        if manifest is None:
+            raise NotFoundError(f"the model at {uri} is gone", "Was it deleted from the object store?")
+        return uri, manifest
+
+    def recommend(self, wish: Wish, profile: str = PUBLISHED) -> dict[str, Any]:
+        """How many machines for a batch and a latency; see `trainmaster.advisor.papers.recommend`.
+
+        Args:
+            wish: what is asked.
+            profile: `PUBLISHED`, or ``RUN`` or ``RUN/EXPERIMENT``: what was measured of that job, in this
+                and in other runs that the caller sees.
+
+        Returns:
+            ``profile``, ``workers``, ``candidates`` (the best first) and ``points`` (how many were measured).
+        """
+        points: Sequence[Point] = published_points()
+        if profile != PUBLISHED:
+            run, _, experiment = profile.partition("/")
+            self.row(run)
+            rows = queries.profile(self._service.database, run, experiment or None, self._which)
+            if len({row["experiment"] for row in rows}) > 1 and not experiment:
+                names = ", ".join(sorted({row["experiment"] for row in rows}))
+                raise UsageError(f"{run} has measured several jobs: {names}", f"Ask for {run}/EXPERIMENT.")
+            found = (Measurement.from_json(row["data"]).point for row in rows)
+            points = [point for point in found if point is not None]
+        candidates = recommend(points, wish)
+        return {
+            "profile": profile,
+            "workers": candidates[0].workers,
+            "points": len(points),
+            "candidates": [asdict(candidate) for candidate in candidates],
+        }
+
+    def score(self) -> dict[str, Any]:
+        """How often quotes of its runs were kept, as ``score --json`` has it."""
+        from trainmaster.service.quotes.score import outcomes, report
+
+        service = self._service
+        return report(outcomes(service.database, service.home.identity(), self._caller.sees))
+
+    def score_line(self, provider: str) -> str:
+        """The same of estimates for a provider, in a line; empty if too little is known."""
+        from trainmaster.service.quotes.score import score_line
+
+        service = self._service
+        home_id = service.home.identity()
+        return score_line(service.database, home_id, "estimate", provider, self._caller.sees)
+
+    def cancel(self, run: str, environ: Mapping[str, str]) -> None:
+        """Ask for its end, and see to it if nobody else does."""
+        self._caller.need("run")
+        row = self.row(run)
+        if row["submitted_by"] is None:
+            self._service.cancel(run, environ)
+        elif row["state"] != State.DONE:  # whichever driver has it, or comes to it, ends it
+            self._service.database.want_stop(run, EndReason.CANCELLED)
+
+    def resume(self, run: str, environ: Mapping[str, str]) -> list[str]:
+        """Have it driven again, unless it is; notes for people."""
+        from trainmaster.service.driving.background import drive_in_background
+
+        self._caller.need("run")
+        row = self.row(run)
+        session = self._service.resume(run, environ)
+        if session is None:
+            return []
+        if row["submitted_by"] is None:
+            drive_in_background(self._service, session, environ)
+        else:  # a driver takes it
+            self._service.database.release(session.lease, time.time(), patient=True)
+        return list(session.notes)
+
+
+def thinned(values: Sequence[float], most: int) -> list[int]:
+    """Indices of at most so many values: the first, the last, and of each stretch its least and its greatest.
+
+    >>> thinned([5, 1, 2, 9, 3, 4, 0, 7], 6)
+    [0, 1, 3, 5, 6, 7]
+    """
+    count = len(values)
+    if count <= most:
+        return list(range(count))
+    if most < 4:
+        return [0, count - 1][:most]
+    stretches = (most - 2) // 2
+    kept = {0, count - 1}
+    for number in range(stretches):
+        indices = range(1 + number * (count - 2) // stretches, 1 + (number + 1) * (count - 2) // stretches)
+        if indices:
+            kept |= {min(indices, key=values.__getitem__), max(indices, key=values.__getitem__)}
+    return sorted(kept)
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no other numbers."""
+    return value if value - value == 0 else None
+
+
+def _model(row: RowMapping) -> dict[str, Any]:
+    return {
+        "model": f"{row['run']}/{row['experiment']}/{row['task']}",
+        **row,
+        "metrics": json.loads(row["metrics"]),
+        "parameters": json.loads(row["parameters"]),
+    }

@@ -1,0 +1,193 @@
+"""`TeamVolumes`: the volumes of a team, which are named within its own part of the object store.
+
+``volume: pets`` of team *vision* is ``STORE/teams/vision/volumes/pets``; the owner of the home has
+``STORE/volumes``, as ``trainmaster volume`` does. Nothing else can be named.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.control.data_sources import BUILT_IN
+from trainmaster.db import uploads as rows
+from trainmaster.objects import ObjectStore
+from trainmaster.service.users.caller import NO_TEAM
+from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.volumes.packed.addresses import is_short_name, named_volumes
+from trainmaster.volumes.packed.head import Head, read_head
+
+if TYPE_CHECKING:
+    from trainmaster.control.layout import Home
+    from trainmaster.db import Database
+    from trainmaster.service.users.caller import Caller
+    from trainmaster.service.volumes import StoredVolume
+    from trainmaster.spec import Recipe
+
+#: Files of a version that are shown.
+MOST_FILES: Final = 1000
+
+
+def is_volume_name(text: str) -> bool:
+    """Whether a text is a name of a volume, maybe with a version; never a URL or a path.
+
+    >>> [is_volume_name(each) for each in ("pets", "cats/small@3", "../pets", "/pets", "s3://b/pets")]
+    [True, True, False, False, False]
+    """
+    name, mark, version = text.partition("@")
+    return is_short_name(name) and (not mark or (version.isdecimal() and 0 < int(version) < 10**9))
+
+
+def volumes_url(home: Home, team: str | None) -> str:
+    """Where the volumes of a team lie.
+
+    Args:
+        home: of the server.
+        team: None for the owner of the home.
+    """
+    store = home.store_url.rstrip("/")
+    if team == NO_TEAM:
+        raise NotFoundError("who is in no team has no volumes", "Ask a manager of a team for an invite.")
+    return f"{store}/volumes" if team is None else f"{store}/teams/{team}/volumes"
+
+
+def with_team_volumes(recipe: Recipe, home: Home, team: str | None) -> Recipe:
+    """The recipe with the places of the team's volumes in place of their names.
+
+    Raises:
+        UsageError: there is no such volume.
+    """
+    if team is None:
+        return recipe  # short names mean the owner's anyhow
+    experiments = {}
+    for name, experiment in recipe.experiments.items():
+        data = {}
+        for key, source in experiment.data.items():
+            where = f"experiments.{name}.data.{key}.volume"
+            place = source.volume and _place(source.volume, where, home, team)
+            data[key] = source.model_copy(update={"volume": place})
+        experiments[name] = experiment.model_copy(update={"data": data})
+    return recipe.model_copy(update={"experiments": experiments})
+
+
+def _place(volume: str, where: str, home: Home, team: str) -> str:
+    if not is_volume_name(volume):
+        raise UsageError(f"{where}: {volume}; only the name of a volume of the team", "Send it as a volume.")
+    name, mark, version = volume.partition("@")
+    url = f"{volumes_url(home, team)}/{name}"
+    try:
+        head = read_head(ObjectStore(url), int(version) if mark else None)
+    except NotFoundError:
+        if volume in BUILT_IN:
+            return volume
+        raise UsageError(
+            f"{where}: team {team} has no volume {volume}",
+            "`GET /api/v1/volumes` lists those that there are.",
+        ) from None
+    if head.kind != "packed":
+        raise UsageError(f"{where}: {volume} has its bytes elsewhere", "Send the files themselves.")
+    return f"{url}@{head.version}"
+
+
+class TeamVolumes:
+    """What a caller may do with the volumes of its team.
+
+    Args:
+        home: of the server.
+        database: of the home.
+        caller: who asks; it may `read`.
+    """
+
+    def __init__(self, home: Home, database: Database, caller: Caller) -> None:
+        caller.need("read")
+        self._home = home
+        self._database = database
+        self._caller = caller
+        self._url = volumes_url(home, caller.team)
+
+    def names(self) -> list[str]:
+        """What they are called."""
+        return named_volumes(self._url)
+
+    def all(self) -> list[dict[str, Any]]:
+        """The newest version of each, by name."""
+        found = []
+        for name in named_volumes(self._url):
+            with suppress(NotFoundError):  # its last version was removed
+                head = read_head(ObjectStore(f"{self._url}/{name}"), None)
+                found.append({"volume": name, **_shown(head)})
+        return found
+
+    def show(self, name: str, version: int | None = None) -> dict[str, Any]:
+        """A volume: its ``versions``, and of one of them ``files`` and ``tables``.
+
+        Args:
+            name: of the volume.
+            version: whose files; None for the newest.
+
+        Raises:
+            NotFoundError: the team has no such volume or version.
+        """
+        from trainmaster.service.volumes import entries, open_volume
+
+        versions = list(self._stored(name).info().versions)
+        found = [head for head in versions if version in (None, head.version)]
+        if not found:
+            raise NotFoundError(
+                f"{name} has no version {version or ''}", f"Its versions: GET /volumes/{name}."
+            )
+        head = found[-1]
+        opened = open_volume(f"{self._url}/{name}@{head.version}", self._home.cache)
+        files = []
+        for entry in entries(opened, "", recursive=True):
+            if entry.kind != "directory":
+                files.append({"path": entry.path, "size_bytes": entry.size_bytes, "kind": entry.kind})
+            if len(files) == MOST_FILES:
+                break
+        described = rows.described(self._database, head.table_id)
+        return {
+            "volume": name,
+            "url": f"{self._url}/{name}",
+            "versions": [_shown(each) for each in versions],
+            "version": head.version,
+            "files": files,
+            "tables": json.loads(described) if described else [],
+        }
+
+    def remove(self, name: str, version: int | None = None, *, whole: bool = False) -> None:
+        """Remove a version, or all of it if `whole` says so, and free what nothing needs any more.
+
+        Raises:
+            NotFoundError: the team has no such volume or version.
+            UsageError: nobody says which version.
+        """
+        self._caller.need("run")
+        self._stored(name).info()
+        if version is None and not whole:
+            raise UsageError("which version?", "Add ?version=N, or ?whole=true for all of them.")
+        if version is None:
+            self._stored(name).remove(whole=True)
+            return
+        self._stored(f"{name}@{version}").remove()
+        self._stored(name).collect_garbage(0, now=True)
+
+    def _stored(self, name: str) -> StoredVolume:
+        from trainmaster.service.volumes import StoredVolume
+
+        if not is_volume_name(name):
+            raise NotFoundError(
+                f"there is no volume {name[:80]!r}", "Names are letters, digits, '.', '_', '-', '/'."
+            )
+        return StoredVolume(f"{self._url}/{name}")
+
+
+def _shown(head: Head) -> dict[str, Any]:
+    return {
+        "version": head.version,
+        "created_at": head.created_at.timestamp(),
+        "files": head.file_count,
+        "size_bytes": head.total_bytes,
+        "chunks": head.chunk_count,
+        "notes": list(head.notes),
+    }

@@ -1,0 +1,1 @@
+"""Who uses a server: users, teams, tokens, roles, and how they log in."""

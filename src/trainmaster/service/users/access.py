@@ -1,0 +1,383 @@
+"""Who may use a server: teams, tokens, sessions."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import secrets
+import time
+import zlib
+from collections.abc import Collection
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.db import access, accounts
+from trainmaster.service.teams.team_budget import budgets, checked_limits
+from trainmaster.service.users.caller import (
+    NO_TEAM,
+    ROLES,
+    SCOPES,
+    Caller,
+    ForbiddenError,
+    TooOftenError,
+    UnknownCallerError,
+    with_implied,
+)
+from trainmaster.spec.errors import NotFoundError, StoreError, UsageError
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import RowMapping
+
+    from trainmaster.db import Database
+
+#: 90 days.
+TOKEN_S: Final = 90 * 86400.0
+SESSION_S: Final = 12 * 3600.0
+#: So many wrong attempts to log in are taken from one address in so many seconds.
+ATTEMPTS: Final = 10
+ATTEMPTS_S: Final = 300.0
+_ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,62}")
+_TOKEN: Final = re.compile(r"tm_([0-9A-Za-z]{43})([0-9A-Za-z]{6})")
+#: So much of a token is kept to tell it from others.
+_BEGINNING: Final = 9
+#: So much of the digest of a session is its id.
+_SESSION_ID: Final = 12
+
+
+def digest_of(secret: str) -> str:
+    """SHA-256 of a token or cookie: they are random, so nothing slower is needed."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def new_secret() -> str:
+    """A token: ``tm_``, 256 random bits and a check sum (CRC-32), by which scanners find leaked ones."""
+    body = "".join(secrets.choice(_ALPHABET) for _ in range(43))
+    return f"tm_{body}{_check_sum(body)}"
+
+
+def is_token(text: str) -> bool:
+    """Whether it looks like one of ours: mistyped ones are refused without asking the database.
+
+    >>> is_token(new_secret()), is_token("tm_" + "a" * 49)
+    (True, False)
+    """
+    found = _TOKEN.fullmatch(text)
+    return found is not None and _check_sum(found[1]) == found[2]
+
+
+def _check_sum(body: str) -> str:
+    number, digits = zlib.crc32(body.encode()), ""
+    for _ in range(6):
+        number, digit = divmod(number, len(_ALPHABET))
+        digits += _ALPHABET[digit]
+    return digits
+
+
+class Access:
+    """The teams, tokens and sessions of a home.
+
+    Args:
+        database: of the home.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # --- teams --------------------------------------------------------------------------------------
+
+    def make_team(
+        self,
+        name: str,
+        monthly_usd: float | None = None,
+        runs_at_once: float | None = None,
+        usd_per_hour: float | None = None,
+    ) -> dict[str, Any]:
+        """Make a team, or change its limits: None stays as it is, infinity is no limit.
+
+        Args:
+            name: of the team.
+            monthly_usd: what it may spend in a calendar month.
+            runs_at_once: how many of its runs may go on at the same time.
+            usd_per_hour: what these may cost per hour.
+
+        Raises:
+            UsageError: a wrong name or amount.
+        """
+        check_name(name, "team")
+        limits = {"monthly_usd": monthly_usd, "runs_at_once": runs_at_once, "usd_per_hour": usd_per_hour}
+        access.add_team(self._database, name, checked_limits(limits), time.time())
+        return self.team(name)
+
+    def teams(self) -> list[dict[str, Any]]:
+        """All teams, with what they have spent, reserved and left this month (UTC)."""
+        return [budget.as_dict() for budget in budgets(self._database, time.time())]
+
+    def team(self, name: str) -> dict[str, Any]:
+        """One of them.
+
+        Raises:
+            NotFoundError: there is none of that name.
+        """
+        found = [team for team in self.teams() if team["team"] == name]
+        if not found:
+            raise _no_team(name)
+        return found[0]
+
+    # --- tokens -------------------------------------------------------------------------------------
+
+    def create_token(
+        self,
+        name: str,
+        scopes: Collection[str],
+        team: str | None = None,
+        lasts_s: float = TOKEN_S,
+        *,
+        account: str | None = None,
+        maker: Caller | None = None,
+    ) -> dict[str, Any]:
+        """Make a token; the answer's ``token`` is shown this once and is kept nowhere.
+
+        Args:
+            name: of the token; each is used once for ever, so that the audit means one.
+            scopes: of `SCOPES`.
+            team: for whose work it is; None for the owner of the home, or for all teams of the account.
+            lasts_s: seconds.
+            account: whose it is: it never allows more than its role; None for nobody's.
+            maker: who asks for it, unless that is who has the machine; what a token makes ends with it.
+
+        Raises:
+            UsageError: the name is taken or wrong, or a scope is not one.
+            NotFoundError: there is no such team or account.
+        """
+        check_name(name, "token")
+        unknown = [scope for scope in scopes if scope not in SCOPES]
+        if unknown or not scopes:
+            raise UsageError(
+                f"scopes: {', '.join(unknown) or 'none'}; not a scope", f"There are {', '.join(SCOPES)}."
+            )
+        if team is not None and not access.has_team(self._database, team):
+            raise _no_team(team)
+        if account is not None:
+            found, roles = accounts.standing(self._database, account)
+            if found is None or found["disabled_at"] is not None:
+                raise NotFoundError(f"there is no user {account!r}", "`trainmaster user list` shows them.")
+            if team is not None and team not in roles and found["admin_by"] is None:
+                raise NotFoundError(f"{account} is not in team {team}", "`trainmaster team add-member` adds.")
+        now, secret = time.time(), new_secret()
+        row = {
+            "name": name,
+            "digest": digest_of(secret),
+            "beginning": secret[:_BEGINNING],
+            "team": team,
+            "scopes": " ".join(sorted(set(scopes))),
+            "created_at": now,
+            "expires_at": min(now + lasts_s, maker.expires_at if maker and maker.token else math.inf),
+            "account": account,
+            "made_with": maker.token if maker else None,
+        }
+        if not access.add_token(self._database, row):
+            raise UsageError(
+                f"there is a token {name!r} already",
+                "Take another name: names of revoked tokens are not used again.",
+            )
+        return {**_shown(row), "token": secret}
+
+    def tokens(self, who: Caller | None = None) -> list[dict[str, Any]]:
+        """All tokens, or those that a caller sees: its own, and a manager those of the team.
+
+        Raises:
+            ForbiddenError: it is nobody's account, and may not manage.
+        """
+        if who is not None and who.account is None:
+            who.need("manage")
+        return [_shown(row) for row in access.tokens(self._database) if who is None or _is_seen(row, who)]
+
+    def revoke_token(self, name: str, who: Caller | None = None) -> None:
+        """End a token, what was made with it, and the sessions that were opened with them.
+
+        Raises:
+            NotFoundError: there is none of that name, or not one that the caller sees.
+        """
+        seen = any(token["name"] == name for token in self.tokens(who))
+        if not seen or not access.revoke_token(self._database, name, time.time()):
+            raise NotFoundError(f"there is no token {name!r}", "`trainmaster token list` shows them.")
+
+    def by_token(self, secret: str, team: str | None = None) -> Caller:
+        """Whose token this is, and what it allows now.
+
+        Args:
+            secret: the token.
+            team: for which of the teams; that of the token without.
+
+        Raises:
+            UnknownCallerError: nobody's, or it is over or revoked.
+            NotFoundError: the team is not one of them.
+        """
+        row = access.token_by_digest(self._database, digest_of(secret)) if is_token(secret) else None
+        now = time.time()
+        if row is None or row["revoked_at"] is not None or row["expires_at"] <= now:
+            what = "is not known" if row is None else "was revoked" if row["revoked_at"] else "has expired"
+            raise UnknownCallerError(
+                f"the token {what}", "Ask for a new one: `trainmaster token create NAME --scopes read,run`."
+            )
+        with suppress(StoreError):  # who asks has an answer, also while the database takes no writes
+            access.note_use(self._database, row, now)
+        return self._caller(row, row, team)
+
+    # --- logging in ---------------------------------------------------------------------------------
+
+    def admit_attempt(self, address: str) -> None:
+        """Refuse to look at what somebody logs in with after too many that were wrong, at any server.
+
+        Raises:
+            TooOftenError: from this address there were.
+        """
+        now = time.time()
+        wrong = accounts.attempts(self._database, address, now - ATTEMPTS_S)
+        if len(wrong) >= ATTEMPTS:
+            raise TooOftenError(f"{len(wrong)} wrong attempts to log in", wrong[-ATTEMPTS] + ATTEMPTS_S - now)
+
+    def note_wrong_attempt(self, address: str) -> None:
+        """Count one that was wrong."""
+        now = time.time()
+        accounts.note_attempt(self._database, address, now, now - ATTEMPTS_S)
+
+    # --- sessions -----------------------------------------------------------------------------------
+
+    def open_session(self, who: Caller, address: str = "") -> str:
+        """Begin a session of a browser; what its cookie says.
+
+        Raises:
+            ForbiddenError: service accounts are for programs.
+        """
+        found = accounts.account(self._database, who.account) if who.account is not None else None
+        if found is not None and found["kind"] == "service":
+            raise ForbiddenError(f"{who.name} is a service account: it has no pages", "Log in as yourself.")
+        secret, now = secrets.token_urlsafe(32), time.time()
+        row = {
+            "digest": digest_of(secret),
+            "name": who.name,
+            "team": who.team or None,
+            "scopes": " ".join(sorted(who.scopes if who.account is None else SCOPES)),
+            "token": who.token,
+            "expires_at": min(now + SESSION_S, who.expires_at),
+            "account": who.account,
+            "created_at": now,
+            "address": address,
+        }
+        access.add_session(self._database, row, now)
+        return secret
+
+    def by_session(self, secret: str, team: str | None = None) -> Caller:
+        """Whose session this is, and what it allows now; as `by_token`.
+
+        Raises:
+            UnknownCallerError: nobody's, or it is over.
+            NotFoundError: the team is not one of them.
+        """
+        row = access.session_by_digest(self._database, digest_of(secret))
+        if row is None or row["expires_at"] <= time.time():
+            raise UnknownCallerError("the session is over", "Log in again.")
+        token = access.token(self._database, row["token"]) if row["token"] is not None else None
+        return self._caller(row, token, team)
+
+    def choose_team(self, secret: str, team: str) -> None:
+        """Have a session be for another of the teams.
+
+        Raises:
+            NotFoundError: the team is not one of them.
+        """
+        self.by_session(secret, team)
+        access.choose_team(self._database, digest_of(secret), team)
+
+    def sessions(self, who: Caller) -> list[dict[str, Any]]:
+        """The sessions that are not over: one's own, an admin's all."""
+        if who.account is None and not who.sees_all:
+            return []
+        rows = access.sessions(self._database, None if who.sees_all else who.account, time.time())
+        shown = ("name", "team", "token", "address", "created_at", "expires_at")
+        return [{"id": row["digest"][:_SESSION_ID], **{key: row[key] for key in shown}} for row in rows]
+
+    def end_session(self, secret: str) -> None:
+        """End a session; no effect if there is none."""
+        access.end_session(self._database, digest_of(secret))
+
+    def end_session_of(self, who: Caller, identity: str) -> None:
+        """End one of `sessions`.
+
+        Raises:
+            NotFoundError: there is none of that id that the caller sees.
+        """
+        rows = access.sessions(self._database, None if who.sees_all else who.account, time.time())
+        seen = who.sees_all or who.account is not None
+        found = [row["digest"] for row in rows if seen and row["digest"][:_SESSION_ID] == identity]
+        if not found:
+            raise NotFoundError(f"there is no session {identity!r}", "It may be over.")
+        access.end_session(self._database, found[0])
+
+    # --- parts --------------------------------------------------------------------------------------
+
+    def _caller(self, row: RowMapping, token: RowMapping | None, wanted: str | None) -> Caller:
+        """What a token, or a session (with a token or without), allows at this moment, for one team."""
+        name, account, team = row["name"], row["account"], row["team"]
+        granted = with_implied((token or row)["scopes"].split())
+        roles: dict[str, str] = {}
+        is_admin = "admin" in granted
+        if account is not None:
+            found, roles = accounts.standing(self._database, account)
+            if found is None or found["disabled_at"] is not None:
+                raise UnknownCallerError(f"{account} may not use this server any more", "Ask its admin.")
+            name, is_admin = account, found["admin_by"] is not None
+            if token is not None and token["team"] is not None:
+                roles = {of: role for of, role in roles.items() if of == token["team"]}
+        is_bound = account is None or is_admin
+        if wanted is not None and wanted != (team if is_bound else None):
+            can_choose = is_admin and "admin" in granted and access.has_team(self._database, wanted)
+            if wanted not in roles and not can_choose:
+                raise _no_team(wanted)
+            team = wanted
+        elif not is_bound and team not in roles:
+            # A token of somebody in several teams must say which; a browser begins with one of them.
+            is_clear = len(roles) == 1 or (roles and row is not token)
+            team = next(iter(roles)) if is_clear else NO_TEAM
+        if not is_bound:
+            granted &= ROLES.get(roles.get(team or "", ""), frozenset())
+        used = token["name"] if token is not None else None
+        return Caller(name, team, granted, used, row["expires_at"], account, roles)
+
+
+def check_name(name: str, what: str) -> None:
+    """Refuse what is no name of a team, a token or an account.
+
+    Raises:
+        UsageError: saying what is one.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name[:80]!r} is no name of a {what}", "Use up to 63 letters, digits, '.', '_', '@' and '-'."
+        )
+
+
+def _no_team(name: str) -> NotFoundError:
+    return NotFoundError(f"there is no team {name!r}", "`trainmaster team list` shows the teams.")
+
+
+def _is_seen(row: RowMapping, who: Caller) -> bool:
+    is_own = who.account is not None and row["account"] == who.account
+    return who.sees_all or is_own or ("manage" in who.scopes and row["team"] == who.team)
+
+
+def _shown(row: RowMapping | dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": row["name"],
+        "account": row["account"],
+        "beginning": row["beginning"],
+        "team": row["team"],
+        "scopes": row["scopes"].split(),
+        "created_at": row["created_at"],
+        "expires_at": row["expires_at"],
+        "used_at": row.get("used_at"),
+        "revoked_at": row.get("revoked_at"),
+    }

@@ -1,0 +1,322 @@
+"""`Accounts`: users and service accounts, members of teams and their roles, invites."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.db import access
+from trainmaster.db import accounts as db
+from trainmaster.service.users.access import TOKEN_S, Access, check_name, digest_of
+from trainmaster.service.users.caller import ROLES, Caller, ForbiddenError
+from trainmaster.spec.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import RowMapping
+
+    from trainmaster.db import Database
+
+#: 7 days.
+INVITE_S: Final = 7 * 86400.0
+#: So much of the digest of an invite is its id.
+_INVITE_ID: Final = 12
+
+
+class Accounts:
+    """Who there is, and who is what in which team.
+
+    Methods with a ``caller`` refuse to give more than that one has; the others are for who has the machine.
+
+    Args:
+        database: of the home.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # --- users --------------------------------------------------------------------------------------
+
+    def create_user(self, name: str, *, is_admin: bool = False) -> dict[str, Any]:
+        """Make a user.
+
+        Raises:
+            UsageError: the name is wrong or taken.
+        """
+        return self._create(new_account(name, admin_by="server" if is_admin else None))
+
+    def users(self) -> list[dict[str, Any]]:
+        """All users by name, with their roles."""
+        return [self.user(row["name"]) for row in db.accounts(self._database, "user")]
+
+    def user(self, name: str) -> dict[str, Any]:
+        """One user or service account.
+
+        Raises:
+            NotFoundError: there is none of that name.
+        """
+        row, roles = db.standing(self._database, name)
+        if row is None:
+            raise _nobody(name)
+        return {
+            "name": name,
+            "kind": row["kind"],
+            "is_admin": row["admin_by"] is not None,
+            "teams": roles,
+            "single_sign_on": row["issuer"],
+            "created_at": row["created_at"],
+            "disabled_at": row["disabled_at"],
+        }
+
+    def change_user(
+        self, name: str, *, is_disabled: bool | None = None, is_admin: bool | None = None
+    ) -> dict[str, Any]:
+        """Disable a user or enable him again, make him an admin or no admin; None leaves what is.
+
+        Raises:
+            NotFoundError: there is none of that name.
+        """
+        values: dict[str, Any] = {}
+        if is_disabled is not None:
+            values["disabled_at"] = time.time() if is_disabled else None
+        if is_admin is not None:
+            values["admin_by"] = "server" if is_admin else None
+        if values and not db.change_account(self._database, name, **values):
+            raise _nobody(name)
+        return self.user(name)
+
+    # --- members ------------------------------------------------------------------------------------
+
+    def members(self, team: str) -> list[dict[str, Any]]:
+        """The members of a team by name, service accounts with them."""
+        return [
+            {
+                "name": row["account"],
+                "kind": row["kind"],
+                "role": row["role"],
+                "by_groups": row["by_groups"],
+                "is_disabled": row["disabled_at"] is not None,
+            }
+            for row in db.members(self._database, team)
+        ]
+
+    def set_member(self, team: str, name: str, role: str, caller: Caller | None = None) -> None:
+        """Give a role in a team. Managers change roles of members; who is not one yet they invite.
+
+        Raises:
+            UsageError: no such role, or a service account of another team.
+            NotFoundError: no such team or user.
+            ForbiddenError: the caller has less than the role, or it is his own.
+        """
+        _check_role(role, caller)
+        if caller is not None and name == caller.account and not caller.sees_all:
+            # What people give stays when the groups of single sign-on say something else.
+            raise ForbiddenError(f"{name} may not change his own role", "Ask another manager, or an admin.")
+        if not access.has_team(self._database, team):
+            raise NotFoundError(f"there is no team {team!r}", "`trainmaster team list` shows the teams.")
+        row, roles = db.standing(self._database, name)
+        if row is None or (caller is not None and not caller.sees_all and team not in roles):
+            raise _nobody(name, f"in team {team}: invite who is to come in" if caller else "")
+        if row["kind"] == "service" and row["team"] != team:
+            raise UsageError(f"{name} is a service account of team {row['team']}", "Make one for this team.")
+        db.set_member(self._database, team, name, role)
+
+    def remove_member(self, team: str, name: str) -> None:
+        """Take somebody out of a team: his tokens and open pages see nothing of it from then on.
+
+        Raises:
+            NotFoundError: he is not in there.
+        """
+        if not db.remove_member(self._database, team, name):
+            raise _nobody(name, f"in team {team}")
+
+    # --- service accounts ---------------------------------------------------------------------------
+
+    def create_service_account(
+        self, team: str, name: str, role: str, caller: Caller | None = None
+    ) -> dict[str, Any]:
+        """Make an account for programs of a team: it has tokens, and cannot log in by browser.
+
+        Raises:
+            UsageError: the name is wrong or taken, or there is no such role.
+            ForbiddenError: the caller has less than the role.
+        """
+        _check_role(role, caller)
+        if not access.has_team(self._database, team):
+            raise NotFoundError(f"there is no team {team!r}", "`trainmaster team list` shows the teams.")
+        return self._create({**new_account(name), "kind": "service", "team": team}, role)
+
+    def service_accounts(self, team: str | None) -> list[dict[str, Any]]:
+        """Those of a team, or of all (None), by name."""
+        return [self.user(row["name"]) for row in db.accounts(self._database, "service", team)]
+
+    def disable_service_account(self, name: str, caller: Caller) -> None:
+        """End it: its tokens allow nothing any more.
+
+        Raises:
+            NotFoundError: the caller's team has none of that name.
+        """
+        self.need_own(name, caller)
+        db.change_account(self._database, name, disabled_at=time.time())
+
+    def need_own(self, name: str, caller: Caller) -> None:
+        """Refuse whom this caller does not manage: all but itself and its team's service accounts.
+
+        Raises:
+            NotFoundError: there is nobody of that name whom the caller manages.
+        """
+        if name == caller.account:
+            return
+        row = db.account(self._database, name)
+        if row is None or row["kind"] != "service" or not caller.sees(row["team"]):
+            raise _nobody(name, "that is yours")
+        caller.need("manage")
+
+    def make_token(
+        self,
+        caller: Caller,
+        name: str,
+        scopes: Collection[str],
+        lasts_s: float = TOKEN_S,
+        *,
+        team: str | None = None,
+        account: str | None = None,
+    ) -> dict[str, Any]:
+        """A token for oneself or a service account of one's team, which may at most what one may oneself.
+
+        Raises:
+            NotFoundError: no such team or account, or not the caller's.
+            ForbiddenError: the caller may less.
+        """
+        team = caller.team if team is None else team
+        if not caller.sees(team):
+            raise NotFoundError(f"there is no team {team!r}", "Choose one of yours.")
+        account = caller.account if account is None else account
+        if account is None:
+            caller.need("manage")
+        else:
+            self.need_own(account, caller)
+        caller.need_to_give(scopes)
+        return Access(self._database).create_token(name, scopes, team, lasts_s, account=account, maker=caller)
+
+    # --- invites ------------------------------------------------------------------------------------
+
+    def invite(
+        self, team: str, role: str, caller: Caller | None = None, lasts_s: float = INVITE_S
+    ) -> dict[str, Any]:
+        """Make a link that lets one person in; the answer's ``code`` is shown this once.
+
+        Raises:
+            UsageError: no such role.
+            ForbiddenError: the caller has less than the role.
+        """
+        _check_role(role, caller)
+        if not access.has_team(self._database, team):
+            raise NotFoundError(f"there is no team {team!r}", "`trainmaster team list` shows the teams.")
+        code, now = secrets.token_urlsafe(32), time.time()
+        row = {
+            "digest": digest_of(code),
+            "team": team,
+            "role": role,
+            "invited_by": caller.account if caller else None,
+            "created_at": now,
+            "expires_at": now + lasts_s,
+            "used_by": None,
+        }
+        db.add_invite(self._database, row)
+        return {**_shown(row), "code": code, "path": f"/join?code={code}"}
+
+    def invites(self, team: str) -> list[dict[str, Any]]:
+        """The invites of a team, the newest first, without what their links say."""
+        return [_shown(row) for row in db.invites(self._database, team)]
+
+    def remove_invite(self, team: str, identity: str) -> None:
+        """Take an invite back.
+
+        Raises:
+            NotFoundError: the team has none of that id.
+        """
+        found = [row for row in db.invites(self._database, team) if row["digest"][:_INVITE_ID] == identity]
+        if not found:
+            raise NotFoundError(f"there is no invite {identity!r}", "Was it taken back already?")
+        db.remove_invite(self._database, found[0]["digest"])
+
+    def open_invite(self, code: str) -> dict[str, Any]:
+        """What an invite says, if it is good: its team, and the role there.
+
+        Raises:
+            UsageError: it is not known, was used, is over, or who made it may not give that role any more.
+        """
+        row = db.invite(self._database, digest_of(code))
+        if row is None or row["used_by"] is not None or row["expires_at"] <= time.time():
+            what = "is not known" if row is None else "was used" if row["used_by"] else "has expired"
+            raise UsageError(f"this invite {what}", "Ask for a new one.")
+        if row["invited_by"] is not None and not self._may_invite(row):
+            raise UsageError("who made this invite may not invite any more", "Ask for a new one.")
+        return _shown(row)
+
+    def join(self, code: str, name: str, who: Caller | None = None) -> Caller:
+        """Take an invite: somebody new becomes a user, who is logged in becomes a member.
+
+        Args:
+            code: of the invite.
+            name: of the new user.
+            who: is logged in; ``name`` is not asked then.
+
+        Raises:
+            UsageError: the invite is not good, or the name is wrong or taken.
+        """
+        invited = self.open_invite(code)
+        is_known = who is not None and who.account is not None
+        name = str(who.account) if who is not None and is_known else name
+        new = None if is_known else new_account(name)
+        became = db.accept_invite(self._database, digest_of(code), new, name)
+        if became == "taken":
+            raise UsageError(f"there is a user {name!r} already", "Take another name, or log in first.")
+        if became == "used":
+            raise UsageError("this invite was used", "Ask for a new one.")
+        team = invited["team"]
+        return Caller(name, team, ROLES[invited["role"]], account=name, roles={team: invited["role"]})
+
+    # --- parts --------------------------------------------------------------------------------------
+
+    def _create(self, row: dict[str, Any], role: str | None = None) -> dict[str, Any]:
+        if not db.add_account(self._database, row, role):
+            raise UsageError(f"there is a user {row['name']!r} already", "Names are not used again.")
+        return self.user(row["name"])
+
+    def _may_invite(self, row: RowMapping) -> bool:
+        inviter, roles = db.standing(self._database, row["invited_by"])
+        if inviter is None or inviter["disabled_at"] is not None:
+            return False
+        has = ROLES.get(roles.get(row["team"], ""), frozenset())
+        return inviter["admin_by"] is not None or ("manage" in has and ROLES[row["role"]] <= has)
+
+
+def new_account(name: str, admin_by: str | None = None) -> dict[str, Any]:
+    """The row of a new user.
+
+    Raises:
+        UsageError: the name is wrong.
+    """
+    check_name(name, "user")
+    return {"name": name, "kind": "user", "admin_by": admin_by, "created_at": time.time()}
+
+
+def _check_role(role: str, caller: Caller | None) -> None:
+    if role not in ROLES:
+        raise UsageError(f"{role!r} is no role", f"There are {', '.join(ROLES)}.")
+    if caller is not None:
+        caller.need("manage")
+        if not ROLES[role] <= caller.scopes:
+            raise ForbiddenError(f"{caller.name} may not make a {role}", "Give what you have yourself.")
+
+
+def _nobody(name: str, where: str = "") -> NotFoundError:
+    return NotFoundError(f"there is no user {name!r} {where}".rstrip(), "`trainmaster user list` shows them.")
+
+
+def _shown(row: RowMapping | dict[str, Any]) -> dict[str, Any]:
+    shown = ("team", "role", "invited_by", "created_at", "expires_at", "used_by")
+    return {"id": row["digest"][:_INVITE_ID], **{key: row[key] for key in shown}}

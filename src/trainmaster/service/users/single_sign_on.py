@@ -1,0 +1,338 @@
+"""`SingleSignOn`: users log in at an OpenID Connect provider; its groups say what they are in which team."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import re
+import secrets
+import threading
+import time
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.db import access
+from trainmaster.db import accounts as db
+from trainmaster.service.users.access import digest_of
+from trainmaster.service.users.accounts import new_account
+from trainmaster.service.users.caller import NO_TEAM, ROLES, Caller, UnknownCallerError
+from trainmaster.spec.errors import MissingPartError, ProviderError, UsageError
+from trainmaster.spec.private_files import require_private
+
+if TYPE_CHECKING:
+    from trainmaster.db import Database
+
+#: Between the click and the answer of the provider.
+SIGN_IN_S: Final = 600.0
+#: What the provider tells of itself is asked so often.
+_METADATA_S: Final = 3600.0
+_TIMEOUT_S: Final = 10.0
+#: Between its clock and ours, in seconds.
+_LEEWAY_S: Final = 60
+_LEAST: Final = "viewer"
+_ALGORITHMS: Final = ("RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512")
+_log = logging.getLogger(__name__)
+
+
+class SignInError(UnknownCallerError):
+    """Logging in at the provider went wrong (HTTP 401)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What the members of a group of the provider are here.
+
+    Attributes:
+        team: they are in; None for none.
+        role: there; None for what the role claim says, the least if that is not known.
+        is_admin: of the server.
+    """
+
+    team: str | None = None
+    role: str | None = None
+    is_admin: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SignOnSettings:
+    """What the administrator of a server says of its provider.
+
+    Attributes:
+        issuer: URL, exactly as the provider writes it.
+        client_id: of this server, as registered there.
+        client_secret: likewise.
+        groups: by their names there.
+        groups_claim: has a user's groups.
+        role_claim: has a role for groups that name none.
+        name_claim: what a new user is called.
+    """
+
+    issuer: str
+    client_id: str
+    client_secret: str = field(repr=False)
+    groups: Mapping[str, Group]
+    groups_claim: str = "groups"
+    role_claim: str = "role"
+    name_claim: str = "preferred_username"
+
+    @classmethod
+    def read(cls, file: Path) -> SignOnSettings:
+        """The settings in a TOML file.
+
+        Raises:
+            UsageError: it cannot be read, others can read it, or something in it is wrong.
+        """
+        try:
+            require_private(file)
+            content = tomllib.loads(file.read_text(encoding="utf-8"))
+            groups = {name: _group(name, of) for name, of in content.pop("groups", {}).items()}
+            found = cls(**content, groups=groups)
+        except OSError as error:
+            raise UsageError(
+                f"{file} cannot be read: {error.strerror}", "--oidc names a TOML file."
+            ) from error
+        except (tomllib.TOMLDecodeError, TypeError, AttributeError, ValueError) as error:
+            raise UsageError(f"{file}: {error}", "See docs/server.md: single sign-on.") from error
+        if not found.issuer.startswith("https://") and not re.match(
+            r"http://(localhost|127\.)", found.issuer
+        ):
+            raise UsageError(
+                f"{file}: issuer {found.issuer} is not https", "What it says could be anybody's."
+            )
+        return found
+
+    def standing(self, claims: Mapping[str, Any]) -> tuple[dict[str, str], bool]:
+        """The roles by team of a user with these claims, and whether he is an admin.
+
+        A group that is not named here gives nothing, a role that is not known the least.
+        """
+        said = claims.get(self.groups_claim)
+        names = said if isinstance(said, list) else [said]
+        groups = [self.groups[name] for name in names if isinstance(name, str) and name in self.groups]
+        claimed = claims.get(self.role_claim)
+        otherwise = claimed if isinstance(claimed, str) and claimed in ROLES else _LEAST
+        order, roles = list(ROLES), dict[str, str]()
+        for group in groups:
+            if group.team is not None:
+                role = group.role or otherwise
+                roles[group.team] = max(roles.get(group.team, _LEAST), role, key=order.index)
+        return roles, any(group.is_admin for group in groups)
+
+
+def _group(name: str, content: Mapping[str, Any]) -> Group:
+    group = Group(content.get("team"), content.get("role"), content.get("admin", False) is True)
+    if set(content) - {"team", "role", "admin"} or (group.role is not None and group.role not in ROLES):
+        raise ValueError(f"groups.{name}: write team, role ({', '.join(ROLES)}) or admin = true")
+    return group
+
+
+class SingleSignOn:
+    """Logs users in by the authorization code flow, with PKCE and a nonce.
+
+    Args:
+        settings: of the provider.
+        database: of the home; it keeps what is under way, so the answer may come to another server.
+
+    Raises:
+        MissingPartError: Authlib is not installed.
+    """
+
+    def __init__(self, settings: SignOnSettings, database: Database) -> None:
+        try:
+            import authlib.integrations.httpx_client
+        except ModuleNotFoundError as error:
+            raise MissingPartError(
+                f"--oidc: {error.name} is not installed", "Run: pip install 'trainmaster[server]'"
+            ) from error
+        _ = authlib
+        self.settings = settings
+        self._database = database
+        self._lock = threading.Lock()
+        self._metadata: tuple[float, dict[str, Any]] = (0.0, {})
+        self._keys: tuple[float, dict[str, Any]] = (0.0, {})
+
+    def begin(self, redirect_uri: str, wanted: str) -> tuple[str, str]:
+        """Begin to log somebody in.
+
+        Args:
+            redirect_uri: of this server: where the provider sends the browser back.
+            wanted: the page to go on with afterwards.
+
+        Returns:
+            Where to send the browser, and what its cookie is to say.
+        """
+        from authlib.common.security import generate_token
+
+        cookie, nonce, verifier = secrets.token_urlsafe(32), generate_token(32), generate_token(64)
+        with self._client(redirect_uri) as client:
+            url, state = client.create_authorization_url(
+                self._about()["authorization_endpoint"], nonce=nonce, code_verifier=verifier
+            )
+        now = time.time()
+        row = {
+            "digest": digest_of(cookie),
+            "state": state,
+            "nonce": nonce,
+            "verifier": verifier,
+            "wanted": wanted,
+            "expires_at": now + SIGN_IN_S,
+        }
+        db.begin_sign_in(self._database, row, now)
+        return url, cookie
+
+    def finish(self, cookie: str, state: str, code: str, redirect_uri: str) -> tuple[Caller, str]:
+        """Who has logged in at the provider, and the page that he wanted.
+
+        Raises:
+            SignInError: this browser did not begin that, it took too long, or the answer is not good.
+            ProviderError: the provider does not answer.
+        """
+        row = db.take_sign_in(self._database, digest_of(cookie))
+        if row is None or row["expires_at"] <= time.time() or not hmac.compare_digest(row["state"], state):
+            raise SignInError("logging in was not begun in this browser, or took too long", "Log in again.")
+        claims = self._claims(row, code, redirect_uri)
+        return self._user(claims), row["wanted"]
+
+    # --- parts --------------------------------------------------------------------------------------
+
+    def _claims(self, row: Mapping[Any, Any], code: str, redirect_uri: str) -> dict[str, Any]:
+        import httpx2
+        from authlib.integrations.base_client.errors import OAuthError
+        from authlib.oidc.core import CodeIDToken
+        from joserfc.errors import JoseError
+
+        about = self._about()
+        try:
+            with self._client(redirect_uri) as client:
+                token = client.fetch_token(
+                    about["token_endpoint"],
+                    code=code,
+                    code_verifier=row["verifier"],
+                    grant_type="authorization_code",
+                )
+                decoded = self._verified(str(token["id_token"]))
+                claims = CodeIDToken(
+                    decoded.claims,
+                    decoded.header,
+                    {
+                        "iss": {"essential": True, "value": self.settings.issuer},
+                        "aud": {"essential": True, "value": self.settings.client_id},
+                    },
+                    {
+                        "nonce": row["nonce"],
+                        "client_id": self.settings.client_id,
+                        "access_token": token.get("access_token"),
+                    },
+                )
+                claims.validate(leeway=_LEEWAY_S)
+                found = dict(claims)
+                if self.settings.groups_claim not in found and "userinfo_endpoint" in about:
+                    answer = client.get(about["userinfo_endpoint"])
+                    answer.raise_for_status()
+                    more = answer.json()
+                    if more.get("sub") == found["sub"]:
+                        found = {**more, **found}
+                return found
+        except httpx2.HTTPError as error:
+            raise ProviderError(f"{self.settings.issuer} does not answer: {error}", "Try again.") from error
+        except (OAuthError, JoseError, KeyError, ValueError) as error:
+            _log.warning("a sign-in at %s was refused: %s", self.settings.issuer, error)
+            raise SignInError("what the provider has answered is not good", "Log in again.") from error
+
+    def _verified(self, id_token: str) -> Any:  # noqa: ANN401 - a token of joserfc
+        """The token, if the provider has signed it; for a key that is not known they are asked anew."""
+        from joserfc import jwt
+        from joserfc.errors import JoseError
+        from joserfc.jwk import KeySet
+
+        def decoded(most_age_s: float) -> Any:  # noqa: ANN401
+            keys = KeySet.import_key_set(self._jwks(most_age_s))
+            return jwt.decode(id_token, keys, algorithms=list(_ALGORITHMS))
+
+        try:
+            return decoded(_METADATA_S)
+        except (JoseError, ValueError):
+            return decoded(0.0)
+
+    def _user(self, claims: Mapping[str, Any]) -> Caller:
+        issuer, subject = self.settings.issuer, str(claims["sub"])
+        row: Mapping[Any, Any] | None = db.account_of(self._database, issuer, subject)
+        if row is None:
+            row = self._new_user(claims, issuer, subject)
+        if row["disabled_at"] is not None:
+            raise SignInError(f"{row['name']} may not use this server any more", "Ask its admin.")
+        roles, is_admin = self.settings.standing(claims)
+        known = {team: role for team, role in roles.items() if access.has_team(self._database, team)}
+        for team in roles.keys() - known.keys():
+            _log.warning("single sign-on names team %r, which is not there", team)
+        db.set_groups(self._database, row["name"], known, is_admin=is_admin)
+        _, roles = db.standing(self._database, row["name"])
+        return Caller(row["name"], next(iter(roles), NO_TEAM), frozenset(), account=row["name"], roles=roles)
+
+    def _new_user(self, claims: Mapping[str, Any], issuer: str, subject: str) -> Mapping[Any, Any]:
+        """An account of its own: one of the same name that was there before is somebody else's."""
+        wanted = str(claims.get(self.settings.name_claim) or claims.get("email") or subject)
+        name = re.sub(r"^[^A-Za-z0-9]+", "", re.sub(r"[^A-Za-z0-9._@-]", "-", wanted))[:50] or "user"
+        for number in range(1, 1000):
+            found = {
+                **new_account(name if number == 1 else f"{name}-{number}"),
+                "issuer": issuer,
+                "subject": subject,
+            }
+            if db.add_account(self._database, found):
+                return {**found, "disabled_at": None}
+        raise SignInError(f"there are too many users called {name}", "Ask the admin of this server.")
+
+    def _client(self, redirect_uri: str) -> Any:  # noqa: ANN401 - Authlib has no types
+        from authlib.integrations.httpx_client import OAuth2Client
+
+        return OAuth2Client(
+            self.settings.client_id,
+            self.settings.client_secret,
+            scope="openid profile email",
+            redirect_uri=redirect_uri,
+            code_challenge_method="S256",
+            timeout=_TIMEOUT_S,
+        )
+
+    def _about(self) -> dict[str, Any]:
+        """What the provider tells of itself.
+
+        Raises:
+            ProviderError: it does not, or speaks for another one.
+        """
+        with self._lock:
+            asked_at, found = self._metadata
+            if not found or time.monotonic() - asked_at > _METADATA_S:
+                url = f"{self.settings.issuer.rstrip('/')}/.well-known/openid-configuration"
+                found = _fetched(url)
+                if found.get("issuer") != self.settings.issuer:
+                    raise ProviderError(
+                        f"{url} is about {found.get('issuer')}", "Is `issuer` written as there?"
+                    )
+                self._metadata = (time.monotonic(), found)
+            return found
+
+    def _jwks(self, most_age_s: float) -> Any:  # noqa: ANN401 - JSON
+        url = self._about()["jwks_uri"]
+        with self._lock:
+            asked_at, found = self._keys
+            if not found or time.monotonic() - asked_at > most_age_s:
+                found = _fetched(url)
+                self._keys = (time.monotonic(), found)
+            return found
+
+
+def _fetched(url: str) -> dict[str, Any]:
+    import httpx2
+
+    try:
+        answer = httpx2.get(url, timeout=_TIMEOUT_S)
+        answer.raise_for_status()
+        found: dict[str, Any] = answer.json()
+    except (httpx2.HTTPError, ValueError) as error:
+        raise ProviderError(f"{url} does not answer: {error}", "Is `issuer` right?") from error
+    return found

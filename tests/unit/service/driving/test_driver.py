@@ -1,0 +1,246 @@
+"""Many runs in one process: which it takes, and what becomes of one that cannot be driven."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from trainmaster.control.layout import Home
+from trainmaster.db import NewRun, Submission
+from trainmaster.db.held_runs import HeldDatabase, undriven
+from trainmaster.db.queries import events
+from trainmaster.service import Service
+from trainmaster.service.driving.driver import Driver, is_taken, take_place
+from trainmaster.service.driving.drivers import Drivers
+from trainmaster.spec import Recipe
+from trainmaster.spec.errors import StoreError, UsageError
+from trainmaster.testing.waits import until
+
+RECIPE = "name: job\nexperiments:\n  main: {command: 'true'}\n"
+LONG_S = 60.0
+
+
+@pytest.fixture
+def service(tmp_path):
+    home = Home(tmp_path, tmp_path / "cache", f"file://{tmp_path}/store", f"sqlite:///{tmp_path}/t.db")
+    found = Service(home)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def send(service):
+    def new(*runs):
+        recipe = Recipe.from_text(RECIPE, directory=service.home.root).model_dump_json()
+        for run in runs:
+            service.home.run_directory(run).mkdir(parents=True)
+            service.database.create_run(
+                NewRun(
+                    run, "job", recipe, "r.yaml", "local", "code", "file:///s", [("main", 1)],
+                    home=str(service.home.root),
+                    home_id=service.home.identity(),
+                    submission=Submission("ann", None),
+                ),
+                1.0,
+                waits=True,
+            )  # fmt: skip
+
+    return new
+
+
+class Drives:
+    """Stands in for what drives one run: waits until it may end, or raises."""
+
+    def __init__(self, monkeypatch):
+        self.begun: list[str] = []
+        self.bad: dict[str, Exception] = {}
+        self.may_end = threading.Event()
+        monkeypatch.setattr(Service, "drive", lambda _, session, *__, **___: self(session.run))
+
+    def __call__(self, run):
+        self.begun.append(run)
+        if run in self.bad:
+            raise self.bad[run]
+        assert self.may_end.wait(LONG_S)
+
+
+@pytest.fixture
+def drives(monkeypatch):
+    found = Drives(monkeypatch)
+    yield found
+    found.may_end.set()
+
+
+def joined(driver):
+    for thread in list(driver._threads.values()):
+        thread.join(LONG_S)
+
+
+def test_runs_are_taken_by_one_driver_each_and_let_go_of_at_their_end(service, send, drives):
+    send("a", "b", "c")
+    driver = Driver(service, os.environ, most_runs=2)
+    assert driver.look() == 2
+    drives.may_end.set()
+    joined(driver)
+    assert sorted(drives.begun) == ["a", "b"]
+    assert service.database.run_row("a")["lease_owner"] is None
+    assert sorted(undriven(service.database, service.home.identity())) == ["a", "b", "c"], "not over here"
+
+
+@pytest.mark.parametrize("error", [UsageError("no value for TOKEN", "Export it."), ZeroDivisionError("bad")])
+def test_a_run_whose_code_raises_ends_only_itself_and_is_told_why(service, send, drives, error):
+    send("bad", "good")
+    drives.bad["bad"] = error
+    driver = Driver(service, os.environ)
+    driver.look()
+    driver._threads["bad"].join(LONG_S)
+    assert driver.look() == 2, "one that runs, and one to be tried again later"
+    assert drives.begun.count("bad") == 1, "not before a while"
+    (note,) = [row["message"] for row in events(service.database, "bad") if row["kind"] == "note"]
+    assert str(error.args[0]) in note
+    assert service.database.run_row("bad")["lease_owner"] is None
+    until(lambda: "good" in drives.begun, "the other one is driven")
+    assert service.database.run_row("good")["lease_owner"] is not None
+    log = service.home.run_directory("bad") / "control.log"
+    assert log.exists() == isinstance(error, ZeroDivisionError)
+    drives.may_end.set()
+    joined(driver)
+
+
+def test_a_run_that_fails_again_waits_longer(service, send, monkeypatch):
+    send("bad")
+    begun, may_fail = threading.Semaphore(0), threading.Semaphore(0)
+
+    def fail(*_, **__):
+        begun.release()
+        assert may_fail.acquire(timeout=LONG_S)
+        raise UsageError("no value for TOKEN", "Export it.")
+
+    monkeypatch.setattr(Service, "drive", fail)
+    monkeypatch.setattr("trainmaster.service.driving.driver._RETRY_S", 0.0)
+    driver = Driver(service, os.environ)
+    for times in (1, 2, 3):
+        assert driver.look() == 1
+        assert begun.acquire(timeout=LONG_S)
+        assert driver.look() == 1, "while it is driven"
+        may_fail.release()
+        joined(driver)
+        assert driver._failures["bad"].times == times
+    monkeypatch.setattr("trainmaster.service.driving.driver.undriven", lambda *_: [])
+    assert driver.look() == 0, "it is over, or driven elsewhere"
+
+
+def test_what_goes_wrong_in_a_look_ends_no_run(service, send, drives, monkeypatch):
+    send("a", "b")
+    driver = Driver(service, os.environ, idle_s=LONG_S)
+    monkeypatch.setattr("trainmaster.service.driving.driver.LOOK_S", 0.0)
+    monkeypatch.setattr("trainmaster.service.driving.driver._RETRY_S", 0.0)
+    start, look, refused, taken = threading.Thread.start, Driver.look, [], set()
+
+    def no_room(thread):
+        if thread.name == "b" and len(refused) < 3:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def looks(driver):
+        found = look(driver)
+        taken.update(driver._threads)
+        driver.idle_s = 0.0
+        drives.may_end.set()
+        monkeypatch.setattr("trainmaster.service.driving.driver.undriven", lambda *_: [])
+        return found
+
+    monkeypatch.setattr(threading.Thread, "start", no_room)
+    monkeypatch.setattr(Driver, "look", looks)
+    driver.work()
+    joined(driver)
+    assert len(refused) == 3
+    assert sorted(taken) == sorted(drives.begun) == ["a", "b"]
+
+
+def test_a_run_that_could_not_be_let_go_of_is_driven_again(service, send, drives, monkeypatch):
+    def away(*_, **__):
+        raise StoreError("the database refused a write", "")
+
+    send("a")
+    driver = Driver(service, os.environ)
+    with monkeypatch.context() as outage:
+        outage.setattr(HeldDatabase, "release", away)
+        driver.look()
+        drives.may_end.set()
+        joined(driver)
+    assert service.database.run_row("a")["lease_owner"] is not None
+    driver.look()
+    joined(driver)
+    assert drives.begun == ["a", "a"]
+
+
+def test_a_driver_with_runs_does_not_end_itself_while_the_database_is_away(
+    service, send, drives, monkeypatch
+):
+    send("a")
+    driver = Driver(service, os.environ, idle_s=0.0)
+    driver.look()
+    monkeypatch.setattr("trainmaster.service.driving.driver.LOOK_S", 0.0)
+    left = [StoreError("the database cannot be read", "")] * 3
+    look = Driver.look
+
+    def looks(driver):
+        if left:
+            raise left.pop()
+        drives.may_end.set()
+        return look(driver)
+
+    monkeypatch.setattr(Driver, "look", looks)
+    monkeypatch.setattr("trainmaster.service.driving.driver.undriven", lambda *_: [])
+    driver.work()
+    assert not left
+    assert not driver._threads
+
+
+def test_a_driver_without_runs_ends_itself(service):
+    Driver(service, os.environ, idle_s=0.0).work()
+
+
+def test_there_is_one_driver_with_each_number(service):
+    held = take_place(service.home.root, 0)
+    assert held is not None
+    assert is_taken(service.home.root, 0)
+    assert take_place(service.home.root, 0, 0.0) is None
+    os.close(held)
+    assert not is_taken(service.home.root, 0)
+
+
+def test_a_server_has_at_most_so_many_drivers_and_only_if_there_is_something_to_drive(
+    service, send, monkeypatch
+):
+    monkeypatch.setattr("trainmaster.service.driving.drivers.RUNS_EACH", 2)
+    started = []
+
+    class Started:
+        def __init__(self, command, **_):
+            started.append(command[-1])
+
+        def poll(self):
+            return None
+
+    monkeypatch.setattr("trainmaster.service.driving.drivers.subprocess.Popen", Started)
+    drivers = Drivers(service, os.environ, most=2)
+    assert drivers.look() == []
+    send("a")
+    assert drivers.look() == [0]
+    send("b", "c", "d", "e")
+    assert drivers.look() == [1], "two runs more than one of them is to have"
+    assert drivers.look() == []
+    assert started == ["0", "1"]
+
+
+def test_a_driver_of_another_server_counts(service, send, monkeypatch):
+    monkeypatch.setattr("trainmaster.service.driving.drivers.subprocess.Popen", None)
+    send("a")
+    held = take_place(service.home.root, 1)
+    assert Drivers(service, os.environ, most=2).look() == []
+    os.close(held)

@@ -1,0 +1,115 @@
+"""What is shown of a run while it is driven, as plain data."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from trainmaster.control.effects import Effect, EffectKind
+from trainmaster.control.layout import AttemptPlace
+from trainmaster.control.reconcile import Turn
+from trainmaster.control.run_state import Experiment, RunState
+from trainmaster.db.changes import ClosedAttempt, ExperimentChange, Note, TaskChange
+from trainmaster.service.driving.run_watcher import (
+    AttemptEnded,
+    ExperimentMoved,
+    MoreFailures,
+    RunWatcher,
+    SetupBegun,
+    WentOn,
+    is_lost,
+)
+from trainmaster.spec import Recipe
+from trainmaster.spec.states import EndReason, State
+
+
+class Shown:
+    """A display that remembers."""
+
+    def __init__(self):
+        self.happened, self.lines, self.views = [], [], []
+
+    def show(self, news):
+        self.happened += news.happened
+        self.views.append((news.view, news.is_over))
+
+    def say(self, line):
+        self.lines.append(line)
+
+
+def watched(tmp_path, **keys):
+    recipe = Recipe.from_dict({"name": "r", "experiments": {"main": {"command": "true", **keys}}})
+    home = SimpleNamespace(
+        attempt=lambda run, name, task, attempt: AttemptPlace(tmp_path / name / str(task) / str(attempt))
+    )
+    service = SimpleNamespace(home_of=lambda _: home, database=None)
+    session = SimpleNamespace(run="r", recipe=recipe, lease=SimpleNamespace(token=1))
+    shown = Shown()
+    return RunWatcher(service, session, shown.say, shown.show, 0.0), shown
+
+
+def failure(number, message="exit code 1"):
+    closes = ClosedAttempt(1, EndReason.USER_ERROR, message, 1.0, 2.0, None, "[]")
+    return TaskChange("main", number, 1, State.RUNNING, State.DONE, EndReason.USER_ERROR, closes=closes)
+
+
+def test_a_turn_is_told_as_plain_data(tmp_path):
+    watcher, shown = watched(tmp_path, setup="true")
+    log = AttemptPlace(tmp_path / "main" / "0" / "1").log("worker-0")
+    log.parent.mkdir(parents=True)
+    log.write_text("one\r50%\nlast")
+    state = RunState("r", {"main": Experiment("main", (), total=1, window=1, state=State.RUNNING)})
+    note = Note("waits")
+    turn = Turn(
+        [ExperimentChange("main", State.WAITING, State.RUNNING), note, failure(0)],
+        [Effect(EffectKind.STAGE, "main", 0, 1)] * 2,
+    )
+    went_on = SimpleNamespace(
+        from_step=2.0,
+        came_to=3.0,
+        directory=tmp_path,
+        metrics={},
+        steps_per_s=1.0,
+        examples_per_s=None,
+        eta_s=9.0,
+    )
+    watcher.turned(state, turn, {("main", 0): went_on})
+    watcher.turned(state, Turn(), {("main", 0): went_on})
+    begun, moved, told, ended, goes_on = shown.happened
+    assert (begun, told, goes_on) == (SetupBegun("main"), note, WentOn("main", 0, 2.0, 3.0))
+    assert isinstance(moved, ExperimentMoved)
+    assert (moved.state, moved.total, moved.tally["waiting"]) == (State.RUNNING, 1, 1)
+    fields = (EndReason.USER_ERROR, "exit code 1", ("50%", "last"), "", False, False)
+    assert ended == AttemptEnded("main", 0, 1, *fields)
+    view, is_over = shown.views[0]
+    assert (view.run, view.tasks[0].eta_s, is_over) == ("r", 9.0, False)
+
+
+def test_the_first_five_failures_are_told_with_their_last_words(tmp_path):
+    watcher, shown = watched(tmp_path, parameters={"a": [1, 2, 3, 4, 5, 6, 7]})
+    for number in range(7):
+        log = AttemptPlace(tmp_path / "main" / str(number) / "1").log("worker-0")
+        log.parent.mkdir(parents=True)
+        log.write_text("KeyError: 'lr'\n")
+    state = RunState("r", {"main": Experiment("main", (), total=7, window=7)})
+    watcher.turned(state, Turn([failure(number) for number in range(7)]), {})
+    assert [type(each) for each in shown.happened] == [AttemptEnded] * 5 + [MoreFailures]
+    assert {each.said for each in shown.happened[:5]} == {"KeyError: 'lr'"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "lost", "waits"),
+    [
+        ("NODE_LOST", True, True),
+        ("NODE_LOST", False, False),
+        ("PREEMPTED", False, True),
+        ("OOM", True, False),
+    ],
+)
+def test_only_what_ended_with_its_machine_waits_for_what_that_says(reason, lost, waits):
+    members = json.dumps([{"name": "worker-0", "lost": lost}, {"name": "worker-1", "lost": False}])
+    closes = ClosedAttempt(1, EndReason(reason), "data.v was no longer there", 1.0, 2.0, None, members)
+    change = TaskChange("a", 0, 2, State.RECOVERING, State.ACQUIRING, opens=True, closes=closes)
+    assert is_lost(change) is waits

@@ -1,0 +1,98 @@
+"""What a server refuses to run for others."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainmaster.service.driving.submissions import RunRequest, refusals
+from trainmaster.service.teams.team_runs import thinned
+from trainmaster.spec import Recipe
+
+
+@pytest.fixture
+def refused(tmp_path, monkeypatch):
+    sent, home = tmp_path / "sent", tmp_path / "home"
+    (sent / "data").mkdir(parents=True)
+    (home / ".ssh").mkdir(parents=True)
+    (sent / "link").symlink_to(home)
+    monkeypatch.setenv("HOME", str(home))
+
+    def lines(is_shared=True, **keys):
+        top = {key: keys.pop(key) for key in ("provider", "code", "notify") if key in keys}
+        content = {
+            "name": "a",
+            "provider": "aws",
+            **top,
+            "experiments": {"main": {"command": "true", **keys}},
+        }
+        return list(refusals(Recipe.from_dict(content, directory=sent), is_shared=is_shared, team=None))
+
+    return lines
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"provider": "local"},
+        {"provider": "hosts"},
+        {"code": "/etc"},
+        {"code": "../home"},
+        {"code": "~/.ssh"},
+        {"code": "./~/.ssh"},
+        {"code": "link"},
+        {"code": "https://example.org/repository.git"},
+        {"code": "ssh://git@host/repository.git"},
+        {"code": "git@github.com:owner/private.git"},
+        {"code": "file:///srv/repository.git"},
+        {"notify": [{"to": "rm -rf /"}]},
+        {"secrets": ["AWS_SECRET_ACCESS_KEY"]},
+        {"container": "private-image"},
+        {"distributed": {"strategy": "allreduce", "workers": "1..4"}, "batch": {"global": 64}, "steps": 9},
+        {"distributed": {"strategy": "allreduce", "workers": "auto"}, "batch": {"global": 64}, "steps": 9},
+        {"metrics": {"pattern": "(?P<a>(x+x+)+y)"}},
+        {"data": {"d": {"dir": "/etc"}}},
+        {"data": {"d": {"dir": "data/../../home"}}},
+        {"data": {"d": {"dir": "./~/.ssh"}}},
+        {"data": {"d": {"dir": "link/.ssh"}}},
+        {"data": {"d": {"volume": "../theirs"}}},
+        {"data": {"d": {"volume": "~/theirs"}}},
+        {"data": {"d": {"volume": "/home/owner/volume"}}},
+        {"data": {"d": {"volume": "s3://any/volume"}}},
+        {"data": {"d": {"url": "file:///etc/passwd"}}},
+        {"data": {"d": {"url": "http://169.254.169.254/latest"}}},
+        {"data": {"d": {"url": "s3://ours/store/models/other-run"}}},
+        {"data": {"d": {"url": "https://${TOKEN}@host/x.zip"}}, "env": {"TOKEN": "x"}},
+    ],
+    ids=str,
+)
+def test_others_get_nothing_of_the_server(refused, keys):
+    assert len(refused(**keys)) == 1
+    assert refused(is_shared=False, **keys) == []
+
+
+def test_others_may_have_machines_public_data_and_their_own_code(refused):
+    assert refused(code="data") == []
+    data = {"d": {"url": "https://example.org/digits.zip"}, "e": {"dir": "data"}, "f": {"volume": "digits"}}
+    assert refused(data=data, distributed={"strategy": "allreduce", "workers": 2}) == []
+
+
+def test_a_request_is_the_same_if_all_of_it_is():
+    one = RunRequest("a: 1", "0" * 64)
+    assert one.digest() == RunRequest("a: 1", "0" * 64).digest()
+    others = [
+        RunRequest("a: 1"),
+        RunRequest("a: 1", "0" * 64, "lab"),
+        RunRequest("a: 1", "0" * 64, None, 5.0),
+    ]
+    assert len({one.digest(), *(other.digest() for other in others)}) == 4
+
+
+def test_thinning_keeps_the_ends_and_the_extremes():
+    values = [float((index * 7919) % 1009) for index in range(10_000)]
+    for most in (2, 4, 50, 499):
+        kept = thinned(values, most)
+        assert len(kept) <= most
+        assert kept == sorted(set(kept))
+        assert {0, 9_999} <= set(kept)
+    kept = [values[index] for index in thinned(values, 50)]
+    assert (min(kept), max(kept)) == (min(values), max(values))

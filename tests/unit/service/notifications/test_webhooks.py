@@ -1,0 +1,336 @@
+"""Webhooks: signed, sent at least once under one id, to public addresses only, given up after a day."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import ipaddress
+import json
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from trainmaster.control.layout import Home
+from trainmaster.db import NewRun, RunChange, Submission, access, webhook_rows
+from trainmaster.service import Service
+from trainmaster.service.notifications.webhook_targets import PRIVATE_VARIABLE, may_reach, networks, post
+from trainmaster.service.notifications.webhooks import GIVE_UP_S, SMTP_VARIABLE, Webhooks, next_wait_s
+from trainmaster.service.users.caller import caller
+from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.states import EndReason, State
+
+NOW = 2e9
+LOCAL = {PRIVATE_VARIABLE: "127.0.0.0/8"}
+METADATA = ("169.254.169.254", "fe80::1", "100.100.100.200", "168.63.129.16", "fd00:ec2::254")
+MANAGER = caller("ann", "red", ["manage", "read"])
+
+
+class Receiver:
+    """A receiver over TCP that answers what it is told."""
+
+    def __init__(self):
+        self.got, self.answers = [], []
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["content-length"]))
+                receiver.got.append((self.path, dict(self.headers), body))
+                status, headers = receiver.answers.pop(0) if receiver.answers else (200, {})
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/hook?a=b"
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True)
+        self.thread.start()
+
+    def close(self):
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+@pytest.fixture
+def receiver():
+    found = Receiver()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def service(tmp_path):
+    home = Home(tmp_path, tmp_path / "cache", f"file://{tmp_path}/store", f"sqlite:///{tmp_path / 'a.db'}")
+    found = Service(home)
+    access.add_team(found.database, "red", {"monthly_usd": 10.0}, NOW)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def webhooks(service):
+    return Webhooks(service, LOCAL)
+
+
+def begin(service, run="r-1", team="red"):
+    new = NewRun(
+        run, "r", "{}", "r.yaml", "aws", "code", "file:///s", [("main", 1)], submission=Submission("x", team)
+    )
+    return service.database.create_run(new, NOW)
+
+
+def is_signed(secret, headers, body):
+    key = base64.b64decode(secret.removeprefix("whsec_"))
+    told = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+    right = "v1," + base64.b64encode(hmac.new(key, told, hashlib.sha256).digest()).decode()
+    return right in headers["webhook-signature"].split()
+
+
+def test_a_team_is_told_what_happens_to_its_runs(service, webhooks, receiver):
+    made = webhooks.create(MANAGER, "webhook", receiver.url)
+    lease = begin(service)
+    begin(service, "r-2", team=None)
+    service.database.commit(lease, [RunChange(State.WAITING, State.RUNNING)], NOW)
+    service.database.put_cost(lease, 8.5, NOW)
+    over = RunChange(State.RUNNING, State.DONE, EndReason.SUCCEEDED)
+    service.database.commit(lease, [over], NOW + 1)
+    while webhooks.send_due(NOW + 2):
+        pass
+    told = [json.loads(body) for _, _, body in receiver.got]
+    assert sorted(event["type"] for event in told) == [
+        "trainmaster.budget.reached", "trainmaster.run.ended", "trainmaster.run.started"
+    ]  # fmt: skip
+    for event, (path, headers, body) in zip(told, receiver.got, strict=True):
+        assert (path, event["specversion"], event["subject"]) == ("/hook?a=b", "1.0", "r-1")
+        assert event["id"] == headers["webhook-id"]
+        assert is_signed(made["secret"], headers, body)
+    (ended,) = (event for event in told if event["type"] == "trainmaster.run.ended")
+    assert (ended["data"]["reason"], ended["data"]["team"]) == ("SUCCEEDED", "red")
+    assert {each["status"] for each in webhooks.deliveries(MANAGER, made["id"])} == {"HTTP 200"}
+
+
+def test_what_is_told_is_written_with_what_has_happened_or_not_at_all(service, webhooks, receiver):
+    made = webhooks.create(MANAGER, "webhook", receiver.url, ["run.started"])
+    lease = begin(service)
+
+    def broken(connection):
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        service.database.requeue(lease, NOW, broken)
+    assert webhooks.deliveries(MANAGER, made["id"]) == []
+
+
+def test_who_dies_while_it_sends_leaves_it_to_be_sent_under_the_same_id(service, webhooks, receiver):
+    made = webhooks.create(MANAGER, "webhook", receiver.url)
+    webhooks.test(MANAGER, made["id"])
+    at = webhooks.deliveries(MANAGER, made["id"])[0]["at"]
+    (row,) = webhook_rows.due(service.database, at, [], 9)
+    assert webhook_rows.claim(service.database, row, at + 60)
+    assert not webhook_rows.claim(service.database, row, at + 60), "of two senders one sends"
+    webhooks._send(row, at)
+    assert webhooks.send_due(at + 59) == 0
+    assert webhooks.send_due(at + 61) == 1
+    first, second = (headers["webhook-id"] for _, headers, _ in receiver.got)
+    assert first == second == row["id"]
+
+
+def test_failures_are_tried_again_for_a_day_and_then_it_is_disabled(service, webhooks, receiver):
+    receiver.answers = [(500, {}), (302, {"location": "/other"}), (429, {"retry-after": "900"})]
+    made = webhooks.create(MANAGER, "webhook", receiver.url)
+    webhooks.test(MANAGER, made["id"])
+    at = webhooks.deliveries(MANAGER, made["id"])[0]["at"]
+    waits = []
+    for status in ("HTTP 500", "HTTP 302: redirects are not followed", "HTTP 429"):
+        webhooks.send_due(at)
+        (shown,) = webhooks.deliveries(MANAGER, made["id"])
+        assert (shown["status"], shown["done_at"]) == (status, None)
+        waits.append(shown["due_at"] - at)
+        at = shown["due_at"]
+    assert 5 <= waits[0] <= 5.5
+    assert 30 <= waits[1] <= 33
+    assert waits[2] == 900
+    receiver.answers = [(500, {}), (410, {})]
+    webhooks.test(MANAGER, made["id"])
+    webhooks.send_due(at + GIVE_UP_S)
+    assert webhooks.show(MANAGER, made["id"])["disabled_at"] is None, "that one was tried for the first time"
+    webhooks.send_due(at + GIVE_UP_S)
+    hook = webhooks.show(MANAGER, made["id"])
+    assert (hook["disabled_at"], hook["disabled_why"]) == (at + GIVE_UP_S, "HTTP 410")
+    assert all(each["done_at"] for each in webhooks.deliveries(MANAGER, made["id"]))
+    webhooks.test(MANAGER, made["id"])
+    assert webhooks.send_due(at + 2 * GIVE_UP_S) == 0
+    assert webhooks.enable(MANAGER, made["id"])["disabled_at"] is None
+    assert webhooks.send_due(at + 2 * GIVE_UP_S) == 1
+
+
+def test_who_was_away_for_a_day_tries_a_few_times_before_it_gives_up(service, webhooks, receiver):
+    made = webhooks.create(MANAGER, "webhook", receiver.url)
+    webhooks.test(MANAGER, made["id"])
+    at = webhooks.deliveries(MANAGER, made["id"])[0]["at"] + 2 * GIVE_UP_S
+    receiver.answers = [(500, {})] * 3
+    for number in range(3):
+        assert webhooks.show(MANAGER, made["id"])["disabled_at"] is None
+        assert webhooks.send_due(at + 60.0 * number) == 1
+    assert webhooks.show(MANAGER, made["id"])["disabled_at"] == at + 120.0
+
+
+def test_who_sends_too_late_disables_nothing(service, webhooks, receiver):
+    made = webhooks.create(MANAGER, "webhook", receiver.url)
+    webhooks.test(MANAGER, made["id"])
+    at = webhooks.deliveries(MANAGER, made["id"])[0]["at"]
+    (row,) = webhook_rows.due(service.database, at, [], 9)
+    webhook_rows.claim(service.database, row, at)
+    assert webhooks.send_due(at) == 1, "by somebody else meanwhile"
+    webhook_rows.end(service.database, row, "HTTP 500", at, None, given_up=True)
+    assert webhooks.show(MANAGER, made["id"])["disabled_at"] is None
+
+
+def test_the_schedule_ends_after_a_day():
+    age, tries = 0.0, 0
+    while (wait := next_wait_s(tries + 1, age, jitter=1.0)) is not None:
+        age, tries = age + wait, tries + 1
+    assert age == GIVE_UP_S
+    assert 9 <= tries <= 12
+
+
+def test_two_secrets_sign_during_a_rotation(service, webhooks, receiver):
+    made = webhooks.create(MANAGER, "webhook", receiver.url)
+    new = webhooks.rotate(MANAGER, made["id"])["secret"]
+    webhooks.test(MANAGER, made["id"])
+    at = webhooks.deliveries(MANAGER, made["id"])[0]["at"]
+    webhooks.send_due(at)
+    ((_, headers, body),) = receiver.got
+    assert is_signed(made["secret"], headers, body)
+    assert is_signed(new, headers, body)
+    webhooks.test(MANAGER, made["id"])
+    webhooks.send_due(at + GIVE_UP_S + 10)
+    assert not is_signed(made["secret"], *receiver.got[-1][1:])
+    stored = service.database.read(webhook_rows.hooks_query(None))[0]["secrets"]
+    assert new.encode() not in stored
+    assert made["secret"].encode() not in stored
+
+
+def test_what_is_another_teams_is_not_there(webhooks, receiver):
+    made = webhooks.create(MANAGER, "webhook", receiver.url)
+    other = caller("bob", "blue", ["manage"])
+    assert webhooks.listed(other) == []
+    for ask in (webhooks.show, webhooks.rotate, webhooks.remove, webhooks.test, webhooks.deliveries):
+        with pytest.raises(NotFoundError):
+            ask(other, made["id"])
+    webhooks.remove(MANAGER, made["id"])
+    assert webhooks.listed(MANAGER) == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://example.org/",
+        "ftp://example.org/",
+        "https://u:p@example.org/",
+        "https://",
+        "https://a b/",
+        "x",
+    ],
+)
+def test_targets_that_are_refused_at_once(service, url):
+    with pytest.raises(UsageError):
+        Webhooks(service, {}).create(MANAGER, "webhook", url)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["127.0.0.1", "10.1.2.3", "169.254.169.254", "::1", "fe80::1", "::ffff:10.0.0.1", "64:ff9b::a00:1",
+     "100.100.100.200", "168.63.129.16", "fd00:ec2::254", "0.0.0.0", "224.0.0.1", "192.168.0.1"],
+)  # fmt: skip
+def test_addresses_that_are_not_reached(address):
+    found = ipaddress.ip_address(address)
+    assert not may_reach(found, (), is_tls=True)
+    is_metadata = address in (
+        "169.254.169.254",
+        "fe80::1",
+        "100.100.100.200",
+        "168.63.129.16",
+        "fd00:ec2::254",
+    )
+    everything = networks({PRIVATE_VARIABLE: "0.0.0.0/0,::/0"})
+    assert may_reach(found, everything, is_tls=False) is not is_metadata
+
+
+def test_a_name_that_means_another_address_a_moment_later_changes_nothing(receiver):
+    port = receiver.server.server_port
+    asked = []
+
+    def resolve(host, *_, **__):
+        asked.append(host)
+        address = "8.8.8.8" if len(asked) > 1 else "10.0.0.1"
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
+
+    answer = post(f"http://moving.example:{port}/", b"{}", {}, networks(LOCAL), resolve)
+    assert "10.0.0.1, which messages are not sent to" in answer.trouble
+    assert asked == ["moving.example"]
+    assert post(receiver.url, b"{}", {}, ()).trouble.startswith("127.0.0.1 is 127.0.0.1, which")
+    assert receiver.got == []
+
+
+@pytest.mark.parametrize("begins", [b"", b"HTTP/1.1 200"])
+def test_who_hangs_is_cut_off(begins):
+    listener = socket.create_server(("127.0.0.1", 0))
+    held = []
+
+    def accept():
+        connection, _ = listener.accept()
+        held.append(connection)
+        connection.sendall(begins)
+
+    thread = threading.Thread(target=accept, daemon=True)
+    thread.start()
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+    assert post(url, b"{}", {}, networks(LOCAL), timeout_s=0.2).trouble == "no answer within 0.2 s"
+    thread.join()
+    for each in (*held, listener):
+        each.close()
+
+
+def test_slack_and_email_are_told_in_words(service, receiver, monkeypatch):
+    sent = []
+
+    class Smtp:
+        def __init__(self, *where, **_):
+            sent.append(where)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def send_message(self, mail):
+            sent.append(mail)
+
+    monkeypatch.setattr("smtplib.SMTP", Smtp)
+    webhooks = Webhooks(service, {**LOCAL, SMTP_VARIABLE: "smtp://mail.example:2525"})
+    with pytest.raises(UsageError, match="sends no e-mail"):
+        Webhooks(service, LOCAL).create(MANAGER, "email", "ann@example.org")
+    with pytest.raises(UsageError, match="no address"):
+        webhooks.create(MANAGER, "email", "ann@example.org\nbcc: x@y")
+    slack = webhooks.create(MANAGER, "slack", receiver.url)
+    webhooks.create(MANAGER, "email", "ann@example.org", ["run.ended"])
+    assert "secret" not in slack
+    lease = begin(service)
+    over = RunChange(State.WAITING, State.DONE, EndReason.SUCCEEDED)
+    service.database.commit(lease, [over], NOW)
+    webhooks.send_due(NOW)
+    ((_, headers, body),) = receiver.got
+    assert json.loads(body) == {"text": "r-1: a run has ended: SUCCEEDED"}
+    assert "webhook-signature" not in headers
+    assert sent[0] == ("mail.example", 2525)
+    assert (sent[1]["To"], sent[1]["Subject"]) == ("ann@example.org", "r-1: a run has ended: SUCCEEDED")

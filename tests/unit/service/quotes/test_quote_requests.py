@@ -1,0 +1,194 @@
+"""Quotes and plans that are asked of a server: who works on them, who sees them, what becomes of a crash."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import secrets
+
+import pytest
+
+from trainmaster.control.layout import Home
+from trainmaster.db import quote_requests as rows
+from trainmaster.service import Service
+from trainmaster.service.driving.submissions import RunRequest, Submissions
+from trainmaster.service.quotes.quote_requests import (
+    MOST_AT_ONCE,
+    PLAN,
+    QUOTE,
+    QuoteAsk,
+    QuoteRequests,
+    TooManyError,
+)
+from trainmaster.service.run_planning import RunPlanner
+from trainmaster.service.users.access import Access
+from trainmaster.service.users.caller import caller
+from trainmaster.spec.errors import InterruptedByUser, NotFoundError, RecipeError, StoreError, UsageError
+from trainmaster.spec.states import State
+
+OWNER = caller("owner", None, ["read", "run"])
+RED = caller("ann", "red", ["read", "run"])
+BLUE = caller("bob", "blue", ["read", "run"])
+RECIPE = "name: job\nexperiments:\n  main: {command: 'true'}\n"
+RENTED = """\
+name: job
+provider: aws
+experiments:
+  main:
+    command: python train.py
+    steps: 1000
+    batch: {global: 64}
+    distributed: {strategy: ps-async, workers: 4}
+"""
+
+
+@pytest.fixture
+def service(tmp_path):
+    home = Home(tmp_path, tmp_path / "cache", f"file://{tmp_path}/store", f"sqlite:///{tmp_path / 'd.db'}")
+    found = Service(home)
+    access = Access(found.database)
+    access.make_team("red", None)
+    access.make_team("blue", None)
+    yield found
+    found.close()
+
+
+def requests(service):
+    access = Access(service.database)
+    return QuoteRequests(service, Submissions(service, access, {}, is_private=True), {})
+
+
+def work_once(service, quotes):
+    worker = secrets.token_hex(4)
+    row = rows.claim(service.database, worker, service.database.clock_s(), 30.0)
+    if row is not None:
+        quotes.work(worker, row)
+    return row
+
+
+def test_a_policy_answers_for_a_team_without_measuring_its_code(service):
+    quotes = requests(service)
+    ask = QuoteAsk(RENTED, policy="cost-opt", catalogue="fc2-2018", parameter_server="m4.large")
+    asked = quotes.send(RED, QUOTE, ask)
+    assert (asked["state"], asked["answer"], asked["told"]) == (State.WAITING, None, [])
+    assert work_once(service, quotes)["id"] == asked["id"]
+    found = quotes.show(RED, QUOTE, asked["id"])
+    assert (found["state"], found["error"]) == (State.DONE, None), found["error"]
+    assert found["answer"]["policy"] == "cost-opt"
+    assert found["answer"]["cluster"]["worker"]["count"] == 4
+    assert work_once(service, quotes) is None
+    asked = quotes.send(RED, QUOTE, QuoteAsk(RENTED, catalogue="fc2-2018"))
+    work_once(service, quotes)
+    assert "code of others is not measured" in quotes.show(RED, QUOTE, asked["id"])["error"]["title"]
+
+
+def test_what_another_team_asked_is_not_there(service):
+    quotes = requests(service)
+    asked = quotes.send(RED, QUOTE, QuoteAsk(RENTED, policy="cost-opt"))["id"]
+    for kind, who in ((QUOTE, BLUE), (QUOTE, OWNER), (PLAN, RED)):
+        with pytest.raises(NotFoundError):
+            quotes.show(who, kind, asked)
+        with pytest.raises(NotFoundError):
+            quotes.cancel(who, kind, asked)
+    assert quotes.show(caller("root", None, ["admin"]), QUOTE, asked)["asked_by"] == "ann"
+
+
+def test_a_team_has_only_so_many_under_way(service):
+    quotes = requests(service)
+    ask = QuoteAsk(RENTED, policy="cost-opt")
+    asked = [quotes.send(RED, QUOTE, ask)["id"] for _ in range(MOST_AT_ONCE)]
+    with pytest.raises(TooManyError):
+        quotes.send(RED, QUOTE, ask)
+    quotes.send(BLUE, QUOTE, ask)
+    quotes.cancel(RED, QUOTE, asked[1])
+    assert quotes.show(RED, QUOTE, asked[1])["error"]["title"] == "it was cancelled"
+    quotes.send(RED, PLAN, ask)
+
+
+def test_wrong_requests_are_refused_at_once(service):
+    quotes = requests(service)
+    with pytest.raises(RecipeError):
+        quotes.send(RED, QUOTE, QuoteAsk("name: x\nwrong: 1\n"))
+    with pytest.raises(UsageError, match="rented machines only"):
+        quotes.send(RED, QUOTE, QuoteAsk(RECIPE))
+    with pytest.raises(UsageError, match="no such policy"):
+        quotes.send(RED, QUOTE, QuoteAsk(RENTED, policy="best"))
+    with pytest.raises(UsageError, match="no catalogue"):
+        quotes.send(RED, QUOTE, QuoteAsk(RENTED, catalogue="/etc/passwd"))
+    with pytest.raises(NotFoundError, match="was sent"):
+        quotes.send(RED, QUOTE, QuoteAsk(RENTED, code="0" * 64))
+
+
+def test_what_a_server_leaves_behind_is_begun_again_once_by_another(service):
+    quotes = requests(service)
+    asked = quotes.send(RED, QUOTE, QuoteAsk(RENTED, policy="cost-opt", catalogue="fc2-2018"))["id"]
+    database = service.database
+    now = database.clock_s()
+    assert rows.claim(database, "one", now, 30.0)["id"] == asked
+    assert rows.claim(database, "two", now + 29, 30.0) is None, "its server may live"
+    assert rows.write(database, "one", {"told": json.dumps(["half"])})
+    assert rows.claim(database, "two", now + 31, 30.0)["id"] == asked
+    assert not rows.write(database, "one", {"told": "[]"}), "what the first one still writes is for nobody"
+    assert not rows.end(database, rows.held_by("one"), now, answer="{}", error=None)
+    assert quotes.show(RED, QUOTE, asked)["told"] == [
+        "the server that worked on it has ended: it was begun again"
+    ]
+    row = rows.claim(database, "three", now + 62, 3000.0)
+    quotes.work("three", row)
+    assert "have ended, 2 times" in quotes.show(RED, QUOTE, asked)["error"]["title"]
+
+
+def test_a_plan_is_accepted_as_it_was_asked(service):
+    quotes = requests(service)
+    asked = quotes.send(RED, PLAN, QuoteAsk(RENTED, allow_stale=True, can_agree=False))["id"]
+    with pytest.raises(UsageError, match="not ready"):
+        quotes.accept(RED, asked, None)
+    answer = {"id": asked, "most_usd_per_hour": 1.25}
+    rows.end(service.database, rows.named(asked), 1e12, answer=json.dumps(answer), error=None)
+    with pytest.raises(NotFoundError):
+        quotes.accept(BLUE, asked, None)
+    request = quotes.accept(RED, asked, 5.0)
+    assert (request.agreed_usd_per_hour, request.max_usd, request.allow_stale) == (1.25, 5.0, True)
+    assert request.recipe == RENTED
+
+
+def test_old_digests_of_requests_stay():
+    whole = {"recipe": "x", "code": None, "provider": None, "max_usd": None}
+    assert RunRequest("x").digest() == hashlib.sha256(json.dumps(whole).encode()).hexdigest()
+    assert RunRequest("x").digest() != RunRequest("x", allow_stale=True).digest()
+
+
+def test_a_server_that_stops_gives_back_what_it_works_on(service, monkeypatch):
+    quotes = requests(service)
+    asked = quotes.send(RED, QUOTE, QuoteAsk(RENTED, policy="cost-opt"))["id"]
+
+    def interrupted(*_):
+        quotes.stop()
+        raise InterruptedByUser("stopped", "")
+
+    monkeypatch.setattr(RunPlanner, "quote", interrupted)
+    for number in range(4):
+        row = rows.claim(service.database, f"w-{number}", service.database.clock_s(), 30.0)
+        assert row["id"] == asked
+        quotes.work(f"w-{number}", row)
+    assert quotes.show(RED, QUOTE, asked)["state"] == State.WAITING
+    assert quotes.show(RED, QUOTE, asked)["told"] == []
+
+
+def test_a_server_answers_again_after_the_database_was_away_for_long(service, monkeypatch):
+    quotes = requests(service)
+    looks, tried = itertools.count(1), []
+
+    def away():
+        tried.append(True)
+        raise StoreError("the database cannot be read", "")
+
+    def wait(_):
+        if next(looks) == 20:
+            quotes.stop()
+
+    monkeypatch.setattr(quotes, "_begin", away)
+    monkeypatch.setattr(quotes._news, "wait", wait)
+    quotes._watch()
+    assert len(tried) == 20, "each look may begin one"

@@ -1,0 +1,240 @@
+"""The keeper of a run's quote: what it says, once, and what it leaves alone."""
+
+from __future__ import annotations
+
+import json
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.advisor.model.profile import Point
+from trainmaster.advisor.quote.quote import Interval
+from trainmaster.control.measuring import trace_of
+from trainmaster.control.run_state import Experiment, RunState, Task
+from trainmaster.service.quotes.quote_record import QuoteRecord, quote_summary, record_truth
+from trainmaster.service.quotes.quote_tracker import QuoteTracker, _Known
+from trainmaster.service.quotes.steadiness import share_done
+from trainmaster.spec import Strategy, read_recipe
+from trainmaster.spec.states import State
+from trainmaster.testing.waits import until
+
+BEGAN = 1000.0
+
+
+class Store:
+    """Remembers what was promised."""
+
+    def __init__(self, *rows, state=State.RUNNING):
+        self.rows = list(rows)
+        self.state = state
+
+    def quotes_of(self, _run):
+        return self.rows
+
+    def add_quote(self, new, most_usd=None):
+        row = {"id": len(self.rows), "kind": new.kind, "made_at": new.made_at, "data": new.data}
+        self.rows.append(row | {"kept": None, "time_s": None, "cost_usd": None})
+
+    def run_row(self, _run):
+        return {"state": self.state}
+
+    def record_truth(self, number, truth):
+        self.rows[number] |= {"kept": truth.kept, "time_s": truth.time_s, "cost_usd": truth.cost_usd}
+
+
+class World:
+    """One experiment with one running task, and a keeper that looks at it."""
+
+    def __init__(self, tmp_path, database=None, histories=None, **keys):
+        path = tmp_path / "recipe.yaml"
+        keys = {"command": "true", **keys}
+        path.write_text(json.dumps({"name": "job", "experiments": {"main": keys}}))
+        recipe = read_recipe(path)
+        self.database = database or Store()
+        self.trace = trace_of(recipe.experiments["main"], 0.5)
+        task = Task("main", 0, State.RUNNING, attempt=1, started_at=BEGAN)
+        experiment = Experiment("main", (), 1, 1, State.RUNNING, live={0: task}, created=1)
+        self.run_state = RunState("r", {"main": experiment}, State.RUNNING)
+        self.progress = {
+            ("main", 0): SimpleNamespace(
+                trace=self.trace,
+                directory=tmp_path,
+                total_steps=recipe.experiments["main"].builtin_values().get("steps"),
+                metrics={},
+            )
+        }
+        self.tracker = QuoteTracker(
+            self.database, recipe, "r", histories or dict, elapsed=lambda now: now - BEGAN, slots=2
+        )
+
+    def look(self, until_s, every_s=1.0, step_s=None):
+        """All that is told from the start until then; steps come meanwhile."""
+        lines = []
+        for i in range(int(until_s / every_s)):
+            now = BEGAN + i * every_s
+            if step_s is not None:
+                step = int(i * every_s / step_s) + 1
+                self.trace.add(now, step)
+                self.progress["main", 0].metrics["step"] = step
+            lines += self.tracker.look(self.run_state, self.progress, now)
+            until(lambda: not self.tracker._busy or not self.tracker._done.empty(), "its quote")
+        return lines
+
+
+def history(*same):
+    return lambda: {"main": SimpleNamespace(same=list(same), similar=[])}
+
+
+def promise(kind="binding", p95=100.0):
+    made = QuoteRecord(kind, BEGAN, Interval(50.0, 60.0, p95), Interval(0, 0, 0))
+    row = {"id": 0, "kind": kind, "made_at": BEGAN, "data": made.as_json()}
+    return row | {"kept": None, "time_s": None, "cost_usd": None}
+
+
+def test_a_task_that_shows_no_steps_is_warned_of_once(tmp_path):
+    lines = World(tmp_path).look(300)
+    assert len(lines) == 1
+    assert "no quote for main" in lines[0]
+    assert "metrics.pattern" in lines[0]
+
+
+def test_a_training_without_length_is_told_the_keys_once(tmp_path):
+    lines = World(tmp_path).look(300, step_s=0.5)
+    assert len(lines) == 1
+    assert "epochs" in lines[0]
+    assert "steps" in lines[0]
+
+
+def test_a_training_without_length_is_quoted_by_earlier_durations(tmp_path):
+    point = Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.5)
+    seen = Measurement(point, duration_s=200.0)
+    world = World(tmp_path, histories=history(seen, seen))
+    lines = world.look(90, step_s=0.5)
+    assert [line.split(":")[0] for line in lines] == ["estimate", "quote"]
+    assert {row["kind"] for row in world.database.rows} == {"estimate", "binding"}
+
+
+def test_steady_steps_make_a_binding_quote_and_then_silence(tmp_path):
+    world = World(tmp_path, steps=400)
+    lines = world.look(150, step_s=0.5)
+    assert len(lines) == 1
+    assert lines[0].startswith("quote: 3m2")
+    assert len(world.database.rows) == 1
+
+
+def test_a_run_that_is_resumed_keeps_its_quote(tmp_path):
+    database = Store(promise(p95=1000.0))
+    assert World(tmp_path, database, steps=400).look(150, step_s=0.5) == []
+    assert len(database.rows) == 1
+
+
+def test_a_forecast_beyond_the_quote_is_told_once(tmp_path):
+    lines = World(tmp_path, Store(promise(p95=100.0)), steps=400).look(180, step_s=0.5)
+    assert len(lines) == 1
+    assert "longer than quoted" in lines[0]
+
+
+def test_a_failure_ends_the_forecasts_and_not_the_run(tmp_path):
+    def broken():
+        raise RuntimeError("gone")
+
+    lines = World(tmp_path, histories=broken).look(120)
+    assert lines == ["no quote: internal error: RuntimeError: gone"]
+
+
+@pytest.mark.parametrize(
+    ("step", "seen", "share"),
+    [
+        (None, (), None),
+        (50, (), 0.5),
+        (math.nan, (), None),
+        (-5, (), 0.0),
+        ("7", (), None),
+        (80, (60, 80), 0.8),  # it goes on from a checkpoint
+        (5, (1, 25, 50), 0.5),  # it numbers the steps of each epoch: 50 were seen
+        (None, (1, 20), 0.2),
+    ],
+)
+def test_the_share_that_is_done(tmp_path, step, seen, share):
+    world = World(tmp_path, steps=100)
+    for i, number in enumerate(seen):
+        world.trace.add(BEGAN + i, number)
+    found = world.progress["main", 0]
+    found.metrics = {} if step is None else {"step": step}
+    assert share_done(found) == (None if share is None else pytest.approx(share, abs=0.02))
+    found.total_steps = None
+    assert share_done(found) is None
+
+
+def test_of_many_tasks_the_newest_count():
+    point = Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.5)
+    live = {number: Measurement(point, measured_at=number) for number in range(500)}
+    same, similar = _Known(live={"main": live}).of("main")
+    assert len(same) == 100
+    assert same[-1].measured_at == 499
+    assert similar == []
+
+
+@pytest.mark.parametrize(
+    ("succeeded", "time_s", "kept", "outside"),
+    [
+        (True, 99.0, True, None),
+        (True, 101.0, False, "late"),
+        (False, 5.0, False, "early"),
+        (True, 49.0, True, "early"),
+    ],
+)
+def test_kept_is_success_within_time_and_either_side_is_told(succeeded, time_s, kept, outside):
+    database = Store(promise(p95=100.0), state=State.DONE)
+    record_truth(database, "r", succeeded, time_s, 0.0)
+    found = quote_summary(database, "r")
+    assert (found["kept"], found["outside"]) == (kept, outside)
+    database.state = State.RUNNING  # resumed: it has yet to show it
+    found = quote_summary(database, "r")
+    assert (found["kept"], found["outside"]) == (None, None)
+
+
+def test_nothing_is_bound_in_the_middle_of_a_recovery(tmp_path):
+    """Three of three that were made then were too low."""
+    world = World(tmp_path, steps=4000)
+    task = world.run_state.experiments["main"].live[0]
+    task.state, task.attempt = State.RECOVERING, 1
+    assert world.look(60, step_s=0.5) == []
+    task.state, task.attempt = State.STAGING, 2
+    assert world.look(60) == []
+    task.state = State.RUNNING
+    (line,) = world.look(100, step_s=0.5)
+    assert line.startswith("quote: ")
+
+
+def test_nothing_is_bound_while_it_waits_for_slots(tmp_path):
+    point = Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.5)
+    seen = Measurement(point, duration_s=200.0)
+    world = World(tmp_path, histories=history(seen, seen))
+    task = world.run_state.experiments["main"].live[0]
+    task.state, task.started_at = State.ACQUIRING, None
+    world.progress.clear()
+    assert [line.split(":")[0] for line in world.look(90)] == ["estimate"]
+
+
+@pytest.mark.parametrize("steps", [400, 100])
+def test_nothing_is_bound_after_the_last_step_nor_just_before(tmp_path, steps):
+    """It would be about what cannot be changed any more: saving, mostly."""
+    world = World(tmp_path, steps=steps)
+    world.tracker._elapsed = lambda now: 0.0 if now < BEGAN + 0.46 * steps else now - BEGAN
+    assert world.look(steps * 0.6, step_s=0.5) == []
+
+
+def test_after_a_loss_the_quote_is_looked_at_again_once_it_is_steady(tmp_path):
+    world = World(tmp_path, Store(promise(p95=1000.0)), steps=400)
+    task = world.run_state.experiments["main"].live[0]
+    assert world.look(30, step_s=0.5) == []
+    task.state, task.attempt = State.RECOVERING, 1
+    lines = world.look(120)
+    assert len(lines) == 1
+    assert "looked at again once it trains steadily" in lines[0]
+    task.state, task.attempt = State.RUNNING, 2
+    (line,) = world.look(180, step_s=0.5)
+    assert line.startswith("still within the quote: ")

@@ -1,0 +1,110 @@
+"""How quotes turned out: both sides of an interval are outside, and who failed says nothing of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from trainmaster.advisor.quote.quote import Interval
+from trainmaster.db import Database, NewQuote, NewRun, RunChange, Truth
+from trainmaster.service.quotes.quote_record import QuoteRecord
+from trainmaster.service.quotes.score import Score, binomial_interval, job_of, outcomes, report, score_line
+from trainmaster.spec.states import EndReason, State
+
+FREE = Interval(0.0, 0.0, 0.0)
+PAID = Interval(1.0, 2.0, 3.0)
+
+
+@pytest.fixture
+def database(tmp_path):
+    found = Database(f"sqlite:///{tmp_path / 'trainmaster.db'}")
+    yield found
+    found.close()
+
+
+def ended(database, name, time_s, *, cost=0.0, usd=FREE, provider="local", kind="estimate", tasks=1,
+          reason=EndReason.SUCCEEDED, home="h", state=State.DONE):  # fmt: skip
+    recipe = json.dumps({"experiments": {"main": {"distributed": None}}})
+    new = NewRun(name, "job", recipe, "r.yaml", provider, "code", "file:///s", [("main", tasks)], "", home)
+    lease = database.create_run(new, 1.0)
+    promise = QuoteRecord(kind, 1.0, Interval(50.0, 60.0, 100.0), usd)
+    quote = database.add_quote(NewQuote(name, None, kind, 1.0, promise.as_json()))
+    if state is State.DONE:
+        kept = reason is EndReason.SUCCEEDED and promise.holds(time_s, cost)
+        database.record_truth(quote, Truth(time_s, cost, kept))
+        for before, after in ((State.WAITING, State.STOPPING), (State.STOPPING, State.DONE)):
+            database.commit(lease, [RunChange(before, after, reason)], 2.0)
+
+
+def test_early_and_late_are_both_outside(database):
+    ended(database, "in", 60.0)
+    ended(database, "early", 49.0)
+    ended(database, "late", 101.0)
+    ended(database, "cheap", 60.0, cost=0.5, usd=PAID)
+    score = Score.of(outcomes(database, "h"))
+    assert (score.runs, score.kept, score.judged) == (4, 3, 4)
+    assert (score.inside, score.early, score.late) == (1, 2, 1)
+    assert score.time_width == 2.0
+    assert score.line == "of 4 runs here, 1 inside the interval"
+
+
+def test_a_run_that_failed_is_not_kept_and_says_nothing_of_the_interval(database):
+    ended(database, "good", 60.0)
+    ended(database, "bad", 60.0, reason=EndReason.OOM)
+    score = Score.of(outcomes(database, "h"))
+    assert (score.runs, score.kept, score.judged, score.inside) == (2, 1, 1, 1)
+
+
+def test_runs_that_go_on_and_those_of_other_homes_do_not_count(database):
+    ended(database, "mine", 60.0)
+    ended(database, "theirs", 60.0, home="other")
+    ended(database, "alive", 60.0, state=State.WAITING)
+    assert [each.run for each in outcomes(database, "h")] == ["mine"]
+
+
+def test_the_line_is_of_like_quotes(database):
+    assert score_line(database, "h", "estimate", "local") == ""
+    ended(database, "a", 60.0)
+    ended(database, "b", 60.0, provider="aws")
+    ended(database, "c", 600.0, kind="binding")
+    assert score_line(database, "h", "estimate", "local") == "of 1 run here, 1 inside the interval"
+    assert score_line(database, "h", "estimate") == "of 2 runs here, 2 inside the interval"
+    assert score_line(database, "h", "binding") == "of 1 run here, 0 inside the interval"
+
+
+def test_the_report_is_by_kind_provider_and_job(database):
+    assert report([])["binding"]["kept"] == {"of": 0, "n": 0, "share": None, "low": None, "high": None}
+    ended(database, "a", 60.0)
+    ended(database, "b", 60.0, tasks=8)
+    shown = report(outcomes(database, "h"))["estimate"]
+    assert [(each["provider"], each["job"]) for each in shown["by"]] == [
+        ("local", "single"), ("local", "sweep"),
+    ]  # fmt: skip
+    assert shown["coverage"] | {"low": 0, "high": 0} == {
+        "of": 2, "n": 2, "share": 1.0, "low": 0, "high": 0, "nominal": 0.9,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("hits", "trials"), [(0, 1), (1, 1), (11, 12), (90, 100)])
+def test_a_share_lies_in_its_interval(hits, trials):
+    low, high = binomial_interval(hits, trials)
+    assert 0 <= low <= hits / trials <= high <= 1
+    assert low < high
+
+
+@pytest.mark.parametrize(
+    ("distributed", "tasks", "job"),
+    [
+        ({"workers": 2, "parameter_servers": 1}, 1, "ps"),
+        ({"workers": 2, "parameter_servers": 0}, 9, "gang"),
+        ({"workers": 1, "parameter_servers": 0}, 9, "sweep"),
+        (None, 1, "single"),
+    ],
+)
+def test_kinds_of_jobs(distributed, tasks, job):
+    assert job_of({"experiments": {"main": {"distributed": distributed}}}, tasks) == job
+
+
+def test_several_experiments_are_a_workflow():
+    assert job_of({"experiments": {"a": {}, "b": {}}}, 2) == "workflow"

@@ -1,0 +1,188 @@
+"""The stream of a run: from any place on, nothing is missing and nothing comes twice."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainmaster.control.layout import Home
+from trainmaster.db import ClosedAttempt, NewRun, RunChange, TaskChange, tables
+from trainmaster.service import Service
+from trainmaster.service.runs.run_stream import Cursor, RunStream
+from trainmaster.spec import Recipe
+from trainmaster.spec.errors import UsageError
+from trainmaster.spec.states import EndReason, State
+
+NUMBERS = itertools.count()
+RECIPE = Recipe.from_dict({"name": "r", "experiments": {"main": {"command": "true"}}}).model_dump_json()
+
+
+class Written:
+    """A run whose tasks write as a test says."""
+
+    def __init__(self, service, run):
+        self.service, self.run = service, run
+        new = NewRun(run, "r", RECIPE, "r.yaml", "local", "code", "file:///s", [("main", 100)])
+        self.lease = self.service.database.create_run(new, 1.0)
+        self.tasks = 0
+
+    def begin(self):
+        change = TaskChange("main", self.tasks, 1, State.WAITING, State.RUNNING, creates=True, opens=True)
+        self.service.database.commit(self.lease, [change], 2.0)
+        self.place(self.tasks).directory.mkdir(parents=True)
+        self.tasks += 1
+
+    def end(self, task):
+        closes = ClosedAttempt(1, EndReason.SUCCEEDED, "", 1.0, 2.0, None, "[]")
+        ends = (State.RUNNING, State.DONE, EndReason.SUCCEEDED, "")
+        self.service.database.commit(self.lease, [TaskChange("main", task, 1, *ends, closes=closes)], 3.0)
+
+    def place(self, task):
+        return self.service.home.attempt(self.run, "main", task, 1)
+
+    def write(self, task, text):
+        with self.place(task).log("worker-0").open("a") as log:
+            log.write(text)
+
+    def report(self, task, **row):
+        with self.place(task).metrics("worker-0").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def stream(self, cursor=None, **more):
+        return RunStream(self.service, self.run, cursor, **more)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    root = tmp_path_factory.mktemp("home")
+    found = Service(Home(root, root, "file:///s", f"sqlite:///{root / 'trainmaster.db'}"))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def written(service):
+    return Written(service, f"r-{next(NUMBERS)}")
+
+
+def told(messages):
+    """Logs and points by task, and ids of events."""
+    logs, points, events = {}, {}, []
+    for message in messages:
+        data = message.data
+        if message.kind == "log":
+            logs[data["task"]] = logs.get(data["task"], "") + data["text"]
+        elif message.kind == "point":
+            points.setdefault(data["task"], []).extend(row["step"] for row in data["points"])
+        else:
+            events += [event["id"] for event in data["events"]]
+    return logs, points, events
+
+
+def test_what_is_there_and_then_what_comes(written):
+    written.begin()
+    written.write(0, "a\nhalf")
+    written.report(0, step=1, loss=0.5)
+    stream = written.stream()
+    logs, points, events = told(stream.read())
+    assert (logs, points, len(events)) == ({0: "a\nhalf"}, {0: [1]}, 2)
+    assert [message.kind for message in stream.read()] == []
+    written.write(0, " b\n")
+    assert told(stream.read())[0] == {0: " b\n"}
+
+
+def test_a_run_that_is_over_is_told_whole(written):
+    written.begin()
+    written.write(0, "a\n")
+    written.end(0)
+    written.service.database.commit(
+        written.lease, [RunChange(State.WAITING, State.DONE, EndReason.SUCCEEDED)], 4.0
+    )
+    stream = written.stream()
+    found = list(stream.read())
+    assert told(found)[0] == {0: "a\n"}
+    assert found[-1].data["run"]["state"] == "DONE", "told last: who stops to listen there has all"
+    assert stream.cursor.files == {}
+    assert list(stream.read()) == []
+
+
+def test_with_a_tail_no_old_points_come_and_little_of_old_logs(written):
+    written.begin()
+    written.write(0, "".join(f"line {number}\n" for number in range(100)))
+    for step in range(100):
+        written.report(0, step=step)
+    stream = written.stream(tail_bytes=16)
+    logs, points, _ = told(stream.read())
+    assert logs == {0: "line 98\nline 99\n"}
+    assert points == {0: [99]}
+    written.begin()
+    written.write(1, "x" * 40 + "\n")
+    written.report(1, step=0)
+    assert told(stream.read())[:2] == ({1: "x" * 40 + "\n"}, {1: [0]})
+
+
+@pytest.mark.parametrize("text", ["x", "!!!!", Cursor(1).encode()[:-3] + "AAA", "A" * 100_000])
+def test_a_place_that_is_none_of_ours_is_refused(text):
+    with pytest.raises(UsageError, match="no place in a stream"):
+        Cursor.decode(text)
+
+
+STEPS = st.lists(
+    st.sampled_from(["begin", "end", "write", "part", "report", "read", "read", "again"]), max_size=25
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(STEPS, st.randoms(use_true_random=False))
+def test_cut_anywhere_it_is_told_once(service, steps, random):
+    """Whatever happens between the looks, and wherever a listener comes back, also behind another one."""
+    written = Written(service, f"r-{next(NUMBERS)}")
+    logs, points, messages, running = {}, {}, [], []
+    stream, common = written.stream(), written.stream()
+    for number, step in enumerate(steps):
+        if step == "begin":
+            written.begin()
+            running.append(written.tasks - 1)
+        elif step == "read":
+            list(common.read())
+            messages += stream.read(common.cursor)
+        elif step == "again":
+            found = list(stream.read(common.cursor))
+            kept = found[: random.randint(0, len(found))]  # the connection was cut there
+            cursor = kept[-1].cursor if kept else (messages[-1].cursor if messages else Cursor())
+            messages += kept
+            stream = written.stream(Cursor.decode(cursor.encode()))
+        elif running:
+            task = random.choice(running)
+            if step == "end":
+                written.end(task)
+                running.remove(task)
+            elif step == "report":
+                written.report(task, step=number)
+                points.setdefault(task, []).append(number)
+            else:
+                text = f"{number}" + "\n" * (step == "write")
+                written.write(task, text)
+                logs[task] = logs.get(task, "") + text
+    messages += stream.read()
+    found_logs, found_points, events = told(messages)
+    assert found_logs == logs
+    assert found_points == points
+    assert events == sorted(set(events))
+    assert (
+        len(events)
+        == service.database.read(
+            sa.select(sa.func.count().label("n")).where(tables.event.c.run_id == written.run)
+        )[0]["n"]
+    )
+
+
+def test_a_cursor_says_less_when_attempts_are_over():
+    assert len(Cursor(10**9, 10**6, {f"{n}/log/worker-0": 10**6 for n in range(64)}).encode()) < 2000
+    assert replace(Cursor(1), files={}) == Cursor.decode(Cursor(1).encode())

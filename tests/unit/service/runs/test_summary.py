@@ -1,0 +1,101 @@
+"""Lists of runs, and which run is meant."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainmaster.api import Client
+from trainmaster.control.layout import Home
+from trainmaster.db import Database, NewRun
+from trainmaster.service import Service
+from trainmaster.service.runs import summary
+from trainmaster.spec import processes
+from trainmaster.spec.errors import NotFoundError, UsageError
+
+NEWEST_FIRST = ["job-4", "job-3", "job-2", "other-1", "other-0"]
+
+
+@pytest.fixture
+def service(tmp_path):
+    home = Home.from_environment({"TRAINMASTER_HOME": str(tmp_path)})
+    database = Database(home.database_url)
+    for number, run in enumerate(reversed(NEWEST_FIRST)):
+        lease = database.create_run(
+            NewRun(run, "job", '{"experiments": {}}', "", "local", "", "file:///x", [("main", 1)]),
+            1e9 + number,
+        )
+        if number % 2:
+            database.release(lease, 1e9 + number + 3)
+    service = Service(home)
+    yield service
+    service.close()
+
+
+def ids(found):
+    return [row["run"] for row in found["runs"]]
+
+
+def test_all_are_listed_as_one_by_one(service, monkeypatch):
+    monkeypatch.setattr(summary, "_PAGE", 2)
+    found = service.runs()
+    assert list(found) == ["runs"]
+    assert ids(found) == NEWEST_FIRST
+    assert [row["driven"] for row in found["runs"]] == [True, False, True, False, True]
+    one_by_one = [service.brief(run) for run in NEWEST_FIRST]
+    assert [set(row) for row in one_by_one] == [set(row) for row in found["runs"]]
+    ended = [row for row in found["runs"] if not row["driven"]]
+    assert ended == [row for row in one_by_one if not row["driven"]]
+
+
+@pytest.mark.parametrize("page", [1, 2, 1000])
+def test_a_page_says_how_many_are_older(service, monkeypatch, page):
+    monkeypatch.setattr(summary, "_PAGE", page)
+    first = service.runs(2)
+    assert (ids(first), first["older"]) == (NEWEST_FIRST[:2], 3)
+    second = service.runs(limit=3, after=ids(first)[-1])
+    assert (ids(second), second["older"]) == (NEWEST_FIRST[2:], 0)
+    assert service.runs(10, NEWEST_FIRST[-1]) == {"runs": [], "older": 0}
+    with pytest.raises(NotFoundError, match="nosuch"):
+        service.runs(2, "nosuch")
+    with pytest.raises(UsageError, match="0 is no number"):
+        service.runs(0)
+
+
+def test_a_client_has_pages_too(service):
+    client = Client(service.home.root)
+    page = client.runs(limit=2)
+    assert [run.id for run in page] == NEWEST_FIRST[:2]
+    assert [run.id for run in client.runs(after=page[-1])] == NEWEST_FIRST[2:]
+    assert [run.id for run in client.runs(after="other-1")] == NEWEST_FIRST[4:]
+    client.close()
+
+
+def test_a_page_looks_for_each_driver_once_and_no_others(service, monkeypatch):
+    looked = []
+    alive = processes.is_alive
+    monkeypatch.setattr(processes, "is_alive", lambda pid, start: looked.append(pid) or alive(pid, start))
+    service.runs(3)
+    assert len(looked) == 2, "of three runs two have a driver"
+
+
+@pytest.mark.parametrize(("text", "run"), [("job-3", "job-3"), ("latest", "job-4"), ("other-0", "other-0")])
+def test_the_run_that_is_meant(service, text, run):
+    assert service.resolve(text) == run
+
+
+def test_no_run_or_several_are_meant(service):
+    with pytest.raises(NotFoundError, match="several runs begin with 'job': job-4, job-3, job-2"):
+        service.resolve("job")
+    for text in ("JOB-3", "job-5", ""):
+        with pytest.raises(NotFoundError):
+            service.resolve(text)
+
+
+def test_a_run_is_closed_once_its_driver_lets_go_of_it(service, monkeypatch):
+    looks = []
+    monkeypatch.setattr("trainmaster.service.service.is_alive", lambda *_: looks.append(1) or len(looks) < 3)
+    service.await_close("job-4")
+    assert len(looks) == 3
+    monkeypatch.setattr("trainmaster.service.service._CLOSED_WITHIN_S", 0.0)
+    service.await_close("job-4")
+    assert len(looks) == 3, "nobody waits for ever"

@@ -1,0 +1,307 @@
+"""Whose turn it is: priority, fair share, age; two servers never give the same twice."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainmaster.db import Database, NewRun, RunChange, Submission, access, ledger
+from trainmaster.db.held_runs import undriven
+from trainmaster.db.ledger import ALL
+from trainmaster.service.teams.admission import (
+    Application,
+    Request,
+    Room,
+    admit_waiting,
+    decide,
+    entrance,
+    waits_for_turn,
+)
+from trainmaster.service.teams.team_budget import OWNER, Budgets, OverBudgetError, set_budget
+from trainmaster.spec.states import EndReason, State
+
+NOW = 86400.0 * 40
+DAY_S = 86400.0
+
+
+def rooms(everybody=None, **teams):
+    return {name: Room(name, **values) for name, values in teams.items()} | {
+        ALL: Room("all", **everybody or {})
+    }
+
+
+def started(verdicts):
+    return [verdict.request.run for verdict in verdicts if not verdict.waits_for]
+
+
+def test_priority_then_share_then_age():
+    asked = [
+        Request("old", "red", 0, 1.0, 1.0),
+        Request("new", "red", 0, 2.0, 1.0),
+        Request("poor", "blue", 0, 3.0, 1.0),
+        Request("urgent", "red", 1, 4.0, 1.0),
+        Request("unimportant", "blue", -1, 0.0, 1.0),
+    ]
+    found = decide(asked, rooms(red={"used_usd": 5.0}, blue={"used_usd": 4.5}))
+    assert started(found) == ["urgent", "poor", "old", "new", "unimportant"]
+
+
+def test_teams_take_turns_by_what_they_take():
+    asked = [
+        Request(f"{team}{n}", team, 0, float(n), usd)
+        for team, usd in (("a", 1.0), ("b", 3.0))
+        for n in range(4)
+    ]
+    found = decide(asked, rooms({"runs": 5}, a={}, b={}))
+    assert started(found) == ["a0", "b0", "a1", "a2", "b1"]
+    assert [(v.request.run, v.place) for v in found if v.place] == [("a3", 1), ("b2", 2), ("b3", 3)]
+
+
+def test_a_large_run_is_not_passed_by_small_ones_of_what_it_waits_for():
+    asked = [Request("large", "red", 0, 1.0, 50.0), Request("small", "red", 0, 2.0, 1.0)]
+    large, small = decide(asked, rooms(red={"left_usd": 10.0}))
+    assert large.waits_for == "$50.00 of the month's budget: red has $10.00 left"
+    assert small.waits_for == "large, which comes first"
+    others = [*asked, Request("other", "blue", 0, 3.0, 1.0)]
+    assert started(decide(others, rooms(red={"left_usd": 10.0}, blue={}))) == ["other"]
+    per_hour = [Request("large", "red", 0, 1.0, 1.0, 8.0), Request("other", "blue", 0, 2.0, 1.0, 1.0)]
+    assert started(decide(per_hour, rooms({"usd_per_hour": 5.0}, red={}, blue={"used_usd": 1.0}))) == []
+
+
+request_lists = st.lists(
+    st.tuples(
+        st.sampled_from(["red", "blue", OWNER]),
+        st.integers(-1, 1),
+        st.integers(0, 5),
+        st.integers(0, 20),
+        st.integers(0, 4),
+    ),
+    max_size=12,
+).map(
+    lambda rows: [
+        Request(f"r{n}", team, priority, float(at), float(usd), float(per_hour))
+        for n, (team, priority, at, usd, per_hour) in enumerate(rows)
+    ]
+)
+limits = st.fixed_dictionaries(
+    {
+        "left_usd": st.sampled_from([0.0, 5.0, 30.0, float("inf")]),
+        "runs": st.sampled_from([0.0, 1.0, 3.0, float("inf")]),
+        "usd_per_hour": st.sampled_from([0.0, 4.0, float("inf")]),
+        "used_usd": st.sampled_from([0.0, 7.0]),
+    }
+)
+
+
+@given(request_lists, st.fixed_dictionaries(dict.fromkeys(("red", "blue", OWNER, ALL), limits)))
+def test_limits_hold_and_nobody_is_passed_by_his_own(requests, of):
+    found = decide(requests, {name: Room(name, **values) for name, values in of.items()})
+    assert sorted(v.request.run for v in found) == sorted(r.run for r in requests)
+    for name, limit in of.items():
+        mine = [v.request for v in found if not v.waits_for and name in (v.request.team, ALL)]
+        assert sum(r.most_usd for r in mine) <= limit["left_usd"] or not any(r.most_usd for r in mine)
+        assert len(mine) <= limit["runs"]
+        assert sum(r.usd_per_hour for r in mine) <= max(limit["usd_per_hour"], 0)
+    assert [v.place for v in found if v.waits_for] == list(
+        range(1, 1 + sum(bool(v.waits_for) for v in found))
+    )
+    for waiting in found:
+        for going in found:
+            if waiting.waits_for and not going.waits_for and waiting.request.team == going.request.team:
+                one, other = waiting.request, going.request
+                assert (-other.priority, other.asked_at) <= (-one.priority, one.asked_at)
+    if found and found[0].waits_for == "":
+        return
+    names = {name for v in found[:1] for name in (v.request.team, ALL)}
+    assert not found or any(
+        of[name]["left_usd"] < 21 or of[name]["runs"] < 1 or of[name]["usd_per_hour"] < 5 for name in names
+    )
+
+
+# --- in the database ------------------------------------------------------------------------------------
+
+
+class Office:
+    """A database with a team that has limits."""
+
+    def __init__(self, url):
+        self.database = Database(url)
+
+    def limit(self, team, **values):
+        if team in (OWNER, ALL):
+            self.database.write(lambda connection, _: ledger.set_limits(connection, team, values))
+        else:
+            access.add_team(self.database, team, values, NOW)
+
+    def send(self, run, team="red", most_usd=10.0, now=NOW, **wish):
+        new = NewRun(
+            run, "r", "{}", "r.yaml", "aws", "code", "file:///s", [("main", 1)], home_id="h",
+            submission=Submission("ann", team),
+        )  # fmt: skip
+        application = Application(**{"waits": True} | wish)
+        self.database.create_run(
+            new, now, entrance(run, team or OWNER, most_usd, application, now), waits=True
+        )
+        return not waits_for_turn(self.database, run)
+
+    def end(self, run, now=NOW, cost_usd=0.0):
+        lease = self.database.acquire(run, now)
+        self.database.put_cost(lease, cost_usd, now)
+        self.database.commit(lease, [RunChange(State.WAITING, State.DONE, EndReason.SUCCEEDED)], now)
+        self.database.release(lease, now)
+
+    def go_on(self, run, team="red", most_usd=10.0, now=NOW):
+        lease = self.database.acquire(run, now)
+        try:
+            self.database.requeue(lease, now, entrance(run, team, most_usd, None, now))
+        finally:
+            self.database.release(lease, now)
+
+    def queued(self, run):
+        return json.loads(self.database.run_row(run)["queued_for"])
+
+    def close(self):
+        self.database.close()
+
+
+@pytest.fixture
+def office(tmp_path):
+    found = Office(f"sqlite:///{tmp_path / 'a.db'}")
+    yield found
+    found.close()
+
+
+def test_what_does_not_fit_waits_and_starts_when_money_comes_back(office):
+    office.limit("red", monthly_usd=25.0)
+    assert office.send("first", most_usd=20.0)
+    assert not office.send("second", most_usd=10.0, now=NOW + 1)
+    assert office.queued("second") == {
+        "waits_for": "$10.00 of the month's budget: team red has $5.00 left", "place": 1
+    }  # fmt: skip
+    assert undriven(office.database, "h") == ["first"]
+    assert admit_waiting(office.database, NOW + 2) == []
+    office.end("first", cost_usd=4.0)
+    assert admit_waiting(office.database, NOW + 3) == ["second"]
+    assert office.database.run_row("second")["queued_for"] is None
+    assert undriven(office.database, "h") == ["second"]
+    assert Budgets(office.database.read, NOW)["red"].left_usd == 11.0
+    assert admit_waiting(office.database, NOW + 4) == []
+
+
+def test_who_does_not_wait_is_refused_and_what_never_fits_always(office):
+    office.limit("red", monthly_usd=25.0, usd_per_hour=5.0)
+    with pytest.raises(OverBudgetError, match=r"\$25.00 left"):
+        office.send("large", most_usd=26.0, waits=False)
+    with pytest.raises(OverBudgetError, match=r"may cost \$26.00, and the limit of team red is \$25.00"):
+        office.send("large", most_usd=26.0)
+    with pytest.raises(OverBudgetError, match="per hour"):
+        office.send("fast", most_usd=1.0, usd_per_hour=6.0)
+    assert not office.database.has_run("large")
+
+
+def test_limits_of_what_goes_on_at_once_make_runs_wait(office):
+    office.limit("red", runs_at_once=1)
+    office.limit(ALL, runs_at_once=2)
+    assert office.send("a", waits=False)
+    assert not office.send("b", waits=False)
+    assert office.send("c", team=None)
+    assert not office.send("d", team="blue")
+    assert office.queued("d")["waits_for"].startswith("the end of a run: all teams together")
+    office.end("c")
+    assert admit_waiting(office.database, NOW) == ["d"]
+
+
+def test_a_new_month_has_new_money(office):
+    office.limit("red", monthly_usd=25.0)
+    office.send("first", most_usd=20.0)
+    office.end("first", cost_usd=20.0)
+    assert not office.send("second", most_usd=10.0)
+    assert admit_waiting(office.database, NOW + 40 * DAY_S) == ["second"]
+
+
+def test_a_run_that_waits_can_be_ended(office):
+    office.limit("red", monthly_usd=5.0)
+    office.send("first", most_usd=4.0)
+    office.send("second", most_usd=4.0)
+    office.end("second")
+    assert admit_waiting(office.database, NOW) == []
+
+
+@pytest.mark.parametrize(
+    ("whose", "limit", "why"),
+    [
+        ("red", {"runs_at_once": 1}, "the end of a run: team red"),
+        (ALL, {"usd_per_hour": 0.5}, r"\$0.30 per hour: all teams together has \$0.20 left"),
+    ],
+)
+def test_to_go_on_is_no_way_around_limits_of_what_goes_on_at_once(office, whose, limit, why):
+    office.limit(whose, **limit)
+    assert office.send("first", usd_per_hour=0.3)
+    office.go_on("first")  # its driver was killed: it has its place
+    office.end("first")
+    assert office.send("second", usd_per_hour=0.3)
+    with pytest.raises(OverBudgetError, match=why):
+        office.go_on("first")
+    assert office.database.run_row("first")["state"] == State.DONE
+    office.end("second")
+    office.go_on("first")
+    assert not office.send("third", usd_per_hour=0.3)
+
+
+def test_a_run_that_waits_and_is_cancelled_is_given_to_a_driver_and_holds_nobody_back(office):
+    office.limit("red", monthly_usd=5.0)
+    office.send("first", most_usd=4.0)
+    assert not office.send("second", most_usd=4.0, now=NOW + 1)
+    assert not office.send("third", most_usd=1.0, now=NOW + 2)
+    office.database.want_stop("second", EndReason.CANCELLED)
+    assert undriven(office.database, "h") == ["first", "second"]
+    assert office.database.run_row("second")["queued_for"] is None
+    assert Budgets(office.database.read, NOW)["red"].reserved_usd == 4.0
+    assert admit_waiting(office.database, NOW + 3) == ["third"]
+
+
+def test_a_run_beyond_a_limit_that_was_lowered_waits_for_it_alone(office):
+    office.limit(ALL, monthly_usd=50.0)
+    office.limit("red", monthly_usd=25.0)
+    assert office.send("first", most_usd=10.0)
+    assert not office.send("large", most_usd=20.0, now=NOW + 1)
+    assert not office.send("small", most_usd=5.0, now=NOW + 2)
+    set_budget(office.database, "red", {"monthly_usd": 15.0}, NOW)
+    assert admit_waiting(office.database, NOW + 3) == ["small"]
+    why = "a higher limit: it may cost $20.00, and that of team red is $15.00"
+    assert office.queued("large") == {"waits_for": why, "place": 1}
+    office.limit(ALL, monthly_usd=18.0, usd_per_hour=1.0)
+    assert office.send("other", team="blue", most_usd=1.0, now=NOW + 4)
+    set_budget(office.database, "red", {"monthly_usd": 40.0}, NOW)
+    office.limit(ALL, monthly_usd=50.0)
+    assert admit_waiting(office.database, NOW + 5) == ["large"]
+
+
+def test_many_servers_that_decide_at_once_give_nothing_twice(office, tmp_path):
+    office.limit("red", monthly_usd=50.0)
+    office.send("first", most_usd=50.0)
+    servers = [Office(f"sqlite:///{tmp_path / 'a.db'}") for _ in range(4)]
+
+    def work(server, number):
+        for run in range(3):
+            server.send(f"r{number}-{run}", most_usd=10.0)
+        if number == 0:
+            server.end("first")
+        for _ in range(3):
+            admit_waiting(server.database, NOW)
+
+    threads = [threading.Thread(target=work, args=pair) for pair in zip(servers, range(4), strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    admit_waiting(office.database, NOW)
+    red = Budgets(office.database.read, NOW)["red"]
+    assert (red.reserved_usd, red.left_usd) == (50.0, 0.0)
+    assert len(undriven(office.database, "h")) == 5
+    for server in servers:
+        server.close()

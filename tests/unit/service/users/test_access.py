@@ -1,0 +1,99 @@
+"""Tokens, sessions, teams: who may do what, and until when."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from trainmaster.db import Database
+from trainmaster.service.users import access
+from trainmaster.service.users.access import Access
+from trainmaster.service.users.caller import SCOPES, ForbiddenError, UnknownCallerError, caller
+from trainmaster.spec.errors import NotFoundError, UsageError
+
+
+@pytest.fixture
+def of_home(tmp_path):
+    database = Database(f"sqlite:///{tmp_path / 'a.db'}")
+    yield Access(database)
+    database.close()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [1_000_000.0]
+    monkeypatch.setattr(access.time, "time", lambda: now[0])
+    return now
+
+
+def test_a_token_says_who_asks_and_is_kept_nowhere(of_home, tmp_path):
+    made = of_home.create_token("ci", ["run", "read"])
+    who = of_home.by_token(made["token"])
+    assert (who.name, who.team, who.scopes) == ("ci", None, {"read", "run"})
+    of_home._database.close()
+    assert all(made["token"].encode() not in path.read_bytes() for path in tmp_path.iterdir())
+
+
+def test_what_is_over_revoked_mistyped_or_unknown_is_nobodys(of_home, clock):
+    token = of_home.create_token("ci", ["read"], lasts_s=60)["token"]
+    for wrong in ("", "tm_", token[:-1] + "~", token.swapcase(), access.new_secret()):
+        with pytest.raises(UnknownCallerError, match="is not known"):
+            of_home.by_token(wrong)
+    clock[0] += 61
+    with pytest.raises(UnknownCallerError, match="has expired"):
+        of_home.by_token(token)
+    clock[0] -= 61
+    of_home.revoke_token("ci")
+    with pytest.raises(UnknownCallerError, match="was revoked"):
+        of_home.by_token(token)
+
+
+def test_a_session_ends_with_its_token_its_time_or_its_user(of_home, clock):
+    who = of_home.by_token(of_home.create_token("ci", ["read"])["token"])
+    by_token, by_time, by_user = (of_home.open_session(who) for _ in range(3))
+    of_home.end_session(by_user)
+    with pytest.raises(UnknownCallerError):
+        of_home.by_session(by_user)
+    assert replace(of_home.by_session(by_time), expires_at=who.expires_at) == who
+    clock[0] += access.SESSION_S + 1
+    with pytest.raises(UnknownCallerError):
+        of_home.by_session(by_time)
+    clock[0] -= access.SESSION_S + 1
+    of_home.revoke_token("ci")
+    with pytest.raises(UnknownCallerError):
+        of_home.by_session(by_token)
+
+
+def test_names_are_used_once_and_scopes_are_known(of_home):
+    of_home.create_token("ci", ["read"])
+    of_home.revoke_token("ci")
+    with pytest.raises(UsageError, match="already"):
+        of_home.create_token("ci", ["read"])
+    for name, scopes in (("ok", ["root"]), ("ok", []), ("../x", ["read"]), ("a b", ["read"])):
+        with pytest.raises(UsageError):
+            of_home.create_token(name, scopes)
+    with pytest.raises(NotFoundError, match="no team"):
+        of_home.create_token("ok", ["read"], team="nobody")
+
+
+def test_scopes_imply_no_more_than_they_say():
+    reader, admin = caller("a", "t", ["read"]), caller("b", None, ["admin"])
+    with pytest.raises(ForbiddenError, match="'run'"):
+        reader.need("run")
+    assert set(SCOPES) == admin.scopes
+    assert (reader.sees("t"), reader.sees(None), reader.sees("u")) == (True, False, False)
+    assert all(admin.sees(team) for team in ("t", "u", None))
+
+
+def test_a_team_knows_what_it_may_spend(of_home):
+    assert of_home.make_team("open", None)["left_usd"] is None
+    assert of_home.make_team("vision", 50)["monthly_usd"] == 50
+    assert of_home.make_team("vision")["monthly_usd"] == 50, "what is not named stays"
+    assert of_home.make_team("vision", math.inf, runs_at_once=2) == {
+        "team": "vision", "monthly_usd": None, "spent_usd": 0.0, "reserved_usd": 0.0, "left_usd": None,
+        "runs_at_once": 2, "usd_per_hour": None,
+    }  # fmt: skip
+    with pytest.raises(UsageError):
+        of_home.make_team("vision", -1)
