@@ -1,0 +1,91 @@
+"""What goes on from one run to the next: each part adds its tables in a function of its own."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0009"
+down_revision = "0008"
+
+_KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+
+def upgrade() -> None:
+    """Each part in the order in which they refer to each other."""
+    _registry()
+
+
+def _registry() -> None:
+    """Models that have names, versions and aliases."""
+    op.create_table(
+        "registered_model",
+        sa.Column("team", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("description", sa.Text(), server_default="", nullable=False),
+        sa.Column("tags", sa.Text(), server_default="{}", nullable=False),
+        sa.Column("last_version", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("created_at", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint("team", "name", name="pk_registered_model"),
+    )
+    op.create_table(
+        "model_version",
+        sa.Column("team", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("version", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("run_id", sa.Text(), nullable=False),
+        sa.Column("experiment", sa.Text(), nullable=False),
+        sa.Column("task", sa.BigInteger(), nullable=False),
+        sa.Column("uri", sa.Text(), nullable=False),
+        sa.Column("tags", sa.Text(), server_default="{}", nullable=False),
+        sa.Column("created_by", sa.Text(), nullable=False),
+        sa.Column("created_at", sa.Float(), nullable=False),
+        sa.ForeignKeyConstraint(["run_id"], ["run.id"], name="fk_model_version_run_id"),
+        sa.PrimaryKeyConstraint("team", "name", "version", name="pk_model_version"),
+        sa.UniqueConstraint(
+            "team", "name", "run_id", "experiment", "task",
+            name="uq_model_version_team_name_run_id_experiment_task",
+        ),
+    )  # fmt: skip
+    op.create_index("ix_model_version_run_id", "model_version", ["run_id"])
+    op.create_table(
+        "model_alias",
+        sa.Column("team", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("alias", sa.Text(), nullable=False),
+        sa.Column("version", sa.Integer(), nullable=False),
+        sa.Column("moved_by", sa.Text(), nullable=False),
+        sa.Column("moved_at", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint("team", "name", "alias", name="pk_model_alias"),
+    )
+    op.create_table(
+        "model_move",
+        sa.Column("id", _KEY, nullable=False),
+        sa.Column("team", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("alias", sa.Text(), nullable=False),
+        sa.Column("before", sa.Integer(), nullable=True),
+        sa.Column("version", sa.Integer(), nullable=True),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("moved_by", sa.Text(), nullable=False),
+        sa.Column("moved_at", sa.Float(), nullable=False),
+        sa.Column("run_id", sa.Text(), nullable=True),
+        sa.Column("experiment", sa.Text(), nullable=True),
+        sa.PrimaryKeyConstraint("id", name="pk_model_move"),
+        sa.UniqueConstraint(
+            "team", "name", "alias", "run_id", "experiment",
+            name="uq_model_move_team_name_alias_run_id_experiment",
+        ),
+    )  # fmt: skip
+    op.create_table(
+        "run_model",
+        sa.Column("run_id", sa.Text(), nullable=False),
+        sa.Column("experiment", sa.Text(), nullable=False),
+        sa.Column("data", sa.Text(), nullable=False),
+        sa.Column("team", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("version", sa.Integer(), nullable=False),
+        sa.ForeignKeyConstraint(["run_id"], ["run.id"], name="fk_run_model_run_id"),
+        sa.PrimaryKeyConstraint("run_id", "experiment", "data", name="pk_run_model"),
+    )
+    op.create_index("ix_run_model_team_name_version", "run_model", ["team", "name", "version"])
