@@ -147,6 +147,7 @@ class AttemptActions:
                 gpus=(gpus_here if site is None else gpus_on_nodes)(experiment, member.role),
                 container=container,
                 node_labels={} if site is None else node_labels(experiment, member.role),
+                secrets=tuple(experiment.secrets),
             )
             for member in gang.members
         )

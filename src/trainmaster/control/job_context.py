@@ -110,6 +110,15 @@ class TaskContext:
             for rank, name in enumerate(self.members)
         }
 
+    def masked(self, said: str) -> str:
+        """What a program has said that got the secrets, without their values."""
+        from trainmaster.executors.masking import SecretMask
+
+        mask = SecretMask(
+            [self.variables[name] for name in self.experiment.secrets if name in self.variables]
+        )
+        return (mask.feed(said.encode(errors="replace")) + mask.rest()).decode()
+
     @property
     def data_places(self) -> dict[str, Path]:
         """Where the members find their data here, by name."""

@@ -178,7 +178,8 @@ def setup_environment(context: TaskContext) -> None:
         with log.open("wb") as output:
             code = _set_up(context, path, output)
         if code != 0:
-            tail = log.read_bytes()[-2000:].decode("utf-8", "replace").strip().splitlines()[-3:]
+            text = context.masked(log.read_bytes().decode("utf-8", "replace"))
+            tail = text[-2000:].strip().splitlines()[-3:]
             said = f": {' / '.join(tail)}" if tail else ", without a word"
             raise UsageError(f"setup failed with exit code {code}{said}", f"Its whole output: {log}")
         (path / "ready").touch()

@@ -35,6 +35,7 @@ class MemberProcess:
         self.container: dict[str, Any] | None = None
         self.directories: list[str] = []
         self.env: dict[str, str] = {}
+        self.secrets: list[str] = []
         self.port_count = 0
         self.ports: list[socket.socket] = []
         self.gpus = 0
@@ -126,6 +127,7 @@ class GangProcesses:
             member.script = each["script"]
             member.cwd = each["cwd"]
             member.env = each["env"]
+            member.secrets = each.get("secrets", [])
             member.port_count = each["ports"]
             member.gpus = each["gpus"]
             member.container = each.get("container")

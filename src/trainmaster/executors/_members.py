@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from trainmaster.executors._gangs import GangProcesses, MemberProcess
     from trainmaster.executors._outputs import Outputs
+    from trainmaster.executors.masking import SecretMask
 
 #: The kernel takes no argument over 128 KiB; longer scripts go through a file.
 LONG_SCRIPT_BYTES = 100_000
@@ -196,6 +197,14 @@ def explain(error: OSError) -> str:
     return f"cannot be started: {error.strerror}{where}{hints.get(error.errno or 0, '')}"
 
 
+def _mask(member: MemberProcess) -> SecretMask | None:
+    if not member.secrets:
+        return None
+    from trainmaster.executors.masking import SecretMask  # most tasks have no secrets
+
+    return SecretMask([member.env[name] for name in member.secrets if name in member.env]) or None
+
+
 def start_member(
     gang: GangProcesses, member: MemberProcess, base: dict[str, str], outputs: Outputs, spawner: Spawner
 ) -> None:
@@ -211,10 +220,10 @@ def start_member(
         os.makedirs(directory, exist_ok=True)
     path = os.path.join(gang.directory, member.name + ".log")
     try:
-        output, writing = outputs.open(key, path)
+        output, writing = outputs.open(key, path, _mask(member))
     except FileNotFoundError:
         os.makedirs(gang.directory, exist_ok=True)
-        output, writing = outputs.open(key, path)
+        output, writing = outputs.open(key, path, _mask(member))
     try:
         spawner.spawn(gang, member, base, writing)
     except OSError:

@@ -15,6 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from trainmaster.executors.masking import SecretMask
+
 #: Most bytes taken from one pipe, and from all pipes, before the sockets are looked at again.
 TAKE_BYTES = 1 << 20
 TURN_BYTES = 8 << 20
@@ -55,13 +57,13 @@ class Outputs:
         self._resting: deque[tuple[float, Output]] = deque()
         self._turn = 0
 
-    def open(self, key: tuple[str, str], path: str) -> tuple[Output, int]:
+    def open(self, key: tuple[str, str], path: str, mask: SecretMask | None = None) -> tuple[Output, int]:
         """A log and the pipe into it; the caller closes the writing end once the member has it.
 
         Raises:
             OSError: the log cannot be created.
         """
-        log = LogFile(path)
+        log = LogFile(path, mask=mask)
         try:
             reading, writing = os.pipe2(os.O_CLOEXEC)
         except OSError:

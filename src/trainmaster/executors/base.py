@@ -70,6 +70,7 @@ class MemberRequest:
         container: runs it in there; it then gets ``env`` and nothing else, and sees those GPUs only.
         node_labels: the node it runs on has all of these (``{"market": "spot"}``); of no effect where there
             is one node only.
+        secrets: names of variables whose values do not appear in its log.
     """
 
     name: str
@@ -81,6 +82,7 @@ class MemberRequest:
     gpus: int = 0
     container: Container | None = None
     node_labels: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

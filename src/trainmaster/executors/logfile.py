@@ -11,6 +11,10 @@ from __future__ import annotations
 import errno
 import os
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from trainmaster.executors.masking import SecretMask
+
 SEGMENT_BYTES = 32 << 20
 KEEP_LAST = 3
 COPY_BYTES = 1 << 20
@@ -33,8 +37,13 @@ class LogFile:
         lost_bytes: output that could not be written, not yet noted in the log.
     """
 
-    def __init__(self, path: str, segment_bytes: int = SEGMENT_BYTES) -> None:
+    def __init__(self, path: str, segment_bytes: int = SEGMENT_BYTES, mask: SecretMask | None = None) -> None:
         """Create the file.
+
+        Args:
+            path: of its first segment.
+            segment_bytes: see the module.
+            mask: what is written goes through it, and thus through this process.
 
         Raises:
             OSError: it cannot be created for another reason than a full disk.
@@ -46,7 +55,8 @@ class LogFile:
         self._index = 0
         self._descriptor = -1
         self._cause = ""
-        self._splices = hasattr(os, "splice")
+        self._mask = mask
+        self._splices = hasattr(os, "splice") and mask is None
         try:
             self._open()
         except OSError as error:
@@ -88,14 +98,17 @@ class LogFile:
         return moved
 
     def close(self) -> None:
-        """Note what was lost, if there is room now, and close the file."""
-        if self.lost_bytes:
+        """Write what has waited, note what was lost, if there is room now, and close the file."""
+        rest = self._mask.rest() if self._mask is not None else b""
+        if self.lost_bytes or rest:
             try:
                 if self._descriptor < 0:
                     self._open()
-                self._write_note()
-            except OSError:
-                pass  # still no room; the caller sees it in ``lost_bytes``
+                if self.lost_bytes:
+                    self._write_note()
+                self._write(rest)
+            except OSError as error:
+                self._lose(error, len(rest))  # still no room; the caller sees it in ``lost_bytes``
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -135,7 +148,7 @@ class LogFile:
         except BlockingIOError:
             return None
         try:
-            self._write(data)
+            self._write(data if self._mask is None else self._mask.feed(data))
         except OSError as error:
             self._lose(error, len(data))  # what was written of it is noted as lost too: better than silence
         return len(data)

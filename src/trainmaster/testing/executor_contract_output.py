@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainmaster.executors.base import Executor, Phase
+from trainmaster.executors.base import Executor, MemberRequest, Phase
 from trainmaster.executors.logs import read_log
 from trainmaster.testing.executor_contract_tools import ContractTools
 from trainmaster.testing.waits import until
@@ -21,6 +21,15 @@ class OutputContract(ContractTools):
         request = self.gang("0", r"printf 'a\xff\x00b\r'; printf 'c\n' >&2; printf d")
         self.run(executor, request)
         assert self.log(request) == b"a\xff\x00b\rc\nd"
+
+    def test_secrets_are_not_in_logs(self, executor: Executor) -> None:
+        """Wherever the variable comes from, and in whatever pieces its value is printed."""
+        script = 'printf "a $KEY b ${KEY:0:9}"; sleep 0.1; printf "${KEY:9} $OTHER c ${KEY:0:4}"'
+        env = {"KEY": "hunter2-hunter3", "OTHER": "not-secret"}
+        member = MemberRequest("worker-0", script, str(self.directory), env, secrets=("KEY", "NONE"))
+        request = self.request("0", [member])
+        self.run(executor, request)
+        assert self.log(request) == b"a *** b *** not-secret c hunt"
 
     def test_output_is_there_at_once(self, executor: Executor) -> None:
         """Whoever follows a log sees a line when it was written, not when the member ends."""

@@ -165,12 +165,15 @@ class NodeStaging:
                 self._images.set_up(node, context, here)
                 self._is_set_up.add(key)
                 return
-            set_up_node(
-                node,
-                self._paths.there(here),
-                context.experiment.setup or "",
-                self._paths.there(context.home.code_directory(context.run)),
-                context.variables,
-                here.with_suffix(".log"),
-            )
+            try:
+                set_up_node(
+                    node,
+                    self._paths.there(here),
+                    context.experiment.setup or "",
+                    self._paths.there(context.home.code_directory(context.run)),
+                    context.variables,
+                    here.with_suffix(".log"),
+                )
+            except UsageError as error:
+                raise UsageError(context.masked(error.args[0]), error.hint) from None
             self._is_set_up.add(key)
