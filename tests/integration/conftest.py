@@ -81,6 +81,11 @@ class Background:
         check_orderly(result, code)
         return result
 
+    def until(self, condition: Callable[[], Any], what: str) -> None:
+        """Wait for something while it is under way."""
+        until(lambda: condition() or self.over, what)
+        assert condition(), f"it ended before {what}:\n{self.err}"
+
     def run_id(self) -> str:
         """The id of the run that it started, as soon as it says so."""
         pattern = re.compile(r"^(\S+?): started ", re.MULTILINE)

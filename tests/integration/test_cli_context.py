@@ -7,6 +7,7 @@ import os
 import signal
 
 import pytest
+from running_server import RunningServer
 
 from trainmaster.api import Client
 from trainmaster.api.embedded import EmbeddedClient
@@ -28,23 +29,12 @@ with open(os.environ["TRAINMASTER_OUTPUT_DIR"] + "/model.txt", "w") as file:
 RECIPE = "name: job\nexperiments:\n  main: {command: python train.py, retries: 0}\n"
 
 
-class Server:
-    """One of a user's home, on a port that stays."""
-
-    def __init__(self, tm):
-        self.tm, self.port = tm, "0"
-        self.start()
-
-    def start(self):
-        self.process = self.tm.start("server", "--port", self.port, "--json")
-        self.tm.until(lambda: self.process.out.endswith("\n"), "the server is ready")
-        self.url = json.loads(self.process.out)["url"]
-        self.port = self.url.rpartition(":")[2]
-
-
 @pytest.fixture
 def server(tm):
-    return Server(tm)
+    found = RunningServer(tm.start)
+    found.start()
+    found.token = tm.call("token", "create", "ci", "--scopes", "read,run", "--json").json["token"]
+    return found
 
 
 class TestEmbedded(RunningClientContract):
@@ -57,20 +47,18 @@ class TestEmbedded(RunningClientContract):
 
 class TestServer(RunningClientContract):
     @pytest.fixture
-    def client(self, server, tm):
-        token = tm.call("token", "create", "ci", "--scopes", "read,run", "--json").json["token"]
-        found = Client(server.url, token)
+    def client(self, server):
+        found = Client(server.url, server.token)
         yield found._home
         found.close()
 
 
 def test_verbs_ask_the_server_and_a_killed_one_is_waited_for(server, tm):
-    token = tm.call("token", "create", "ci", "--scopes", "read,run", "--json").json["token"]
     tm.write("train.py", SCRIPT)
     tm.write("recipe.yaml", RECIPE)
     home, tm.env["TRAINMASTER_HOME"] = tm.env["TRAINMASTER_HOME"], str(tm.root / "laptop")
     tm.env |= {"XDG_CONFIG_HOME": str(tm.root / "config"), "TRAINMASTER_URL": server.url}
-    tm.env["TRAINMASTER_TOKEN"] = token
+    tm.env["TRAINMASTER_TOKEN"] = server.token
     running = tm.start("run", "recipe.yaml", "--set", "experiments.main.env.EXTRA=1")
     tm.until(lambda: "step 4" in running.err, "half of it is told")
     os.kill(running.pid, signal.SIGINT)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import os
 import shutil
 import signal
 import socket
-import tarfile
 import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
 from learning import needs
+from running_server import RunningServer
 
 SCRIPT = """\
 import json, os, time
@@ -31,43 +28,11 @@ with open(os.environ["TRAINMASTER_OUTPUT_DIR"] + "/model.txt", "w") as file:
 RECIPE = "name: job\nexperiments:\n  main: {command: python train.py}\n"
 
 
-class Server:
-    """A server of a user's home."""
-
-    def __init__(self, tm):
-        self.tm = tm
-        self.token = tm.call("token", "create", "ci", "--scopes", "read,run", "--json").json["token"]
-        self.start()
-
-    def start(self):
-        self.process = self.tm.start("server", "--port", "0", "--json")
-        self.tm.until(lambda: self.process.out.endswith("\n"), "the server is ready")
-        said = json.loads(self.process.out)
-        self.url, self.setup_url = said["url"], said["setup_url"]
-
-    def open(self, method, path, body=None, **headers):
-        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, method=method)
-        request.add_header("Authorization", f"Bearer {self.token}")
-        if data is not None:
-            request.add_header("Content-Type", "application/json")
-        for name, value in headers.items():
-            request.add_header(name.replace("_", "-"), value)
-        return urllib.request.urlopen(request, timeout=60)
-
-    def ask(self, method, path, body=None, **headers):
-        with self.open(method, "/api/v1" + path, body, **headers) as answer:
-            return answer.status, json.load(answer)
+class Server(RunningServer):
+    """A server of a user's home, and runs of the script above."""
 
     def send(self, script=SCRIPT, **headers):
-        packed = io.BytesIO()
-        with tarfile.open(fileobj=packed, mode="w") as archive:
-            member = tarfile.TarInfo("train.py")
-            member.size = len(script)
-            archive.addfile(member, io.BytesIO(script.encode()))
-        digest = hashlib.sha256(packed.getvalue()).hexdigest()
-        self.ask("PUT", f"/code/{digest}", packed.getvalue())
-        return self.ask("POST", "/runs", {"recipe": RECIPE, "code": digest, "provider": None}, **headers)
+        return super().send(script, {"recipe": RECIPE, "provider": None}, **headers)
 
     def follow(self, run, until, last=""):
         """Server-sent events until one satisfies `until`: kind, data and id of each."""
@@ -91,7 +56,9 @@ class Server:
 @pytest.fixture
 def server(tm):
     pytest.importorskip("fastapi", reason="the extra `server` is not installed")
-    return Server(tm)
+    found = Server(tm.start, tm.call("token", "create", "ci", "--scopes", "read,run", "--json").json["token"])
+    found.start()
+    return found
 
 
 def steps(found):
@@ -209,8 +176,7 @@ def test_an_upload_from_a_phone_outlives_the_server(server, tm, browser, tmp_pat
     page.get_by_label("Files").set_input_files(table)
     page.get_by_role("button", name="Send").click()
     page.get_by_text("The connection is lost").wait_for()
-    port = server.url.rpartition(":")[2]
-    server.process = tm.start("server", "--port", port, "--json")
+    server.start()
     page.wait_for_url("**/volumes/pets")
     page.get_by_text("1,000,000 rows, 2 columns").wait_for()
     assert pieces[2] > 0
@@ -261,8 +227,7 @@ def _walk(browser, server, tm, width, height, scheme):
     server.process.kill()  # the page says so, and comes back by itself
     page.get_by_text("The connection is lost").wait_for(timeout=20_000)
     (tm.notes / "go").touch()
-    port = server.url.rpartition(":")[2]
-    server.process = tm.start("server", "--port", port, "--json")
+    server.start()
     page.locator("#log", has_text="step 30").wait_for(timeout=30_000)
     page.locator("#part .state", has_text="succeeded").first.wait_for()
     problems.clear()  # what was asked of the server while it was away

@@ -83,6 +83,10 @@ class Renting:
         return self.log.read_text(errors="replace")
 
     @property
+    def out(self) -> str:
+        return self.out_file.read_text(errors="replace")
+
+    @property
     def run(self) -> str:
         found = self.until(lambda: re.search(r"^(steps-\w+): started", self.text, re.MULTILINE), "its id")
         return str(found.group(1))
@@ -120,7 +124,7 @@ class Renting:
             raise AssertionError(f"still there after {timeout_s:.0f} s:\n{self.text}") from None
         assert not re.search(r'File ".*/trainmaster/.*", line', self.text), self.text
         assert code is None or self.process.returncode == code, (self.process.returncode, self.text)
-        lines = self.out_file.read_text().strip().splitlines()
+        lines = self.out.strip().splitlines()
         found: dict[str, Any] = json.loads(lines[-1]) if lines else {}
         return found
 

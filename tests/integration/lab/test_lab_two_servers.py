@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import hashlib
-import io
+import functools
 import ipaddress
 import json
 import os
 import shutil
 import signal
-import tarfile
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +20,8 @@ pytest.importorskip("ray", reason="ray is not installed")
 pytest.importorskip("boto3", reason="boto3 is not installed")
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
-from renter import Renter, Renting
+from renter import Renter
+from running_server import RunningServer
 
 from trainmaster.testing.counting_proxy import CountingProxy
 from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
@@ -49,7 +47,7 @@ experiments:
 """
 
 
-class Server:
+class Server(RunningServer):
     """A server with a home of its own, which shares database, object store, key and lab."""
 
     def __init__(self, renter: Renter, place: Path, env: dict[str, str]) -> None:
@@ -61,26 +59,15 @@ class Server:
         runtimes.mkdir(parents=True, exist_ok=True)
         (cache / "runtimes").symlink_to(runtimes)  # as large as it is, and the same for all
         self.env = {**env, "TRAINMASTER_HOME": str(self.home), "TRAINMASTER_CACHE": str(cache)}
-        self._renter = renter
-        self.token = ""
+        super().__init__(functools.partial(renter.start, **self.env))
 
-    def start(self) -> Renting:
-        self.process = self._renter.start("server", "--port", "0", "--json", **self.env)
-        self.process.until(lambda: self.process.out_file.read_text().endswith("\n"), "the server is ready")
-        self.url = json.loads(self.process.out_file.read_text())["url"]
-        return self.process
-
-    def ask(self, method: str, path: str, body: Any = None) -> bytes:
-        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self.url}/api/v1{path}", data, method=method)
-        request.add_header("Authorization", f"Bearer {self.token}")
-        request.add_header("Content-Type", "application/json")
-        with urllib.request.urlopen(request, timeout=120) as answer:
+    def read(self, path: str) -> bytes:
+        with self.open("GET", "/api/v1" + path) as answer:
             found: bytes = answer.read()
             return found
 
-    def json(self, method: str, path: str, body: Any = None) -> Any:
-        return json.loads(self.ask(method, path, body))
+    def json(self, path: str) -> Any:
+        return self.ask("GET", path)[1]
 
 
 @pytest.fixture
@@ -119,34 +106,26 @@ def test_a_server_is_lost_with_its_home_and_another_one_goes_on(
     made = renter.call("token", "create", "ci", "--scopes", "read,run", "--json", **a.env)
     a.token = b.token = json.loads(made.stdout)["token"]
     lost, process = a.start(), b.start()
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        member = tarfile.TarInfo("train.py")
-        member.size = len(SCRIPT)
-        archive.addfile(member, io.BytesIO(SCRIPT.encode()))
-    digest = hashlib.sha256(packed.getvalue()).hexdigest()
-    a.ask("PUT", f"/code/{digest}", packed.getvalue())
-    wanted = {"recipe": RECIPE, "code": digest, "provider": "lab", "max_usd": 50}
-    run = a.json("POST", "/runs", wanted)["run"]
+    run = a.send(SCRIPT, {"recipe": RECIPE, "provider": "lab", "max_usd": 50})[1]["run"]
 
     def log() -> str:
-        return b.ask("GET", f"/runs/{run}/logs").decode()
+        return b.read(f"/runs/{run}/logs").decode()
 
     process.until(lambda: "step 5\n" in log(), "the other server shows what is written")
-    assert "bound_to" not in b.json("GET", f"/runs/{run}")
-    driver = b.json("GET", f"/runs/{run}")["driver"]["pid"]
+    assert "bound_to" not in b.json(f"/runs/{run}")
+    driver = b.json(f"/runs/{run}")["driver"]["pid"]
     lost.kill()
     os.kill(driver, signal.SIGKILL)
     shutil.rmtree(a.home)
 
-    process.until(lambda: b.json("GET", f"/runs/{run}")["state"] == "DONE", "the run has ended")
-    found = b.json("GET", f"/runs/{run}")
-    events = b.json("GET", f"/runs/{run}/events")["events"]
+    process.until(lambda: b.json(f"/runs/{run}")["state"] == "DONE", "the run has ended")
+    found = b.json(f"/runs/{run}")
+    events = b.json(f"/runs/{run}/events")["events"]
     told = [(row["kind"], row["attempt"], row["after"], row["reason"], row["message"]) for row in events]
     assert found["reason"] == "SUCCEEDED", told
     assert max(row["attempt"] or 0 for row in events) == 1, told
     assert log() == "".join(f"step {step}\n" for step in range(1, STEPS + 1))
-    (curve,) = b.json("GET", f"/runs/{run}/metrics?keys=loss&points=1000")["metrics"]
+    (curve,) = b.json(f"/runs/{run}/metrics?keys=loss&points=1000")["metrics"]
     assert curve["steps"] == list(range(1, STEPS + 1))
-    assert b.ask("GET", f"/models/{run}/train/0/files/model.txt") == b"weights of attempt 1"
+    assert b.read(f"/models/{run}/train/0/files/model.txt") == b"weights of attempt 1"
     process.until(lambda: lab.alive() == before, "no machine is left")
