@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -70,6 +70,9 @@ def find_shell(
     command: Sequence[str],
     environ: Mapping[str, str],
     tell: Callable[[str], None] = lambda _: None,
+    *,
+    is_terminal: bool | None = None,
+    patience_s: float = _MACHINES_S,
 ) -> Shell:
     """Where a member is, and by which command one gets there.
 
@@ -80,6 +83,8 @@ def find_shell(
         command: to run there instead of a shell; a single word is a line for a shell.
         environ: of the caller: credentials of the provider.
         tell: shows a line to the user: machines of a run that has just begun are waited for.
+        is_terminal: it gets one there; None: if it is a shell.
+        patience_s: for how long they are.
 
     Raises:
         NotFoundError: the run has no such member, or its machines are gone.
@@ -89,7 +94,7 @@ def find_shell(
     row = service.database.run_row(run)
     if capabilities_of(row["provider"]).is_here:
         shell = environ.get("SHELL") or "/bin/bash"
-        known = _local_members(service, run)
+        known = members_of(service, run)
         if member is not None and member not in known:
             raise NotFoundError(f"{run} has no member {member!r}", f"It has {', '.join(sorted(known))}.")
         code = home.code_directory(run)
@@ -97,10 +102,7 @@ def find_shell(
             raise NotFoundError(f"the working copy of {run} is gone: {code}", "It was removed by somebody.")
         words = (shell, *(["-c", _line(command)] if command else []))
         return Shell(words, str(code), {**environ, **_environment_of(run, member)})
-    ssh = shutil.which("ssh")
-    if ssh is None:
-        raise MissingPartError("there is no OpenSSH client here", "apt install openssh-client")
-    node = _awaited(service, home, run, member, environ, tell)
+    way = find_way(service, run, member, environ, tell, patience_s)
     from trainmaster.cluster.node_provisioner import root_on_nodes
 
     code_there = f"{root_on_nodes(home.identity())}/runs/{run}/code"
@@ -110,11 +112,44 @@ def find_shell(
         "marks": shlex.join(f"{name}={value}" for name, value in _marks(run, member).items()),
         "line": shlex.quote(inner),
         "wait": 5 * _CODE_S if is_driven(row, service.database.clock_s()) else 1,
-        "late": shlex.quote(f"{run}: its code is not on {node.id} yet, or no longer"),
+        "late": shlex.quote(f"{run}: its code is not on {way.machine} yet, or no longer"),
     }
     there = f"exec sh -c {shlex.quote(there)}"  # whatever shell the login has
-    words = (ssh, *_options(home, node), *(() if command else ("-t",)), node.address, there)
+    has_terminal = not command if is_terminal is None else is_terminal
+    words = (*way.command, *(("-t",) if has_terminal else ()), way.address, there)
     return Shell(words, "", dict(environ))
+
+
+@dataclass(frozen=True, slots=True)
+class SshWay:
+    """How OpenSSH gets to the machine of a member.
+
+    Attributes:
+        machine: its id.
+        command: the client with its options; more of them may follow, then `address`.
+        address: of the machine.
+    """
+
+    machine: str
+    command: tuple[str, ...]
+    address: str
+
+
+def find_way(
+    service: Service,
+    run: str,
+    member: str | None,
+    environ: Mapping[str, str],
+    tell: Callable[[str], None] = lambda _: None,
+    patience_s: float = _MACHINES_S,
+) -> SshWay:
+    """How to get to the machine of a member of a run that is on others than this one; see `find_shell`."""
+    ssh = shutil.which("ssh")
+    if ssh is None:
+        raise MissingPartError("there is no OpenSSH client here", "apt install openssh-client")
+    home = service.home_of(run)
+    node = _awaited(service, home, run, member, environ, tell, patience_s)
+    return SshWay(node.id, (ssh, *_options(home, node)), node.address)
 
 
 def _line(command: Sequence[str]) -> str:
@@ -128,6 +163,11 @@ def _line(command: Sequence[str]) -> str:
 
 def _environment_of(run: str, member: str | None) -> dict[str, str]:
     """What a member that runs on this machine has in its environment; empty if none does."""
+    return next((environ for _, environ in processes_here(run, member)), {})
+
+
+def processes_here(run: str, member: str | None) -> Iterator[tuple[int, dict[str, str]]]:
+    """Number and environment of each process on this machine of a member, or of any of the run's."""
     wanted = _marks(run, member)
     for pid in sorted(int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
         try:
@@ -136,8 +176,7 @@ def _environment_of(run: str, member: str | None) -> dict[str, str]:
             continue
         found = {name: value for name, mark, value in (text.partition("=") for text in texts) if mark}
         if "TRAINMASTER_ROLE" in found and wanted.items() <= found.items():
-            return found
-    return {}
+            yield pid, found
 
 
 def _marks(run: str, member: str | None) -> dict[str, str]:
@@ -149,7 +188,8 @@ def _marks(run: str, member: str | None) -> dict[str, str]:
     )
 
 
-def _local_members(service: Service, run: str) -> set[str]:
+def members_of(service: Service, run: str) -> set[str]:
+    """Names of the members that tasks of a run have."""
     from trainmaster.control.gangs import member_names
     from trainmaster.service.runs.stored_recipe import stored_recipe
 
@@ -164,16 +204,17 @@ def _awaited(
     member: str | None,
     environ: Mapping[str, str],
     tell: Callable[[str], None],
+    patience_s: float = _MACHINES_S,
 ) -> Node:
     """The machine of a member; while somebody drives the run, one that is on its way is waited for."""
-    until = time.monotonic() + _MACHINES_S
+    until = time.monotonic() + patience_s
     is_told = False
     while True:
         try:
             return _node(service, home, run, member, environ)
         except NotFoundError:
             row = service.database.run_row(run)
-            is_coming = member is None or member in _local_members(service, run)
+            is_coming = member is None or member in members_of(service, run)
             if not (is_coming and is_driven(row, service.database.clock_s())) or time.monotonic() > until:
                 raise
         if not is_told:

@@ -17,7 +17,7 @@ class Bench:
         self.looks, self.told = 0, []
         self._comes_after = comes_after
         monkeypatch.setattr(shells, "_node", self._node)
-        monkeypatch.setattr(shells, "_local_members", lambda *_: {"worker-0", "worker-1"})
+        monkeypatch.setattr(shells, "members_of", lambda *_: {"worker-0", "worker-1"})
         monkeypatch.setattr(shells, "is_driven", lambda *_: driven)
         monkeypatch.setattr(shells, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda _: None))
         self.service = SimpleNamespace(database=SimpleNamespace(run_row=lambda _: {}, clock_s=lambda: 0.0))

@@ -1,0 +1,221 @@
+"""`MemberConnections`: byte streams to ports of where the members of runs work."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.service.shells import SshWay, find_way, members_of, processes_here
+from trainmaster.spec.errors import NotFoundError, ProviderError, UsageError
+
+if TYPE_CHECKING:
+    from trainmaster.service.service import Service
+
+#: A machine that is on its way is waited for so long.
+PATIENCE_S: Final = 60.0
+#: A forwarding that nobody uses is kept for so long: apps are asked again and again.
+_IDLE_S: Final = 60.0
+_CONNECT_S: Final = 10.0
+_END_S: Final = 2.0
+_MAX_PORT: Final = 65535
+_READY: Final = b"@@forwards"
+# Killed with us or not, it ends when its standard input does.
+_THERE: Final = f"echo {_READY.decode()}; exec cat >/dev/null"
+
+
+class PortError(UsageError):
+    """Nothing listens at a port of a member."""
+
+
+class MemberConnections:
+    """Connections to members' machines that several may use; threads share it. Close it.
+
+    Args:
+        service: of the home.
+        environ: of the caller: credentials of providers.
+    """
+
+    def __init__(self, service: Service, environ: Mapping[str, str]) -> None:
+        self._service, self._environ = service, environ
+        self._forwards: dict[tuple[str, int], _Forward] = {}
+        self._lock = threading.Lock()
+
+    def open(
+        self, run: str, member: str | None, port: int, *, patience_s: float = PATIENCE_S
+    ) -> socket.socket:
+        """A stream to a port on the loopback of a member's machine; the caller's to close.
+
+        On this machine only to ports at which a process of the run listens; so one run is no way into others.
+
+        Args:
+            run: its id. Who may use it is the caller's to decide.
+            member: such as ``worker-1``, or a machine; None for the first one there is.
+            port: at which something listens there.
+            patience_s: a machine that is on its way is waited for so long.
+
+        Raises:
+            NotFoundError: the run has no such member, or its machines are gone.
+            PortError: nothing listens there.
+            ProviderError: the machine cannot be reached.
+        """
+        if not 1 <= port <= _MAX_PORT:
+            raise UsageError(f"{port} is no port", f"Give a number from 1 to {_MAX_PORT}.")
+        if capabilities_of(self._service.provider_of(run)).is_here:
+            if member is not None and member not in (known := members_of(self._service, run)):
+                raise NotFoundError(f"{run} has no member {member!r}", f"It has {', '.join(sorted(known))}.")
+            return _connected_here(run, member, port)
+        way = find_way(self._service, run, member, self._environ, patience_s=patience_s)
+        return self._forward(way, port).open()
+
+    def said_of(self, stream: socket.socket) -> str:
+        """Why a stream of `open` has ended without a byte, as far as it is known: nothing listens there."""
+        with self._lock:
+            return next((each.last_words for each in self._forwards.values() if each.has(stream)), "")
+
+    def close(self) -> None:
+        """End what leads to machines."""
+        with self._lock:
+            forwards, self._forwards = list(self._forwards.values()), {}
+        for forward in forwards:
+            forward.close()
+
+    def _forward(self, way: SshWay, port: int) -> _Forward:
+        """One that works already, or a new one."""
+        with self._lock:
+            over = [key for key, each in self._forwards.items() if each.is_over]
+            ended = [self._forwards.pop(key) for key in over]
+            found = self._forwards.get((way.machine, port))
+        for forward in ended:
+            forward.close()
+        if found is not None:
+            return found
+        made = _Forward(way, port)  # not under the lock: others do not wait for a machine that is slow
+        with self._lock:
+            other = self._forwards.setdefault((way.machine, port), made)
+        if other is not made:  # another thread was faster
+            made.close()
+        return other
+
+
+class _Forward:
+    """An OpenSSH client that lets a socket file here lead to a port there, however many connect to it.
+
+    A file and no port of ours: only our own user gets at it.
+    """
+
+    def __init__(self, way: SshWay, port: int) -> None:
+        self._way, self._port = way, port
+        self._directory = Path(tempfile.mkdtemp(prefix="trainmaster-"))  # a socket's path must be short
+        self._place = self._directory / "port"
+        self._said: deque[str] = deque(maxlen=20)
+        self._streams: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        self._used_at = time.monotonic()
+        options = ("-T", "-o", "ExitOnForwardFailure=yes", "-o", "ServerAliveInterval=15")
+        self._process = subprocess.Popen(
+            [*way.command, *options, "-L", f"{self._place}:localhost:{port}", way.address, _THERE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for us
+        )
+        threading.Thread(target=self._listen, daemon=True).start()
+        try:
+            self._await_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def last_words(self) -> str:
+        """What it said last."""
+        return self._said[-1] if self._said else ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, or nobody uses it any more."""
+        if self._process.poll() is not None:
+            return True
+        in_use = any(stream.fileno() != -1 for stream in list(self._streams))
+        return not in_use and time.monotonic() - self._used_at > _IDLE_S
+
+    def has(self, stream: socket.socket) -> bool:
+        """Whether a stream is one of its own."""
+        return stream in self._streams
+
+    def open(self) -> socket.socket:
+        """One more stream."""
+        stream = socket.socket(socket.AF_UNIX)
+        stream.settimeout(_CONNECT_S)
+        try:
+            stream.connect(str(self._place))
+        except OSError as error:
+            stream.close()
+            raise self._lost() from error
+        stream.settimeout(None)
+        self._streams.add(stream)
+        self._used_at = time.monotonic()
+        return stream
+
+    def close(self) -> None:
+        """End it, and all streams with it."""
+        self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_S)
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _await_ready(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:  # start-up files of the login may say things first
+            if not any(line.strip() == _READY for line in lines):
+                raise self._lost()
+
+    def _listen(self) -> None:
+        assert self._process.stderr is not None
+        with self._process.stderr as lines:
+            for line in lines:
+                self._said.append(line.decode(errors="replace").strip())
+
+    def _lost(self) -> ProviderError:
+        said = self.last_words or "the connection was lost"
+        return ProviderError(
+            f"port {self._port} of {self._way.machine} cannot be reached: {said}",
+            "`trainmaster status` says whether its run goes on.",
+        )
+
+
+def _connected_here(run: str, member: str | None, port: int) -> socket.socket:
+    import psutil
+
+    for pid, _ in processes_here(run, member):
+        try:
+            found = psutil.Process(pid).net_connections("tcp")
+        except psutil.Error:  # gone
+            continue
+        for each in found:
+            if each.status == psutil.CONN_LISTEN and each.laddr.port == port:
+                host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(each.laddr.ip, each.laddr.ip)  # noqa: S104
+                try:
+                    stream = socket.create_connection((host, port), _CONNECT_S)
+                except OSError as error:
+                    raise ProviderError(f"port {port} of {run}: {error}", "Try again.") from error
+                stream.settimeout(None)
+                return stream
+    who = member or "its members"
+    raise PortError(
+        f"{run}: nothing of {who} listens at port {port}", "Its script has to listen there, and to run now."
+    )

@@ -1,0 +1,129 @@
+"""`MemberConnections`: streams to ports of members, on this machine and over a client like OpenSSH's."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from types import SimpleNamespace
+
+import pytest
+
+from trainmaster.service.runs import member_connections
+from trainmaster.service.runs.member_connections import MemberConnections, PortError
+from trainmaster.service.shells import SshWay
+from trainmaster.spec.errors import NotFoundError, ProviderError, UsageError
+
+#: Lets a socket file lead to a port as `ssh -L FILE:localhost:PORT` does, until its standard input ends.
+CLIENT = """
+import os, socket, sys, threading
+place, _, port = sys.argv[sys.argv.index("-L") + 1].split(":")
+if int(port) == 9:
+    sys.exit("this machine is gone")
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(place)
+listener.listen()
+def move(source, sink):
+    while data := source.recv(65536):
+        sink.sendall(data)
+    sink.shutdown(socket.SHUT_WR)
+def serve():
+    while True:
+        near = listener.accept()[0]
+        far = socket.create_connection(("127.0.0.1", int(port)))
+        threading.Thread(target=move, args=(near, far), daemon=True).start()
+        threading.Thread(target=move, args=(far, near), daemon=True).start()
+threading.Thread(target=serve, daemon=True).start()
+print("welcome to this machine")
+print(sys.argv[-1].split()[1].strip(";"), flush=True)
+sys.stdin.read()
+"""
+#: Says back what it hears, in capitals; first at which port it listens.
+SERVER = """
+import socket
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+while True:
+    with listener.accept()[0] as stream:
+        while data := stream.recv(65536):
+            stream.sendall(data.upper())
+"""
+
+
+class Echo:
+    """A process of a run that listens."""
+
+    def __init__(self, run):
+        environ = {**os.environ, "TRAINMASTER_RUN": run, "TRAINMASTER_ROLE": "worker"}
+        environ["TRAINMASTER_INDEX"] = "0"
+        self.process = subprocess.Popen([sys.executable, "-c", SERVER], env=environ, stdout=subprocess.PIPE)
+        self.port = int(self.process.stdout.readline())
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def echo():
+    with closing(Echo(f"run-{os.getpid()}")) as found:
+        yield found
+
+
+def connections(provider):
+    return MemberConnections(SimpleNamespace(provider_of=lambda _: provider), {})
+
+
+def said(stream, text):
+    with stream:
+        stream.sendall(text)
+        stream.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: stream.recv(65536), b""))
+
+
+def test_a_port_of_a_run_on_this_machine_and_no_other(echo, monkeypatch):
+    run = f"run-{os.getpid()}"
+    monkeypatch.setattr(member_connections, "members_of", lambda *_: {"worker-0", "worker-1"})
+    local = connections("local")
+    assert said(local.open(run, None, echo.port), b"abc") == b"ABC"
+    assert said(local.open(run, "worker-0", echo.port), b"abc") == b"ABC"
+    for other, member in (("another-run", None), (run, "worker-1")):
+        with pytest.raises(PortError, match=str(echo.port)):
+            local.open(other, member, echo.port)
+    with pytest.raises(NotFoundError, match="worker-0, worker-1"):
+        local.open(run, "worker-2", echo.port)
+    for port in (0, -1, 65536):
+        with pytest.raises(UsageError, match="no port"):
+            local.open(run, None, port)
+
+
+def test_streams_to_a_machine_share_a_client_that_ends_with_them(echo, monkeypatch):
+    way = SshWay("node-1", (sys.executable, "-c", CLIENT), "address")
+    monkeypatch.setattr(member_connections, "find_way", lambda *_, **__: way)
+    with closing(connections("aws")) as found:
+        results = []
+
+        def ask(count):
+            results.append(said(found.open("r", None, echo.port), b"a" * count))
+
+        threads = [threading.Thread(target=ask, args=(count,)) for count in (10, 10_000)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert len(results) == 2
+        assert set("".join(each.decode() for each in results)) == {"A"}
+        (forward,) = found._forwards.values()
+        assert not forward.is_over
+        with pytest.raises(ProviderError, match="this machine is gone"):
+            found.open("r", None, 9)
+        forward._process.kill()
+        forward._process.wait()
+        assert said(found.open("r", None, echo.port), b"again") == b"AGAIN"
+        (forward,) = found._forwards.values()
+    assert forward._process.returncode is not None
+    assert not forward._place.exists()
