@@ -1,0 +1,266 @@
+"""Tables of teams: who may do what, money, webhooks, and what is sent to a server."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+from trainmaster.db.tables.runs import Key, metadata
+
+team = Table(
+    "team",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("created_at", Float, nullable=False),
+)
+
+budget = Table(
+    "budget",
+    metadata,
+    Column("team", Text, primary_key=True, doc="empty for the owner of the home, * for all together"),
+    Column("monthly_usd", Float, doc="what it may spend in a calendar month (UTC); null is no limit"),
+    Column("runs_at_once", Integer, doc="likewise"),
+    Column("usd_per_hour", Float, doc="likewise, of all of its runs together"),
+)
+
+budget_warning = Table(
+    "budget_warning",
+    metadata,
+    Column("team", Text, primary_key=True),
+    Column("month", Text, primary_key=True),
+    Column("percent", Integer, primary_key=True, autoincrement=False),
+    Column("at", Float, nullable=False),
+)
+
+admission = Table(
+    "admission",
+    metadata,
+    Column("run_id", Text, ForeignKey("run.id"), primary_key=True),
+    Column("priority", Integer, nullable=False),
+    Column("most_micro_usd", BigInteger, nullable=False, doc="is set aside when its turn comes"),
+    Column("usd_per_hour", Float, nullable=False, doc="likewise per hour"),
+    Column("asked_at", Float, nullable=False),
+    Column("admitted_at", Float, doc="null while it waits"),
+)
+
+webhook = Table(
+    "webhook",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("team", Text, nullable=False, doc="empty for the owner of the home"),
+    Column("kind", Text, nullable=False, doc="webhook, slack or email"),
+    Column("target", Text, nullable=False),
+    Column("topics", Text, nullable=False, doc="that it wants, as JSON"),
+    Column("secrets", LargeBinary, nullable=False, doc="sealed: each with when it ends, the newest first"),
+    Column("created_at", Float, nullable=False),
+    Column("disabled_at", Float),
+    Column("disabled_why", Text, nullable=False, server_default=""),
+)
+Index(None, webhook.c.team)
+
+notice = Table(
+    "notice",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("webhook_id", Text, ForeignKey("webhook.id"), nullable=False),
+    Column("topic", Text, nullable=False),
+    Column("body", Text, nullable=False, doc="a CloudEvent as JSON"),
+    Column("at", Float, nullable=False, doc="when that happened"),
+    Column("tries", Integer, nullable=False, server_default="0", doc="how often that was begun"),
+    Column("due_at", Float, nullable=False, doc="when it is tried again"),
+    Column("done_at", Float, doc="when it was taken or given up"),
+    Column("status", Text, nullable=False, server_default="", doc="what came of the last try"),
+)
+Index(None, notice.c.webhook_id, notice.c.at)
+Index(None, notice.c.done_at, notice.c.due_at)
+
+ledger = Table(
+    "ledger",
+    metadata,
+    Column("id", Key, primary_key=True),
+    Column("run_id", Text, ForeignKey("run.id"), nullable=False),
+    Column("team", Text, nullable=False, doc="empty for the owner of the home"),
+    Column("kind", Text, nullable=False, doc="reserve, charge or release"),
+    Column("day", Text, nullable=False, doc="UTC, such as 2026-11-22: the month is its beginning"),
+    Column("micro_usd", BigInteger, nullable=False),
+    Column("at", Float, nullable=False, doc="when it was changed last"),
+    UniqueConstraint("run_id", "kind", "day"),
+)
+Index(None, ledger.c.day)
+
+token = Table(
+    "token",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("digest", Text, nullable=False, doc="SHA-256 of the token in hexadecimal: it is shown once only"),
+    Column("beginning", Text, nullable=False, doc="its first characters, to tell tokens apart"),
+    Column("team", Text, ForeignKey("team.name"), doc="null for the owner of the home"),
+    Column("scopes", Text, nullable=False, doc="separated by spaces"),
+    Column("created_at", Float, nullable=False),
+    Column("expires_at", Float, nullable=False),
+    Column("used_at", Float, doc="to a minute"),
+    Column("revoked_at", Float),
+    Column("account", Text, doc="whose: it allows no more than its role does; null for who has the machine"),
+    Column("made_with", Text, doc="name of the token that it was made with: it ends with that"),
+    UniqueConstraint("digest"),
+)
+
+account = Table(
+    "account",
+    metadata,
+    Column("name", Text, primary_key=True, doc="never used again, so that the audit means one"),
+    Column("kind", Text, nullable=False, doc="user or service"),
+    Column("team", Text, ForeignKey("team.name"), doc="of a service account: whose managers keep it"),
+    Column("admin_by", Text, doc="server or groups: who has made it one; null of who is none"),
+    Column("issuer", Text, doc="of the single sign-on that knows it"),
+    Column("subject", Text, doc="what it is called there"),
+    Column("created_at", Float, nullable=False),
+    Column("disabled_at", Float),
+    UniqueConstraint("issuer", "subject"),
+)
+
+member = Table(
+    "member",
+    metadata,
+    Column("team", Text, ForeignKey("team.name"), primary_key=True),
+    Column("account", Text, ForeignKey("account.name"), primary_key=True),
+    Column("role", Text, nullable=False),
+    Column("by_groups", Boolean, nullable=False, doc="single sign-on has said so, and may say otherwise"),
+)
+Index(None, member.c.account)
+
+invite = Table(
+    "invite",
+    metadata,
+    Column("digest", Text, primary_key=True, doc="SHA-256 of what its link says"),
+    Column("team", Text, ForeignKey("team.name"), nullable=False),
+    Column("role", Text, nullable=False),
+    Column("invited_by", Text, doc="the account; null for who has the machine"),
+    Column("created_at", Float, nullable=False),
+    Column("expires_at", Float, nullable=False),
+    Column("used_by", Text),
+)
+Index(None, invite.c.team)
+
+team_secret = Table(
+    "team_secret",
+    metadata,
+    Column("team", Text, ForeignKey("team.name"), primary_key=True),
+    Column("name", Text, primary_key=True, doc="of the variable that tasks get"),
+    Column("sealed", LargeBinary, nullable=False),
+    Column("changed_by", Text, nullable=False),
+    Column("changed_at", Float, nullable=False),
+)
+
+sign_in = Table(
+    "sign_in",
+    metadata,
+    Column("digest", Text, primary_key=True, doc="SHA-256 of the cookie of the browser that has begun it"),
+    Column("state", Text, nullable=False, doc="what the provider must send back"),
+    Column("nonce", Text, nullable=False, doc="what its token must say"),
+    Column("verifier", Text, nullable=False, doc="of PKCE"),
+    Column("wanted", Text, nullable=False, doc="the page to go on with"),
+    Column("expires_at", Float, nullable=False),
+)
+
+login_attempt = Table(
+    "login_attempt",
+    metadata,
+    Column("id", Key, primary_key=True),
+    Column("address", Text, nullable=False),
+    Column("at", Float, nullable=False),
+)
+Index(None, login_attempt.c.address, login_attempt.c.at)
+
+web_session = Table(
+    "web_session",
+    metadata,
+    Column("digest", Text, primary_key=True, doc="SHA-256 of the cookie in hexadecimal"),
+    Column("name", Text, nullable=False, doc="whose"),
+    Column("team", Text, ForeignKey("team.name")),
+    Column("scopes", Text, nullable=False),
+    Column("token", Text, doc="name of the token that it was opened with: it ends with that"),
+    Column("expires_at", Float, nullable=False),
+    Column("account", Text, doc="whose: as of a token"),
+    Column("created_at", Float, nullable=False, server_default="0"),
+    Column("address", Text, nullable=False, server_default="", doc="from where it was opened"),
+)
+
+submission = Table(
+    "submission",
+    metadata,
+    Column("caller", Text, primary_key=True, doc="team, or empty; keys of others are no keys of ours"),
+    Column("key", Text, primary_key=True, doc="Idempotency-Key of the request"),
+    Column("digest", Text, nullable=False, doc="SHA-256 of the request"),
+    Column("run_id", Text, ForeignKey("run.id"), nullable=False),
+    Column("created_at", Float, nullable=False),
+)
+
+upload = Table(
+    "upload",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("team", Text, ForeignKey("team.name"), doc="whose it is; null for the owner of the home"),
+    Column("name", Text, nullable=False, doc="of the file: a relative path"),
+    Column("kind", Text, nullable=False, doc="code or volume"),
+    Column("state", Text, nullable=False, doc="OPEN, FINISHING, DONE, FAILED or REMOVED"),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("received_bytes", BigInteger, nullable=False, server_default="0", doc="what the parts hold"),
+    Column("result", Text, doc="of DONE what it became, of FAILED what was wrong, as JSON"),
+    Column("claim", Integer, nullable=False, server_default="0", doc="grows with each that finishes it"),
+    Column("claimed_until", Float, doc="by `Database.clock_s`; renewed by who finishes it"),
+    Column("created_at", Float, nullable=False),
+    Column("used_at", Float, nullable=False),
+)
+Index(None, upload.c.team)
+
+upload_part = Table(
+    "upload_part",
+    metadata,
+    Column("upload_id", Text, ForeignKey("upload.id"), primary_key=True),
+    Column("offset", BigInteger, primary_key=True, doc="of its first byte; a part is never changed"),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("key", Text, nullable=False, doc="its object, below the upload's"),
+)
+
+volume_content = Table(
+    "volume_content",
+    metadata,
+    Column("id", Text, primary_key=True, doc="of the version's tables of files"),
+    Column("described", Text, nullable=False, doc="columns and rows of the tables in it, as JSON"),
+)
+
+device_login = Table(
+    "device_login",
+    metadata,
+    Column("digest", Text, primary_key=True, doc="SHA-256 of the secret of who logs in"),
+    Column("user_digest", Text, nullable=False, unique=True, doc="SHA-256 of the code to be confirmed"),
+    Column("client", Text, nullable=False, doc="name of who logs in, as it says itself"),
+    Column("expires_at", Float, nullable=False),
+    Column("confirmed", Text, doc="who has confirmed it, as JSON; null before"),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", Key, primary_key=True),
+    Column("at", Float, nullable=False),
+    Column("name", Text, nullable=False, doc="of the token or user; empty of who gave none that is valid"),
+    Column("team", Text),
+    Column("address", Text, nullable=False),
+    Column("action", Text, nullable=False, doc="method and path"),
+    Column("status", Integer, nullable=False, doc="HTTP status that it was answered with"),
+    Column("token", Text, doc="name of the token that it was done with; null in a browser"),
+)
+Index(None, audit.c.at)
