@@ -98,3 +98,16 @@ def test_a_flood_of_metrics(tm):
     """,
     )
     assert metrics(tm, "python flood.py")["step"] == 199_999
+
+
+def test_what_was_reported_is_exported(tm, tmp_path):
+    report = """echo '{"step": 1, "loss": 0.5}' >> $TRAINMASTER_METRICS"""
+    run = tm.run(tm.task(report))["run"]
+    table = tm.call("metrics", "export", run, "--csv", "-").out
+    assert table == "experiment,task,attempt,step,loss\nmain,0,1,1,0.5\n"
+    tm.call("metrics", "export", run, "--tensorboard", str(tmp_path / "events"))
+    assert [path.name for path in (tmp_path / "events/main/0").iterdir()] == [
+        "events.out.tfevents.0000000001.trainmaster"
+    ]
+    again = tm.call("metrics", "export", run, "--tensorboard", str(tmp_path / "events"), code=2)
+    assert "not empty" in again.err

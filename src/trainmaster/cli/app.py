@@ -17,6 +17,7 @@ from trainmaster.cli import (
     drive,
     lab,
     logs,
+    metrics,
     models,
     offers,
     predict,
@@ -73,6 +74,7 @@ app.command(no_args_is_help=True)(resume.resume)
 app.command(no_args_is_help=True)(ssh.ssh)
 app.add_typer(clusters.app, name="clusters")
 app.add_typer(models.app, name="models")
+app.add_typer(metrics.app, name="metrics")
 app.command()(offers.offers)
 app.command(no_args_is_help=True)(predict.predict)
 app.add_typer(volume.app, name="volume")

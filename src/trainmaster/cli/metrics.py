@@ -1,0 +1,64 @@
+"""``trainmaster metrics``: what tasks have reported, for other tools."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trainmaster.cli.completing import run_ids
+from trainmaster.cli.output import say
+from trainmaster.spec.errors import UsageError
+
+app = typer.Typer(help="Give what tasks have reported to other tools.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Give what tasks have reported to other tools."""
+
+
+@app.command("export", no_args_is_help=True)
+def export(
+    run: Annotated[str, typer.Argument(autocompletion=run_ids, help="Id of the run, or `latest`.")],
+    to_csv: Annotated[
+        str | None, typer.Option("--csv", metavar="FILE", help="One table; `-` is standard output.")
+    ] = None,
+    tensorboard: Annotated[
+        Path | None,
+        typer.Option("--tensorboard", metavar="DIR", help="Event files for TensorBoard, a folder per task."),
+    ] = None,
+) -> None:
+    """Write what the tasks of a run have reported until now into a CSV file, or into event files."""
+    from trainmaster.cli.opening import open_client
+    from trainmaster.service.runs.metric_export import EventFiles, write_csv
+
+    if (to_csv is None) == (tensorboard is None):
+        raise UsageError("give either --csv or --tensorboard", "Such as --csv points.csv.")
+    if tensorboard is not None and tensorboard.exists() and not tensorboard.is_dir():
+        raise UsageError(f"{tensorboard} is a file", "Name a directory that is empty or not there.")
+    if tensorboard is not None and tensorboard.is_dir() and any(tensorboard.iterdir()):
+        raise UsageError(
+            f"{tensorboard} is not empty", "Values would be there twice: name a directory that is not there."
+        )
+    client = open_client()
+    run = client.resolve(run)
+    reports = client.metrics(run)
+    if not reports:
+        say(f"{run} has reported nothing yet; docs/tasks.md says how tasks do")
+    if to_csv == "-":
+        write_csv(reports, sys.stdout)
+        return
+    try:
+        if to_csv is not None:
+            with Path(to_csv).open("w", encoding="utf-8", newline="") as file:
+                say(f"{write_csv(reports, file)} lines in {to_csv}")
+        elif tensorboard is not None:
+            tensorboard.mkdir(parents=True, exist_ok=True)
+            say(f"{EventFiles(tensorboard).write(reports)} values in {tensorboard}")
+    except OSError as error:
+        raise UsageError(
+            f"{to_csv or tensorboard} cannot be written: {error.strerror}", "Name another place."
+        ) from error
