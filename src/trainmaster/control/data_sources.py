@@ -39,6 +39,8 @@ from trainmaster.spec.errors import (
 
 #: Which version of a volume a run uses, beside the place where it appears: the first look decides.
 _PIN: Final = ".volume"
+#: Before the name of a built-in set, where no volume of that name is meant: none can be called so.
+BUILT_IN_PREFIX: Final = "built-in:"
 _WEB: Final = ("http", "https")
 # Real data are seldom packed a hundredfold; what is smaller than this in the end hurts nobody.
 _MOST_TIMES: Final = 100
@@ -70,7 +72,7 @@ def require_volume(name: str, address: str) -> None:
     from trainmaster.volumes.packed.addresses import volume_address
     from trainmaster.volumes.packed.head import read_head
 
-    if name in BUILT_IN:
+    if name.removeprefix(BUILT_IN_PREFIX) in BUILT_IN:
         return
     found = volume_address(address)
     try:
@@ -109,6 +111,8 @@ def _pinned(name: str, address: str, directory: Path) -> str | None:
     from trainmaster.volumes.packed.addresses import VolumeAddress, volume_address
     from trainmaster.volumes.packed.head import read_head
 
+    if name.startswith(BUILT_IN_PREFIX):
+        return None
     pin = directory.with_name(directory.name + _PIN)
     if pin.exists():
         return pin.read_text()
@@ -150,7 +154,7 @@ def provide_volume(name: str, address: str, directory: Path) -> None:
     with locked(directory):
         uri = pinned_volume(name, address, directory)
         if uri is None:
-            BUILT_IN[name](directory)
+            BUILT_IN[name.removeprefix(BUILT_IN_PREFIX)](directory)
         elif provided(uri, directory) is None:
             provide(uri, directory)
 

@@ -10,7 +10,7 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.control.data_sources import BUILT_IN
+from trainmaster.control.data_sources import BUILT_IN, BUILT_IN_PREFIX
 from trainmaster.db import uploads as rows
 from trainmaster.objects import ObjectStore
 from trainmaster.service.users.caller import NO_TEAM
@@ -80,7 +80,7 @@ def _place(volume: str, where: str, home: Home, team: str) -> str:
         head = read_head(ObjectStore(url), int(version) if mark else None)
     except NotFoundError:
         if volume in BUILT_IN:
-            return volume
+            return f"{BUILT_IN_PREFIX}{volume}"  # its plain name is that of a volume of the owner, too
         raise UsageError(
             f"{where}: team {team} has no volume {volume}",
             "`GET /api/v1/volumes` lists those that there are.",
