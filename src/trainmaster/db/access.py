@@ -5,7 +5,7 @@ Of tokens and cookies the SHA-256 is kept only: what is stolen with the database
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
@@ -78,16 +78,14 @@ def tokens(database: Database) -> Sequence[RowMapping]:
     return database.read(sa.select(t.token).order_by(t.token.c.name))
 
 
-def token(database: Database, name: str) -> RowMapping | None:
-    """The token of that name."""
-    rows = database.read(sa.select(t.token).where(t.token.c.name == name))
-    return rows[0] if rows else None
+def tokens_by_name(database: Database, names: Collection[str]) -> dict[str, RowMapping]:
+    """The tokens of these names."""
+    return _rows_by(database, t.token.c.name, names)
 
 
-def token_by_digest(database: Database, digest: str) -> RowMapping | None:
-    """The token whose SHA-256 this is."""
-    rows = database.read(sa.select(t.token).where(t.token.c.digest == digest))
-    return rows[0] if rows else None
+def tokens_by_digest(database: Database, digests: Collection[str]) -> dict[str, RowMapping]:
+    """The tokens whose SHA-256 these are."""
+    return _rows_by(database, t.token.c.digest, digests)
 
 
 def note_use(database: Database, token: RowMapping, now: float) -> None:
@@ -108,10 +106,9 @@ def add_session(database: Database, row: Mapping[str, object], now: float) -> No
     database.write(write)
 
 
-def session_by_digest(database: Database, digest: str) -> RowMapping | None:
-    """The session whose cookie has this SHA-256."""
-    rows = database.read(sa.select(t.web_session).where(t.web_session.c.digest == digest))
-    return rows[0] if rows else None
+def sessions_by_digest(database: Database, digests: Collection[str]) -> dict[str, RowMapping]:
+    """The sessions whose cookies have these SHA-256."""
+    return _rows_by(database, t.web_session.c.digest, digests)
 
 
 def sessions(database: Database, account: str | None, now: float) -> Sequence[RowMapping]:
@@ -180,3 +177,10 @@ def requests(
     ]
     query = sa.select(t.audit).where(*(each for each in wanted if each is not None))
     return database.read(query.order_by(c.id.desc()).limit(limit))
+
+
+def _rows_by(database: Database, column: sa.Column[str], values: Collection[str]) -> dict[str, RowMapping]:
+    """The rows of a table in which a unique column has one of some values, by that value."""
+    if not values:
+        return {}
+    return {row[column.name]: row for row in database.read(sa.select(column.table).where(column.in_(values)))}

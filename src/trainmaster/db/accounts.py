@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
@@ -10,6 +10,10 @@ from sqlalchemy.engine import Connection, RowMapping
 from trainmaster.db import tables as t
 from trainmaster.db.database import Database
 from trainmaster.db.patience import Try
+
+#: An account, None if there is none, and its roles by team.
+Standing = tuple[RowMapping | None, dict[str, str]]
+NO_STANDING: Standing = (None, {})
 
 _A = t.account.c
 _M = t.member.c
@@ -60,16 +64,27 @@ def change_account(database: Database, name: str, **values: object) -> bool:
     return database.write(write)
 
 
-def standing(database: Database, name: str) -> tuple[RowMapping | None, dict[str, str]]:
-    """An account, None if there is none, and its roles by team, teams by name: one look, as of one moment."""
+def standing(database: Database, name: str) -> Standing:
+    """Of one account; see `standings`."""
+    return standings(database, [name]).get(name, NO_STANDING)
+
+
+def standings(database: Database, names: Collection[str]) -> dict[str, Standing]:
+    """Accounts with their roles by team, teams by name, as of one moment; those that there are."""
+    if not names:
+        return {}
     query = (
         sa.select(t.account, _M.team.label("of"), _M.role)
         .outerjoin(t.member, _M.account == _A.name)
-        .where(_A.name == name)
+        .where(_A.name.in_(names))
         .order_by(_M.team)
     )
-    rows = database.read(query)
-    return rows[0] if rows else None, {row["of"]: row["role"] for row in rows if row["of"] is not None}
+    found: dict[str, Standing] = {}
+    for row in database.read(query):
+        _, roles = found.setdefault(row["name"], (row, {}))
+        if row["of"] is not None:
+            roles[row["of"]] = row["role"]
+    return found
 
 
 def members(database: Database, team: str) -> Sequence[RowMapping]:

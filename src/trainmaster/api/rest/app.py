@@ -34,6 +34,7 @@ from trainmaster.api.rest import (
 )
 from trainmaster.api.rest.guards import Guards
 from trainmaster.api.rest.hubs import Hubs
+from trainmaster.api.rest.limits import Streams
 from trainmaster.api.rest.loop_lag import LoopLag
 from trainmaster.api.rest.state import Reader, ServerState, State, caller_of, problem, told
 from trainmaster.api.rest.versions import oldest_client
@@ -71,8 +72,21 @@ def make_state(
     hubs, lag = Hubs(service), LoopLag()
     kept = Uploads(service.home, service.database, environ)
     finishing = UploadFinishing(service.home, service.database, kept, environ)
+    streams = Streams(access.callers)
     return ServerState(
-        service, access, submissions, quotes, drivers, kept, finishing, hubs, lag, environ, cookie, is_secure
+        service,
+        access,
+        submissions,
+        quotes,
+        drivers,
+        kept,
+        finishing,
+        hubs,
+        streams,
+        lag,
+        environ,
+        cookie,
+        is_secure,
     )
 
 

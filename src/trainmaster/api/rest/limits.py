@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakSet
 
 from starlette.concurrency import run_in_threadpool
 
-from trainmaster.service.users.caller import ForbiddenError, TooOftenError, UnknownCallerError
-from trainmaster.spec.errors import NotFoundError, TrainmasterError
+from trainmaster.service.users.caller import TooOftenError
+from trainmaster.spec.errors import TrainmasterError
 
 if TYPE_CHECKING:
-    from trainmaster.service.users.caller import Caller
+    from trainmaster.service.users.caller import Caller, Credential
 
 T = TypeVar("T")
 
@@ -31,7 +33,7 @@ LOGINS_BURST: Final = 60.0
 TESTS_PER_S: Final = 1 / 60
 TESTS_BURST: Final = 10.0
 MAX_STREAMS: Final = 8
-#: While a stream has news, its caller's rights are looked at so often, in seconds.
+#: While streams have news, the rights of who listens are looked at so often, in seconds.
 CHECK_EVERY_S: Final = 5.0
 _MOST_BUCKETS: Final = 10_000
 
@@ -83,13 +85,14 @@ class Stream:
     Args:
         streams: those of this process.
         who: listens.
-        again: works out anew who that is and what is allowed.
+        credential: what it asked with.
     """
 
-    def __init__(self, streams: Streams, who: Caller, again: Callable[[], Caller]) -> None:
+    def __init__(self, streams: Streams, who: Caller, credential: Credential) -> None:
         self.user = who.account or who.name
-        self._streams, self._who, self._again = streams, who, again
-        self._looked_at = streams.clock()
+        self.who, self.credential = who, credential
+        self.is_allowed = True
+        self._streams = streams
 
     def of(self, pieces: AsyncGenerator[T]) -> AsyncGenerator[T]:
         """The pieces, as long as the caller may see what it might at the beginning.
@@ -104,43 +107,56 @@ class Stream:
         try:
             async with aclosing(pieces):
                 async for piece in pieces:
-                    if not await self._is_allowed():
+                    await self._streams.look()
+                    if not self.is_allowed:
                         return  # who may still see some of it comes back, and is asked anew
                     yield piece
         finally:
             self._streams.forget(self)
-
-    async def _is_allowed(self) -> bool:
-        if self._streams.clock() - self._looked_at < self._streams.check_every_s:
-            return True
-        self._looked_at = self._streams.clock()
-        try:
-            now = await run_in_threadpool(self._again)
-        except (UnknownCallerError, ForbiddenError, NotFoundError):
-            return False
-        except TrainmasterError:  # the database is away: nothing new comes from there either
-            return True
-        return (now.team, now.scopes) == (self._who.team, self._who.scopes)
 
 
 class Streams:
     """The answers of this process that go on: server-sent events, and logs that are followed.
 
     Args:
+        ask: what each of some credentials allows now; those that allow nothing are not in the answer.
         most: of one user or token at a time.
-        check_every_s: how often the rights of who listens are looked at.
+        check_every_s: how often the rights of who listens are looked at, of all in one look.
         clock: monotonic seconds.
     """
 
     def __init__(
         self,
+        ask: Callable[[Collection[Credential]], Mapping[Credential, Caller]],
         most: int = MAX_STREAMS,
         check_every_s: float = CHECK_EVERY_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._most, self.check_every_s, self.clock = most, check_every_s, clock
+        self._ask, self._most, self._check_every_s, self._clock = ask, most, check_every_s, clock
         # Weak: an answer whose reader is gone before it began never comes to its end.
         self._open: dict[str, WeakSet[Stream]] = {}
+        self._looked_at = -math.inf
+        self._looking: asyncio.Task[None] | None = None
+
+    async def look(self) -> None:
+        """Look at the rights of all who listen, or wait until that is done, unless it was a moment ago."""
+        if self._clock() - self._looked_at < self._check_every_s:
+            return
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+        await asyncio.shield(self._looking)  # it is for all, whoever goes
+
+    async def _look(self) -> None:
+        began, streams = self._clock(), [stream for of_user in self._open.values() for stream in of_user]
+        with suppress(TrainmasterError):  # the database is away: nothing new comes from there either
+            now = await run_in_threadpool(self._ask, {stream.credential for stream in streams})
+            for stream in streams:
+                found, before = now.get(stream.credential), stream.who
+                stream.is_allowed = found is not None and (found.team, found.scopes) == (
+                    before.team,
+                    before.scopes,
+                )
+        self._looked_at = began
 
     def count(self, stream: Stream) -> None:
         """One more is open.

@@ -30,9 +30,15 @@ from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.teams.team_secrets import TeamSecrets
 from trainmaster.service.uploads.code_uploads import QuotaError
 from trainmaster.service.uploads.uploads import TooMuchError, UploadConflictError
-from trainmaster.service.users.access import Access
+from trainmaster.service.users.access import Access, digest_of
 from trainmaster.service.users.accounts import Accounts
-from trainmaster.service.users.caller import Caller, ForbiddenError, TooOftenError, UnknownCallerError
+from trainmaster.service.users.caller import (
+    Caller,
+    Credential,
+    ForbiddenError,
+    TooOftenError,
+    UnknownCallerError,
+)
 from trainmaster.service.users.device_login import DeviceLogins
 from trainmaster.service.users.single_sign_on import SingleSignOn
 from trainmaster.spec.errors import (
@@ -96,6 +102,7 @@ class ServerState:
         uploads: what is sent in pieces.
         finishing: makes something of that.
         hubs: tell live what happens.
+        streams: who follows what.
         lag: of the loop of all requests.
         environ: of the processes that drive runs.
         cookie: name of the session's cookie.
@@ -104,7 +111,6 @@ class ServerState:
         rates: how often who asks.
         logins: how often logins are begun from which address.
         tests: how often a team tries its webhooks.
-        streams: who follows what.
         single_sign_on: at a provider, if there is one.
     """
 
@@ -116,6 +122,7 @@ class ServerState:
     uploads: Uploads
     finishing: UploadFinishing
     hubs: Hubs
+    streams: Streams
     lag: LoopLag
     environ: Mapping[str, str]
     cookie: str
@@ -124,7 +131,6 @@ class ServerState:
     rates: Rates = field(default_factory=Rates)
     logins: Rates = field(default_factory=lambda: Rates(STRANGERS_PER_S, LOGINS_BURST))
     tests: Rates = field(default_factory=lambda: Rates(TESTS_PER_S, TESTS_BURST))
-    streams: Streams = field(default_factory=Streams)
     single_sign_on: SingleSignOn | None = None
 
     @property
@@ -174,12 +180,9 @@ def caller_of(request: Request) -> Caller:
 
 
 def _looked_up(request: Request) -> Caller:
-    server = state_of(request)
-    asked = (request.path_params.get("team"), request.query_params.get("team"), request.headers.get(TEAM))
-    team = next((name for name in asked if name), None)
-    kind, _, token = request.headers.get("authorization", "").partition(" ")
-    if kind.lower() == "bearer":
-        return server.access.by_token(token.strip(), team)
+    server, team = state_of(request), _asked_team(request)
+    if (token := _bearer(request)) is not None:
+        return server.access.by_token(token, team)
     if cookie := request.cookies.get(server.cookie):
         check_same_site(request)
         return server.access.by_session(cookie, team)
@@ -188,9 +191,22 @@ def _looked_up(request: Request) -> Caller:
     )
 
 
+def _asked_team(request: Request) -> str | None:
+    asked = (request.path_params.get("team"), request.query_params.get("team"), request.headers.get(TEAM))
+    return next((name for name in asked if name), None)
+
+
+def _bearer(request: Request) -> str | None:
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if kind.lower() == "bearer" else None
+
+
 def stream_of(request: Request) -> Stream:
     """A dependency: for an answer that goes on, until the caller may not see it any more."""
-    return Stream(state_of(request).streams, caller_of(request), lambda: _looked_up(request))
+    server, token = state_of(request), _bearer(request)
+    secret = request.cookies.get(server.cookie, "") if token is None else token
+    credential = Credential(digest_of(secret), token is None, _asked_team(request))
+    return Stream(server.streams, caller_of(request), credential)
 
 
 def address_of(request: Request) -> str:

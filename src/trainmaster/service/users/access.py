@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.db import access, accounts
 from trainmaster.service.teams.team_budget import budgets, checked_limits
 from trainmaster.service.users.caller import (
-    NO_TEAM,
-    ROLES,
     SCOPES,
     Caller,
+    Credential,
     ForbiddenError,
     TooOftenError,
     UnknownCallerError,
-    with_implied,
+    caller_now,
+    no_team,
 )
 from trainmaster.spec.errors import NotFoundError, StoreError, UsageError
 
@@ -85,6 +85,36 @@ class Access:
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    # --- who asks ----------------------------------------------------------------------------------
+
+    def callers(self, credentials: Collection[Credential]) -> dict[Credential, Caller]:
+        """What each allows at this moment; those that allow nothing any more are not there.
+
+        A handful of queries, however many are asked for.
+        """
+        sessions = access.sessions_by_digest(self._database, [c.digest for c in credentials if c.is_session])
+        tokens = access.tokens_by_digest(self._database, [c.digest for c in credentials if not c.is_session])
+        opened_with = access.tokens_by_name(
+            self._database, {row["token"] for row in sessions.values() if row["token"] is not None}
+        )
+        rows = [*sessions.values(), *tokens.values()]
+        names = {row["account"] for row in rows if row["account"] is not None}
+        standings = accounts.standings(self._database, names)
+        found = {}
+        for each in credentials:
+            with suppress(UnknownCallerError, NotFoundError):
+                if each.is_session:
+                    row = _session(sessions.get(each.digest))
+                    token = opened_with.get(row["token"])
+                else:
+                    row = token = _token(tokens.get(each.digest))
+                standing = standings.get(row["account"], accounts.NO_STANDING)
+                found[each] = caller_now(row, token, standing, each.team, self._has_team)
+        return found
+
+    def _has_team(self, name: str) -> bool:
+        return access.has_team(self._database, name)
+
     # --- teams --------------------------------------------------------------------------------------
 
     def make_team(
@@ -122,7 +152,7 @@ class Access:
         """
         found = [team for team in self.teams() if team["team"] == name]
         if not found:
-            raise _no_team(name)
+            raise no_team(name)
         return found[0]
 
     # --- tokens -------------------------------------------------------------------------------------
@@ -158,7 +188,7 @@ class Access:
                 f"scopes: {', '.join(unknown) or 'none'}; not a scope", f"There are {', '.join(SCOPES)}."
             )
         if team is not None and not access.has_team(self._database, team):
-            raise _no_team(team)
+            raise no_team(team)
         if account is not None:
             found, roles = accounts.standing(self._database, account)
             if found is None or found["disabled_at"] is not None:
@@ -215,15 +245,10 @@ class Access:
             UnknownCallerError: nobody's, or it is over or revoked.
             NotFoundError: the team is not one of them.
         """
-        row = access.token_by_digest(self._database, digest_of(secret)) if is_token(secret) else None
-        now = time.time()
-        if row is None or row["revoked_at"] is not None or row["expires_at"] <= now:
-            what = "is not known" if row is None else "was revoked" if row["revoked_at"] else "has expired"
-            raise UnknownCallerError(
-                f"the token {what}", "Ask for a new one: `trainmaster token create NAME --scopes read,run`."
-            )
+        found = access.tokens_by_digest(self._database, [digest_of(secret)] if is_token(secret) else [])
+        row = _token(next(iter(found.values()), None))
         with suppress(StoreError):  # who asks has an answer, also while the database takes no writes
-            access.note_use(self._database, row, now)
+            access.note_use(self._database, row, time.time())
         return self._caller(row, row, team)
 
     # --- logging in ---------------------------------------------------------------------------------
@@ -277,11 +302,15 @@ class Access:
             UnknownCallerError: nobody's, or it is over.
             NotFoundError: the team is not one of them.
         """
-        row = access.session_by_digest(self._database, digest_of(secret))
-        if row is None or row["expires_at"] <= time.time():
-            raise UnknownCallerError("the session is over", "Log in again.")
-        token = access.token(self._database, row["token"]) if row["token"] is not None else None
-        return self._caller(row, token, team)
+        found = access.sessions_by_digest(self._database, [digest_of(secret)])
+        row = _session(next(iter(found.values()), None))
+        tokens = access.tokens_by_name(self._database, [row["token"]] if row["token"] is not None else [])
+        return self._caller(row, tokens.get(row["token"]), team)
+
+    def _caller(self, row: RowMapping, token: RowMapping | None, team: str | None) -> Caller:
+        account = row["account"]
+        standing = accounts.NO_STANDING if account is None else accounts.standing(self._database, account)
+        return caller_now(row, token, standing, team, self._has_team)
 
     def choose_team(self, secret: str, team: str) -> None:
         """Have a session be for another of the teams.
@@ -317,36 +346,6 @@ class Access:
             raise NotFoundError(f"there is no session {identity!r}", "It may be over.")
         access.end_session(self._database, found[0])
 
-    # --- parts --------------------------------------------------------------------------------------
-
-    def _caller(self, row: RowMapping, token: RowMapping | None, wanted: str | None) -> Caller:
-        """What a token, or a session (with a token or without), allows at this moment, for one team."""
-        name, account, team = row["name"], row["account"], row["team"]
-        granted = with_implied((token or row)["scopes"].split())
-        roles: dict[str, str] = {}
-        is_admin = "admin" in granted
-        if account is not None:
-            found, roles = accounts.standing(self._database, account)
-            if found is None or found["disabled_at"] is not None:
-                raise UnknownCallerError(f"{account} may not use this server any more", "Ask its admin.")
-            name, is_admin = account, found["admin_by"] is not None
-            if token is not None and token["team"] is not None:
-                roles = {of: role for of, role in roles.items() if of == token["team"]}
-        is_bound = account is None or is_admin
-        if wanted is not None and wanted != (team if is_bound else None):
-            can_choose = is_admin and "admin" in granted and access.has_team(self._database, wanted)
-            if wanted not in roles and not can_choose:
-                raise _no_team(wanted)
-            team = wanted
-        elif not is_bound and team not in roles:
-            # A token of somebody in several teams must say which; a browser begins with one of them.
-            is_clear = len(roles) == 1 or (roles and row is not token)
-            team = next(iter(roles)) if is_clear else NO_TEAM
-        if not is_bound:
-            granted &= ROLES.get(roles.get(team or "", ""), frozenset())
-        used = token["name"] if token is not None else None
-        return Caller(name, team, granted, used, row["expires_at"], account, roles)
-
 
 def check_name(name: str, what: str) -> None:
     """Refuse what is no name of a team, a token or an account.
@@ -360,8 +359,19 @@ def check_name(name: str, what: str) -> None:
         )
 
 
-def _no_team(name: str) -> NotFoundError:
-    return NotFoundError(f"there is no team {name!r}", "`trainmaster team list` shows the teams.")
+def _token(row: RowMapping | None) -> RowMapping:
+    if row is None or row["revoked_at"] is not None or row["expires_at"] <= time.time():
+        what = "is not known" if row is None else "was revoked" if row["revoked_at"] else "has expired"
+        raise UnknownCallerError(
+            f"the token {what}", "Ask for a new one: `trainmaster token create NAME --scopes read,run`."
+        )
+    return row
+
+
+def _session(row: RowMapping | None) -> RowMapping:
+    if row is None or row["expires_at"] <= time.time():
+        raise UnknownCallerError("the session is over", "Log in again.")
+    return row
 
 
 def _is_seen(row: RowMapping, who: Caller) -> bool:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from trainmaster.spec.errors import AccessError, TrainmasterError
+from trainmaster.spec.errors import AccessError, NotFoundError, TrainmasterError
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import RowMapping
 
 #: What a token may be allowed, and what that is.
 SCOPES: Final = {
@@ -126,3 +129,70 @@ def with_implied(scopes: Collection[str]) -> frozenset[str]:
 def caller(name: str, team: str | None, scopes: Collection[str], token: str | None = None) -> Caller:
     """A caller that is nobody's account."""
     return Caller(name, team, with_implied(scopes), token)
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What somebody asks with.
+
+    Attributes:
+        digest: SHA-256 of the token, or of the session's cookie.
+        is_session: which of the two.
+        team: for which of the teams; None for that of the token or session.
+    """
+
+    digest: str
+    is_session: bool
+    team: str | None
+
+
+def caller_now(
+    row: RowMapping,
+    token: RowMapping | None,
+    standing: tuple[RowMapping | None, Mapping[str, str]],
+    wanted: str | None,
+    has_team: Callable[[str], bool],
+) -> Caller:
+    """What a token, or a session (with a token or without), allows at this moment, for one team.
+
+    Args:
+        row: of the token or session.
+        token: its row; the same one of a token.
+        standing: of its account: that row, and the roles by team.
+        wanted: the team that was asked for.
+        has_team: whether there is a team of a name.
+
+    Raises:
+        UnknownCallerError: the account may not use the server any more.
+        NotFoundError: the team is not one of them.
+    """
+    name, account, team = row["name"], row["account"], row["team"]
+    granted = with_implied((token or row)["scopes"].split())
+    roles: Mapping[str, str] = {}
+    is_admin = "admin" in granted
+    if account is not None:
+        found, roles = standing
+        if found is None or found["disabled_at"] is not None:
+            raise UnknownCallerError(f"{account} may not use this server any more", "Ask its admin.")
+        name, is_admin = account, found["admin_by"] is not None
+        if token is not None and token["team"] is not None:
+            roles = {of: role for of, role in roles.items() if of == token["team"]}
+    is_bound = account is None or is_admin
+    if wanted is not None and wanted != (team if is_bound else None):
+        can_choose = is_admin and "admin" in granted and has_team(wanted)
+        if wanted not in roles and not can_choose:
+            raise no_team(wanted)
+        team = wanted
+    elif not is_bound and team not in roles:
+        # A token of somebody in several teams must say which; a browser begins with one of them.
+        is_clear = len(roles) == 1 or (roles and row is not token)
+        team = next(iter(roles)) if is_clear else NO_TEAM
+    if not is_bound:
+        granted &= ROLES.get(roles.get(team or "", ""), frozenset())
+    used = token["name"] if token is not None else None
+    return Caller(name, team, granted, used, row["expires_at"], account, roles)
+
+
+def no_team(name: str) -> NotFoundError:
+    """What is said of a team that is not there, or not the caller's."""
+    return NotFoundError(f"there is no team {name!r}", "`trainmaster team list` shows the teams.")

@@ -11,9 +11,10 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from served_home import Served
 from test_routes import asked, routes
 
-from trainmaster.api.rest.limits import BURST, Rates, Stream, Streams
-from trainmaster.service.users.access import ATTEMPTS
-from trainmaster.service.users.caller import ROLES, SCOPES, TooOftenError, UnknownCallerError, caller
+from trainmaster.api.rest.limits import BURST, CHECK_EVERY_S, Rates, Stream, Streams
+from trainmaster.service.users.access import ATTEMPTS, digest_of
+from trainmaster.service.users.caller import ROLES, SCOPES, Credential, TooOftenError, caller
+from trainmaster.spec.errors import StoreError
 
 #: Of these everybody has his own, so a viewer may ask; a token that is nobody's needs `manage`.
 OWN = {path for _, path in routes() if path.startswith("/api/v1/tokens")}
@@ -204,32 +205,67 @@ async def pieces(until=10):
         yield number
 
 
+def credential(who):
+    return Credential(who.name, is_session=False, team=None)
+
+
+def follows(*answers, check_every_s=0.0):
+    """What somebody is told while each look at the rights of all gives the next answer; and the streams."""
+    who, left = caller("ann", "red", ["read", "run"]), list(answers)
+
+    def ask(wanted):
+        assert wanted == {credential(who)}
+        answer = left.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return {credential(who): answer} if answer else {}
+
+    streams = Streams(ask, check_every_s=check_every_s)
+
+    async def read():
+        return [piece async for piece in Stream(streams, who, credential(who)).of(pieces())]
+
+    return asyncio.run(read()), streams
+
+
 def test_a_stream_ends_when_its_caller_may_less_or_is_not_known_any_more():
     before, after = caller("ann", "red", ["read", "run"]), caller("ann", "red", ["read"])
+    assert follows(before, before, after)[0] == [0, 1]
+    assert follows(before, None)[0] == [0]
+    away = StoreError("the database cannot be read", "")
+    assert follows(before, away, None)[0] == [0, 1], "nothing new comes from there either"
+    told, streams = follows(before, check_every_s=100)
+    assert told == list(range(10)), "they are looked at now and then only"
+    assert not streams._open
 
-    def gone():
-        raise UnknownCallerError("the token was revoked")
 
-    def answers(*found):
-        left = list(found)
-        return lambda: left.pop(0)() if callable(left[0]) else left.pop(0)
+def test_the_rights_of_all_who_listen_are_one_question():
+    asked, now = [], [0.0]
+    people = [caller(f"user-{number}", "red", ["read"]) for number in range(50)]
 
-    async def read(again):
-        return [piece async for piece in Stream(streams, before, again).of(pieces())]
+    def ask(wanted):
+        asked.append(len(wanted))
+        known = people if len(asked) == 1 else people[10:]
+        return {credential(who): who for who in known}
 
-    streams = Streams(check_every_s=0)
-    assert asyncio.run(read(answers(before, before, after))) == [0, 1]
-    assert asyncio.run(read(answers(before, gone))) == [0]
-    rarely = streams = Streams(check_every_s=100)
-    assert asyncio.run(read(answers())) == list(range(10)), "they are looked at now and then only"
-    assert not rarely._open
+    streams = Streams(ask, clock=lambda: now[0])
+
+    async def follow():
+        following = [Stream(streams, who, credential(who)).of(pieces()) for who in people]
+        first = await asyncio.gather(*(anext(each) for each in following))
+        now[0] += CHECK_EVERY_S
+        return first, await asyncio.gather(*(anext(each, None) for each in following))
+
+    assert asyncio.run(follow()) == ([0] * 50, [None] * 10 + [1] * 40)
+    assert asked == [50, 50]
 
 
 def test_a_user_follows_so_many_streams_and_no_more():
-    streams, ann, bob = Streams(most=2), caller("ann", "red", ["read"]), caller("bob", "red", ["read"])
+    ann, bob = caller("ann", "red", ["read"]), caller("bob", "red", ["read"])
+    streams = Streams(lambda _: {credential(who): who for who in (ann, bob)}, most=2)
 
     def open_for(who):
-        return Stream(streams, who, lambda: who).of(pieces())
+        return Stream(streams, who, credential(who)).of(pieces())
 
     async def follow():
         first, second = open_for(ann), open_for(ann)
@@ -250,11 +286,11 @@ def test_a_user_follows_so_many_streams_and_no_more():
 def test_a_demotion_closes_the_stream_of_a_run(office):
     office.add("brief", "red", "viewer")
     who = office.state.access.by_token(office.tokens["brief"])
-    seen = []
+    asks_with = Credential(digest_of(office.tokens["brief"]), is_session=False, team=None)
+    streams, seen = Streams(office.state.access.callers, check_every_s=0), []
 
     async def follow():
-        again = lambda: office.state.access.by_token(office.tokens["brief"])  # noqa: E731
-        async for piece in Stream(Streams(check_every_s=0), who, again).of(pieces()):
+        async for piece in Stream(streams, who, asks_with).of(pieces()):
             seen.append(piece)
             if piece == 3:
                 office.state.accounts.remove_member("red", "brief")

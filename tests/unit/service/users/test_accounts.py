@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+from contextlib import suppress
+
 import pytest
 
 from trainmaster.db import Database
 from trainmaster.db import accounts as rows
 from trainmaster.service.users import accounts as module
-from trainmaster.service.users.access import Access
+from trainmaster.service.users.access import Access, digest_of
 from trainmaster.service.users.accounts import Accounts
-from trainmaster.service.users.caller import NO_TEAM, ROLES, ForbiddenError, UnknownCallerError
+from trainmaster.service.users.caller import NO_TEAM, ROLES, Credential, ForbiddenError, UnknownCallerError
 from trainmaster.spec.errors import NotFoundError, UsageError
 
 
@@ -99,6 +102,28 @@ def test_who_is_in_several_teams_chooses_and_reaches_no_other(office):
     bound = office.token("mem", team="blue")
     with pytest.raises(NotFoundError):
         office.access.by_token(bound, "red")
+
+
+def test_what_many_may_is_one_question_with_the_same_answers(office):
+    """As of streams: each as if it had asked by itself, and who may nothing is not there."""
+    office.accounts.set_member("blue", "mem", "viewer")
+    office.accounts.create_user("new")
+    tokens = [office.token(name, team) for name in ("max", "mem", "root") for team in ("red", None)]
+    tokens.append(office.access.create_token("nobody", ["read"], "red")["token"])
+    sessions = [office.access.open_session(office.access.by_token(token)) for token in tokens]
+    gone = office.token("new", None)
+    ended = office.access.open_session(office.access.by_token(gone))
+    office.accounts.change_user("new", is_disabled=True)
+    office.accounts.set_member("red", "max", "viewer")
+    asked, expected = [], {}
+    for is_session, secrets in ((False, [*tokens, gone]), (True, [*sessions, ended])):
+        ask = office.access.by_session if is_session else office.access.by_token
+        for secret, team in itertools.product(secrets, (None, "red", "blue", "nothing")):
+            asked.append(Credential(digest_of(secret), is_session, team))
+            with suppress(UnknownCallerError, NotFoundError):
+                expected[asked[-1]] = ask(secret, team)
+    assert office.access.callers(asked) == expected
+    assert 0 < len(expected) < len(asked)
 
 
 def test_an_admin_is_one_only_as_long_and_as_far_as_said(office):
