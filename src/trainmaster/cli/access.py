@@ -2,46 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from trainmaster.cli.opening import open_administration
 from trainmaster.cli.output import print_json, say
 
-if TYPE_CHECKING:
-    from trainmaster.service.teams.team_secrets import TeamSecrets
-    from trainmaster.service.users.access import Access
-    from trainmaster.service.users.accounts import Accounts
-
-token_app = typer.Typer(help="Who may use the server of this home.", no_args_is_help=True)
-team_app = typer.Typer(help="Teams that share the server of this home.", no_args_is_help=True)
-user_app = typer.Typer(help="Users of the server of this home.", no_args_is_help=True)
+token_app = typer.Typer(help="Who may use the server in use, or of this home.", no_args_is_help=True)
+team_app = typer.Typer(help="Teams that share the server in use, or of this home.", no_args_is_help=True)
+user_app = typer.Typer(help="Users of the server in use, or of this home.", no_args_is_help=True)
 secret_app = typer.Typer(help="Secrets of teams, for their tasks.", no_args_is_help=True)
 AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
-
-
-def _access() -> Access:
-    from trainmaster.service import Service
-    from trainmaster.service.users.access import Access
-
-    return Access(Service.from_environment().database)
-
-
-def _accounts() -> Accounts:
-    from trainmaster.service import Service
-    from trainmaster.service.users.accounts import Accounts
-
-    return Accounts(Service.from_environment().database)
-
-
-def _secrets() -> TeamSecrets:
-    import os
-
-    from trainmaster.service import Service
-    from trainmaster.service.teams.team_secrets import TeamSecrets
-
-    service = Service.from_environment()
-    return TeamSecrets(service.database, service.home.root, os.environ)
 
 
 @token_app.command("create", no_args_is_help=True)
@@ -59,7 +31,7 @@ def create(
 ) -> None:
     """Make a token; it is shown this once."""
     wanted = [scope.strip() for scope in scopes.split(",") if scope.strip()]
-    found = _access().create_token(name, wanted, team, days * 86400, account=user)
+    found = open_administration().create_token(name, wanted, team, user, days)
     if as_json:
         print_json(found)
         return
@@ -70,14 +42,14 @@ def create(
 @token_app.command("revoke", no_args_is_help=True)
 def revoke(name: Annotated[str, typer.Argument(help="Of the token.")]) -> None:
     """End a token, and the sessions that were opened with it."""
-    _access().revoke_token(name)
+    open_administration().revoke_token(name)
     say(f"{name} is revoked")
 
 
 @token_app.command("list")
 def listed(as_json: AsJson = False) -> None:
     """Show the tokens; what they are is kept nowhere."""
-    found = _access().tokens()
+    found = open_administration().tokens()
     if as_json:
         print_json({"tokens": found})
         return
@@ -97,7 +69,8 @@ def create_team(
     as_json: AsJson = False,
 ) -> None:
     """Make a team, or change its limits: those that are not given stay."""
-    found = _access().make_team(name, monthly_usd, runs_at_once, usd_per_hour)
+    limits = {"monthly_usd": monthly_usd, "runs_at_once": runs_at_once, "usd_per_hour": usd_per_hour}
+    found = open_administration().make_team(name, limits)
     if as_json:
         print_json(found)
     else:
@@ -107,7 +80,7 @@ def create_team(
 @team_app.command("list")
 def teams(as_json: AsJson = False) -> None:
     """Show the teams, and what they have spent this month."""
-    found = _access().teams()
+    found = open_administration().teams()
     if as_json:
         print_json({"teams": found})
         return
@@ -122,10 +95,7 @@ def add_member(
     role: Annotated[str, typer.Option(help="viewer, member or manager.")] = "member",
 ) -> None:
     """Give a user a role in a team, or another one."""
-    accounts = _accounts()
-    if not any(each["name"] == user for each in [*accounts.users(), *accounts.service_accounts(None)]):
-        accounts.create_user(user)
-    accounts.set_member(team, user, role)
+    open_administration().add_member(team, user, role)
     say(f"{user} is {role} of team {team}")
 
 
@@ -135,14 +105,14 @@ def remove_member(
     user: Annotated[str, typer.Argument(help="The user.")],
 ) -> None:
     """Take a user out of a team, at once."""
-    _accounts().remove_member(team, user)
+    open_administration().remove_member(team, user)
     say(f"{user} is not in team {team} any more")
 
 
 @team_app.command("members", no_args_is_help=True)
 def members(team: Annotated[str, typer.Argument(help="The team.")], as_json: AsJson = False) -> None:
     """Show who is in a team."""
-    found = _accounts().members(team)
+    found = open_administration().members(team)
     if as_json:
         print_json({"members": found})
         return
@@ -158,7 +128,7 @@ def invite(
     as_json: AsJson = False,
 ) -> None:
     """Make a link that lets one person into a team."""
-    found = _accounts().invite(team, role, lasts_s=days * 86400)
+    found = open_administration().invite(team, role, days)
     if as_json:
         print_json(found)
         return
@@ -173,7 +143,7 @@ def create_user(
     as_json: AsJson = False,
 ) -> None:
     """Make a user. `token create NAME --user USER` makes what he logs in with."""
-    found = _accounts().create_user(name, is_admin=admin)
+    found = open_administration().create_user(name, is_admin=admin)
     if as_json:
         print_json(found)
     else:
@@ -183,8 +153,7 @@ def create_user(
 @user_app.command("list")
 def users(as_json: AsJson = False) -> None:
     """Show the users and service accounts, and their roles."""
-    accounts = _accounts()
-    found = [*accounts.users(), *accounts.service_accounts(None)]
+    found = open_administration().users()
     if as_json:
         print_json({"users": found})
         return
@@ -197,14 +166,14 @@ def users(as_json: AsJson = False) -> None:
 @user_app.command("disable", no_args_is_help=True)
 def disable(name: Annotated[str, typer.Argument(help="Of the user or service account.")]) -> None:
     """Shut a user out, with all tokens and open pages, at once."""
-    _accounts().change_user(name, is_disabled=True)
+    open_administration().disable_user(name, is_disabled=True)
     say(f"{name} is disabled")
 
 
 @user_app.command("enable", no_args_is_help=True)
 def enable(name: Annotated[str, typer.Argument(help="Of the user or service account.")]) -> None:
     """Let a disabled user in again."""
-    _accounts().change_user(name, is_disabled=False)
+    open_administration().disable_user(name, is_disabled=False)
     say(f"{name} is enabled")
 
 
@@ -217,14 +186,14 @@ def set_secret(
     import sys
 
     value = typer.prompt(name, hide_input=True) if sys.stdin.isatty() else sys.stdin.read().rstrip("\n")
-    _secrets().put(team, name, value, "owner")
+    open_administration().put_secret(team, name, value)
     say(f"tasks of team {team} get {name} where their recipes name it in `secrets`")
 
 
 @secret_app.command("list", no_args_is_help=True)
 def secrets(team: Annotated[str, typer.Argument(help="The team.")], as_json: AsJson = False) -> None:
     """Show the names of a team's secrets."""
-    found = _secrets().names(team)
+    found = open_administration().secrets(team)
     if as_json:
         print_json({"secrets": found})
         return
@@ -238,7 +207,7 @@ def remove_secret(
     name: Annotated[str, typer.Argument(help="Of the secret.")],
 ) -> None:
     """Forget a value."""
-    _secrets().remove(team, name)
+    open_administration().remove_secret(team, name)
     say(f"team {team} has no {name} any more")
 
 

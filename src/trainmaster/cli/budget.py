@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
 from trainmaster.cli.output import place_text, print_json, say, table
 from trainmaster.spec.errors import UsageError
-
-if TYPE_CHECKING:
-    from trainmaster.service.teams.team_budget import TeamBudget
 
 AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
 
@@ -24,36 +21,32 @@ def budget(
 ) -> None:
     """What was spent this month, is reserved and left; or set how much that may be."""
     import math
-    import time
 
-    from trainmaster.service import Service
-    from trainmaster.service.teams.team_budget import OWNER, Budgets, set_budget
+    from trainmaster.cli.opening import open_administration
     from trainmaster.spec.units import parse_money
 
-    database, now = Service.from_environment().database, time.time()
     if monthly is not None:
         try:
             limits = {"monthly_usd": math.inf if monthly == "none" else parse_money(monthly)}
         except ValueError as error:
             raise UsageError(f"--monthly: {error}", "Write an amount such as $200, or none.") from None
-        found = set_budget(database, team, limits, now)
+        found = open_administration().set_budget(team, limits)
     else:
-        found = Budgets(database.read, now)[team or OWNER]
+        found = open_administration().budget(team)
     if as_json:
-        print_json(found.as_dict())
+        print_json(found)
     else:
         say(_words(found))
 
 
 def queue(as_json: AsJson = False) -> None:
-    """Runs that were sent to the server of this home and wait for their turn."""
+    """Runs that were sent to the server in use, or of this home, and wait for their turn."""
     import time
 
-    from trainmaster.service import Service
-    from trainmaster.service.teams.admission import queue_of
+    from trainmaster.cli.opening import open_administration
     from trainmaster.spec.units import format_duration
 
-    found = queue_of(Service.from_environment().database, None)
+    found = open_administration().queue()
     if as_json:
         print_json({"queue": found})
         return
@@ -73,8 +66,11 @@ def queue(as_json: AsJson = False) -> None:
     typer.echo(table(["run", "team", "priority", "waited", "waits for"], rows))
 
 
-def _words(found: TeamBudget) -> str:
-    spent = f"${found.spent_usd:.2f} spent this month, ${found.reserved_usd:.2f} reserved for runs that go on"
-    if found.monthly_usd is None or found.left_usd is None:
+def _words(found: dict[str, Any]) -> str:
+    spent = (
+        f"${found['spent_usd']:.2f} spent this month, "
+        f"${found['reserved_usd']:.2f} reserved for runs that go on"
+    )
+    if found["monthly_usd"] is None:
         return f"{spent}; no limit: `trainmaster budget --monthly '$200'` sets one"
-    return f"{spent}, ${max(0.0, found.left_usd):.2f} left of ${found.monthly_usd:.2f}"
+    return f"{spent}, ${max(0.0, found['left_usd']):.2f} left of ${found['monthly_usd']:.2f}"

@@ -8,6 +8,8 @@ from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from trainmaster.api import ClientProtocol
+    from trainmaster.api.administration import AdministrationProtocol
+    from trainmaster.api.remote.connection import Connection
     from trainmaster.api.remote.contexts import Context
 
 _is_local = False
@@ -40,6 +42,31 @@ def refuse_on_server(what: str) -> None:
         )
 
 
+def _server() -> Connection | None:
+    found = context()
+    if found is None:
+        return None
+    from trainmaster.api.remote.connection import Connection
+
+    return Connection(found.url, found.token, found.fingerprint)
+
+
+def open_administration() -> AdministrationProtocol:
+    """Who may use the server in use, and what may be spent there; of this machine's home without one.
+
+    Raises:
+        UsageError: the home's directory cannot be made or written, or the context cannot be used.
+    """
+    if (server := _server()) is not None:
+        from trainmaster.api.remote.administration import RemoteAdministration
+
+        return RemoteAdministration(server)
+    from trainmaster.api.administration import HomeAdministration
+    from trainmaster.service import Service
+
+    return HomeAdministration(Service.from_environment())
+
+
 def open_client(*, runs_here: bool = False, makes: bool = True) -> ClientProtocol:
     """The server in use, or the home that the variables name, embedded in this process.
 
@@ -50,12 +77,10 @@ def open_client(*, runs_here: bool = False, makes: bool = True) -> ClientProtoco
     Raises:
         UsageError: the home's directory cannot be made or written, or the context cannot be used.
     """
-    found = context()
-    if found is not None:
-        from trainmaster.api.remote.connection import Connection
+    if (server := _server()) is not None:
         from trainmaster.api.remote.remote import RemoteClient
 
-        return RemoteClient(Connection(found.url, found.token, found.fingerprint))
+        return RemoteClient(server)
     from trainmaster.api import EmbeddedClient
 
     client = EmbeddedClient(makes=makes)

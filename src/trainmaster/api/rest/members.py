@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from trainmaster.api.rest.state import Admin, Known, Manager, Reader, State
@@ -71,9 +71,14 @@ def me(caller: Known) -> dict[str, Any]:
 
 
 @router.get("/users")
-def users(state: State, caller: Admin) -> dict[str, Any]:
+def users(
+    state: State,
+    caller: Admin,
+    services: Annotated[bool, Query(description="then also the service accounts of all teams")] = False,
+) -> dict[str, Any]:
     """All users by name, with their roles."""
-    return {"users": state.accounts.users()}
+    more = state.accounts.service_accounts(None) if services else []
+    return {"users": [*state.accounts.users(), *more]}
 
 
 @router.post("/users", status_code=201)

@@ -39,7 +39,9 @@ class NewToken(BaseModel):
     name: str
     scopes: list[str] = Field(description=f"of {', '.join(SCOPES)}")
     team: str | None = Field(None, description="for whose work; that of the caller without")
-    account: str | None = Field(None, description="a service account of the team; the caller without")
+    account: str | None = Field(
+        None, description="a service account of the team, for admins anybody's; the caller without"
+    )
     days: float = Field(TOKEN_S / 86400, gt=0, le=3650)
 
 

@@ -185,6 +185,8 @@ class Accounts:
     ) -> dict[str, Any]:
         """A token for oneself or a service account of one's team, which may at most what one may oneself.
 
+        An admin of the server makes one for anybody, as who has its machine does.
+
         Raises:
             NotFoundError: no such team or account, or not the caller's.
             ForbiddenError: the caller may less.
@@ -195,7 +197,7 @@ class Accounts:
         account = caller.account if account is None else account
         if account is None:
             caller.need("manage")
-        else:
+        elif not caller.sees_all:
             self.need_own(account, caller)
         caller.need_to_give(scopes)
         return Access(self._database).create_token(name, scopes, team, lasts_s, account=account, maker=caller)
