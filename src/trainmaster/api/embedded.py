@@ -114,7 +114,11 @@ class EmbeddedClient:
 
         return WorkStream(work, lambda: sum(planner.interrupt() for planner in planners))
 
-    def accept_run(self, plan: str, *, agreed_usd_per_hour: float = 0.0, keep_s: float = 0.0) -> Accepted:
+    def accept_run(
+        self, plan: str, *, agreed_usd_per_hour: float = 0.0, keep_s: float = 0.0, queue: bool = False
+    ) -> Accepted:
+        if queue:
+            raise UsageError("only a server has a queue", "Nothing was started. Leave it out.")
         planned = self._plans.get(plan)
         if planned is None:
             raise NotFoundError(f"there is no plan {plan!r}", "Plan the run again.")

@@ -90,16 +90,20 @@ class ClientProtocol(Protocol):
             InterruptedByUser: while measuring.
         """
 
-    def accept_run(self, plan: str, *, agreed_usd_per_hour: float = 0.0, keep_s: float = 0.0) -> Accepted:
+    def accept_run(
+        self, plan: str, *, agreed_usd_per_hour: float = 0.0, keep_s: float = 0.0, queue: bool = False
+    ) -> Accepted:
         """Write a run down; `drive_run` or `detach_run` is to follow.
 
         Args:
             plan: id of a `RunPlan`.
             agreed_usd_per_hour: what its user has agreed to pay at most.
             keep_s: how long rented machines stay warm for the next run, in seconds.
+            queue: on a server: it waits where it does not fit in the month's budget.
 
         Raises:
-            UsageError: it costs more than was agreed to, or the provider would not give the machines.
+            UsageError: it costs more than was agreed to, the provider would not give the machines, or there
+                is no queue.
             ProviderError: the provider cannot be reached.
         """
 

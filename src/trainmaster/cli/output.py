@@ -151,9 +151,11 @@ def driver_trouble(run: Mapping[str, Any]) -> str:
 
     >>> driver_trouble({"state": "RUNNING", "driver": {"state": "stopped", "pid": 12, "silent_s": 2.0}})
     'process 12, which drives it, is stopped'
+    >>> driver_trouble({"state": "QUEUED", "driver": None, "queued": {"waits_for": "$5"}})
+    ''
     """
     driver = run.get("driver")
-    if run["state"] == "DONE":
+    if run["state"] == "DONE" or _waits_for_its_turn(run):
         return ""
     if driver is None:
         return "nobody drives it"
@@ -165,10 +167,15 @@ def driver_trouble(run: Mapping[str, Any]) -> str:
     return ""
 
 
+def _waits_for_its_turn(run: Mapping[str, Any]) -> bool:
+    """On a server: nobody may drive it yet."""
+    return "waits_for" in run.get("queued", {})
+
+
 def driver_advice(run: Mapping[str, Any]) -> str:
     """What to do about it; empty if nothing is to be done."""
     driver = run.get("driver")
-    if run["state"] != "DONE" and driver is None:
+    if run["state"] != "DONE" and driver is None and not _waits_for_its_turn(run):
         return f"`trainmaster resume {run['run']}` goes on with it"
     if driver is not None and driver["state"] == "stopped":
         return f"`kill -CONT {driver['pid']}` lets {run['run']} go on"

@@ -26,6 +26,10 @@ def run(
     measure_first: Annotated[
         bool, typer.Option("--measure-first", help="Measure on this machine and quote, then run.")
     ] = False,
+    queue: Annotated[
+        bool,
+        typer.Option("--queue", help="On a server: wait until it fits in the month's budget."),
+    ] = False,
     detach: Annotated[bool, typer.Option(help="Drive the run in the background and return at once.")] = False,
     lend_keys: Annotated[
         bool,
@@ -59,6 +63,8 @@ def run(
         )
     )
     agree(client, plan, yes=yes)
-    accepted = client.accept_run(plan.id, agreed_usd_per_hour=plan.most_usd_per_hour, keep_s=keep_s)
+    accepted = client.accept_run(
+        plan.id, agreed_usd_per_hour=plan.most_usd_per_hour, keep_s=keep_s, queue=queue
+    )
     told = f"{accepted.run} runs in the background; `trainmaster logs -f {accepted.run}` shows its output"
     raise typer.Exit(see_to_end(client, accepted, told if detach else "", as_json=as_json))

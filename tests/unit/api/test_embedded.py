@@ -46,6 +46,12 @@ def test_a_plan_is_data_and_costs_must_be_agreed_to(client, monkeypatch):
         client.accept_run(plan.id, agreed_usd_per_hour=0.39)
 
 
+def test_a_home_has_no_queue(client, monkeypatch):
+    plan = planned(client, monkeypatch)
+    with pytest.raises(UsageError, match="only a server has a queue"):
+        client.accept_run(plan.id, agreed_usd_per_hour=9.0, queue=True)
+
+
 def test_what_nobody_could_agree_to_cannot_be_accepted(client, monkeypatch):
     plan = planned(client, monkeypatch, is_settled=False)
     assert (plan.id, plan.notes) == ("", ("spot",))

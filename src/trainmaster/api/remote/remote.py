@@ -98,7 +98,9 @@ class RemoteClient:
         except NotFoundError:
             self._to.ask("PUT", f"/code/{digest}", {}, packed, kind="application/x-tar")
 
-    def accept_run(self, plan: str, *, agreed_usd_per_hour: float = 0.0, keep_s: float = 0.0) -> Accepted:
+    def accept_run(
+        self, plan: str, *, agreed_usd_per_hour: float = 0.0, keep_s: float = 0.0, queue: bool = False
+    ) -> Accepted:
         if keep_s:
             raise UsageError(
                 "machines that a server has rented are not kept warm", "Nothing was started. Leave it out."
@@ -112,7 +114,7 @@ class RemoteClient:
                 f"it costs at most ${usd:.4g} per hour, and nobody has agreed to that",
                 "Nothing was started. Agree to it, or change the recipe.",
             )
-        run = self._to.post("/runs", {"plan": plan}, key=plan)
+        run = self._to.post("/runs", {"plan": plan, "wait": queue}, key=plan)
         return self._accepted(run)
 
     def take_run(self, run: str) -> Accepted | None:
@@ -122,8 +124,10 @@ class RemoteClient:
         return self._accepted(self._to.post(f"/runs/{quoted(run)}/resume", repeats=True))
 
     def _accepted(self, status: dict[str, Any]) -> Accepted:
-        rents = bool(self._line(status["run"])["rents"])
-        return Accepted(status["run"], tuple(status.get("notes", ())), rents, self.url)
+        found = self._line(status["run"])
+        waits_for = found["line"].get("queued", {}).get("waits_for")
+        notes = (*status.get("notes", ()), *([f"it waits for {waits_for}"] if waits_for else ()))
+        return Accepted(status["run"], notes, bool(found["rents"]), self.url)
 
     def drive_run(self, run: str, view_every_s: float) -> Stream[RunNews | str]:
         def news() -> Iterator[RunNews | str]:

@@ -81,7 +81,7 @@ class TeamBudget:
         if most_usd is None:
             raise UsageError(
                 f"{self.who} {has} a budget, and nobody can say what this run may cost",
-                'Set `budget.total` in the recipe, or "max_usd" in the request.',
+                "Set `budget.total` in the recipe (`--set 'budget.total=$5'`), or \"max_usd\" by REST.",
             )
         if ledger.micro(most_usd) > ledger.micro(self.left_usd):
             left_usd = max(0.0, self.left_usd)
@@ -89,7 +89,7 @@ class TeamBudget:
                 f"this run may cost ${most_usd:.2f}, and {self.who} {has} ${left_usd:.2f} left of "
                 f"${self.monthly_usd:.2f} this month "
                 f"(${self.spent_usd:.2f} spent, ${self.reserved_usd:.2f} reserved)",
-                "Wait for runs to end, set a lower cap, or have the budget raised.",
+                "Have it wait for that (`run --queue`), set a lower cap, or have the budget raised.",
             )
 
     def as_dict(self) -> dict[str, Any]:
