@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine, RowMapping
 
 from trainmaster.db.engine import first_line, reader_of
+from trainmaster.db.group_commit import GroupCommit
 from trainmaster.db.patience import Patience, Try, is_transient
 from trainmaster.spec.errors import StoreError
 
@@ -32,11 +33,14 @@ class Transactions:
         # SQLite has one writer at a time, and wakes those that wait by letting them ask again and again:
         # of hundreds of threads some would wait for seconds. A lock has them come one after the other.
         self._writing = threading.Lock() if engine.dialect.name == "sqlite" else nullcontext()
+        self._group = GroupCommit(engine, self._writing) if engine.dialect.name == "sqlite" else None
+        self._is_one_of_many = False
 
     def sharing(self, patience: Patience) -> Transactions:
-        """Of the same database and its connections, with a patience of its own."""
+        """Of the same database and its connections, with a patience of its own, for one of many who write."""
         shared = Transactions(self.engine, patience)
-        shared._writing = self._writing
+        shared._writing, shared._group = self._writing, self._group
+        shared._is_one_of_many = True
         return shared
 
     def read(
@@ -71,6 +75,8 @@ class Transactions:
         """
 
         def once(this: Try) -> T:
+            if self._is_one_of_many and self._group is not None:
+                return self._group.write(lambda connection: work(connection, this))
             with self._writing, self.engine.begin() as connection:
                 return work(connection, this)
 

@@ -7,6 +7,7 @@ sees that this process is gone. So nothing here needs to end in order.
 from __future__ import annotations
 
 import fcntl
+import gc
 import logging
 import os
 import sys
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 LOOK_S: Final = 0.4
 #: How long a thread computes at most while others could.
 SWITCH_S: Final = 0.0005
+#: Garbage is looked for after so many new objects; among older ones after so many times.
+COLLECT: Final = (50_000, 20, 20)
 #: A driver without a run ends itself after so long.
 IDLE_S: Final = 60.0
 #: So many runs are driven at once, and so many are taken at each look: others take their share.
@@ -94,6 +97,9 @@ class Driver:
         forbid_core_dumps()
         # Who comes back from the database gets on at once: it may hold the lock that all others wait for.
         sys.setswitchinterval(SWITCH_S)
+        # All threads wait for it: what imports made stays, and a look at many runs is no sign of garbage.
+        gc.freeze()
+        gc.set_threshold(*COLLECT)
         busy_at = boot_s()
         while self._threads or boot_s() - busy_at < self.idle_s:
             pause_s = LOOK_S
