@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trainmaster.control.controller import Controller
     from trainmaster.service import OfferFilter, ProfileProgress, Quote
     from trainmaster.service.driving.run_watcher import RunNews
+    from trainmaster.service.models.registry import Registry
     from trainmaster.service.offer_list import OfferList
     from trainmaster.service.quotes.quoting import QuoteOptions
     from trainmaster.service.run_planning import PlannedRun, RunPlanner
@@ -242,6 +243,12 @@ class EmbeddedClient:
 
     def end_clusters(self, ids: Sequence[str] | None) -> Stream[str | list[dict[str, Any]]]:
         return WorkStream(lambda tell: tell(self._service.end_clusters(ids, self._environ, tell)))
+
+    @property
+    def registry(self) -> Registry:
+        from trainmaster.service.models.registry import Registry
+
+        return Registry(self._service, None, "owner")
 
     # --- volumes -----------------------------------------------------------------------------------
 

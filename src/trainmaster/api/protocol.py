@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from trainmaster.spec import Recipe
 
 T_co = TypeVar("T_co", covariant=True)
+#: Whatever an alias means now: it is moved all the same.
+ANY: Final = -1
 
 
 class Stream(Protocol[T_co]):
@@ -45,6 +47,59 @@ class Stream(Protocol[T_co]):
         """Nobody listens any more."""
 
 
+class RegistryProtocol(Protocol):
+    """Registered models; answers are what ``--json`` prints, see `service.models.registry.Registry`.
+
+    A version is named ``NAME@3``, ``NAME@ALIAS``, or ``NAME`` for the newest.
+
+    Raises:
+        NotFoundError: (every method) there is no such model, alias or version.
+        UsageError: (every method) no name can be so.
+    """
+
+    def models(self) -> list[dict[str, Any]]:
+        """All by name, each with its aliases."""
+
+    def show(self, name: str) -> dict[str, Any]:
+        """One with its versions, aliases, and who moved them."""
+
+    def version(self, text: str) -> dict[str, Any]:
+        """A version."""
+
+    def register(
+        self, model: str, name: str, alias: str | None = None, tags: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Make a model of a run (``RUN/EXPERIMENT/TASK``) a version; that, and whether it is ``new``."""
+
+    def promote(self, text: str, alias: str, expected: int | None = ANY) -> dict[str, Any]:
+        """Have an alias mean a version; the version, and whether the alias ``moved``.
+
+        Raises:
+            AliasMovedError: it does not mean the version that was ``expected`` (None: none).
+        """
+
+    def rollback(self, text: str, expected: int | None = ANY) -> dict[str, Any]:
+        """Have ``NAME@ALIAS`` mean what it meant before, likewise."""
+
+    def remove_alias(self, text: str) -> None:
+        """Take ``NAME@ALIAS`` away."""
+
+    def remove(self, text: str) -> dict[str, Any]:
+        """Take ``NAME@3`` out of the registry; the version that there was.
+
+        Raises:
+            ModelInUseError: an alias means it, or a run that is not over starts from it.
+        """
+
+    def describe(
+        self, name: str, description: str | None = None, tags: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Change what is said of a model; None leaves it."""
+
+    def diff(self, a: str, b: str) -> dict[str, Any]:
+        """In what two models differ."""
+
+
 class ClientProtocol(Protocol):
     """Whatever users do with runs, by their ids: `EmbeddedClient` answers from a home, REST from a server.
 
@@ -57,6 +112,10 @@ class ClientProtocol(Protocol):
         NotFoundError: (every method) there is no such run.
         StoreError: (every method) the database cannot be used.
     """
+
+    @property
+    def registry(self) -> RegistryProtocol:
+        """Models that have names."""
 
     #: A run may be without a driver for so long, as when one hands it over, in seconds.
     undriven_s: float

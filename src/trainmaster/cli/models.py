@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trainmaster.cli import registry
 from trainmaster.cli._groups import DefaultGroup
 from trainmaster.cli.completing import run_ids
 from trainmaster.cli.output import metrics_text, print_json, say, show, table
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from trainmaster.service.models.unpublished_models import SavedModel
 
 app = typer.Typer(
-    cls=DefaultGroup, help="List the models that tasks left, or get one.", invoke_without_command=True
+    cls=DefaultGroup,
+    help="List the models that tasks left, get one, give them names.",
+    invoke_without_command=True,
 )
 
 
@@ -79,7 +82,8 @@ def get(
     uri: Annotated[
         str,
         typer.Argument(
-            metavar="URI|RUN[/EXPERIMENT[/TASK]]", help="As `models` lists it, or a run with one model."
+            metavar="URI|RUN[/EXPERIMENT[/TASK]]|NAME@VERSION",
+            help="As `models` lists it, a run with one model, or a registered one: digits@production.",
         ),
     ],
     directory: Annotated[
@@ -94,7 +98,10 @@ def get(
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # half a download is taken away again
     if "://" not in uri and not Path(uri).expanduser().exists():
-        fetched = open_client().fetch_model(uri, directory)
+        client = open_client()
+        if "@" in uri:
+            uri = client.registry.version(uri)["model"]
+        fetched = client.fetch_model(uri, directory)
         files, total_bytes = fetched.files, fetched.total_bytes
     else:
         manifest = fetch(uri, directory)
@@ -134,3 +141,6 @@ def _show_check(found: dict[str, Any], show: Callable[[str], None]) -> None:
     others = f", {counted(len(found['unread']), 'run')} not looked at" if found["unread"] else ""
     looked = f"{counted(found['models'], 'model')}, {counted(found['checkpoints'], 'checkpoint')}"
     show(f"{looked}, {count:,} damaged{others}")
+
+
+registry.add_commands(app)

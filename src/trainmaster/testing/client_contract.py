@@ -12,6 +12,7 @@ import pytest
 
 from trainmaster.api import ClientProtocol, LogQuery, RunPlan
 from trainmaster.api.embedded import EmbeddedClient
+from trainmaster.api.protocol import RegistryProtocol
 from trainmaster.artifacts import publish
 from trainmaster.control.layout import Home
 from trainmaster.db import ClosedAttempt, NewRun, RunChange, TaskChange
@@ -43,7 +44,7 @@ def record_run(service: Service, run: str, at: float) -> None:
     uri = service.home.model_uri(run, "main", 0)
     publish({"": left}, uri, kind="model")
     closes = ClosedAttempt(1, EndReason.SUCCEEDED, "", at, at + 2, None, "[]")
-    fields = {"model_uri": uri, "metrics": json.dumps({"step": 2, "loss": 0.5})}
+    fields = {"model_uri": uri, "metrics": {"step": 2, "loss": 0.5}}
     service.database.commit(
         lease,
         [
@@ -161,6 +162,48 @@ class ClientContract:
         client.models(run)[0].download(tmp_path / "three")
         for place in ("one", "two", "three"):
             assert (tmp_path / place / "deep" / "weights ü.bin").read_bytes() == bytes(range(256))
+
+    def test_models_get_names_and_aliases(
+        self, at_home: EmbeddedClient, client: ClientProtocol, tmp_path: Path
+    ) -> None:
+        """What a registry answers is what the home's does, and what it refuses, too."""
+        ours, theirs = at_home.registry, client.registry
+        for number, run in enumerate(("job-aaaa000001", "job-bbbb000002"), 1):
+            made = theirs.register(f"{run}/main/0", "digits", "production", {"n": str(number)})
+            assert (made["version"], made["new"]) == (number, True)
+        assert theirs.promote("digits@1", "staging", None)["moved"]
+        assert theirs.rollback("digits@production")["version"] == 1
+        theirs.describe("digits", "handwritten", {"kind": "mlp"})
+        assert json.dumps(theirs.models()) == json.dumps(ours.models())
+        assert json.dumps(theirs.show("digits")) == json.dumps(ours.show("digits"))
+        for text in ("digits", "digits@1", "digits@production", "digits@newest"):
+            assert theirs.version(text) == ours.version(text)
+        assert theirs.diff("digits@1", "job-b") == ours.diff("digits@1", "job-b")
+        assert client.fetch_model(ours.version("digits@2")["model"], tmp_path / "got").files == 1
+
+        def refusals(who: RegistryProtocol) -> list[str]:
+            asked = (
+                lambda: who.version("other"),
+                lambda: who.version("digits@9"),
+                lambda: who.version("digits@stagin"),
+                lambda: who.version("a b"),
+                lambda: who.show("digit"),
+                lambda: who.register("job-aaaa000001", "a/b"),
+                lambda: who.register("none", "digits"),
+                lambda: who.promote("digits@2", "7"),
+                lambda: who.promote("digits@2", "production", 2),
+                lambda: who.rollback("digits@2"),
+                lambda: who.remove("digits@1"),
+                lambda: who.diff("digits@1", "none"),
+            )
+            return [_refusal(ask) for ask in asked]
+
+        # At home the error is of a more exact type.
+        said = [each.partition(": ")[2] for each in refusals(theirs)]
+        assert said == [each.partition(": ")[2] for each in refusals(ours)]
+        theirs.remove_alias("digits@staging")
+        theirs.remove("digits@2")
+        assert [each["version"] for each in ours.show("digits")["versions"]] == [1]
 
     def test_what_is_over_stays(self, at_home: EmbeddedClient, client: ClientProtocol) -> None:
         """Nothing is left to be driven, cancelled or saved."""

@@ -14,6 +14,7 @@ from urllib.parse import quote
 from trainmaster.api.remote.connection import Connection, quoted
 from trainmaster.api.remote.following import RunFollower, follow_logs, rows_of, searched
 from trainmaster.api.remote.listening import Listening
+from trainmaster.api.remote.registry import RemoteRegistry
 from trainmaster.api.remote.streaming import messages
 from trainmaster.api.results import Accepted, Downloaded, Event, Model, RunPlan, RunStatus, Watched
 from trainmaster.spec.errors import NotFoundError, UsageError
@@ -54,6 +55,7 @@ class RemoteClient:
     def __init__(self, connection: Connection) -> None:
         self._to = connection
         self.url = connection.url
+        self.registry = RemoteRegistry(connection)
 
     def close(self) -> None:
         """Give back connections; its runs go on."""

@@ -21,6 +21,7 @@ from trainmaster.api.rest.limits import (
     Streams,
 )
 from trainmaster.api.rest.versions import ClientVersionError
+from trainmaster.db.registry_rows import AliasMovedError, ModelInUseError
 from trainmaster.objects.errors import FullStoreError
 from trainmaster.service.driving.submissions import KeyUsedError, Submissions
 from trainmaster.service.notifications.webhooks import Webhooks
@@ -76,6 +77,8 @@ _STATUS: Final[tuple[tuple[type[TrainmasterError], int], ...]] = (
     (TooOftenError, 429),
     (OverBudgetError, 409),
     (UploadConflictError, 409),
+    (AliasMovedError, 409),
+    (ModelInUseError, 409),
     (TooMuchError, 413),
     (QuotaError, 507),
     (FullStoreError, 507),

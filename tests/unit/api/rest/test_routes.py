@@ -63,6 +63,16 @@ def routes():
         ("GET", "/api/v1/models/{run}/{experiment}/{task}"): "read",
         ("GET", "/api/v1/models/{run}/{experiment}/{task}.zip"): "read",
         ("GET", "/api/v1/models/{run}/{experiment}/{task}/files/{path}"): "read",
+        ("GET", "/api/v1/registry"): "read",
+        ("POST", "/api/v1/registry"): "run",
+        ("GET", "/api/v1/registry/{name}"): "read",
+        ("PATCH", "/api/v1/registry/{name}"): "run",
+        ("GET", "/api/v1/registry/{name}/versions/{version}"): "read",
+        ("DELETE", "/api/v1/registry/{name}/versions/{version}"): "run",
+        ("PUT", "/api/v1/registry/{name}/aliases/{alias}"): "run",
+        ("POST", "/api/v1/registry/{name}/aliases/{alias}/rollback"): "run",
+        ("DELETE", "/api/v1/registry/{name}/aliases/{alias}"): "run",
+        ("GET", "/api/v1/models-diff"): "read",
         ("GET", "/api/v1/recommend"): "read",
         ("POST", "/api/v1/quotes"): "run",
         ("GET", "/api/v1/quotes/{quote}"): "read",
@@ -137,6 +147,10 @@ BODIES = {
     "/api/v1/teams/{team}/members/{user}": {"role": "viewer"},
     "/api/v1/invites": {"role": "viewer"},
     "/api/v1/service-accounts": {"name": "x-bot", "role": "viewer"},
+    "/api/v1/registry": {"model": "job-red", "name": "digits"},
+    "/api/v1/registry/{name}": {},
+    "/api/v1/registry/{name}/aliases/{alias}": {"version": "1"},
+    "/api/v1/registry/{name}/aliases/{alias}/rollback": {},
 }
 
 
@@ -145,6 +159,7 @@ QUERIES = {
     "/api/v1/find-run": "?name={run}",
     "/api/v1/find-model": "?name={run}",
     "/api/v1/score/line": "?provider=aws",
+    "/api/v1/models-diff": "?a={run}&b={run}",
     "/api/v1/recommend": "?batch=64000&latency_ms=0",
 }
 
@@ -169,6 +184,8 @@ def filled(path, run, **more):
         "plan": "plan-blue",
         "cluster": "c-blue",
         "webhook": "hook-blue",
+        "version": "1",
+        "alias": "production",
         **more,
     }
     return re.sub(r"\{(\w+)(:path)?\}", lambda found: values[found[1]], path)

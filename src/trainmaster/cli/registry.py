@@ -1,0 +1,213 @@
+"""The verbs of ``trainmaster models`` for models that have names: versions, aliases."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainmaster.cli.output import metrics_text, number, print_json, say, show, table
+from trainmaster.spec.errors import UsageError
+
+if TYPE_CHECKING:
+    from trainmaster.api.protocol import RegistryProtocol
+
+_Json = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
+_Version = Annotated[
+    str, typer.Argument(metavar="NAME@VERSION", help="Such as digits@3, digits@staging, or digits@newest.")
+]
+_Alias = Annotated[str, typer.Argument(metavar="NAME@ALIAS", help="Such as digits@production.")]
+_Expected = Annotated[
+    int | None,
+    typer.Option("--from", metavar="VERSION", help="Only if the alias means this version now."),
+]
+_Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="KEY=VALUE", help="Say more of it.")]
+
+
+def register(
+    model: Annotated[
+        str, typer.Argument(metavar="RUN[/EXPERIMENT[/TASK]]", help="A run with one model, or which of them.")
+    ],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is called from now on.")],
+    alias: Annotated[
+        str | None, typer.Option("--alias", help="That is to mean this version, such as production.")
+    ] = None,
+    tags: _Tags = None,
+    as_json: _Json = False,
+) -> None:
+    """Make a model of a run the next version of a registered model."""
+    found = _registry().register(model, name, alias, _tags(tags))
+    if as_json:
+        print_json(found)
+    else:
+        what = "is version" if found["new"] else "was registered before: version"
+        say(f"{found['model']} {what} {found['version']} of {name}{_meant(found)}")
+
+
+def promote(
+    version: _Version,
+    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="Such as production.")],
+    expected: _Expected = None,
+    as_json: _Json = False,
+) -> None:
+    """Have an alias such as `production` mean a version: `models promote digits@3 production`."""
+    from trainmaster.api.protocol import ANY
+
+    _moved(_registry().promote(version, alias, ANY if expected is None else expected), alias, as_json)
+
+
+def rollback(alias: _Alias, expected: _Expected = None, as_json: _Json = False) -> None:
+    """Have an alias mean the version that it meant before."""
+    from trainmaster.api.protocol import ANY
+
+    found = _registry().rollback(alias, ANY if expected is None else expected)
+    _moved(found, alias.partition("@")[2], as_json)
+
+
+def show_model(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Of a model; all without.")] = None,
+    as_json: _Json = False,
+) -> None:
+    """Show registered models: versions, what aliases mean, and who moved them."""
+    registry = _registry()
+    if name is None:
+        models = registry.models()
+        if as_json:
+            print_json({"models": models})
+        elif not models:
+            say("none is registered: `trainmaster models register RUN NAME` does it")
+        else:
+            rows = [[m["name"], str(m["versions"]), _aliases(m["aliases"]), m["description"]] for m in models]
+            show(table(["model", "versions", "aliases", "description"], rows))
+        return
+    found = registry.show(name)
+    if as_json:
+        print_json(found)
+        return
+    for line in filter(None, [found["description"], _pairs(found["tags"])]):
+        show(line)
+    rows = [
+        [
+            f"{name}@{each['version']}",
+            " ".join(each["aliases"]),
+            each["model"],
+            metrics_text(each["metrics"]),
+            _pairs(each["tags"]),
+        ]
+        for each in found["versions"]
+    ]
+    show(table(["version", "aliases", "model", "metrics", "tags"], rows))
+    if found["moves"]:
+        show("")
+        show(table(["alias", "from", "to", "how", "by", "when"], [_move(each) for each in found["moves"]]))
+
+
+def remove(
+    version: Annotated[
+        str, typer.Argument(metavar="NAME@VERSION", help="A number, or an alias with --alias.")
+    ],
+    is_alias: Annotated[
+        bool, typer.Option("--alias", help="Take the alias away; the version that it means stays.")
+    ] = False,
+    as_json: _Json = False,
+) -> None:
+    """Take a version out of the registry; the model of the run stays. Refused while an alias means it."""
+    if is_alias:
+        _registry().remove_alias(version)
+        say(f"{version} is no more")
+        return
+    found = _registry().remove(version)
+    if as_json:
+        print_json(found)
+    else:
+        say(f"{version} is no more; its run keeps it: {found['model']}")
+
+
+def describe(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the registered model.")],
+    description: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="What it is for.")] = None,
+    tags: _Tags = None,
+    as_json: _Json = False,
+) -> None:
+    """Say what a registered model is for."""
+    registry = _registry()
+    both = {**registry.show(name)["tags"], **_tags(tags)} if tags else None
+    found = registry.describe(name, description, both)
+    print_json(found) if as_json else say(f"{name}: {found['description']} {_pairs(found['tags'])}".rstrip())
+
+
+def diff(
+    a: Annotated[str, typer.Argument(metavar="A", help="NAME@VERSION, or RUN/EXPERIMENT/TASK.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Likewise.")],
+    as_json: _Json = False,
+) -> None:
+    """Show in what two models differ: metrics, parameters, code, data, seed, recipe."""
+    found = _registry().diff(a, b)
+    if as_json:
+        print_json(found)
+        return
+    rows = [[f"{key}: {name}", *map(_text, pair)] for key in _NAMED for name, pair in found[key].items()]
+    rows += [[key, *map(_text, found[key])] for key in ("code", "seed", "environment") if found.get(key)]
+    show(table(["", found["a"], found["b"]], rows) if rows else "they are made of the same, with no metrics")
+    if found["recipe"]:
+        show("\n".join(["", *found["recipe"]]))
+
+
+_NAMED = ("metrics", "parameters", "data")
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Put them beside the other verbs of models."""
+    app.command("register")(register)
+    app.command("promote")(promote)
+    app.command("rollback")(rollback)
+    app.command("show")(show_model)
+    app.command("diff")(diff)
+    app.command("describe")(describe)
+    app.command("rm")(remove)
+
+
+def _registry() -> RegistryProtocol:
+    from trainmaster.cli.opening import open_client
+
+    return open_client().registry
+
+
+def _tags(given: list[str] | None) -> dict[str, str]:
+    pairs = [text.partition("=") for text in given or ()]
+    if wrong := next(("".join(pair) for pair in pairs if not (pair[0] and pair[1])), None):
+        raise UsageError(f"--tag {wrong}: no KEY=VALUE", "Write such as --tag owner=vision.")
+    return {key: value for key, _, value in pairs}
+
+
+def _moved(found: dict[str, Any], alias: str, as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    name = f"{found['name']}@{alias}"
+    how = "means" if found["moved"] else "meant this already:"
+    say(f"{name} {how} version {found['version']}, {found['model']}")
+
+
+def _meant(found: dict[str, Any]) -> str:
+    return "".join(f", {found['name']}@{alias}" for alias in found["aliases"])
+
+
+def _aliases(aliases: dict[str, int]) -> str:
+    return " ".join(f"{alias}={version}" for alias, version in aliases.items())
+
+
+def _pairs(tags: dict[str, str]) -> str:
+    return " ".join(f"{key}={value}" for key, value in tags.items())
+
+
+def _move(move: dict[str, Any]) -> list[str]:
+    versions = ["-" if move[key] is None else str(move[key]) for key in ("before", "version")]
+    by = move["run_id"] or move["moved_by"]
+    at = datetime.fromtimestamp(move["moved_at"], UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return [move["alias"], *versions, move["kind"], by, at]
+
+
+def _text(value: object) -> str:
+    return "-" if value is None else number(value)

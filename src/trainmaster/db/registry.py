@@ -1,0 +1,170 @@
+"""The model registry of each team: a transaction for each thing that is done to it, and what is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from trainmaster.db import tables as t
+from trainmaster.db.database import Database
+from trainmaster.db.events import json_column
+from trainmaster.db.patience import Try
+from trainmaster.db.registry_rows import (
+    LISTED,
+    ModelInUseError,
+    Move,
+    NewVersion,
+    RunModel,
+    add_version,
+    alias_version,
+    move_alias,
+)
+from trainmaster.spec.errors import NotFoundError
+from trainmaster.spec.states import State
+
+_MODEL, _VERSION, _ALIAS, _MOVE = (
+    t.registered_model.c,
+    t.model_version.c,
+    t.model_alias.c,
+    t.model_move.c,
+)
+
+
+def register(database: Database, new: NewVersion, alias: str | None, now: float) -> tuple[int, bool]:
+    """Make a version, and have an alias mean it: its number, and whether it is new."""
+
+    def write(connection: Connection, _: Try) -> tuple[int, bool]:
+        version, is_new = add_version(connection, new, now)
+        if alias is not None:
+            present = alias_version(connection, new.team, new.name, alias)
+            move_alias(connection, new.team, new.name, Move(alias, version, new.by), now, present)
+        return version, is_new
+
+    return database.write(write)
+
+
+def move(database: Database, team: str, name: str, to: Move, now: float, expected: int | None) -> bool:
+    """See `move_alias`."""
+    return database.write(lambda connection, _: move_alias(connection, team, name, to, now, expected))
+
+
+def describe(
+    database: Database, team: str, name: str, description: str | None, tags: Mapping[str, str] | None
+) -> bool:
+    """Change what is said of a registered model; None leaves it. False if there is none."""
+    values: dict[str, Any] = {} if description is None else {"description": description}
+    if tags is not None:
+        values["tags"] = json_column(dict(tags))
+
+    def write(connection: Connection, _: Try) -> bool:
+        which = (_MODEL.team == team, _MODEL.name == name)
+        return bool(connection.execute(t.registered_model.update().where(*which).values(**values)).rowcount)
+
+    return database.write(write)
+
+
+def remove_version(database: Database, team: str, name: str, version: int) -> RunModel:
+    """Take a version out of the registry: what it pointed to; its number is never given again.
+
+    Raises:
+        NotFoundError: there is none.
+        ModelInUseError: an alias means it, or a run that is not over starts from it.
+    """
+
+    def write(connection: Connection, _: Try) -> RunModel:
+        which = (_VERSION.team == team, _VERSION.name == name, _VERSION.version == version)
+        row = (
+            connection.execute(sa.select(t.model_version).where(*which).with_for_update()).mappings().first()
+        )
+        if row is None:
+            raise NotFoundError(f"{name} has no version {version}", LISTED.format(name))
+        aliases = sa.select(_ALIAS.alias).where(
+            _ALIAS.team == team, _ALIAS.name == name, _ALIAS.version == version
+        )
+        if names := sorted(connection.execute(aliases).scalars()):
+            raise ModelInUseError(
+                f"{name}@{version} is {', '.join(f'{name}@{each}' for each in names)}",
+                "Have the alias mean another version first: `trainmaster models promote`.",
+            )
+        using = (
+            sa.select(t.run_model.c.run_id)
+            .join(t.run, t.run.c.id == t.run_model.c.run_id)
+            .where(
+                t.run_model.c.team == team,
+                t.run_model.c.name == name,
+                t.run_model.c.version == version,
+                t.run.c.state != State.DONE,
+            )
+            .limit(1)
+        )
+        if (run := connection.execute(using).scalar()) is not None:
+            raise ModelInUseError(f"{run} starts from {name}@{version}", "Wait for its end, or cancel it.")
+        connection.execute(t.model_version.delete().where(*which))
+        return RunModel(row["run_id"], row["experiment"], row["task"], row["uri"])
+
+    return database.write(write)
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+
+def models(database: Database, team: str) -> Sequence[RowMapping]:
+    """Registered models by name, with ``versions``: how many there are."""
+    count = (
+        sa.select(sa.func.count())
+        .where(_VERSION.team == _MODEL.team, _VERSION.name == _MODEL.name)
+        .scalar_subquery()
+        .label("versions")
+    )
+    return database.read(
+        sa.select(t.registered_model, count).where(_MODEL.team == team).order_by(_MODEL.name)
+    )
+
+
+def model(database: Database, team: str, name: str) -> RowMapping | None:
+    """One of them."""
+    found = database.read(sa.select(t.registered_model).where(_MODEL.team == team, _MODEL.name == name))
+    return found[0] if found else None
+
+
+def versions(database: Database, team: str, name: str, version: int | None = None) -> Sequence[RowMapping]:
+    """Versions of a model, the newest first, with ``metrics`` and ``parameters`` of their tasks (JSON)."""
+    query = (
+        sa.select(t.model_version, t.task.c.metrics, t.task.c.parameters)
+        .select_from(
+            t.model_version.outerjoin(
+                t.experiment,
+                (t.experiment.c.run_id == _VERSION.run_id) & (t.experiment.c.name == _VERSION.experiment),
+            ).outerjoin(
+                t.task, (t.task.c.experiment_id == t.experiment.c.id) & (t.task.c.number == _VERSION.task)
+            )
+        )
+        .where(_VERSION.team == team, _VERSION.name == name)
+        .order_by(_VERSION.version.desc())
+    )
+    return database.read(query if version is None else query.where(_VERSION.version == version))
+
+
+def aliases(database: Database, team: str, name: str | None = None) -> Sequence[RowMapping]:
+    """Aliases of a model, or of all of a team's."""
+    query = sa.select(t.model_alias).where(_ALIAS.team == team).order_by(_ALIAS.name, _ALIAS.alias)
+    return database.read(query if name is None else query.where(_ALIAS.name == name))
+
+
+def moves(
+    database: Database, team: str, name: str, alias: str | None = None, limit: int = 100
+) -> Sequence[RowMapping]:
+    """Who moved the aliases of a model, the newest move first."""
+    query = sa.select(t.model_move).where(_MOVE.team == team, _MOVE.name == name)
+    query = query.order_by(_MOVE.id.desc()).limit(limit)
+    return database.read(query if alias is None else query.where(_MOVE.alias == alias))
+
+
+def users(database: Database, team: str, name: str) -> Sequence[RowMapping]:
+    """Runs that started from versions of a model: ``run_id``, ``experiment``, ``data``, ``version``."""
+    c = t.run_model.c
+    query = sa.select(c.run_id, c.experiment, c.data, c.version).where(c.team == team, c.name == name)
+    return database.read(query.order_by(c.version, c.run_id, c.experiment, c.data).limit(1000))

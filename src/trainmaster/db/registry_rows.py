@@ -1,0 +1,231 @@
+"""Rows of the model registry: versions that point to models of runs, aliases, and who moved them when."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from trainmaster.db import tables as t
+from trainmaster.db.events import json_column
+from trainmaster.spec.errors import NotFoundError, UsageError
+
+_MODEL, _VERSION, _ALIAS = t.registered_model.c, t.model_version.c, t.model_alias.c
+#: What helps who names a version that is not there.
+LISTED: Final = "`trainmaster models show {}` lists its versions."
+
+
+class AliasMovedError(UsageError):
+    """Somebody else has moved the alias since it was looked at (HTTP 409)."""
+
+
+class ModelInUseError(UsageError):
+    """A version that an alias means, or that a run needs, is not removed (HTTP 409)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunModel:
+    """A model that a run has left.
+
+    Attributes:
+        run: its id.
+        experiment, task: that left it.
+        uri: where it is published.
+    """
+
+    run: str
+    experiment: str
+    task: int
+    uri: str
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What an alias is to mean from now on.
+
+    Attributes:
+        alias: such as ``production``.
+        version: number; None takes the alias away.
+        by: who moves it.
+        kind: ``promote``, ``rollback``, ``remove`` or ``run``.
+        run, experiment: whose recipe asks for it.
+    """
+
+    alias: str
+    version: int | None
+    by: str
+    kind: str = "promote"
+    run: str | None = None
+    experiment: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewVersion:
+    """A version to be.
+
+    Attributes:
+        team: whose; empty for the owner of the home.
+        name: of the registered model, which is made if there is none.
+        model: what it points to.
+        by: who registers it.
+        tags: of the version.
+    """
+
+    team: str
+    name: str
+    model: RunModel
+    by: str
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class UsedVersion:
+    """A version that a run starts from.
+
+    Attributes:
+        experiment, data: of the run: where its recipe names it.
+        team, name, version: which.
+    """
+
+    experiment: str
+    data: str
+    team: str
+    name: str
+    version: int
+
+
+def add_version(connection: Connection, new: NewVersion, now: float) -> tuple[int, bool]:
+    """Register a model: its number, and whether that is new; the same model of a run has one number."""
+    team, name, model = new.team, new.name, new.model
+    which = (_MODEL.team == team, _MODEL.name == name)
+    if connection.execute(sa.select(_MODEL.name).where(*which)).first() is None:
+        try:
+            with connection.begin_nested():
+                connection.execute(t.registered_model.insert().values(team=team, name=name, created_at=now))
+        except sa.exc.IntegrityError:
+            pass  # somebody has just made it
+    # Who has the row has it until its transaction ends: versions are made one after the other.
+    last = connection.execute(sa.select(_MODEL.last_version).where(*which).with_for_update()).scalar_one()
+    known = connection.execute(
+        sa.select(_VERSION.version, _VERSION.tags).where(
+            _VERSION.team == team,
+            _VERSION.name == name,
+            _VERSION.run_id == model.run,
+            _VERSION.experiment == model.experiment,
+            _VERSION.task == model.task,
+        )
+    ).first()
+    if known is not None:
+        if new.tags:
+            tags = json_column({**json.loads(known.tags), **new.tags})
+            same = (_VERSION.team == team, _VERSION.name == name, _VERSION.version == known.version)
+            connection.execute(t.model_version.update().where(*same).values(tags=tags))
+        return int(known.version), False
+    number = int(last) + 1
+    connection.execute(t.registered_model.update().where(*which).values(last_version=number))
+    connection.execute(
+        t.model_version.insert().values(
+            team=team,
+            name=name,
+            version=number,
+            run_id=model.run,
+            experiment=model.experiment,
+            task=model.task,
+            uri=model.uri,
+            tags=json_column(dict(new.tags)),
+            created_by=new.by,
+            created_at=now,
+        )
+    )
+    return number, True
+
+
+def move_alias(
+    connection: Connection, team: str, name: str, move: Move, now: float, expected: int | None
+) -> bool:
+    """Have an alias mean a version, if it means what is expected; False if it means that version already.
+
+    Args:
+        connection: in a transaction.
+        team: whose.
+        name: of the registered model.
+        move: where to.
+        now: Unix seconds.
+        expected: the version that it means now; None: there is no such alias.
+
+    Raises:
+        AliasMovedError: it means another version.
+        NotFoundError: there is no such version.
+    """
+    which = (_ALIAS.team == team, _ALIAS.name == name, _ALIAS.alias == move.alias)
+    if move.version is not None:
+        # Whoever removes this version waits until we are done, and then sees the alias.
+        held = sa.select(_VERSION.version).where(
+            _VERSION.team == team, _VERSION.name == name, _VERSION.version == move.version
+        )
+        if connection.execute(held.with_for_update()).first() is None:
+            raise NotFoundError(f"{name} has no version {move.version}", LISTED.format(name))
+    values = {"version": move.version, "moved_by": move.by, "moved_at": now}
+    found = connection.execute(sa.select(t.model_alias).where(*which).with_for_update()).mappings().first()
+    present = None if found is None else int(found["version"])
+    if present == move.version:
+        return False  # as when the answer to the first try got lost
+    if present != expected:
+        raise _moved(name, move.alias, found, expected)
+    if move.version is None:
+        connection.execute(t.model_alias.delete().where(*which))
+    elif found is None:
+        try:
+            with connection.begin_nested():
+                connection.execute(
+                    t.model_alias.insert().values(team=team, name=name, alias=move.alias, **values)
+                )
+        except sa.exc.IntegrityError:
+            found = connection.execute(sa.select(t.model_alias).where(*which)).mappings().first()
+            raise _moved(name, move.alias, found, expected) from None
+    else:
+        connection.execute(t.model_alias.update().where(*which).values(**values))
+    connection.execute(
+        t.model_move.insert().values(
+            team=team, name=name, alias=move.alias, before=present, version=move.version, kind=move.kind,
+            moved_by=move.by, moved_at=now, run_id=move.run, experiment=move.experiment,
+        )
+    )  # fmt: skip
+    return True
+
+
+def _moved(name: str, alias: str, found: RowMapping | None, expected: int | None) -> AliasMovedError:
+    is_now = (
+        "is gone" if found is None else f"means version {found['version']} since {found['moved_by']} moved it"
+    )
+    then = "there was none" if expected is None else f"it meant version {expected}"
+    return AliasMovedError(f"{name}@{alias} {is_now}; {then} when you looked", "Look again, then decide.")
+
+
+def alias_version(connection: Connection, team: str, name: str, alias: str) -> int | None:
+    """What an alias means now."""
+    which = (_ALIAS.team == team, _ALIAS.name == name, _ALIAS.alias == alias)
+    found: int | None = connection.execute(sa.select(_ALIAS.version).where(*which)).scalar()
+    return found
+
+
+def use(connection: Connection, run: str, used: Sequence[UsedVersion]) -> None:
+    """Note from which versions a new run starts: nobody removes them while it is not over.
+
+    Raises:
+        NotFoundError: one was removed since it was looked up.
+    """
+    for each in used:
+        which = (_VERSION.team == each.team, _VERSION.name == each.name, _VERSION.version == each.version)
+        if connection.execute(sa.select(_VERSION.version).where(*which).with_for_update()).first() is None:
+            raise NotFoundError(f"{each.name} has no version {each.version}", LISTED.format(each.name))
+        connection.execute(
+            t.run_model.insert().values(
+                run_id=run, experiment=each.experiment, data=each.data,
+                team=each.team, name=each.name, version=each.version,
+            )
+        )  # fmt: skip
