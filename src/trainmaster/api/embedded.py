@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from trainmaster.service.offer_list import OfferList
     from trainmaster.service.quotes.quoting import QuoteOptions
     from trainmaster.service.run_planning import PlannedRun, RunPlanner
+    from trainmaster.service.runs.run_picture import RunPicture
     from trainmaster.service.shells import Shell
     from trainmaster.service.volumes import RemovedVolume, VolumeInfo
     from trainmaster.spec import Recipe
@@ -213,6 +214,11 @@ class EmbeddedClient:
         choice = LineChoice.of(query.tail, query.grep, query.since, time.time())
         streams = LogStreams(self._service, run, query.experiment, query.task, query.member, choice)
         return streams.read(follow=query.follow)
+
+    def picture(self, run: str) -> RunPicture:
+        from trainmaster.service.runs.run_picture import RunPicture
+
+        return RunPicture.of(self._service, run)
 
     def events(self, run: str, after: int = 0) -> list[Event]:
         return [Event.of(row) for row in self._service.events(run, after)]

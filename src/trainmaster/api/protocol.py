@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from trainmaster.service.models.unpublished_models import SavedModel
     from trainmaster.service.offer_list import OfferList
     from trainmaster.service.quotes.quoting import QuoteOptions
+    from trainmaster.service.runs.run_picture import RunPicture
     from trainmaster.service.runs.summary import Highlights
     from trainmaster.service.shells import Shell
     from trainmaster.service.volumes import RemovedVolume, VolumeInfo
@@ -106,7 +107,7 @@ class ClientProtocol(Protocol):
     What goes in and out can travel as JSON: strings, numbers, frozen models; what takes long is a `Stream`.
     Not here, as they are of the user's own machine: ``check`` (reads files), ``predict`` and ``doctor``,
     ``models get`` of a URI, ``models fsck`` and ``volume push, get, ls, cat, gc, fsck, mount``
-    (the same), ``status --plot``, ``lab``, the completion of shells, and the driver process ``_drive``.
+    (the same), ``lab``, the completion of shells, and the driver process ``_drive``.
 
     Raises:
         NotFoundError: (every method) there is no such run.
@@ -243,6 +244,9 @@ class ClientProtocol(Protocol):
         self, run: str, experiment: str | None = None, task: int | None = None
     ) -> list[dict[str, Any]]:
         """What its tasks reported, a dictionary per line."""
+
+    def picture(self, run: str) -> RunPicture:
+        """What a picture of it shows: its searches, and the curves of its other experiments."""
 
     def logs(self, run: str, query: LogQuery) -> Iterator[bytes]:
         """What its tasks wrote, in pieces."""

@@ -68,7 +68,7 @@ def status(
         _watch(client, run, limit)
         return
     if plot is not None:
-        _plot(run, plot)
+        _plot(client, run, plot)
     if run is None:
         print_json(client.listed(limit)) if as_json else _show_runs(client, limit)
         return
@@ -95,21 +95,15 @@ def _watch(client: ClientProtocol, run: str | None, limit: int | None) -> None:
         time.sleep(_WATCH_S)
 
 
-def _plot(run: str | None, file: Path) -> None:
-    from trainmaster.cli.opening import refuse_on_server
+def _plot(client: ClientProtocol, run: str | None, file: Path) -> None:
     from trainmaster.cli.plotting import check_format, draw_run
-    from trainmaster.service import Service
 
-    refuse_on_server("--plot")
     if run is None:
         raise UsageError("--plot needs a run", "Write `trainmaster status RUN --plot FILE`.")
     check_format(file)
-    service = Service.from_environment()
-    found = service.resolve(run)
-    searches = service.search_results(found)
-    searched = {search.experiment for search in searches}
-    curves = [c for c in service.curves(found) if c.name not in searched]
-    draw_run(found, searches, curves, file)
+    found = client.resolve(run)
+    picture = client.picture(found)
+    draw_run(found, picture.searches, picture.curves, file)
     say(f"drawn: {file}")
 
 

@@ -111,6 +111,7 @@ class ClientContract:
 
         def refusals(who: ClientProtocol) -> list[str]:
             asked = (
+                lambda: who.picture("none"),
                 lambda: who.resolve("job"),
                 lambda: who.resolve("no/such run"),
                 lambda: who.brief("none"),
@@ -147,11 +148,15 @@ class ClientContract:
             LogQuery(grep="step", tail=2, experiment="main", task=0, member="worker-0"),
             LogQuery(follow=True, grep="2"),
             LogQuery(since="1h"),
+            LogQuery(follow=True, since="1h"),
+            LogQuery(follow=True, since="5m", tail=1, member="worker-0"),
         ]
         for query in queries:
             assert b"".join(client.logs(run, query)) == b"".join(at_home.logs(run, query)), query
         assert client.metrics(run) == at_home.metrics(run)
         assert [row["loss"] for row in client.metrics(run, "main", 0)] == [1, 0.5]
+        assert client.picture(run).curves == at_home.picture(run).curves
+        assert client.picture(run).searches == []
         assert client.events(run) == at_home.events(run)
         assert client.events(run, client.events(run)[-1].id) == []
         shown = [asdict(model) for model in client.models()]

@@ -166,7 +166,7 @@ def follow_logs(
 
     Args:
         messages: from the beginning of the run on, or from near its end with ``tail``.
-        query: which lines; its ``since`` is not looked at.
+        query: which lines; from ``since`` on is where the messages begin.
         run: its id.
         is_labelled: several streams may come: each line says whose it is.
 
@@ -209,7 +209,7 @@ def follow_logs(
                         yield b"".join((label if is_labelled else b"") + line + b"\n" for line in last)
             if is_over:
                 break
-    if not is_any and query.member is not None:
+    if not is_any and query.member is not None and query.since is None:
         raise NotFoundError(f"{run} has no member {query.member!r} there", "Try without --member.")
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from trainmaster.service.models.unpublished_models import SavedModel
     from trainmaster.service.offer_list import OfferList
     from trainmaster.service.quotes.quoting import QuoteOptions
+    from trainmaster.service.runs.run_picture import RunPicture
     from trainmaster.service.runs.summary import Highlights
     from trainmaster.service.shells import Shell
     from trainmaster.service.volumes import RemovedVolume, VolumeInfo
@@ -103,10 +104,6 @@ class RemoteClient:
     def accept_run(
         self, plan: str, *, agreed_usd_per_hour: float = 0.0, keep_s: float = 0.0, queue: bool = False
     ) -> Accepted:
-        if keep_s:
-            raise UsageError(
-                "machines that a server has rented are not kept warm", "Nothing was started. Leave it out."
-            )
         planned = self._to.get(f"/plans/{quoted(plan)}")["answer"] if plan else None
         if planned is None:
             raise NotFoundError(f"there is no plan {plan!r}", "Plan the run again.")
@@ -116,7 +113,7 @@ class RemoteClient:
                 f"it costs at most ${usd:.4g} per hour, and nobody has agreed to that",
                 "Nothing was started. Agree to it, or change the recipe.",
             )
-        run = self._to.post("/runs", {"plan": plan, "wait": queue}, key=plan)
+        run = self._to.post("/runs", {"plan": plan, "wait": queue, "keep_s": keep_s}, key=plan)
         return self._accepted(run)
 
     def take_run(self, run: str) -> Accepted | None:
@@ -259,6 +256,11 @@ class RemoteClient:
         query = {"experiment": experiment, "task": task}
         return list(rows_of(self._to.pieces(f"/runs/{quoted(run)}/points", query, is_same=False)))
 
+    def picture(self, run: str) -> RunPicture:
+        from trainmaster.service.runs.run_picture import RunPicture
+
+        return RunPicture.from_json(self._to.get(f"/runs/{quoted(run)}/picture"))
+
     def logs(self, run: str, query: LogQuery) -> Iterator[bytes]:
         from trainmaster.service.runs.log_streams import LineChoice
 
@@ -275,8 +277,6 @@ class RemoteClient:
     def _followed(self, run: str, query: LogQuery) -> Iterator[bytes]:
         from trainmaster.spec import Recipe
 
-        if query.since is not None:
-            raise UsageError("a server does not follow logs since a time", "Take --tail, or leave -f out.")
         asks = {"experiment": query.experiment, "task": query.task, "member": query.member, "tail": 0}
         for _ in self._to.pieces(f"/runs/{quoted(run)}/logs", asks | {"member": None}, is_same=False):
             pass  # only what is not there is said
@@ -294,7 +294,7 @@ class RemoteClient:
         )
         is_labelled = streams > 1 or any(found.retries for found in chosen)
         tail = None if query.tail is None else max(1 << 16, query.tail * _LINE_BYTES)
-        return follow_logs(messages(self._to, run, tail), query, run, is_labelled=is_labelled)
+        return follow_logs(messages(self._to, run, tail, query.since), query, run, is_labelled=is_labelled)
 
     def events(self, run: str, after: int = 0) -> list[Event]:
         rows = self._to.get(f"/runs/{quoted(run)}/events", after=after)["events"]

@@ -28,7 +28,9 @@ class Message:
     data: Mapping[str, Any]
 
 
-def messages(connection: Connection, run: str, tail_bytes: int | None = None) -> Iterator[Message]:
+def messages(
+    connection: Connection, run: str, tail_bytes: int | None = None, since: str | None = None
+) -> Iterator[Message]:
     """What happens to a run, from its beginning or near its end on, without an end.
 
     A server that is away, killed or replaced is asked again, for as long as it takes, from where it was.
@@ -37,6 +39,7 @@ def messages(connection: Connection, run: str, tail_bytes: int | None = None) ->
         connection: to the server.
         run: its id.
         tail_bytes: of logs that are there already at most so much; None for all.
+        since: likewise only what was written in so long, such as ``5m``.
 
     Raises:
         TrainmasterError: what the server refuses.
@@ -45,7 +48,8 @@ def messages(connection: Connection, run: str, tail_bytes: int | None = None) ->
     while True:
         try:
             headers = {"Last-Event-ID": last} if last else {}
-            with connection.open(f"/runs/{quoted(run)}/stream", {"tail": tail_bytes}, headers) as answer:
+            asks = {"tail": tail_bytes, "since": since}
+            with connection.open(f"/runs/{quoted(run)}/stream", asks, headers) as answer:
                 for name, message in _events(answer):
                     last, tries, is_away = name or last, 0, False
                     yield message

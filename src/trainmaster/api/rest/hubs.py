@@ -67,7 +67,7 @@ class Hub:
         yield RETRY
         queue: asyncio.Queue[_News | None] = asyncio.Queue(_QUEUE)
         if self._task is None:
-            self._task = asyncio.create_task(self._look(own.cursor, own.tail_bytes))
+            self._task = asyncio.create_task(self._look(own))
             self._place = own.cursor
         self._listeners.add(queue)
         missed = _News(Cursor(), self._place, [])
@@ -91,10 +91,11 @@ class Hub:
         finally:
             self._listeners.discard(queue)
 
-    async def _look(self, cursor: Cursor, tail_bytes: int | None) -> None:
+    async def _look(self, own: RunStream) -> None:
         try:
             with suppress(TrainmasterError):  # a database that is away comes back, and so does who listens
-                stream = await run_in_threadpool(RunStream, self._service, self._run, cursor, tail_bytes)
+                place = (own.cursor, own.tail_bytes, own.since)
+                stream = await run_in_threadpool(RunStream, self._service, self._run, *place)
                 await self._look_on(stream)
         finally:  # whatever went wrong: who listens comes back, and the next look begins anew
             self._task = None
@@ -140,11 +141,11 @@ class Hubs:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._hubs: dict[tuple[str, int | None], Hub] = {}
+        self._hubs: dict[tuple[str, int | None, str | None], Hub] = {}
 
-    def of(self, run: str, tail_bytes: int | None) -> Hub:
+    def of(self, run: str, tail_bytes: int | None, since: str | None = None) -> Hub:
         """That of a run, for those who begin at the same distance from the end."""
-        key = (run, tail_bytes)
+        key = (run, tail_bytes, since)
         for idle in [other for other, hub in self._hubs.items() if hub.is_idle and other != key]:
             del self._hubs[idle]
         return self._hubs.setdefault(key, Hub(self._service, run))

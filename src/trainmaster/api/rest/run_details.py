@@ -53,6 +53,12 @@ def searches(run: str, runs: Runs) -> dict[str, list[dict[str, Any]]]:
     return {"searches": runs.details(run).searches()}
 
 
+@router.get("/runs/{run}/picture")
+def picture(run: str, runs: Runs) -> dict[str, list[dict[str, Any]]]:
+    """What a picture of it shows: its searches with their trials, and the curves of its other experiments."""
+    return runs.picture(run).as_json()
+
+
 @router.get("/compare")
 def comparison(
     runs: Runs, run: Annotated[list[str], Query(min_length=1, max_length=MAX_RUNS)]

@@ -237,11 +237,14 @@ async def stream(
     tail: Annotated[
         int | None, Query(ge=0, description="of logs at most so many bytes to begin with")
     ] = None,
+    since: Annotated[
+        str | None, Query(description="of logs to begin with only what was written in so long, such as 5m")
+    ] = None,
 ) -> StreamingResponse:
     """Server-sent events: `state`, `point`, `log`. Who comes back with `Last-Event-ID` misses nothing."""
     cursor = request.headers.get("last-event-id") or after
-    tail = None if cursor else tail  # who comes back misses nothing
-    own = await run_in_threadpool(TeamRuns.stream, runs, run, cursor, tail)
-    hub = state.hubs.of(run, tail)
+    tail, since = (None, None) if cursor else (tail, since)  # who comes back misses nothing
+    own = await run_in_threadpool(TeamRuns.stream, runs, run, cursor, tail, since)
+    hub = state.hubs.of(run, tail, since)
     frames = following.of(hub.listen(own))
     return StreamingResponse(frames, media_type="text/event-stream", headers=HEADERS)

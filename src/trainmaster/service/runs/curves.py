@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -129,6 +129,26 @@ def reported(
         at = {"experiment": name, "task": row["task"], "attempt": row["number"]}
         for line in _lines(recipe.experiments[name], place):
             yield {**at, **line, **at}  # first, and not what the script calls so
+
+
+def thinned(values: Sequence[float], most: int) -> list[int]:
+    """Indices of at most so many values: the first, the last, and of each stretch its least and its greatest.
+
+    >>> thinned([5, 1, 2, 9, 3, 4, 0, 7], 6)
+    [0, 1, 3, 5, 6, 7]
+    """
+    count = len(values)
+    if count <= most:
+        return list(range(count))
+    if most < 4:
+        return [0, count - 1][:most]
+    stretches = (most - 2) // 2
+    kept = {0, count - 1}
+    for number in range(stretches):
+        indices = range(1 + number * (count - 2) // stretches, 1 + (number + 1) * (count - 2) // stretches)
+        if indices:
+            kept |= {min(indices, key=values.__getitem__), max(indices, key=values.__getitem__)}
+    return sorted(kept)
 
 
 def _evenly(count: int) -> Iterable[int]:

@@ -15,6 +15,7 @@ from trainmaster.db import queries
 from trainmaster.executors.log_metrics import LogMetrics
 from trainmaster.executors.logs import line_start, log_end, read_log
 from trainmaster.executors.metrics import MetricsReader
+from trainmaster.executors.usage import logged_bytes
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.service.runs.summary import run_brief
 from trainmaster.spec.errors import UsageError
@@ -92,6 +93,7 @@ class _Attempt:
     at: dict[str, Any]
     first: str
     pattern: str | None
+    ended_at: float | None
 
 
 class RunStream:
@@ -102,20 +104,27 @@ class RunStream:
         run: its id.
         cursor: where to begin.
         tail_bytes: of logs that are there already at most so much, and of points none; None for all.
+        since: of logs that are there only what was written since then, Unix seconds, as exactly as the
+            samples say, and of points none; None for all.
 
     Raises:
         NotFoundError: there is no such run.
     """
 
     def __init__(
-        self, service: Service, run: str, cursor: Cursor | None = None, tail_bytes: int | None = None
+        self,
+        service: Service,
+        run: str,
+        cursor: Cursor | None = None,
+        tail_bytes: int | None = None,
+        since: float | None = None,
     ) -> None:
         self._service = service
         self._run = run
         self._home = service.home_of(run)
         self._experiments = stored_recipe(service.database.run_row(run)).experiments
         self.cursor = cursor or Cursor()
-        self.tail_bytes = tail_bytes
+        self.tail_bytes, self.since = tail_bytes, since
         self._open: dict[int, _Attempt] = {}
         self._last = self.cursor.done
         self._brief: dict[str, Any] = {}
@@ -190,6 +199,7 @@ class RunStream:
                 {"experiment": name, "task": row["task"], "attempt": row["number"]},
                 "{}-{}".format(*member_names(experiment)[0]),
                 experiment.metrics.pattern if experiment.metrics else None,
+                row["ended_at"],
             )
         return queries.ended_attempts(database, list(self._open))
 
@@ -212,7 +222,7 @@ class RunStream:
             bound = _bound(until, number, key)
             offset = self.cursor.files.get(key)
             if offset is None:
-                offset = self._begin(attempt.directory, member)
+                offset = self._begin(attempt, member)
             while bound is None or offset < bound:
                 most = PIECE_BYTES if bound is None else min(PIECE_BYTES, bound - offset)
                 data, end, dropped = read_log(attempt.directory, member, offset, most)
@@ -232,12 +242,20 @@ class RunStream:
 
     @property
     def _skips(self) -> bool:
-        return self.tail_bytes is not None and self._is_first_look
+        return (self.tail_bytes, self.since) != (None, None) and self._is_first_look
 
-    def _begin(self, directory: Path, member: str) -> int:
-        if self.tail_bytes is None or not self._is_first_look:
+    def _begin(self, attempt: _Attempt, member: str) -> int:
+        if not self._skips:
             return 0
-        return line_start(directory, member, max(0, log_end(directory, member) - self.tail_bytes))
+        directory, begin = attempt.directory, 0
+        end = log_end(directory, member)
+        if self.since is not None:
+            if attempt.ended_at is not None and attempt.ended_at < self.since:
+                return end
+            begin = logged_bytes(directory, member, self.since)
+        if self.tail_bytes is not None:
+            begin = max(begin, end - self.tail_bytes)
+        return line_start(directory, member, begin)
 
     def _message(self, kind: str, data: Mapping[str, Any], key: str, offset: int) -> Message:
         self.cursor = replace(self.cursor, files={**self.cursor.files, key: offset})

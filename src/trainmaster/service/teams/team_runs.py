@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from trainmaster.artifacts import Manifest
     from trainmaster.service.models.unpublished_models import SavedModel
     from trainmaster.service.runs.run_details import RunDetails
+    from trainmaster.service.runs.run_picture import RunPicture
     from trainmaster.service.runs.summary import Highlights
     from trainmaster.service.service import Service
     from trainmaster.service.users.caller import Caller
@@ -154,7 +155,7 @@ class TeamRuns:
             ``axis`` (what ``steps`` counts), ``steps`` and ``values`` of the same length, ``last``, ``best``
             and ``goal``: ``min`` or ``max``.
         """
-        from trainmaster.service.runs.curves import goal_of
+        from trainmaster.service.runs.curves import goal_of, thinned
 
         stored = json.loads(self.row(run)["recipe"])["experiments"]
         found = []
@@ -189,10 +190,27 @@ class TeamRuns:
         self.row(run)
         return self._service.metrics(run, experiment, task)
 
-    def stream(self, run: str, cursor: str = "", tail_bytes: int | None = None) -> RunStream:
-        """What happens to it, from a place on; see `RunStream`."""
+    def picture(self, run: str) -> RunPicture:
+        """What a picture of it shows."""
+        from trainmaster.service.runs.run_picture import RunPicture
+
         self.row(run)
-        return RunStream(self._service, run, Cursor.decode(cursor), tail_bytes)
+        return RunPicture.of(self._service, run)
+
+    def stream(
+        self, run: str, cursor: str = "", tail_bytes: int | None = None, since: str | None = None
+    ) -> RunStream:
+        """What happens to it, from a place on; see `RunStream`. ``since`` says how long ago, such as ``5m``.
+
+        Raises:
+            UsageError: the time or the place is none.
+        """
+        from trainmaster.service.runs.log_streams import LineChoice
+
+        self.row(run)
+        found = LineChoice.of(None, None, since, time.time())
+        at = None if found is None else found.since
+        return RunStream(self._service, run, Cursor.decode(cursor), tail_bytes, at)
 
     def logs(
         self,
@@ -355,26 +373,6 @@ class TeamRuns:
         else:  # a driver takes it
             self._service.database.release(session.lease, time.time(), patient=True)
         return list(session.notes)
-
-
-def thinned(values: Sequence[float], most: int) -> list[int]:
-    """Indices of at most so many values: the first, the last, and of each stretch its least and its greatest.
-
-    >>> thinned([5, 1, 2, 9, 3, 4, 0, 7], 6)
-    [0, 1, 3, 5, 6, 7]
-    """
-    count = len(values)
-    if count <= most:
-        return list(range(count))
-    if most < 4:
-        return [0, count - 1][:most]
-    stretches = (most - 2) // 2
-    kept = {0, count - 1}
-    for number in range(stretches):
-        indices = range(1 + number * (count - 2) // stretches, 1 + (number + 1) * (count - 2) // stretches)
-        if indices:
-            kept |= {min(indices, key=values.__getitem__), max(indices, key=values.__getitem__)}
-    return sorted(kept)
 
 
 def _finite(value: float) -> float | None:

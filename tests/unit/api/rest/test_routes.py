@@ -38,6 +38,7 @@ def routes():
         ("GET", "/api/v1/runs/{run}/usage"): "read",
         ("GET", "/api/v1/runs/{run}/checkpoints"): "read",
         ("GET", "/api/v1/runs/{run}/searches"): "read",
+        ("GET", "/api/v1/runs/{run}/picture"): "read",
         ("GET", "/api/v1/compare"): "read",
         ("GET", "/api/v1/find-run"): "read",
         ("GET", "/api/v1/runs/{run}/line"): "read",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainmaster.service.driving.submissions import RunRequest, refusals
-from trainmaster.service.teams.team_runs import thinned
+from trainmaster.service.runs.curves import thinned
 from trainmaster.spec import Recipe
 
 
