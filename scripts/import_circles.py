@@ -12,10 +12,6 @@ SOURCE = pathlib.Path("src")
 #: One line per circle: its files, sorted.
 LEFT: set[tuple[str, ...]] = {
     (
-        "trainmaster.service.driving.driving",
-        "trainmaster.service.service",
-    ),
-    (
         "trainmaster.testing.failures",
         "trainmaster.testing.sabotages",
         "trainmaster.testing.simulated_driver",

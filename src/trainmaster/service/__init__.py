@@ -26,15 +26,16 @@ if TYPE_CHECKING:
     from trainmaster.providers import Offer as Offer
     from trainmaster.providers import OfferFilter as OfferFilter
     from trainmaster.providers import capabilities_of as capabilities_of
+    from trainmaster.service.driving.driving import Session as Session
     from trainmaster.service.service import Service as Service
-    from trainmaster.service.service import Session as Session
     from trainmaster.sweeps import Curve as Curve
     from trainmaster.sweeps import TrialState as TrialState
 
 __all__, __getattr__ = lazy_exports(
     __name__,
     {
-        "service": "Service Session",
+        "service": "Service",
+        "driving.driving": "Session",
         "trainmaster.advisor.model.tables": "predict_tables",
         "trainmaster.advisor.quote.quote": "Alternative ExperimentQuote Interval Quote",
         "trainmaster.artifacts": "fetch",

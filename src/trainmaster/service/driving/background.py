@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.spec.errors import TrainmasterError
 
 if TYPE_CHECKING:
-    from trainmaster.service.service import Service, Session
+    from trainmaster.service.driving.driving import Session
+    from trainmaster.service.service import Service
 
 #: A background process that has not taken its run after this long is left to itself.
 TAKEN_WITHIN_S: Final = 10.0

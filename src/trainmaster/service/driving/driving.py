@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,10 +21,12 @@ from trainmaster.control.store_silence import StoreSilence
 from trainmaster.executors import Capacity, detect_capacity
 from trainmaster.executors.core_dumps import forbid_core_dumps
 from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.service.models.model_names import find_models
 from trainmaster.service.notifications.delivery import Delivery
 from trainmaster.service.quotes.history import histories, make_recorder
 from trainmaster.service.quotes.quote_record import record_truth
 from trainmaster.service.quotes.quote_tracker import QuoteTracker
+from trainmaster.service.quotes.score import score_line
 from trainmaster.service.runs.run_names import owner_of
 from trainmaster.service.runs.summary import queued_seconds, run_seconds
 from trainmaster.spec.clocks import steady_s
@@ -33,16 +36,37 @@ from trainmaster.spec.states import EndReason, State
 if TYPE_CHECKING:
     from trainmaster.control.controller import Watcher
     from trainmaster.control.decide_task import Policy
+    from trainmaster.db import Lease
     from trainmaster.executors.base import Executor
     from trainmaster.service.cluster_costs import ClusterCosts
     from trainmaster.service.driving.replication import Replication
     from trainmaster.service.driving.run_clusters import RunClusters
-    from trainmaster.service.service import OnStart, Service, Session
+    from trainmaster.service.open_home import OpenHome
     from trainmaster.spec import Recipe
 
 
+#: Called with the controller before it starts, so that signals can reach it.
+OnStart = Callable[[Controller], None]
+
+
+@dataclass(slots=True)
+class Session:
+    """A run that this process holds the lease of and is about to drive.
+
+    Attributes:
+        secrets: per experiment, names and values; never written anywhere.
+        notes: what the user may want to know.
+    """
+
+    run: str
+    lease: Lease
+    recipe: Recipe
+    secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
 def drive(
-    service: Service,
+    opened: OpenHome,
     session: Session,
     environ: Mapping[str, str],
     watcher: Watcher | None = None,
@@ -52,10 +76,10 @@ def drive(
     """Drive a run to its end; see `Service.drive`."""
     forbid_core_dumps()
     if watcher is not None:
-        service.database.patience.tell = watcher.say
+        opened.database.patience.tell = watcher.say
     machines = None
-    files = service.replicas.replication(session.lease, environ)
-    delivery = Delivery(service.database, session.lease, session.recipe.notify, environ)
+    files = opened.replicas.replication(session.lease, environ)
+    delivery = Delivery(opened.database, session.lease, session.recipe.notify, environ)
     controllers: list[Controller] = []
 
     def started(controller: Controller) -> None:
@@ -71,17 +95,17 @@ def drive(
             from trainmaster.service.driving.run_clusters import RunClusters
 
             machines = RunClusters(
-                service.database,
-                service.home_of(session.run),
+                opened.database,
+                opened.home_of(session.run),
                 session.lease,
-                service.replicas.code(service.database.run_row(session.run)),
+                opened.replicas.code(opened.database.run_row(session.run)),
                 session.recipe.provider,
                 environ,
                 _teller(watcher),
                 session.recipe.budget.usd_per_hour if session.recipe.budget else None,
                 saved=_nothing if files is None else files.save_private,
             )
-        _drive(service, session, environ, watcher, started, machines, pace, files)
+        _drive(opened, session, environ, watcher, started, machines, pace, files)
     finally:
         if machines is not None:
             machines.close()
@@ -89,9 +113,9 @@ def drive(
             with suppress(StoreError):  # who drives it next sends the rest
                 files.close(controllers[-1].run_state if controllers else None)
         with suppress(StoreError):  # it expires by itself, and is broken at once when this process ends
-            service.database.release(session.lease, time.time())
+            opened.database.release(session.lease, time.time())
         with suppress(StoreError):  # the run matters more; also of one that was interrupted
-            _record_truth(service, session.run)
+            _record_truth(opened, session.run)
         # Last: neither a quote nor whoever waits for the run or resumes it waits for those who are told.
         for controller in controllers:
             if controller.run_state.state is State.DONE and (left := _finish(delivery, controller)):
@@ -105,7 +129,7 @@ def _finish(delivery: Delivery, controller: Controller) -> str:
 
 
 def _drive(
-    service: Service,
+    opened: OpenHome,
     session: Session,
     environ: Mapping[str, str],
     watcher: Watcher | None,
@@ -114,13 +138,13 @@ def _drive(
     pace: Pace,
     files: Replication | None,
 ) -> None:
-    database, recipe, run = service.database, session.recipe, session.run
-    home = service.home_of(run)
+    database, recipe, run = opened.database, session.recipe, session.run
+    home = opened.home_of(run)
     machine = detect_capacity()
     executor: Executor
     if machines is None:
         slots = max([machine.cores, *(slots_of(experiment) for experiment in recipe.experiments.values())])
-        executor, base = service.executor_of(home), base_environment(environ)
+        executor, base = opened.executor_of(home), base_environment(environ)
     else:
         slots = machines.executor.slots
         executor, base = machines.executor, {}
@@ -138,21 +162,21 @@ def _drive(
         )
         where = partial(where_in, clusters)
     row = database.run_row(run)
-    snapshot = service.replicas.code(row)
+    snapshot = opened.replicas.code(row)
     actions = AttemptActions(
         home=home,
         run=run,
         recipe=recipe,
         base=base,
         secrets=session.secrets,
-        find_models=lambda experiment, best: service.find_models(run, experiment, best),
+        find_models=partial(find_models, database, run),
         slots=slots,
         site=None if machines is None else machines.site,
         owner=owner_of(row, home),
         is_foreign=row["team"] is not None,
     )
     if machines is not None and recipe.budget is not None and recipe.budget.total_usd is not None:
-        known = histories(database, service.home, recipe, snapshot, row["team"]).values()
+        known = histories(database, opened.home, recipe, snapshot, row["team"]).values()
         sizes = [(m.output_bytes or 0) + (m.checkpoint_bytes or 0) for each in known for m in each.same]
         meter.publishing.most_bytes = max(sizes, default=0.0)
     actions.jobs.published = meter.publishing.learn
@@ -176,7 +200,7 @@ def _drive(
         ),
         watcher=watcher,
         meter=meter,
-        forecaster=_tracker(service, session, snapshot, slots, clusters),
+        forecaster=_tracker(opened, session, snapshot, slots, clusters),
         machines=None if machines is None else machines.executor,
         saving=SavingMoney(recipe.budget.saving_usd if recipe.budget else None),
         silence=StoreSilence(home.store_url),
@@ -206,28 +230,28 @@ def _drive(
 
 
 def _tracker(
-    service: Service, session: Session, snapshot: Path, slots: int, clusters: ClusterCosts | None
+    opened: OpenHome, session: Session, snapshot: Path, slots: int, clusters: ClusterCosts | None
 ) -> QuoteTracker:
-    row = service.database.run_row(session.run)
+    row = opened.database.run_row(session.run)
     return QuoteTracker(
-        database=service.database,
+        database=opened.database,
         recipe=session.recipe,
         run=session.run,
-        histories=lambda: histories(service.database, service.home, session.recipe, snapshot, row["team"]),
+        histories=lambda: histories(opened.database, opened.home, session.recipe, snapshot, row["team"]),
         elapsed=lambda now: row["earlier_s"] + max(now - (row["session_at"] or now), 0.0),
         slots=slots,
         costs=clusters,
-        score=lambda kind: service.score_line(kind, session.recipe.provider),
+        score=lambda kind: score_line(opened.database, opened.home.identity(), kind, session.recipe.provider),
     )
 
 
-def _record_truth(service: Service, run: str) -> None:
-    row = service.database.run_row(run)
+def _record_truth(opened: OpenHome, run: str) -> None:
+    row = opened.database.run_row(run)
     if row["state"] == State.DONE:
         succeeded = row["reason"] == EndReason.SUCCEEDED
-        now = service.database.clock_s()
+        now = opened.database.clock_s()
         time_s = run_seconds(row, now) - queued_seconds(row, now)
-        record_truth(service.database, run, succeeded, time_s, row["cost_usd"])
+        record_truth(opened.database, run, succeeded, time_s, row["cost_usd"])
 
 
 def _meter(recipe: Recipe, policies: Mapping[str, Policy], lease_s: float) -> Meter:

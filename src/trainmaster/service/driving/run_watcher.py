@@ -24,7 +24,8 @@ from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
     from trainmaster.control.progress import TaskProgress
-    from trainmaster.service.service import Service, Session
+    from trainmaster.service.driving.driving import Session
+    from trainmaster.service.service import Service
 
 #: A run with more tasks than this shows no lines of the tasks' own output.
 MAX_ECHOED_TASKS = 4

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster.control.layout import Home
 from trainmaster.db import Database, NewRun, RunChange, Submission, access, ledger
 from trainmaster.db.ledger import ALL
-from trainmaster.service import Service
+from trainmaster.service.driving.sessions import requeue
 from trainmaster.service.teams.team_budget import (
     OWNER,
     Budgets,
@@ -99,11 +98,10 @@ def test_what_nobody_can_say_the_cost_of_does_not_go_on_for_nothing(database, tm
     access.add_team(database, "later", {}, NOW)
     lease = run(database, "r", None, team="later", is_over=True)
     database.write(lambda connection, _: ledger.set_limits(connection, "later", {"monthly_usd": 5.0}))
-    service = Service(Home.from_environment({"TRAINMASTER_HOME": str(tmp_path)}), database)
 
     def go_on(**keys):
         content = {"name": "a", "experiments": {"main": {"command": "true"}}, **keys}
-        service._requeue(lease, "later", Recipe.from_dict(content, directory=tmp_path))
+        requeue(database, lease, "later", Recipe.from_dict(content, directory=tmp_path))
 
     with pytest.raises(UsageError, match="nobody can say"):
         go_on(provider="aws")

@@ -1,0 +1,214 @@
+"""How a process comes to hold a run: it accepts it, takes it over, or ends it; always under its lease."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from trainmaster.artifacts import materialise, take_snapshot
+from trainmaster.artifacts.owner import give_up_claim
+from trainmaster.db import Database, Lease, NewRun, Submission
+from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.service.driving.driving import Session, drive
+from trainmaster.service.models.unpublished_models import save_kept
+from trainmaster.service.quotes.quote_record import most_usd, quote_summary
+from trainmaster.service.runs.run_names import claim_name
+from trainmaster.service.runs.summary import is_driven
+from trainmaster.service.teams.admission import Application, entrance, waits_for_turn
+from trainmaster.service.teams.team_budget import OWNER, OverBudgetError
+from trainmaster.spec import Recipe
+from trainmaster.spec.errors import PublishError, StoreError, UsageError
+from trainmaster.spec.redaction import redacted
+from trainmaster.spec.states import EndReason, State
+
+if TYPE_CHECKING:
+    from trainmaster.cluster.renting.plan import ClusterPlan
+    from trainmaster.service.open_home import OpenHome
+
+
+class AgreedClusters(Protocol):
+    """What a run may rent; see `trainmaster.service.renting.RentalOffer`."""
+
+    @property
+    def most_usd(self) -> float | None:
+        """What the whole run may cost; None if nobody can say."""
+
+    @property
+    def plans(self) -> tuple[ClusterPlan, ...]:
+        """Of its clusters."""
+
+    def note_down(self, database: Database, run: str, now: float) -> None:
+        """Keep what was estimated."""
+
+
+def accept(
+    opened: OpenHome,
+    recipe: Recipe,
+    recipe_path: Path,
+    environ: Mapping[str, str],
+    offer: AgreedClusters | None = None,
+    keep_s: float = 0.0,
+    submission: Submission | None = None,
+    application: Application | None = None,
+) -> Session:
+    """Snapshot the code of a recipe, and write the run down; see `Service.start`."""
+    notes = opened.check(recipe, environ)
+    now = time.time()
+    owner = claim_name(opened.home, opened.database, recipe.name, now)
+    run, home_id = owner.run, owner.home
+    excluded = (opened.home.root, opened.home.cache)
+    private = None
+    try:
+        snapshot = take_snapshot(recipe.code, recipe.directory, opened.home.snapshots, exclude=excluded)
+        notes += snapshot.notes
+        materialise(snapshot.path, opened.home.code_directory(run))
+        if submission is not None:
+            values = opened.secrets_of(recipe, environ)
+            private = opened.replicas.prepare(run, recipe, snapshot.path, values, environ)
+    except BaseException:
+        with suppress(PublishError):
+            give_up_claim(opened.home.store_url, owner)
+        raise
+    clusters = []
+    if offer is not None:
+        from trainmaster.cluster.record import new_record
+
+        clusters = [new_record(run, plan, home_id, keep_s).as_row() for plan in offer.plans]
+    new = NewRun(
+        id=run,
+        name=recipe.name,
+        # Its code was copied: whatever opened the repository is needed no more.
+        recipe=recipe.model_copy(update={"code": redacted(recipe.code)}).model_dump_json(),
+        recipe_path=str(recipe_path.absolute()),
+        provider=recipe.provider,
+        code_path=str(snapshot.path),
+        store_url=opened.home.store_url,
+        experiments=[(e.name, len(e.tasks(recipe.seed))) for e in recipe.experiments.values()],
+        home=str(opened.home.root),
+        home_id=home_id,
+        clusters=clusters,
+        notify=[subscription.events for subscription in recipe.notify],
+        submission=submission,
+        can_move=private is not None,
+        private=private or {},
+    )
+    may_cost, team = 0.0 if offer is None else offer.most_usd, (submission and submission.team) or OWNER
+    try:
+        admit = entrance(run, team, may_cost, application, now)
+        lease = opened.database.create_run(new, now, admit, waits=submission is not None)
+    except (StoreError, OverBudgetError, UsageError):
+        with suppress(StoreError, PublishError):
+            if not opened.database.has_run(run):  # as where another server has accepted the same request
+                give_up_claim(opened.home.store_url, owner)
+                shutil.rmtree(opened.home.run_directory(run), ignore_errors=True)
+        raise
+    if offer is not None:
+        offer.note_down(opened.database, run, now)
+    return Session(run, lease, recipe, opened.secrets_of(recipe, environ), notes)
+
+
+def resume(opened: OpenHome, run: str, environ: Mapping[str, str]) -> Session | None:
+    """Take over a run that nobody drives, that did not succeed; see `Service.resume`."""
+    row = opened.database.run_row(run)
+    if row["team"] != opened.team:
+        return resume(opened.of_team(row["team"]), run, environ)
+    if row["reason"] == EndReason.SUCCEEDED:
+        return None
+    home = opened.home_of(run)
+    if not is_driven(row, opened.database.clock_s()) and save_kept(
+        opened.database, opened.home_of, run
+    ):  # not to be trained once more
+        row = opened.database.run_row(run)
+        if row["reason"] == EndReason.SUCCEEDED:
+            return None
+    recipe = opened.replicas.recipe(row)
+    environ = opened.replicas.with_secrets(row, environ)
+    notes = opened.check(recipe, environ)
+    if not capabilities_of(recipe.provider).is_here and not is_driven(row, opened.database.clock_s()):
+        from trainmaster.service.driving.run_clusters import check_provider
+
+        check_provider(home, recipe.provider, environ)
+    if waits_for_turn(opened.database, run):
+        raise UsageError(f"{run} waits for its turn", "`trainmaster queue` shows its place.")
+    lease = _acquire(opened, run, environ)
+    if lease is not None and row["state"] == State.STOPPING:
+        # Its driver was killed while it stopped: what is left of it ends first, then all begins again.
+        opened.database.want_stop(run, EndReason.CANCELLED)
+        drive(opened, Session(run, lease, recipe, opened.secrets_of(recipe, environ), []), environ)
+        lease = _acquire(opened, run, environ)
+    if lease is None:
+        return None
+    with _released_on_error(opened, lease):
+        requeue(opened.database, lease, row["team"] or OWNER, recipe)
+        materialise(opened.replicas.code(row), opened.home_of(run).code_directory(run))
+        return Session(run, lease, recipe, opened.secrets_of(recipe, environ), notes)
+
+
+def take(opened: OpenHome, run: str, environ: Mapping[str, str]) -> Session | None:
+    """Take over a run that was just accepted; see `Service.take`."""
+    if opened.database.run_row(run)["state"] == State.DONE or waits_for_turn(opened.database, run):
+        return None  # it was cancelled before we came to it, or its turn has not come
+    lease = _acquire(opened, run, environ)
+    if lease is None:
+        return None
+    with _released_on_error(opened, lease):
+        row = opened.database.run_row(run)
+        recipe, before = opened.replicas.recipe(row), opened.replicas.kept_secrets(row, environ)
+        values = opened.of_team(row["team"]).secrets_of(recipe, {**before, **environ}, before)
+        return Session(run, lease, recipe, values)
+
+
+def cancel(opened: OpenHome, run: str, environ: Mapping[str, str]) -> None:
+    """End a run; see `Service.cancel`."""
+    if opened.database.run_row(run)["state"] == State.DONE:
+        return
+    opened.database.want_stop(run, EndReason.CANCELLED)
+    if opened.is_driven(run):
+        return
+    lease = _acquire(opened, run, environ)
+    if lease is not None:
+        recipe = opened.replicas.recipe(opened.database.run_row(run))
+        drive(opened, Session(run, lease, recipe), environ)  # nothing starts any more, so no secrets
+
+
+def requeue(database: Database, lease: Lease, team: str, recipe: Recipe) -> None:
+    """Have all of a run wait again that did not succeed, if what that may cost fits.
+
+    Raises:
+        OverBudgetError: it does not fit in the month's budget of the team.
+        UsageError: there is a budget, and nobody can say what it may cost.
+    """
+    quote, now = quote_summary(database, lease.run), time.time()
+    most = most_usd(None if quote is None else quote["cost_usd"]["p95"], recipe)
+    most = most if capabilities_of(recipe.provider).costs else 0.0
+    database.requeue(lease, now, entrance(lease.run, team, most, None, now))
+
+
+def _acquire(opened: OpenHome, run: str, environ: Mapping[str, str]) -> Lease | None:
+    """Take the lease of a run, and bring the run here if it can move; None if somebody else drives it.
+
+    Raises:
+        UsageError: it stays in a home that cannot be read from here.
+    """
+    if not opened.database.run_row(run)["can_move"]:
+        opened.home_of(run)
+    lease = opened.database.acquire(run, time.time())
+    if lease is not None:
+        with _released_on_error(opened, lease):
+            opened.replicas.take_over(lease, environ)
+    return lease
+
+
+@contextmanager
+def _released_on_error(opened: OpenHome, lease: Lease) -> Iterator[None]:
+    """What cannot be driven is not held: this process may live on, and its leases with it."""
+    try:
+        yield
+    except BaseException:
+        with suppress(StoreError):
+            opened.database.release(lease, time.time())
+        raise
