@@ -86,12 +86,13 @@ class Meter:
     """The billing clock of a run.
 
     Attributes:
-        cap_usd: ``budget.total``; infinite where there is none.
+        cap_usd: ``budget.total``; infinite where there is none. Less where others draw on the same money.
         bill: what the provider bills at most; nothing on the user's own machines.
         stopping_s: how long members may take to stop.
         publishing: how long saving takes.
         releasing_s: how long machines are billed that were asked to end.
         usual_lease_s: of machines whose run has money enough; 0 where they have none.
+        why: whose cap it is, for people, if it is not that of the recipe.
     """
 
     cap_usd: float = math.inf
@@ -100,6 +101,7 @@ class Meter:
     publishing: Publishing = field(default_factory=Publishing)
     releasing_s: float = RELEASING_S
     usual_lease_s: float = 0.0
+    why: str = ""
 
     @classmethod
     def of(cls, budget: Budget | None) -> Meter:

@@ -27,7 +27,7 @@ from trainmaster.spec.errors import InterruptedByUser, LeaseLostError, StoreErro
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
-    from trainmaster.control.ports import Actions, Clusters, Forecaster, Records
+    from trainmaster.control.ports import Actions, Allowance, Clusters, Forecaster, Records
     from trainmaster.control.progress import TaskProgress
     from trainmaster.control.recording import Recorder
     from trainmaster.control.store_silence import StoreSilence
@@ -87,6 +87,7 @@ class Controller:
         policies: per experiment.
         watcher: shows what happens.
         meter: what it costs, and may cost.
+        allowance: lets it cost less, where others draw on the same money.
         forecaster: compares it with its quote.
         recorder: keeps what the attempts show of their speed.
         machines: rents what the run needs; None on the user's own machine.
@@ -105,6 +106,7 @@ class Controller:
     policies: Mapping[str, Policy]
     watcher: Watcher | None = None
     meter: Meter | None = None
+    allowance: Allowance | None = None
     forecaster: Forecaster | None = None
     recorder: Recorder | None = None
     machines: Clusters | None = None
@@ -328,9 +330,13 @@ class Controller:
 
     def _watch_budget(self, now: float) -> None:
         """End the run in time to stay below its cap; written down, so that no other controller forgets it."""
-        if self.meter is not None and self._wanted is None and self.meter.must_end(now):
+        if self.meter is None or self._wanted is not None:
+            return
+        if self.allowance is not None:
+            self.allowance.look(self.meter, now)
+        if self.meter.must_end(now):
             self.database.want_stop(self.run_state.run, EndReason.BUDGET)
-            self._wanted = EndReason.BUDGET
+            self._wanted, self._why_wanted = EndReason.BUDGET, self.meter.why
 
     def _watch_saving(self, now: float) -> None:
         """How long what cannot be saved may wait: at last its money, or that of the run, is used up."""

@@ -59,6 +59,13 @@ class Forecaster(Protocol):
         """What the user is to be told of time and cost, if anything; quick, and never raises."""
 
 
+class Allowance(Protocol):
+    """Who lets the run cost less than its cap; see `trainmaster.service.teams.allowance.Allowance`."""
+
+    def look(self, meter: Meter, now: float) -> None:
+        """Give the meter the cap that holds now."""
+
+
 class Clusters(Protocol):
     """Who rents and gives back; see `trainmaster.cluster.cluster_executor.ClusterExecutor`."""
 

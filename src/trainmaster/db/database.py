@@ -178,7 +178,12 @@ class Database:
                 closed_at=sa.case((ended_now, now), else_=t.run.c.closed_at),
             )
         )
-        self._transactions.write(lambda connection, _: connection.execute(give_up), patient=patient)
+
+        def write(connection: Connection, _: Try) -> None:
+            if connection.execute(give_up).rowcount:
+                ledger.release(connection, lease.run, now)
+
+        self._transactions.write(write, patient=patient)
 
     def want_stop(self, run: str, reason: EndReason | None) -> None:
         """Ask whoever drives a run to end it (None takes the wish back).
@@ -315,12 +320,13 @@ class Database:
 
         Args:
             new: the quote.
-            most_usd: what the run may cost by it; is set aside from now on.
+            most_usd: what the run may cost by it; is set aside from now on, as far as there is so much.
         """
 
         def write(connection: Connection, _: Try) -> int:
             if most_usd is not None:
-                ledger.reserve(connection, new.run_id, ledger.micro(most_usd), new.made_at)
+                most = ledger.micro(most_usd)
+                ledger.reserve_up_to(connection, new.run_id, most, new.made_at, gives_back=True)
             return quote_rows.put_quote(connection, new)
 
         return self._transactions.write(write)
@@ -490,5 +496,6 @@ def _write_run(connection: Connection, run: str, change: RunChange, now: float) 
     }  # fmt: skip
     if change.after is State.DONE:
         values |= {"ended_at": now, "stop_wanted": None}
-        ledger.release(connection, run, now)
     connection.execute(t.run.update().where(t.run.c.id == run).values(values))
+    if change.after is State.DONE:
+        ledger.release(connection, run, now)

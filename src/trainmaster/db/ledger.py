@@ -28,6 +28,9 @@ ALL: Final = "*"
 _MICRO: Final = 1_000_000
 #: Any number: that of nothing else of ours.
 _ADMISSION: Final = 0x7A11_ED6E
+#: Runs that may have machines, and how long these live without a driver, in seconds.
+_WITH_MACHINES: Final = sa.select(t.cluster.c.run_id).where(t.cluster.c.state.in_(("ACTIVE", "ENDING")))
+_LEASE_S: Final = 1200.0
 #: The limits of every team that has any.
 LIMITS: Final = sa.select(t.budget)
 #: Percentages of a month's money at which people are warned, once each.
@@ -45,6 +48,11 @@ class Balance:
 
     spent: int = 0
     reserved: int = 0
+
+    @property
+    def taken(self) -> int:
+        """What nobody else may have."""
+        return self.spent + self.reserved
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +112,54 @@ def reserve(connection: Connection, run: str, most: int, now: float) -> None:
         _add(connection, account, RESERVE, max(0, most - account.charged) - account.held, now)
 
 
+def month_limits(team: str) -> sa.Select[Any]:
+    """The limits of a month that the runs of a team draw on."""
+    return LIMITS.where(t.budget.c.team.in_((team, ALL)), t.budget.c.monthly_usd.is_not(None))
+
+
+def reserve_up_to(
+    connection: Connection, run: str, most: int, now: float, *, gives_back: bool = False
+) -> int:
+    """Set aside what a run may still cost, as far as the months' limits have it.
+
+    Args:
+        connection: in a transaction.
+        run: its id.
+        most: micro-dollars that it may cost from its beginning to its end.
+        now: Unix seconds.
+        gives_back: what was set aside beyond that is free again.
+
+    Returns:
+        What it may cost from its beginning to its end now.
+    """
+    lock_admission(connection)
+    account = _account(connection, run)
+    has = account.charged + max(0, account.held)
+    if most > has:
+        limits = connection.execute(month_limits(account.team)).mappings().all()
+        found = balances(connection.execute(balances_query(now)).mappings().all()) if limits else {}
+        left = [micro(row["monthly_usd"]) - found.get(row["team"], Balance()).taken for row in limits]
+        most = granted(most, has, left)
+    elif not gives_back:
+        return has
+    reserve(connection, run, most, now)
+    return most
+
+
+def granted(wanted: int, has: int, left: Sequence[int]) -> int:
+    """What a run may cost that wants so much in all: never more than it has and what each limit has left.
+
+    Args:
+        wanted: from its beginning to its end.
+        has: likewise, what was set aside or spent.
+        left: of each limit; below 0 where one was lowered.
+
+    >>> granted(9, 4, [3, 7]), granted(2, 4, [0]), granted(9, 4, [-3])
+    (7, 2, 4)
+    """
+    return min(wanted, has + max(0, min(left, default=wanted)))
+
+
 def missing(connection: Connection, run: str, most: int) -> int:
     """How much more must be set aside for a run that may cost ``most``, in micro-dollars."""
     account = _account(connection, run)
@@ -111,9 +167,13 @@ def missing(connection: Connection, run: str, most: int) -> int:
 
 
 def release(connection: Connection, run: str, now: float) -> None:
-    """Give back what a run has not needed."""
+    """Give back what a run has not needed, once it is over and its machines are given back."""
     account = _account(connection, run)
-    _add(connection, account, RELEASE, -max(0, account.held), now)
+    if (
+        account.is_over
+        and connection.execute(_WITH_MACHINES.where(t.cluster.c.run_id == run)).first() is None
+    ):
+        _add(connection, account, RELEASE, -max(0, account.held), now)
 
 
 def balances_query(now: float) -> sa.Select[Any]:
@@ -121,7 +181,9 @@ def balances_query(now: float) -> sa.Select[Any]:
     in_month = t.ledger.c.day.startswith(day_of(now)[:7], autoescape=True)
     is_charge = t.ledger.c.kind == CHARGE
     signed = sa.case((is_charge, -t.ledger.c.micro_usd), else_=t.ledger.c.micro_usd)
-    goes_on = t.run.c.state != State.DONE
+    # One that is over goes on to cost while its machines are given back, also without a driver.
+    ends = (t.run.c.lease_expires_at > now - _LEASE_S) & t.run.c.id.in_(_WITH_MACHINES)
+    goes_on = (t.run.c.state != State.DONE) | ends
     of_run = (
         sa.select(
             t.ledger.c.team,

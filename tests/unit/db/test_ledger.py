@@ -145,7 +145,7 @@ def play(database, story):
     killer, now = Killer(database), NOW
     leases = {run: began(database, run, TEAMS[run], most=8.0) for run in RUNS}
     for run, lease in leases.items():
-        database.put_cluster(lease, ClusterRow(f"{run}.a", "lab", "h", "ACTIVE", "{}"), now)
+        database.put_cluster(lease, ClusterRow(f"{run}.a", "lab", "h", "KEPT", "{}"), now)
     promised = dict.fromkeys(RUNS, micro(8.0))
     for what, run, usd, days, killed_at, is_repeated in story:
         now += days * DAY_S
@@ -173,7 +173,7 @@ def play(database, story):
 
 
 def deed(database, lease, what, run, usd, now):
-    row = ClusterRow(f"{run}.a", "lab", "h", "ACTIVE", "{}")
+    row = ClusterRow(f"{run}.a", "lab", "h", "KEPT", "{}")
     made = {
         "cost": lambda: database.put_cost(lease, usd, now),
         "quote": lambda: database.add_quote(NewQuote(run, None, "binding", now, "{}"), usd),

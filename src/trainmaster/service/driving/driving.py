@@ -36,12 +36,13 @@ from trainmaster.spec.states import EndReason, State
 if TYPE_CHECKING:
     from trainmaster.control.controller import Watcher
     from trainmaster.control.decide_task import Policy
-    from trainmaster.db import Lease
+    from trainmaster.db import Database, Lease
     from trainmaster.executors.base import Executor
     from trainmaster.service.cluster_costs import ClusterCosts
     from trainmaster.service.driving.replication import Replication
     from trainmaster.service.driving.run_clusters import RunClusters
     from trainmaster.service.open_home import OpenHome
+    from trainmaster.service.teams.allowance import Allowance
     from trainmaster.spec import Recipe
 
 
@@ -150,7 +151,11 @@ def _drive(
         executor, base = machines.executor, {}
     policies = load_policies(recipe)
     meter = _meter(recipe, policies, 0.0 if machines is None else machines.lease_s)
+    allowance = None
     if machines is not None:
+        machines.executor.pay_by(meter, steady_s())
+        allowance = _allowance(database, session, meter.cap_usd, machines)
+        allowance.look(meter, steady_s())
         machines.executor.pay_by(meter, steady_s())
     executor.open(run, Capacity(slots=slots, gpus=machine.gpus), base, session.lease.token)
     clusters = where = None
@@ -200,7 +205,8 @@ def _drive(
         ),
         watcher=watcher,
         meter=meter,
-        forecaster=_tracker(opened, session, snapshot, slots, clusters),
+        allowance=allowance,
+        forecaster=_tracker(opened, session, snapshot, slots, clusters, allowance),
         machines=None if machines is None else machines.executor,
         saving=SavingMoney(recipe.budget.saving_usd if recipe.budget else None),
         silence=StoreSilence(home.store_url),
@@ -229,8 +235,26 @@ def _drive(
                 withdraw_volumes(data)
 
 
+def _allowance(database: Database, session: Session, cap_usd: float, machines: RunClusters) -> Allowance:
+    from trainmaster.service.teams.allowance import Allowance
+
+    usd_per_hour = sum(
+        role.count * max(rental.at_most.usd_per_hour for rental in role.rentals)
+        for record in machines.executor.records()
+        for role in record.plan.roles
+    )
+    return Allowance(
+        database, session.run, database.run_row(session.run)["team"] or "", cap_usd, usd_per_hour
+    )
+
+
 def _tracker(
-    opened: OpenHome, session: Session, snapshot: Path, slots: int, clusters: ClusterCosts | None
+    opened: OpenHome,
+    session: Session,
+    snapshot: Path,
+    slots: int,
+    clusters: ClusterCosts | None,
+    allowance: Allowance | None,
 ) -> QuoteTracker:
     row = opened.database.run_row(session.run)
     return QuoteTracker(
@@ -242,6 +266,7 @@ def _tracker(
         slots=slots,
         costs=clusters,
         score=lambda kind: score_line(opened.database, opened.home.identity(), kind, session.recipe.provider),
+        promised=_nothing if allowance is None else allowance.hurry,
     )
 
 
@@ -263,7 +288,7 @@ def _meter(recipe: Recipe, policies: Mapping[str, Policy], lease_s: float) -> Me
 
 
 def _nothing() -> None:
-    """Of a run that stays here, nothing is kept elsewhere."""
+    """Of a run that stays here, nothing is kept elsewhere, and nothing is paid."""
 
 
 def _teller(watcher: Watcher | None) -> Callable[[str], None]:

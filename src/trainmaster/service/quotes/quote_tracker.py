@@ -93,6 +93,7 @@ class QuoteTracker:
         slots: processes that run at once.
         clusters: the machines that were rented for it; None if it runs on this one.
         score: how such quotes turned out before, by their kind, in words; empty if nobody knows.
+        promised: is told that a quote was written down, and what is set aside has changed by it.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class QuoteTracker:
         slots: int,
         costs: ClusterCosts | None = None,
         score: Callable[[str], str] = lambda _: "",
+        promised: Callable[[], None] = lambda: None,
     ) -> None:
         self._database = database
         self._recipe = recipe
@@ -114,6 +116,7 @@ class QuoteTracker:
         self._slots = slots
         self._costs = costs
         self._score = score
+        self._promised = promised
         self._cores: int | None = None
         self._other = ""
         self._known = _Known()
@@ -331,6 +334,7 @@ class QuoteTracker:
         new = NewQuote(self._run, None, found.kind, found.made_at, found.as_json())
         most = None if self._costs is None else most_usd(found.cost_usd.p95, self._recipe)
         self._database.add_quote(new, most)
+        self._promised()
         score = f"; {line}" if (line := self._score(found.kind)) else ""
         if run_state.queue_wait.waited_s(now):
             score = f"; what it waits for other runs is not counted{score}"
