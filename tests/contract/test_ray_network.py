@@ -61,9 +61,8 @@ def test_who_listens_learns_nothing(two, tmp_path):
     assert not clear, "all of it is encrypted"
 
 
-def test_without_a_certificate_nobody_is_heard(two):
-    cluster = RayCluster.start(two.directory, two.nodes[:1], *HERE)
-    head = cluster.head
+def test_without_a_certificate_nobody_is_heard(ray_cluster):
+    head = ray_cluster.head
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(f"{head.directory}/tls.ca")
     context.set_alpn_protocols(["h2"])
