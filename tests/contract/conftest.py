@@ -7,6 +7,13 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from ray_bench import Bench
+
+from trainmaster.executors.base import Capacity, Phase
+from trainmaster.executors.ray.cluster import ClusterNode, RayCluster
+from trainmaster.executors.ray.executor import RayExecutor
+from trainmaster.testing.executor_contract import until
+from trainmaster.testing.ray_here import HERE
 
 
 @pytest.fixture(scope="session")
@@ -22,7 +29,6 @@ def ray_place():
 @pytest.fixture(scope="session")
 def ray_node(ray_place):
     """Describes the node of a number; all are on this machine."""
-    from trainmaster.executors.ray.cluster import ClusterNode
 
     def node(number, **options):
         return ClusterNode(
@@ -43,9 +49,6 @@ def ray_node(ray_place):
 @pytest.fixture(scope="session")
 def ray_cluster(ray_place, ray_node):
     """A cluster of one node with 4 slots."""
-    from trainmaster.executors.ray.cluster import RayCluster
-    from trainmaster.testing.ray_here import HERE
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(ray_place / "user"))
         patch.setenv("RAY_ADDRESS", "10.255.255.1:1")  # the user's own Ray must not be met
@@ -70,10 +73,6 @@ def three(ray_cluster, ray_node):
 @pytest.fixture
 def bench(three, connect_ray, tmp_path):
     """A connected executor that has reached all three."""
-    from ray_bench import Bench
-
-    from trainmaster.testing.executor_contract import until
-
     bench = Bench(connect_ray, tmp_path)
 
     def complete():
@@ -88,10 +87,6 @@ def bench(three, connect_ray, tmp_path):
 @pytest.fixture
 def connect_ray(ray_cluster):
     """Makes unconnected executors; ends and forgets all that was submitted through them."""
-    from trainmaster.executors.base import Capacity, Phase
-    from trainmaster.executors.ray.executor import RayExecutor
-    from trainmaster.testing.executor_contract import until
-
     attempts = {}
     made = []
 

@@ -12,6 +12,7 @@ import pytest
 from ray_bench import fields, processes_of
 
 from trainmaster.executors.base import GangRequest, MemberRequest, Phase
+from trainmaster.executors.ray.cluster import RayCluster
 from trainmaster.testing.executor_contract import alive, until
 from trainmaster.testing.ray_here import HERE
 
@@ -307,8 +308,6 @@ def test_only_what_is_used_runs_on_the_head(three):
 
 
 def test_found_again(three):
-    from trainmaster.executors.ray.cluster import RayCluster
-
     found = RayCluster.find(three.directory, *HERE)
     assert found is not None
     assert [node.key for node in found.nodes] == [node.key for node in three.nodes]

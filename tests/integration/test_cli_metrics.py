@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 
 def metrics(tm, command, **keys):
     command = "touch $TRAINMASTER_OUTPUT_DIR/model\n" + command
@@ -31,8 +34,6 @@ def test_report_from_python(tm):
 
 def test_report_outside_of_a_run_does_nothing(tm):
     env = {k: v for k, v in tm.env.items() if not k.startswith("TRAINMASTER_")}
-    import subprocess
-    import sys
 
     subprocess.run([sys.executable, "-c", "import trainmaster; trainmaster.report(a=1)"], env=env, check=True)
 

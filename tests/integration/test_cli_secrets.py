@@ -8,6 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
+
+from trainmaster.db.urls import make_engine
 
 A, B = "swordfish-a5f81c", "sword fish = \u00e4 b77d02"
 PARTS = tuple(text.encode() for text in (A, B, "swordfish", "b77d02"))
@@ -64,10 +67,6 @@ def assert_nowhere_below(*directories):
 
 def rows_of(url):
     """Every row of every table of a PostgreSQL place, as text."""
-    import sqlalchemy as sa
-
-    from trainmaster.db.urls import make_engine
-
     engine = make_engine(url)
     with engine.connect() as connection:
         tables = connection.execute(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import json
 import os
 import subprocess
@@ -210,8 +211,6 @@ class LabUser:
         return {"mounts": mounts, "groups": groups, "links": links, "processes": processes}
 
     def _is_ours(self, name: str) -> bool:
-        import hashlib
-
         identity = self.home / "identity"
         if not identity.exists():
             return False

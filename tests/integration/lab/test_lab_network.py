@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import socket
 import subprocess
 import time
 import uuid
@@ -162,7 +163,6 @@ def test_the_default_group_lets_nobody_in(lab: Any) -> None:
     )
     name = answer["Instances"][0]["InstanceId"]
     lab.until_state(name, "running")
-    import socket
 
     with pytest.raises(TimeoutError):
         socket.create_connection((lab.instance(name)["PublicIpAddress"], 22), 1)

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from trainmaster.providers import load_catalogue
+
 ClientError = pytest.importorskip("botocore.exceptions").ClientError
 
 METADATA = (
@@ -175,8 +177,6 @@ def test_mistakes_are_refused_as_amazon_does(lab: Any) -> None:
 
 
 def test_prices_are_published(lab: Any) -> None:
-    from trainmaster.providers import load_catalogue
-
     offers = load_catalogue(lab.access["prices"])
     assert not offers.refused
     assert not offers.warnings

@@ -262,7 +262,6 @@ def test_the_members_outputs_become_the_model(hosts):
     job = saving.save(context)
     assert job.error == ""
     assert job.fields["model_uri"] == context.model_uri
-    from trainmaster.artifacts import fetch
 
     fetch(context.model_uri, hosts.tmp_path / "model")
     assert contents(hosts.tmp_path / "model") == {"model": "m" * 3_000_000, "members/worker-1/part": "1"}

@@ -4,6 +4,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -98,8 +99,6 @@ def python(program: str, *arguments: object) -> subprocess.Popen:
 
 
 def wait_until(condition, seconds=20.0):
-    import time
-
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"

@@ -8,6 +8,9 @@ import pytest
 from trainmaster import artifacts
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
+from trainmaster.volumes.packed import get, open_volume, push
+from trainmaster.volumes.reading.cache import ChunkCache
+from trainmaster.volumes.reading.errors import CacheError
 
 
 @pytest.fixture
@@ -53,8 +56,6 @@ def test_snapshots(small_disk, source):
 
 
 def test_pushing_to_it(small_disk, source, tmp_path):
-    from trainmaster.volumes.packed import push
-
     for number in range(10):  # or they would share one chunk
         (source / str(number)).write_bytes(os.urandom(1_000_000))
     with pytest.raises(PublishError, match=r"(?s)Cannot write file://.*: No space left.*Free some space"):
@@ -63,8 +64,6 @@ def test_pushing_to_it(small_disk, source, tmp_path):
 
 
 def test_getting_to_it(small_disk, source, tmp_path):
-    from trainmaster.volumes.packed import get, open_volume, push
-
     push(source, f"file://{tmp_path}/v", cache=tmp_path / "cache", chunk_limit_bytes=2_000_000)
     with pytest.raises(PublishError, match="No space left"):
         get(open_volume(f"file://{tmp_path}/v", tmp_path / "cache"), small_disk / "out")
@@ -72,8 +71,6 @@ def test_getting_to_it(small_disk, source, tmp_path):
 
 
 def test_a_cache_on_it(small_disk, source, tmp_path):
-    from trainmaster.volumes.packed import open_volume, push
-
     (small_disk / "in the way").write_bytes(bytes(4 << 20)[: (4 << 20) - 8192])
     with pytest.raises(PublishError, match="No space left"):
         push(source, f"file://{tmp_path}/v", cache=small_disk)
@@ -85,9 +82,6 @@ def test_a_cache_on_it(small_disk, source, tmp_path):
 
 
 def test_chunks_on_it(small_disk, monkeypatch):
-    from trainmaster.volumes.reading.cache import ChunkCache
-    from trainmaster.volumes.reading.errors import CacheError
-
     monkeypatch.delenv("TRAINMASTER_CACHE_BYTES", raising=False)
     (small_disk / "in the way").write_bytes(bytes(3 << 20))
     with pytest.raises(CacheError, match=r"(?s)disk of the chunk cache .*small.* is full: .*another disk"):

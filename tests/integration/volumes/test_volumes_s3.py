@@ -13,6 +13,7 @@ import pytest
 from fake_s3 import FakeS3
 from fault_proxy import FaultProxy
 
+from trainmaster.objects import obstore_backend
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
 from trainmaster.volumes.packed import (
@@ -47,8 +48,6 @@ def source(tmp_path):
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     """Errors that stay are told after a second, not after two minutes."""
-    from trainmaster.objects import obstore_backend
-
     backoff = {
         "init_backoff": timedelta(milliseconds=20),
         "max_backoff": timedelta(milliseconds=200),
@@ -295,8 +294,6 @@ def test_an_index_over_objects_of_the_server(s3_bucket, source, tmp_path):
 
 def test_a_line_on_which_a_chunk_takes_too_long(faulty_s3, tmp_path, monkeypatch):
     """One request for 64 MiB would time out for ever; parts of it do not."""
-    from trainmaster.objects import obstore_backend
-
     proxy, url = faulty_s3
     monkeypatch.setattr(obstore_backend, "_PART_BYTES", 5 * MIB)
     monkeypatch.setattr(obstore_backend, "_REQUEST_TIMEOUT", timedelta(seconds=2))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from quote_world import knowledge, market, measured, offer, workload
 
 from trainmaster.advisor.market.candidates import Candidates
+from trainmaster.advisor.market.credits import with_nic_credits
 from trainmaster.advisor.market.machines import Machines
 from trainmaster.advisor.market.pairs import Pairs
 from trainmaster.advisor.quote.choosing import Drawn, Limits, pick
@@ -189,8 +190,6 @@ def test_network_cards_that_slow_down_cost_a_long_run_more_than_a_short_one():
     st.floats(60, 6000),
 )
 def test_a_card_that_sustains_or_reaches_more_is_never_slower(busy, share, fast, less, sustained, launch):
-    from trainmaster.advisor.market.credits import with_nic_credits
-
     def of(reach, lasts):
         """A job that computes beside what it sends: at half the rate it sends for twice as long."""
         bits = busy * share * fast

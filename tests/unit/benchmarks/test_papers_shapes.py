@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,8 +51,6 @@ def test_the_fastest_is_always_among_the_best(papers: dict[str, ModuleType], tim
 def test_falls_is_what_trying_all_choices_says(
     papers: dict[str, ModuleType], series: list[list[int]]
 ) -> None:
-    import itertools
-
     truth = any(all(a >= b for a, b in itertools.pairwise(choice)) for choice in itertools.product(*series))
     assert papers["tables"].falls(series) == truth
 

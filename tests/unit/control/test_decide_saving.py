@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from control_nouns import NOW, exited, member, seen, task
+from control_nouns import NOW, exited, gang, member, seen, task
 
 from trainmaster.control.decide_saving import CHECKPOINT_TRIES
 from trainmaster.control.decide_task import Effect, EffectKind, Job, Policy, decide_task
@@ -194,7 +194,6 @@ def test_a_retry_waits_its_turn_whatever_saving_waited_for():
 
 def test_a_published_checkpoint_makes_the_kept_one_needless():
     of = task(State.RUNNING, kept_checkpoint=1)
-    from control_nouns import gang
 
     published = seen(gang(Phase.RUNNING), {EffectKind.CHECKPOINT: Job(done=True, progressed=True)})
     assert decide(of, published) == [Progress("e", 0, {"kept_checkpoint": None})]

@@ -14,8 +14,8 @@ from trainmaster.control.preflight import check_parts
 from trainmaster.control.run_state import Task
 from trainmaster.control.searching import Searcher, keeps_results
 from trainmaster.db.changes import TaskChange
+from trainmaster.spec import Distributed, Parameter, Recipe, Search
 from trainmaster.spec import Experiment as RecipeExperiment
-from trainmaster.spec import Parameter, Recipe, Search
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.states import EndReason, State
 from trainmaster.sweeps import Curve
@@ -104,8 +104,6 @@ def test_a_sampler_that_looks_back_is_asked_when_a_slot_is_free(sampler, workers
 
 
 def test_a_window_counts_whole_gangs():
-    from trainmaster.spec import Distributed
-
     found = recipe_experiment().model_copy(
         update={"distributed": Distributed(strategy="allreduce", workers=2)}
     )

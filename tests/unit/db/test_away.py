@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+import signal
 import sqlite3
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -219,8 +222,6 @@ def test_a_connection_that_other_threads_have_is_waited_for(database, lease, mon
 @pytest.mark.parametrize("engine_name", ["postgresql"])
 @pytest.mark.parametrize("how", ["cut", "restart", "crash"])
 def test_a_server_that_restarts_between_commits(database, lease, postgres, how):
-    import signal
-
     database.patience.seconds = 30
     for number in range(3):
         database.commit(lease, [planned(number), opened(number)], NOW)
@@ -253,9 +254,6 @@ def test_a_server_that_is_down_for_a_while(database, lease, postgres):
 @pytest.mark.parametrize("engine_name", ["postgresql"])
 @pytest.mark.parametrize("seed", range(4))
 def test_connections_that_are_cut_anywhere(postgres, url, calm, tmp_path_factory, seed):
-    import tempfile
-    from pathlib import Path
-
     with tempfile.TemporaryDirectory(prefix="tm-cut-", dir="/tmp") as directory:
         proxy = CuttingProxy(postgres.socket, Path(directory), seed, chance=0.03)
         proxy.calm = True

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 from database_nouns import NOW, new_run
 
-from trainmaster.db import Database, queries, run_rows, tables
+from trainmaster.db import Database, Note, queries, run_rows, tables
 
 # Each process takes the lease of every run whenever it can get it, a dozen times, and gives it up again. With
 # the lease in hand it reads, waits and writes: a second holder would show as a lost update.
@@ -133,7 +133,5 @@ def test_two_processes_open_a_new_database_at_once(url):
 
 @pytest.mark.parametrize("text", ["caf\udce9", "nul \0 here", "\U0001f600"])
 def test_whatever_a_task_prints_can_be_stored(database, lease, text):
-    from trainmaster.db import Note
-
     database.commit(lease, [Note(text)], NOW)
     assert len(queries.events(database, "r-1")) == 2

@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from trainmaster.executors._gpus import Gpu, GpuReader, Gpus, share_of
+from trainmaster.executors._gpus import Gpu, GpuReader, Gpus, _load, share_of
 
 
 class Utilization(ctypes.Structure):
@@ -164,7 +164,6 @@ def test_the_recording_is_like_the_library():
 @pytest.mark.gpu
 def test_a_real_gpu():
     pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
-    from trainmaster.executors._gpus import _load
 
     reader = GpuReader(_load)
     if reader.absent:

@@ -1,3 +1,5 @@
+from itertools import permutations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -96,8 +98,6 @@ def test_no_slots_at_all():
 )
 def test_a_spread_that_fits_can_be_placed(sizes, wants):
     """Against trying all ways."""
-    from itertools import permutations
-
     rooms = [node(index, slots=size) for index, size in enumerate(sizes)]
     bundles = [Bundle((f"worker-{index}",), want, 0, ()) for index, want in enumerate(wants)]
     possible = len(wants) <= len(sizes) and any(

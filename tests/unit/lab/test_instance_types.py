@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from trainmaster.lab.instance_types import MEMORY_FLOOR_BYTES, TYPES, Scale, find_type
+from trainmaster.providers import load_catalogue
 from trainmaster.spec.errors import UsageError
 
 
@@ -37,8 +38,6 @@ def test_a_type_that_is_not_there_is_named_with_its_neighbour() -> None:
 
 
 def test_published_sizes_agree_with_the_catalogue() -> None:
-    from trainmaster.providers import load_catalogue
-
     offers = {o.instance_type: o for o in load_catalogue("builtin").where(provider="aws", region="us-east-1")}
     common = offers.keys() & TYPES.keys()
     assert len(common) > 15

@@ -1,5 +1,9 @@
+import importlib.util
 import math
 import statistics
+import subprocess
+import sys
+from importlib import metadata
 
 import pytest
 from hypothesis import given, settings
@@ -111,8 +115,6 @@ def test_an_unknown_sampler_lists_the_known_ones():
 
 @pytest.mark.parametrize(("name", "module"), [("tpe", "optuna"), ("cmaes", "cmaes")])
 def test_a_missing_library_is_named_with_what_to_install(monkeypatch, name, module):
-    import importlib.util
-
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda n, *a: None if n == module else real(n, *a))
     with pytest.raises(MissingPartError, match=rf"(?s){module}.*trainmaster\[sweep\]"):
@@ -120,8 +122,6 @@ def test_a_missing_library_is_named_with_what_to_install(monkeypatch, name, modu
 
 
 def test_a_plug_in_is_found_by_its_name(monkeypatch):
-    from importlib import metadata
-
     point = metadata.EntryPoint("mine", "trainmaster.sweeps.fixed:RandomSampler", "trainmaster.samplers")
     broken = metadata.EntryPoint("broken", "trainmaster.nowhere:Sampler", "trainmaster.samplers")
     monkeypatch.setattr(metadata, "entry_points", lambda group: [point, broken] * (group == point.group))
@@ -133,9 +133,6 @@ def test_a_plug_in_is_found_by_its_name(monkeypatch):
 
 
 def test_nothing_heavy_is_imported_with_the_package():
-    import subprocess
-    import sys
-
     code = (
         "import sys, trainmaster.sweeps as s; s.sampler_class('tpe'); s.sampler_class('cmaes');"
         "s.pruner_class('asha'); assert not {'optuna', 'cmaes', 'numpy'} & set(sys.modules)"

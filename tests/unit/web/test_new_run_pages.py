@@ -23,6 +23,7 @@ with warnings.catch_warnings():
 from trainmaster.api.rest.app import make_app, make_state
 from trainmaster.service.uploads.git_code import GitCode
 from trainmaster.service.users.caller import caller
+from trainmaster.spec.errors import NotFoundError
 from trainmaster.web.pages import add_pages
 from trainmaster.web.recommend import workers_figure
 
@@ -223,7 +224,6 @@ def test_a_quote_that_failed_says_why_and_another_teams_is_not_there(state, brow
     assert "it was cancelled" in browser.get(place).text
     assert recipe_of(browser.post(f"{place}/change").text) == RENTED
     with_other = caller("ann", "red", ["read", "run"])
-    from trainmaster.spec.errors import NotFoundError
 
     with pytest.raises(NotFoundError):
         state.quotes.show(with_other, QUOTE, place.rpartition("/")[2])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ruamel.yaml import YAML
 
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
@@ -68,8 +69,6 @@ def test_everything_that_is_filled_in_is_in_the_recipe(tmp_path):
 
 @given(st.text(st.characters(blacklist_categories=["Cs", "Cc"]), min_size=1, max_size=40))
 def test_whatever_is_typed_arrives_as_it_was_typed(source):
-    from ruamel.yaml import YAML
-
     form = RecipeForm.model_validate({"data": "volume", "source": source, "instance": source})
     found = YAML(typ="safe").load(form.text())["experiments"]["train"]
     if source.strip():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import sysconfig
 import time
 from dataclasses import replace
@@ -187,8 +188,6 @@ def test_this_machine_says_what_it_is(tmp_path: Path) -> None:
 
 
 def test_a_python_is_asked_by_the_name_it_was_given(tmp_path: Path) -> None:
-    import sys
-
     link = tmp_path / "my python"
     link.symlink_to(sys.executable)
     script = probe_script("~/x y", str(link))

@@ -16,6 +16,7 @@ with warnings.catch_warnings():
     import httpx2
 
 from trainmaster.db import Database
+from trainmaster.db import tables as t
 from trainmaster.service.users.access import Access
 from trainmaster.service.users.accounts import Accounts
 from trainmaster.service.users.caller import NO_TEAM, ROLES
@@ -160,7 +161,6 @@ def query_of(url, key):
 def cookie_of_new(office, said):
     """Another login with the state of this one, so that only the nonce (and the verifier) are wrong."""
     _, cookie = office.sign_on.begin(ANSWER, "/")
-    from trainmaster.db import tables as t
 
     office.database.write(
         lambda connection, _: connection.execute(t.sign_in.update().values(state=said["state"]))

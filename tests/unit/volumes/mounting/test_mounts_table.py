@@ -6,6 +6,7 @@ import pytest
 from trainmaster.spec.errors import MissingPartError, UsageError
 from trainmaster.volumes import mounting
 from trainmaster.volumes.mounting import lifecycle, mounts, providing
+from trainmaster.volumes.packed import push
 
 
 def test_public_names():
@@ -55,8 +56,6 @@ def test_without_the_package(monkeypatch):
 
 
 def test_provided_without_fuse(no_fuse, tmp_path, monkeypatch):
-    from trainmaster.volumes.packed import push
-
     monkeypatch.setenv("TRAINMASTER_CACHE", os.fspath(tmp_path / "cache"))
     (tmp_path / "src/sub").mkdir(parents=True)
     (tmp_path / "src/sub/file").write_bytes(b"content")

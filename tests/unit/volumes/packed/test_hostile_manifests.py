@@ -1,6 +1,7 @@
 """Manifests from somebody who means harm, or from a broken disk."""
 
 import json
+from hashlib import sha256
 
 import pytest
 from handmade_volumes import file_row, folder_row, link_row, publish_files, publish_rows
@@ -8,7 +9,7 @@ from handmade_volumes import file_row, folder_row, link_row, publish_files, publ
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
 from trainmaster.volumes.packed import DamagedVolumeError, open_volume
-from trainmaster.volumes.packed.head import head_key
+from trainmaster.volumes.packed.head import StoredTable, head_key
 
 ROOT = folder_row(b"")
 CHUNK = (10, b"\1" * 32)
@@ -167,9 +168,6 @@ def test_tables_that_are_damaged(tmp_path, damage):
 
 def test_a_table_that_is_no_parquet(tmp_path):
     url = f"file://{tmp_path}/v"
-    from hashlib import sha256
-
-    from trainmaster.volumes.packed.head import StoredTable
 
     junk = b"PAR1 this is no table PAR1"
     table = StoredTable(sha256(junk).hexdigest(), len(junk))

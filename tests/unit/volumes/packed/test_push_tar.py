@@ -11,7 +11,7 @@ from packed_trees import contents
 from trainmaster.artifacts import UnstableDirectory
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError, UsageError
-from trainmaster.volumes.packed import get, open_volume, push
+from trainmaster.volumes.packed import get, open_volume, push, tar_source
 from trainmaster.volumes.packed.archive_file import WebFile
 
 pytest_plugins = ["volumes_packed"]
@@ -130,7 +130,6 @@ def test_what_is_no_tar(tmp_path):
 
 def test_a_tar_that_changes(tmp_path, monkeypatch):
     place = archive(tmp_path / "x.tar", [("a", b"1" * 1000)])
-    from trainmaster.volumes.packed import tar_source
 
     original = tar_source.load_pieces
 

@@ -4,6 +4,8 @@
 import pytest
 from read_volumes import home, tree, volume  # noqa: F401 - fixtures
 
+from trainmaster.volumes.packed import push
+
 fsspec = pytest.importorskip("fsspec")
 
 
@@ -70,7 +72,6 @@ def test_as_a_file_system_of_all_volumes(volume, home, tree):
 
 def test_pandas(home):
     pandas = pytest.importorskip("pandas")
-    from trainmaster.volumes.packed import push
 
     frame = pandas.DataFrame({"a": range(100), "b": [str(n) for n in range(100)]})
     (home / "tables").mkdir()
@@ -82,8 +83,6 @@ def test_pandas(home):
 def test_parquet_by_pyarrow(home):
     pyarrow = pytest.importorskip("pyarrow")
     import pyarrow.parquet as parquet
-
-    from trainmaster.volumes.packed import push
 
     (home / "tables").mkdir()
     table = pyarrow.table({"a": list(range(1000))})
