@@ -31,6 +31,12 @@ def first_members(recipe: Recipe) -> dict[str, str]:
     return {name: "{}-{}".format(*member_names(found)[0]) for name, found in recipe.experiments.items()}
 
 
+def _failed(event: Event) -> bool:
+    """Of a task: an attempt is over; on the way there, as while it saves, its reason is known already."""
+    is_over = event.after in (State.RECOVERING, State.DONE)
+    return is_over and event.reason not in (None, EndReason.SUCCEEDED, EndReason.PRUNED)
+
+
 class RunFollower:
     """Makes of a server's messages what a driver tells.
 
@@ -124,8 +130,8 @@ class RunFollower:
                 tally = dict(self._status()["experiments"][event.experiment]["tasks"])
                 name, total = event.experiment or "", tally.pop("total")
                 yield ExperimentMoved(name, event.after, event.reason, event.message, total, tally)
-            elif event.kind == "task" and event.reason not in (None, EndReason.SUCCEEDED, EndReason.PRUNED):
-                is_again = event.after is not State.DONE
+            elif event.kind == "task" and event.attempt and _failed(event):
+                is_again = event.after is State.RECOVERING
                 is_lost = event.reason in LOST and is_again
                 if not is_lost:
                     self._failures += 1

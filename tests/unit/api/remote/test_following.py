@@ -1,0 +1,38 @@
+"""What a server's stream says of a run is told as whoever drives it would tell it."""
+
+from __future__ import annotations
+
+from trainmaster.api.remote.following import RunFollower
+from trainmaster.api.remote.streaming import Message
+from trainmaster.service.driving.run_watcher import AttemptEnded, RunNews
+from trainmaster.spec import Recipe
+from trainmaster.spec.states import EndReason
+
+RECIPE = Recipe.from_text("name: job\nexperiments: {main: {retries: 1, command: 'exit 3'}}")
+
+
+def moved(number, attempt, before, after, reason=None):
+    """An event of the only task."""
+    at = {"id": number, "run": "job-1", "at": float(number), "experiment": "main", "task": 0}
+    why = {"reason": reason, "message": "exit code 3" if reason else ""}
+    return {**at, **why, "kind": "task", "attempt": attempt, "before": before, "after": after}
+
+
+def test_an_attempt_ends_once_and_is_followed_by_another_one_only_where_there_is_one():
+    events = [
+        moved(1, 0, "WAITING", "PLANNED"),
+        moved(2, 1, "RUNNING", "RECOVERING", "USER_ERROR"),
+        moved(3, 2, "RECOVERING", "ACQUIRING"),
+        moved(4, 2, "RUNNING", "SAVING", "USER_ERROR"),
+        moved(5, 2, "SAVING", "DONE", "USER_ERROR"),
+        {**moved(6, 0, "WAITING", "DONE", "SKIPPED"), "task": 1},
+    ]
+    told = RunFollower(RECIPE, dict, 60.0).follow(
+        iter([Message("state", {"run": {"state": "DONE"}, "events": events})])
+    )
+    (news,) = (each for each in told if isinstance(each, RunNews))
+    ended = [each for each in news.happened if isinstance(each, AttemptEnded)]
+    assert [(each.attempt, each.reason, each.is_again) for each in ended] == [
+        (1, EndReason.USER_ERROR, True),
+        (2, EndReason.USER_ERROR, False),
+    ]
