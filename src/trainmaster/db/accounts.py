@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping, Sequence
 
 import sqlalchemy as sa
@@ -70,12 +71,18 @@ def standing(database: Database, name: str) -> Standing:
 
 
 def standings(database: Database, names: Collection[str]) -> dict[str, Standing]:
-    """Accounts with their roles by team, teams by name, as of one moment; those that there are."""
+    """Accounts with their roles by team, teams by name, as of one moment; those that there are.
+
+    What groups gave counts as long as it holds.
+    """
     if not names:
         return {}
+    is_held = _A.groups_until.is_(None) | (_A.groups_until > time.time())
+    admin_by = sa.case((is_held | (_A.admin_by != "groups"), _A.admin_by)).label("admin_by")
+    others = [column for column in t.account.c if column is not _A.admin_by]
     query = (
-        sa.select(t.account, _M.team.label("of"), _M.role)
-        .outerjoin(t.member, _M.account == _A.name)
+        sa.select(*others, admin_by, _M.team.label("of"), _M.role)
+        .outerjoin(t.member, (_M.account == _A.name) & (is_held | ~_M.by_groups))
         .where(_A.name.in_(names))
         .order_by(_M.team)
     )
@@ -113,8 +120,10 @@ def remove_member(database: Database, team: str, name: str) -> bool:
     return database.write(write)
 
 
-def set_groups(database: Database, name: str, roles: Mapping[str, str], *, is_admin: bool) -> None:
-    """What single sign-on says of an account replaces what it said before; what people gave stays."""
+def set_groups(
+    database: Database, name: str, roles: Mapping[str, str], *, is_admin: bool, until: float | None = None
+) -> None:
+    """What single sign-on says of an account, until then, replaces what it said; what people gave stays."""
 
     def write(connection: Connection, _: Try) -> None:
         connection.execute(t.member.delete().where(_M.account == name, _M.by_groups))
@@ -127,6 +136,7 @@ def set_groups(database: Database, name: str, roles: Mapping[str, str], *, is_ad
             .where(_A.name == name, sa.func.coalesce(_A.admin_by, "groups") == "groups")
             .values(admin_by="groups" if is_admin else None)
         )
+        connection.execute(t.account.update().where(_A.name == name).values(groups_until=until))
 
     database.write(write)
 

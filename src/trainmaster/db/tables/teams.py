@@ -127,6 +127,7 @@ account = Table(
     Column("subject", Text, doc="what it is called there"),
     Column("created_at", Float, nullable=False),
     Column("disabled_at", Float),
+    Column("groups_until", Float, doc="so long what its groups gave holds without another login; null: on"),
     UniqueConstraint("issuer", "subject"),
 )
 

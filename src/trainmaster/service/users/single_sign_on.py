@@ -21,12 +21,15 @@ from trainmaster.service.users.accounts import new_account
 from trainmaster.service.users.caller import NO_TEAM, ROLES, Caller, UnknownCallerError
 from trainmaster.spec.errors import MissingPartError, ProviderError, UsageError
 from trainmaster.spec.private_files import require_private
+from trainmaster.spec.units import parse_duration
 
 if TYPE_CHECKING:
     from trainmaster.db import Database
 
 #: Between the click and the answer of the provider.
 SIGN_IN_S: Final = 600.0
+#: What groups gave holds for so long without another login.
+GROUPS_HOLD_S: Final = 7 * 86_400.0
 #: What the provider tells of itself is asked so often.
 _METADATA_S: Final = 3600.0
 _TIMEOUT_S: Final = 10.0
@@ -68,6 +71,7 @@ class SignOnSettings:
         groups_claim: has a user's groups.
         role_claim: has a role for groups that name none.
         name_claim: what a new user is called.
+        groups_hold_s: what groups give somebody holds for so long; then he logs in anew.
     """
 
     issuer: str
@@ -77,6 +81,7 @@ class SignOnSettings:
     groups_claim: str = "groups"
     role_claim: str = "role"
     name_claim: str = "preferred_username"
+    groups_hold_s: float = GROUPS_HOLD_S
 
     @classmethod
     def read(cls, file: Path) -> SignOnSettings:
@@ -89,6 +94,8 @@ class SignOnSettings:
             require_private(file)
             content = tomllib.loads(file.read_text(encoding="utf-8"))
             groups = {name: _group(name, of) for name, of in content.pop("groups", {}).items()}
+            if (hold := content.pop("groups_hold", None)) is not None:
+                content["groups_hold_s"] = parse_duration(str(hold))
             found = cls(**content, groups=groups)
         except OSError as error:
             raise UsageError(
@@ -268,9 +275,11 @@ class SingleSignOn:
         known = {team: role for team, role in roles.items() if access.has_team(self._database, team)}
         for team in roles.keys() - known.keys():
             _log.warning("single sign-on names team %r, which is not there", team)
-        db.set_groups(self._database, row["name"], known, is_admin=is_admin)
-        _, roles = db.standing(self._database, row["name"])
-        return Caller(row["name"], next(iter(roles), NO_TEAM), frozenset(), account=row["name"], roles=roles)
+        name, until = row["name"], time.time() + self.settings.groups_hold_s
+        db.set_groups(self._database, name, known, is_admin=is_admin, until=until)
+        _, roles = db.standing(self._database, name)
+        team = next(iter(roles), NO_TEAM)
+        return Caller(name, team, frozenset(), account=name, roles=roles, expires_at=until)
 
     def _new_user(self, claims: Mapping[str, Any], issuer: str, subject: str) -> Mapping[Any, Any]:
         """An account of its own: one of the same name that was there before is somebody else's."""

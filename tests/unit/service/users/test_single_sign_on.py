@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 import warnings
 from dataclasses import replace
 from urllib.parse import parse_qs, urlsplit
@@ -19,7 +20,7 @@ from trainmaster.db import Database
 from trainmaster.db import tables as t
 from trainmaster.service.users.access import Access
 from trainmaster.service.users.accounts import Accounts
-from trainmaster.service.users.caller import NO_TEAM, ROLES
+from trainmaster.service.users.caller import NO_TEAM, ROLES, UnknownCallerError
 from trainmaster.service.users.single_sign_on import Group, SignInError, SignOnSettings, SingleSignOn
 from trainmaster.spec.errors import ProviderError, UsageError
 
@@ -91,6 +92,36 @@ def test_groups_say_what_a_user_is_here_at_each_login(office):
     office.accounts.change_user("ann", is_disabled=True)
     with pytest.raises(SignInError, match="may not use"):
         office.logs_in("ann")
+
+
+def test_what_groups_gave_holds_for_some_time_without_another_login(office, monkeypatch):
+    office.sign_on.settings = replace(office.settings, groups_hold_s=3600.0)
+    office.knows("bob", preferred_username="bob", groups=["others", "operators"])
+    office.logs_in("bob")
+    token = office.access.create_token("laptop", ["read", "run"], account="bob")["token"]
+    assert office.access.by_token(token).roles == {"blue": "member"}
+    office.accounts.set_member("red", "bob", "viewer")
+    now = time.time()
+    for later_s, roles, is_admin in (
+        (3000, {"blue": "member", "red": "viewer"}, True),
+        (4000, {"red": "viewer"}, False),
+    ):
+        monkeypatch.setattr(time, "time", lambda later_s=later_s: now + later_s)
+        assert office.access.by_token(token).roles == roles
+        assert office.accounts.user("bob")["is_admin"] is is_admin
+    assert office.logs_in("bob").roles == {"blue": "member", "red": "viewer"}
+
+
+def test_no_session_outlasts_what_groups_gave(office, monkeypatch):
+    office.sign_on.settings = replace(office.settings, groups_hold_s=3600.0)
+    office.knows("cat", preferred_username="cat", groups=["others"])
+    url, cookie = office.sign_on.begin(ANSWER, "/")
+    said = office.at_provider(url, "cat")
+    secret = office.access.open_session(office.sign_on.finish(cookie, said["state"], said["code"], ANSWER)[0])
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 3700)
+    with pytest.raises(UnknownCallerError, match="session is over"):
+        office.access.by_session(secret)
 
 
 def test_who_is_in_no_known_group_gets_nothing(office):

@@ -14,6 +14,12 @@ _KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 def upgrade() -> None:
     """Each part in the order in which they refer to each other."""
     _registry()
+    _groups()
+
+
+def _groups() -> None:
+    """What single sign-on says of somebody holds for some time."""
+    op.add_column("account", sa.Column("groups_until", sa.Float(), nullable=True))
 
 
 def _registry() -> None:
