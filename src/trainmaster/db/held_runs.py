@@ -16,7 +16,7 @@ from trainmaster.db import admissions, run_rows
 from trainmaster.db import tables as t
 from trainmaster.db.database import Database
 from trainmaster.db.events import event_row, insert_events
-from trainmaster.db.leases import LEASE_S, RENEW_S, Lease, is_alive, this_process
+from trainmaster.db.leases import LEASE_S, Lease, is_alive, this_process
 from trainmaster.db.patience import Patience
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import LeaseLostError
@@ -24,8 +24,11 @@ from trainmaster.spec.states import EndReason
 
 #: Before a run is taken over, its own server has so long to go on with it.
 OWN_FIRST_S: Final = 10.0
-#: What was seen of a lease longer ago says nothing of it.
-FRESH_S: Final = 2.0
+#: What was seen of a lease longer ago says nothing of it. Not less: where looks are late as there is much to
+#: do, a thousand runs that each ask for themselves make them later.
+FRESH_S: Final = 5.0
+#: Leases that are to be extended wait for each other so long, and after `FRESH_S` for nobody.
+_TOGETHER_S: Final = 2.5
 
 # The state is written out: both databases use the index of open runs only for those words.
 _OPEN = t.run.c.state != sa.literal_column("'DONE'")
@@ -108,7 +111,7 @@ class HeldRuns:
             )
             for row in rows
         }
-        if at - self._renewed_at < RENEW_S:
+        if at - self._renewed_at < _TOGETHER_S:
             return
         with self._lock:
             due, self._due = self._due, {}

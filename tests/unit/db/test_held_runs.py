@@ -86,7 +86,7 @@ def test_leases_are_extended_together_and_lost_ones_noticed(store, monkeypatch):
     held.look()
     before = [store.run_row(run)["lease_expires_at"] for run in ("a", "b")]
     assert held.renew(leases[0])
-    monkeypatch.setattr("trainmaster.db.held_runs.RENEW_S", -1.0)
+    monkeypatch.setattr("trainmaster.db.held_runs._TOGETHER_S", -1.0)
     held.look()
     after = [store.run_row(run)["lease_expires_at"] for run in ("a", "b")]
     assert after[0] > before[0], "whoever drives it has asked for that"
