@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import sys
 import time
@@ -37,6 +38,7 @@ def checkup(home: Home) -> list[Finding]:
         *_machine(),
         *_disk(home),
         *_database(home),
+        *_kept(),
         *_object_store(home),
         *_supervisor(home),
         *_many_machines(home),
@@ -83,6 +85,15 @@ def _database(home: Home) -> Iterator[Finding]:
             advice="`trainmaster resume RUN` goes on, `cancel` ends.",
         )
     database.close()
+
+
+def _kept() -> Iterator[Finding]:
+    from trainmaster.service.retention import VARIABLE, told
+
+    try:
+        yield Finding("kept by a server", told(os.environ))
+    except TrainmasterError as error:
+        yield Finding(VARIABLE, str(error), ok=False, advice=error.hint)
 
 
 def _object_store(home: Home) -> Iterator[Finding]:

@@ -37,7 +37,7 @@ from trainmaster.api.rest.guards import Guards
 from trainmaster.api.rest.hubs import Hubs
 from trainmaster.api.rest.limits import Streams
 from trainmaster.api.rest.loop_lag import LoopLag
-from trainmaster.api.rest.state import Reader, ServerState, State, caller_of, problem, told
+from trainmaster.api.rest.state import Reader, ServerState, State, caller_of, problem, state_of, told
 from trainmaster.api.rest.versions import oldest_client
 from trainmaster.service.driving.drivers import Drivers
 from trainmaster.service.driving.submissions import Submissions
@@ -99,10 +99,12 @@ def make_app(state: ServerState) -> FastAPI:
         state.drivers.start()
         state.quotes.start()
         state.webhooks.start()
+        state.retention.start()
         watch = asyncio.create_task(state.lag.watch())
         yield
         watch.cancel()
         state.hubs.end()
+        state.retention.stop()
         await run_in_threadpool(state.quotes.stop)
         await run_in_threadpool(state.drivers.stop)
         await run_in_threadpool(state.webhooks.stop)
@@ -154,10 +156,11 @@ _general = APIRouter(tags=["server"])
 
 @_general.get("/info")
 def info(request: Request, caller: Reader) -> dict[str, Any]:
-    """Versions, and who the caller is."""
+    """Versions, how long is kept what (seconds; docs/server.md), and who the caller is."""
     return {
         "version": __version__,
         "oldest_client": oldest_client(),
+        "kept_s": {each.kind: each.seconds for each in state_of(request).retention.table},
         "caller": {"name": caller.name, "team": caller.team, "scopes": sorted(caller.scopes)},
     }
 

@@ -26,6 +26,7 @@ from trainmaster.objects.errors import FullStoreError
 from trainmaster.service.driving.submissions import KeyUsedError, Submissions
 from trainmaster.service.notifications.webhooks import Webhooks
 from trainmaster.service.quotes.quote_requests import QuoteRequests, TooManyError
+from trainmaster.service.retention import Retention
 from trainmaster.service.teams.team_budget import OverBudgetError
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.teams.team_secrets import TeamSecrets
@@ -145,6 +146,11 @@ class ServerState:
     def webhooks(self) -> Webhooks:
         """Who is told what happens to a team's runs."""
         return Webhooks(self.service, self.environ)
+
+    @cached_property
+    def retention(self) -> Retention:
+        """Removes what is old."""
+        return Retention(self.service.home, self.service.database, self.environ)
 
     @property
     def accounts(self) -> Accounts:

@@ -11,6 +11,7 @@ import io
 import json
 import os
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from trainmaster.artifacts import materialise
 from trainmaster.artifacts.scratch import move_into_place, scratch_directory
 from trainmaster.control.locking import locked
 from trainmaster.db import run_files
+from trainmaster.db.retention import named_code
 from trainmaster.objects import ObjectStore
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.encryption import SealingKey
@@ -38,6 +40,8 @@ TAKEN: Final = "taken"
 #: In the cache: what is only looked at.
 _REPLICAS: Final = "replicas"
 _LAST: Final = "last-piece"
+#: Code on the store that is older is put there again, as it may just be removed.
+_FRESH_S: Final = 24 * 3600.0
 #: A tar of as much code as a snapshot may have, and so much more for what a tar adds.
 _MOST_CODE_BYTES: Final = 200 << 20
 
@@ -209,6 +213,10 @@ class Replicas:
         values: dict[str, str] = json.loads(key.open(sealed, private_place(row["id"], SECRETS)))
         return values
 
+    def is_forgotten(self, row: Mapping[Any, Any]) -> bool:
+        """Whether what was sealed of a run that can move was removed, as its end is long ago."""
+        return bool(row["can_move"]) and not run_files.private(self._database, row["id"])
+
     def _taken(self, row: Mapping[Any, Any]) -> Path:
         return self._home.root / TAKEN / str(row["id"])
 
@@ -256,7 +264,8 @@ def send_code(store_url: str, snapshot: Path) -> None:
         PublishError: the store cannot be written.
     """
     store, key = ObjectStore(store_url), _code_key(snapshot.name)
-    if store.exists(key):
+    there = store.info(key)
+    if there is not None and time.time() - there.modified_s < _FRESH_S:
         return
     import tarfile  # a run of one's own needs none
 
@@ -264,6 +273,25 @@ def send_code(store_url: str, snapshot: Path) -> None:
     with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:
         archive.add(snapshot, ".")
     store.put(key, packed.getvalue())
+
+
+def remove_unused_code(store_url: str, database: Database, before: float) -> int:
+    """Remove code from an object store that no run names; how many.
+
+    It is made fresh by who accepts a run with it (`send_code`), long before it is that old.
+
+    Raises:
+        PublishError: the store cannot be read or written.
+        StoreError: the database cannot be used.
+    """
+    store = ObjectStore(store_url)
+    old = [each.key for each in store.details("code") if each.modified_s < before]
+    if not old:
+        return 0
+    named = {_code_key(digest) for digest in named_code(database)}
+    unused = [key for key in old if key not in named]
+    store.delete(unused)
+    return len(unused)
 
 
 def bring_code(store_url: str, digest: str, snapshots: Path) -> Path:

@@ -127,7 +127,13 @@ def resume(opened: OpenHome, run: str, environ: Mapping[str, str]) -> Session | 
             return None
     recipe = opened.replicas.recipe(row)
     environ = opened.replicas.with_secrets(row, environ)
-    notes = opened.check(recipe, environ)
+    try:
+        notes = opened.check(recipe, environ)
+    except UsageError as error:
+        if row["state"] == State.DONE and opened.replicas.is_forgotten(row):
+            hint = f"{error.hint} The values that {run} was started with are not kept any more."
+            raise UsageError(error.args[0], hint) from error
+        raise
     if not capabilities_of(recipe.provider).is_here and not is_driven(row, opened.database.clock_s()):
         from trainmaster.service.driving.run_clusters import check_provider
 

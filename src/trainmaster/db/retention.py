@@ -1,0 +1,73 @@
+"""Rows that nobody needs any more are removed, a thousand at a time; several servers may do so at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import sqlalchemy as sa
+
+from trainmaster.db import tables as t
+from trainmaster.spec.states import State
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
+    from trainmaster.db.database import Database
+
+#: So many of one transaction: others wait for it.
+_AT_ONCE: Final = 1000
+#: Any number: that of nothing else of ours.
+_LOCK: Final = 0x7A11_0001
+
+#: Of each kind its rows' key, and since when they are old.
+_AGES: Final[dict[str, tuple[sa.Column[Any], sa.Column[Any]]]] = {
+    "audit": (t.audit.c.id, t.audit.c.at),
+    "notices": (t.notice.c.id, t.notice.c.done_at),
+    "quotes": (t.quote_request.c.id, t.quote_request.c.ended_at),
+    "sessions": (t.web_session.c.digest, t.web_session.c.expires_at),
+    "device_logins": (t.device_login.c.digest, t.device_login.c.expires_at),
+    "sign_ins": (t.sign_in.c.digest, t.sign_in.c.expires_at),
+    "login_attempts": (t.login_attempt.c.id, t.login_attempt.c.at),
+    "invites": (t.invite.c.digest, t.invite.c.expires_at),
+}
+KINDS: Final = (*_AGES, "sealed")
+
+
+def remove_older(database: Database, kind: str, before: float) -> int:
+    """Remove rows of a kind; how many. None while another server removes some.
+
+    Args:
+        database: the database.
+        kind: of `KINDS`; ``sealed`` is what is private of runs that have ended without success, by their end.
+        before: Unix seconds.
+
+    Raises:
+        StoreError: the database cannot be used.
+    """
+    if kind == "sealed":
+        over = (t.run.c.state == State.DONE) & (t.run.c.ended_at < before)
+        undriven = t.run.c.lease_owner.is_(None) | (t.run.c.lease_expires_at < before)
+        key = t.run_private.c.run_id
+        old = sa.select(key).join(t.run, t.run.c.id == key).where(over, undriven).distinct()
+    else:
+        key, since = _AGES[kind]
+        old = sa.select(key).where(since < before)
+    delete = key.table.delete().where(key.in_(old.limit(_AT_ONCE)))
+
+    def write(connection: Connection, _: object) -> int:
+        if connection.dialect.name != "sqlite":
+            alone = sa.select(sa.func.pg_try_advisory_xact_lock(_LOCK))
+            if not connection.execute(alone).scalar():
+                return 0
+        return connection.execute(delete).rowcount
+
+    removed = 0
+    while found := database.write(write, patient=False):
+        removed += found
+    return removed
+
+
+def named_code(database: Database) -> set[str]:
+    """Digests of the code of all runs that any server can go on with."""
+    rows = database.read(sa.select(t.run.c.code_path).where(t.run.c.can_move).distinct())
+    return {row["code_path"].rpartition("/")[2] for row in rows}

@@ -1,0 +1,141 @@
+"""`Retention`: what a server keeps for how long, in one table, and what removes the rest.
+
+Runs with their logs, curves, models and bills are not in it: they are kept until somebody removes them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.db import retention as rows
+from trainmaster.db.webhook_rows import SHOWN_S
+from trainmaster.service.driving.replicas import remove_unused_code
+from trainmaster.service.quotes.quote_requests import KEPT_S
+from trainmaster.spec.errors import TrainmasterError, UsageError, one_line
+from trainmaster.spec.units import parse_duration
+
+if TYPE_CHECKING:
+    from trainmaster.control.layout import Home
+    from trainmaster.db import Database
+
+#: Says otherwise, such as ``audit=730d,sealed=7d``.
+VARIABLE: Final = "TRAINMASTER_KEEP"
+DAY_S: Final = 86400.0
+SWEEP_EVERY_S: Final = 3600.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A kind of thing.
+
+    Attributes:
+        kind: its name.
+        seconds: how long it is kept.
+        what: it is, and since when that counts.
+    """
+
+    kind: str
+    seconds: float
+    what: str
+
+
+KEPT: Final = (
+    Kept("audit", 365 * DAY_S, "who did, or was refused, what"),
+    Kept("sealed", 30 * DAY_S, "keys and secrets of runs that did not succeed, after their end"),
+    Kept("code", 7 * DAY_S, "code on the object store that no run names, after it was put there"),
+    Kept("notices", SHOWN_S, "messages to webhooks, after they were taken or given up"),
+    Kept("quotes", KEPT_S, "quotes and plans that were asked for, after their answer"),
+    Kept("invites", 7 * DAY_S, "invites, after they expired"),
+    Kept("sessions", 0.0, "logins of browsers, after they expired"),
+    Kept("device_logins", 0.0, "logins of command lines that were not finished, after they expired"),
+    Kept("sign_ins", 0.0, "single sign-ons that were not finished, after they expired"),
+    Kept("login_attempts", DAY_S, "logins that went wrong"),
+)
+#: What `VARIABLE` may change.
+CHANGEABLE: Final = ("audit", "sealed", "code")
+
+
+def kept(environ: Mapping[str, str]) -> tuple[Kept, ...]:
+    """The table, with what a variable says otherwise.
+
+    Raises:
+        UsageError: it names something else, or no duration.
+
+    >>> kept({"TRAINMASTER_KEEP": "audit=730d"})[0].seconds / DAY_S
+    730.0
+    """
+    changed: dict[str, float] = {}
+    for entry in filter(None, environ.get(VARIABLE, "").split(",")):
+        kind, _, length = (part.strip() for part in entry.partition("="))
+        if kind not in CHANGEABLE:
+            raise UsageError(f"{VARIABLE}: {entry}", f"It is for {', '.join(CHANGEABLE)}.")
+        try:
+            changed[kind] = parse_duration(length)
+        except ValueError as error:
+            raise UsageError(f"{VARIABLE}: {entry}: {error}", "Write it as audit=365d,sealed=30d.") from None
+    return tuple(replace(each, seconds=changed.get(each.kind, each.seconds)) for each in KEPT)
+
+
+def told(environ: Mapping[str, str]) -> str:
+    """The table for people, in a line."""
+    table = [each for each in kept(environ) if each.seconds]
+    return ", ".join(f"{each.kind} {each.seconds / DAY_S:g} days" for each in table)
+
+
+class Retention:
+    """Removes what is old, now and from time to time.
+
+    Args:
+        home: of the server.
+        database: of the home.
+        environ: `VARIABLE` is looked up there.
+
+    Raises:
+        UsageError: what it says is wrong.
+    """
+
+    def __init__(self, home: Home, database: Database, environ: Mapping[str, str]) -> None:
+        self._home = home
+        self._database = database
+        self.table = kept(environ)
+        self._over = threading.Event()
+
+    def start(self) -> None:
+        """Begin."""
+        threading.Thread(target=self._watch, name="retention", daemon=True).start()
+
+    def stop(self) -> None:
+        """Remove no more."""
+        self._over.set()
+
+    def sweep(self) -> dict[str, int]:
+        """Remove what is old; how many of each kind. May be killed, and done by several servers, at any time.
+
+        Raises:
+            TrainmasterError: the database or the object store is away.
+        """
+        now = self._database.clock_s()
+        removed = {}
+        for each in self.table:
+            if each.kind == "code":
+                removed[each.kind] = remove_unused_code(
+                    self._home.store_url, self._database, now - each.seconds
+                )
+            else:
+                removed[each.kind] = rows.remove_older(self._database, each.kind, now - each.seconds)
+        return {kind: count for kind, count in removed.items() if count}
+
+    def _watch(self) -> None:
+        while not self._over.is_set():
+            try:
+                if removed := self.sweep():
+                    log.info("removed what is old: %s", removed)
+            except TrainmasterError as error:  # it comes back
+                log.info("what is old stays: %s", one_line(error))
+            self._over.wait(SWEEP_EVERY_S)

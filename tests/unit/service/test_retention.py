@@ -1,0 +1,100 @@
+"""What a server keeps for how long."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from trainmaster.control.layout import Home
+from trainmaster.db import Database, NewRun, tables
+from trainmaster.db import retention as rows
+from trainmaster.service.driving.replicas import send_code
+from trainmaster.service.retention import DAY_S, KEPT, VARIABLE, Retention, kept, told
+from trainmaster.spec.errors import UsageError
+
+DOCS = Path(__file__).parents[3] / "docs" / "server.md"
+NEW = NewRun("r-1", "r", "{}", "r.yaml", "aws", "code", "file:///s", [("main", 1)], home_id="h")
+
+
+@pytest.fixture
+def home(tmp_path):
+    return Home(tmp_path, tmp_path / "cache", f"file://{tmp_path}/store", f"sqlite:///{tmp_path / 'a.db'}")
+
+
+@pytest.fixture
+def database(home):
+    found = Database(home.database_url)
+    yield found
+    found.close()
+
+
+def snapshot(home, digest):
+    place = home.snapshots / digest
+    place.mkdir(parents=True)
+    (place / "train.py").write_text(digest)
+    return place
+
+
+def age(home, digest, days):
+    path = Path(home.store_url.removeprefix("file://")) / "code" / f"{digest}.tar.gz"
+    at = path.stat().st_mtime - days * DAY_S
+    os.utime(path, (at, at))
+    return path
+
+
+def test_code_goes_that_no_run_names(home, database):
+    for digest in ("named", "unused", "young"):
+        send_code(home.store_url, snapshot(home, digest))
+    database.create_run(replace(NEW, code_path=f"{home.snapshots}/named", can_move=True), 1.0)
+    old = [age(home, "named", 8), age(home, "unused", 8)]
+    assert Retention(home, database, {}).sweep() == {"code": 1}
+    assert [path.exists() for path in old] == [True, False]
+    assert Retention(home, database, {}).sweep() == {}
+
+
+def test_code_that_might_just_go_is_put_there_again(home, database):
+    place = snapshot(home, "c0de")
+    send_code(home.store_url, place)
+    age(home, "c0de", 8)
+    send_code(home.store_url, place)  # of a run that is just accepted, and not written down yet
+    assert Retention(home, database, {}).sweep() == {}
+
+
+def test_the_clock_is_that_of_the_database(home, database, monkeypatch):
+    entry = {"name": "ann", "team": None, "address": "", "action": "GET /", "status": 200, "token": None}
+    entry["at"] = database.clock_s() - 364 * DAY_S
+    database.write(lambda connection, _: connection.execute(tables.audit.insert().values(entry)))
+    assert Retention(home, database, {}).sweep() == {}
+    now = database.clock_s()
+    monkeypatch.setattr(database, "clock_s", lambda *_: now + 2 * DAY_S)
+    assert Retention(home, database, {}).sweep()["audit"] == 1
+
+
+def test_a_variable_says_otherwise():
+    found = {each.kind: each.seconds for each in kept({VARIABLE: "audit=730d, sealed=1h"})}
+    assert (found["audit"], found["sealed"], found["code"]) == (730 * DAY_S, 3600.0, 7 * DAY_S)
+    assert told({}).startswith("audit 365 days, sealed 30 days, code 7 days")
+    for wrong in ("audit", "runs=1d", "audit=soon", "quotes=1d"):
+        with pytest.raises(UsageError, match=VARIABLE):
+            kept({VARIABLE: wrong})
+
+
+def test_it_sweeps_at_once_and_ends(home, database, monkeypatch):
+    swept = threading.Event()
+    found = Retention(home, database, {})
+    monkeypatch.setattr(found, "sweep", lambda: swept.set() or {})
+    found.start()
+    assert swept.wait(60)
+    found.stop()
+
+
+def test_all_kinds_are_in_the_table_and_in_the_docs():
+    assert {each.kind for each in KEPT} == {*rows.KINDS, "code"}
+    text = DOCS.read_text()
+    told_there = dict(re.findall(r"^\| `(\w+)` \|[^|]*\| (?:at once|(\d+) days?) \|", text, re.MULTILINE))
+    assert told_there == {each.kind: f"{each.seconds / DAY_S:.0f}" if each.seconds else "" for each in KEPT}
