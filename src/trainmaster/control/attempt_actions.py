@@ -203,6 +203,8 @@ class AttemptActions:
                     for name, source in context.experiment.data.items():
                         if source.experiment is not None:
                             models[name] = self.find_models(source.experiment, source.best)
+                        elif source.model_uri is not None:
+                            models[name] = [(0, source.model_uri)]
                 except UsageError as error:
                     work, quick = partial(Job, done=True, error=str(error), users_fault=True), True
             case EffectKind.SAVE:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from trainmaster.control.run_state import Experiment, RunState
-from trainmaster.db.changes import Change, ExperimentChange, RunChange, TaskChange
+from trainmaster.db.changes import Change, ExperimentChange, Promotion, RunChange, TaskChange
 from trainmaster.spec.states import EndReason, State
 
 #: Gives the columns of a task when it is planned (its parameters): (experiment, number) -> columns.
@@ -75,13 +75,21 @@ def _decide_experiment(
         yield ExperimentChange(name, State.RUNNING, State.STOPPING, wanted, rest_reason=wanted)
     if experiment.state is State.RUNNING and experiment.is_exhausted:
         reason = experiment.first_bad.reason if experiment.first_bad else EndReason.SUCCEEDED
-        yield ExperimentChange(name, State.RUNNING, State.DONE, reason, _message(experiment, reason))
+        message = _message(experiment, reason)
+        yield ExperimentChange(
+            name, State.RUNNING, State.DONE, reason, message, promotes=_promotes(experiment, reason)
+        )
     if experiment.state is State.STOPPING and not experiment.live:
         # Its last tasks may have ended well while it was asked to stop.
         complete = experiment.created >= experiment.total and experiment.first_bad is None
         reason = EndReason.SUCCEEDED if complete else experiment.reason or EndReason.CANCELLED
         rest = experiment.rest_reason if experiment.created < experiment.total else None
-        yield ExperimentChange(name, State.STOPPING, State.DONE, reason, experiment.message, rest)
+        promotes = _promotes(experiment, reason)
+        yield ExperimentChange(name, State.STOPPING, State.DONE, reason, experiment.message, rest, promotes)
+
+
+def _promotes(experiment: Experiment, reason: EndReason) -> Promotion | None:
+    return experiment.promotes if reason is EndReason.SUCCEEDED else None
 
 
 def _begin_tasks(experiment: Experiment, plan: Plan) -> Iterator[TaskChange]:

@@ -136,6 +136,8 @@ class TaskContext:
         if source.volume is not None:
             digest = hashlib.sha256(source.volume.encode()).hexdigest()[:12]
             return self.home.data_directory(self.run) / f"volume-{digest}"
+        if source.model is not None:
+            return self.home.data_directory(self.run) / f"model-{source.model}"  # an experiment has no "@"
         best = f"-best-{quote(source.best, safe='')}" if source.best else ""  # may be called val/loss
         return self.home.data_directory(self.run) / f"{source.experiment}{best}"
 

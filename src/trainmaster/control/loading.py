@@ -12,10 +12,12 @@ from trainmaster.control.gangs import checkpoints_of, helpers_of
 from trainmaster.control.queue_wait import QueueWait
 from trainmaster.control.run_state import Experiment, FirstBad, RunState, Task
 from trainmaster.db import Database, queries
+from trainmaster.db.changes import Promotion
 from trainmaster.db.task_rows import JSON_COLUMNS
 from trainmaster.launchers import get_launcher
 from trainmaster.spec import Experiment as RecipeExperiment
 from trainmaster.spec import Recipe
+from trainmaster.spec.model_reference import ModelReference
 from trainmaster.spec.states import EndReason, State
 
 #: Tasks under way beyond those that run: they wait at the node, so that no slot is ever idle.
@@ -29,6 +31,7 @@ class Shape:
     after: tuple[str, ...]
     window: int
     keeps_results: bool = False
+    promotes: Promotion | None = None
 
 
 def load_board(database: Database, run: str, recipe: Recipe, slots: int) -> RunState:
@@ -64,12 +67,22 @@ def ended_rows(database: Database, run: str, shapes: Mapping[str, Shape]) -> lis
 
 def shape_of(experiment: RecipeExperiment, slots: int) -> Shape:
     """An experiment's place in the run, with ``slots`` for its tasks."""
-    after = tuple(experiment.depends_on)
+    after, promotes = tuple(experiment.depends_on), promotion_of(experiment)
     if experiment.search is None:
-        return Shape(after, min(slots, experiment.workers or slots) + LOOKAHEAD)
+        return Shape(after, min(slots, experiment.workers or slots) + LOOKAHEAD, promotes=promotes)
     from trainmaster.control.searching import keeps_results, window_of
 
-    return Shape(after, window_of(experiment, slots, LOOKAHEAD), keeps_results(experiment))
+    return Shape(after, window_of(experiment, slots, LOOKAHEAD), keeps_results(experiment), promotes)
+
+
+def promotion_of(experiment: RecipeExperiment) -> Promotion | None:
+    """What its key ``promote`` asks for: the best model is that of its search, or the only one."""
+    if experiment.promote is None:
+        return None
+    wanted, search = ModelReference.parse(experiment.promote), experiment.search
+    if search is None:
+        return Promotion(wanted.name, wanted.must_alias)
+    return Promotion(wanted.name, wanted.must_alias, search.metric, search.goal == "min")
 
 
 def board_from_rows(
@@ -102,6 +115,7 @@ def board_from_rows(
             message=rows[name]["message"],
             rest_reason=_reason(rows[name]["rest_reason"]),
             results={} if shape.keeps_results else None,
+            promotes=shape.promotes,
         )
         for name, shape in shapes.items()
     }

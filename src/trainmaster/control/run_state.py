@@ -16,6 +16,7 @@ from trainmaster.db.changes import (
     ExperimentChange,
     Note,
     Progress,
+    Promotion,
     QueueChange,
     RunChange,
     TaskChange,
@@ -97,6 +98,7 @@ class Experiment:
         ended: how many tasks ended, per reason.
         first_bad: the task with the lowest number that did not succeed.
         rest_reason: how the tasks without a row ended.
+        promotes: what becomes of its best model when it has succeeded.
         results: tasks that are DONE, by number, with the reason in ``end_reason``; kept only where a search
             learns from them.
     """
@@ -114,6 +116,7 @@ class Experiment:
     first_bad: FirstBad | None = None
     rest_reason: EndReason | None = None
     results: dict[int, Task] | None = None
+    promotes: Promotion | None = None
 
     @property
     def is_exhausted(self) -> bool:

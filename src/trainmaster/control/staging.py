@@ -34,7 +34,7 @@ def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job
 
     Args:
         context: the attempt.
-        models: per ``data`` name with ``from:``, the tasks and URIs of the models that are meant.
+        models: per ``data`` name with ``from:`` or ``model:``, tasks and URIs of the models that are meant.
 
     Returns:
         The job's result; its fields hold ``restored``.
@@ -55,7 +55,7 @@ def _stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Jo
             _inherit(context, context.parent_checkpoints_uri)
         for name, source in context.experiment.data.items():
             if not _provided_by_nodes(context, name, models.get(name, ())):
-                if source.experiment is not None:
+                if source.experiment is not None or source.model is not None:
                     take_over(context, name, models[name])
                 elif source.volume is not None or source.url is not None:
                     _provide(context, name)
@@ -118,7 +118,7 @@ def _provided_by_nodes(context: TaskContext, name: str, models: Sequence[tuple[i
 
 
 def take_over(context: TaskContext, name: str, models: list[tuple[int, str]]) -> None:
-    """Bring the models of another experiment here: one directory, shared by the run's tasks.
+    """Bring the models of another experiment, or a registered one, here: one directory, shared by tasks.
 
     A single model (the only one, or ``best``) is the directory itself; several lie in one
     directory per task, named by its number.

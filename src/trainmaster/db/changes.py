@@ -63,8 +63,30 @@ class TaskChange:
 
 
 @dataclass(frozen=True, slots=True)
+class Promotion:
+    """What becomes of the best model of an experiment that has succeeded.
+
+    Attributes:
+        name: of the registered model whose next version it is.
+        alias: that means this version from then on.
+        metric: by which it is the best; None of an experiment with one task.
+        smallest: the smallest value is the best.
+    """
+
+    name: str
+    alias: str
+    metric: str | None = None
+    smallest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ExperimentChange:
-    """One transition of one experiment. ``rest_reason``: how its tasks without a row ended."""
+    """One transition of one experiment.
+
+    Attributes:
+        rest_reason: how its tasks without a row ended.
+        promotes: done in the same transaction, and told as a note.
+    """
 
     experiment: str
     before: State
@@ -72,6 +94,7 @@ class ExperimentChange:
     reason: EndReason | None = None
     message: str = ""
     rest_reason: EndReason | None = None
+    promotes: Promotion | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine, RowMapping
 
-from trainmaster.db import admissions, cluster_rows, ledger, outbox, quote_rows, run_rows
+from trainmaster.db import admissions, cluster_rows, ledger, outbox, quote_rows, registry_rows, run_rows
 from trainmaster.db import tables as t
-from trainmaster.db.changes import Change, ExperimentChange, Progress, QueueChange, RunChange
+from trainmaster.db.changes import Change, ExperimentChange, Note, Progress, QueueChange, RunChange
 from trainmaster.db.cluster_rows import ClusterRow
 from trainmaster.db.engine import open_database
 from trainmaster.db.events import change_event, event_row, insert_events, storable
@@ -221,11 +221,18 @@ class Database:
         def write(connection: Connection) -> None:
             ids = self._ids(connection, lease.run)
             write_tasks(connection, changes, ids, now)
-            events = []
+            events: list[dict[str, Any]] = []
+            promoted: list[dict[str, Any]] = []
             for change in changes:
                 match change:
                     case ExperimentChange():
                         _write_experiment(connection, ids[change.experiment], change)
+                        if change.promotes is not None:
+                            said = registry_rows.promote(
+                                connection, lease.run, change.experiment, change.promotes, now
+                            )
+                            told = Note(said, change.experiment)
+                            promoted.append(change_event(lease.run, told, now))
                     case RunChange():
                         _write_run(connection, lease.run, change, now)
                     case QueueChange():
@@ -233,7 +240,8 @@ class Database:
                     case _:
                         pass
                 if not isinstance(change, Progress | QueueChange):
-                    events.append(change_event(lease.run, change, now))
+                    events += [*promoted, change_event(lease.run, change, now)]
+                    promoted.clear()
             insert_events(connection, events, self._wanted_kinds(connection, lease.run))
 
         self._advance(lease, write)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from trainmaster.db import tables as t
+from trainmaster.db.changes import Promotion
 from trainmaster.db.events import json_column
 from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.topics import PROMOTED
 
 _MODEL, _VERSION, _ALIAS = t.registered_model.c, t.model_version.c, t.model_alias.c
 #: What helps who names a version that is not there.
@@ -162,6 +164,8 @@ def move_alias(
         NotFoundError: there is no such version.
     """
     which = (_ALIAS.team == team, _ALIAS.name == name, _ALIAS.alias == move.alias)
+    whole = sa.select(_MODEL.name).where(_MODEL.team == team, _MODEL.name == name)
+    connection.execute(whole.with_for_update())  # aliases of a model move one after the other
     if move.version is not None:
         # Whoever removes this version waits until we are done, and then sees the alias.
         held = sa.select(_VERSION.version).where(
@@ -204,6 +208,56 @@ def _moved(name: str, alias: str, found: RowMapping | None, expected: int | None
     )
     then = "there was none" if expected is None else f"it meant version {expected}"
     return AliasMovedError(f"{name}@{alias} {is_now}; {then} when you looked", "Look again, then decide.")
+
+
+def promote(connection: Connection, run: str, experiment: str, promotion: Promotion, now: float) -> str:
+    """Make the best model of an experiment the next version, and have the alias mean it; what to tell.
+
+    It is done once for each experiment of a run, whatever is moved by hand afterwards.
+    """
+    name, alias, target = promotion.name, promotion.alias, f"{promotion.name}@{promotion.alias}"
+    by = connection.execute(sa.select(t.run.c.team, t.run.c.submitted_by).where(t.run.c.id == run)).one()
+    team = by.team or ""
+    rows = connection.execute(
+        sa.select(t.task.c.number, t.task.c.model_uri, t.task.c.metrics)
+        .join(t.experiment)
+        .where(
+            t.experiment.c.run_id == run, t.experiment.c.name == experiment, t.task.c.model_uri.is_not(None)
+        )
+    ).all()
+    best = _best([(row.number, row.model_uri, json.loads(row.metrics)) for row in rows], promotion)
+    if best is None:
+        has = f"{promotion.metric} of no model is known" if rows and promotion.metric else "it left no model"
+        return f"nothing becomes {target}: {has}"
+    done = sa.select(t.model_move.c.id).where(
+        t.model_move.c.team == team, t.model_move.c.name == name, t.model_move.c.alias == alias,
+        t.model_move.c.run_id == run, t.model_move.c.experiment == experiment,
+    )  # fmt: skip
+    who = by.submitted_by or "owner"
+    model = RunModel(run, experiment, *best)
+    version, _ = add_version(connection, NewVersion(team, name, model, who), now)
+    if connection.execute(done).first() is not None:
+        return f"{target} was moved for this run before: version {version} stays as it is"
+    present = alias_version(connection, team, name, alias)  # whoever moves it has the model's row, as we do
+    move = Move(alias, version, who, "run", run, experiment)
+    move_alias(connection, team, name, move, now, present)
+    before = "" if present is None else f", and was version {present}"
+    return f"{PROMOTED}{target} is version {version}, {run}/{experiment}/{model.task}{before}"
+
+
+def _best(
+    models: Sequence[tuple[int, str, Mapping[str, Any]]], promotion: Promotion
+) -> tuple[int, str] | None:
+    """Task and URI of the best one; of those that are equally good the first."""
+    if promotion.metric is None:
+        return models[0][:2] if len(models) == 1 else None
+    sign = 1.0 if promotion.smallest else -1.0
+    found = [
+        (sign * float(value), task, uri)
+        for task, uri, metrics in models
+        if isinstance(value := metrics.get(promotion.metric), int | float)
+    ]
+    return min(found)[1:] if found else None
 
 
 def alias_version(connection: Connection, team: str, name: str, alias: str) -> int | None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.model_reference import REFERENCE, REFERENCE_RIGHT
 from trainmaster.spec.node import YamlNode
 from trainmaster.spec.reading import Key, Noun, Path, Problems, pattern, size, text
 from trainmaster.spec.redaction import has_secret
@@ -23,11 +24,11 @@ _FILES: Final = ("http", "https", "file")
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 #: What Trainmaster itself has beside the working directory.
 _OURS: Final = ("code", "inputs", "tasks")
-_KINDS: Final = ("volume", "url", "dir", "from")
+_KINDS: Final = ("volume", "url", "dir", "from", "model")
 
 
 class DataSource(Noun):
-    """One entry of ``data``; exactly one of volume, url, directory and experiment is given.
+    """One entry of ``data``; exactly one of volume, url, directory, experiment and model is given.
 
     Attributes:
         volume: a volume's name or URL.
@@ -37,6 +38,8 @@ class DataSource(Noun):
         directory: a directory of the caller's machine (``dir`` in the recipe).
         experiment: the models of another experiment (``from`` in the recipe).
         best: only the model that is best by this metric.
+        model: a registered model: ``digits@production``, ``digits@3``.
+        model_uri: where that is published, once its version is fixed; no recipe says it.
         at: where members find it; None leaves the place to Trainmaster.
     """
 
@@ -49,6 +52,8 @@ class DataSource(Noun):
         None
     )
     best: Annotated[str | None, Key("best", text("write a metric's name"))] = None
+    model: Annotated[str | None, Key("model", pattern(REFERENCE, REFERENCE_RIGHT))] = None
+    model_uri: str | None = None
     at: Annotated[str | None, Key("at", text("write a path"))] = None
 
     def url_with(self, variables: Mapping[str, str]) -> str:

@@ -17,6 +17,7 @@ from trainmaster.spec.experiment_checks import check_experiment, lift_samples, r
 from trainmaster.spec.habits import Checkpoint, Metrics, ProfilePlan
 from trainmaster.spec.hardware import Hardware
 from trainmaster.spec.launcher_names import LAUNCHERS
+from trainmaster.spec.model_reference import PROMOTION, PROMOTION_RIGHT
 from trainmaster.spec.node import Kind, YamlNode
 from trainmaster.spec.parameter import Parameter, read_parameter
 from trainmaster.spec.reading import (
@@ -142,6 +143,7 @@ class Experiment(Noun):
         timeout_s: seconds that an attempt may take; None is no limit.
         grace_s: seconds between SIGTERM and SIGKILL.
         profile: how it is measured for a quote.
+        promote: the alias that means its best model when it has succeeded, such as ``digits@production``.
     """
 
     name: str
@@ -170,6 +172,7 @@ class Experiment(Noun):
     timeout_s: Annotated[float | None, Key("timeout", duration())] = None
     grace_s: Annotated[float, Key("grace", duration(may_be_zero=True))] = 20.0
     profile: Annotated[ProfilePlan | None, Key("profile", noun(ProfilePlan))] = None
+    promote: Annotated[str | None, Key("promote", pattern(PROMOTION, PROMOTION_RIGHT))] = None
 
     @classmethod
     def prepare(cls, node: YamlNode, path: Path, problems: Problems) -> YamlNode:

@@ -105,6 +105,9 @@ def _check_tasks(values: dict[str, Any], node: YamlNode, path: Path, problems: P
     combinations = math.prod(
         parameter.count for parameter in parameters.values() if not parameter.is_continuous
     )
+    if "promote" in values and "search" not in node.entries and (values.get("samples") or combinations) != 1:
+        message = "`promote` of many tasks without `search`; it says by which metric a model is the best"
+        problems.add(node.entries["promote"], (*path, "promote"), message)
     if "samples" not in node.entries and not is_population_based(values):
         for name, parameter in parameters.items():
             if parameter.is_continuous:

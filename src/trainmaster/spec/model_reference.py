@@ -13,6 +13,11 @@ NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 ALIAS: Final = r"[A-Za-z][A-Za-z0-9._-]{0,63}"
 #: What no alias is called, and what a name alone means.
 NEWEST: Final = "newest"
+#: What a reference is, and what is right, in recipes.
+REFERENCE: Final = rf"{NAME}(@([1-9][0-9]{{0,8}}|{ALIAS}))?"
+REFERENCE_RIGHT: Final = "write a registered model such as digits@production or digits@3"
+PROMOTION: Final = rf"{NAME}@{ALIAS}"
+PROMOTION_RIGHT: Final = "write a name and an alias such as digits@production"
 _RIGHT: Final = "Write such as digits@production, or digits@3."
 
 

@@ -11,6 +11,7 @@ from trainmaster.spec.states import EndReason, State
 QUOTE_BOUND: Final = "quote: "
 QUOTE_IN_DANGER: Final = "it will "
 BUDGET: Final = "budget: "
+PROMOTED: Final = "promoted: "
 
 TOPICS: Final = {
     "run.started": "a run has started",
@@ -18,6 +19,7 @@ TOPICS: Final = {
     "run.node_lost": "a machine of a run is lost",
     "quote.bound": "a run has its binding quote",
     "quote.in_danger": "a run will take longer or cost more than quoted",
+    "model.promoted": "a run's model has become what an alias means",
     "budget.reached": "50, 80 or 100 % of the month's budget are spent",
 }
 
@@ -39,4 +41,6 @@ def topic_of(event: Mapping[str, Any]) -> str | None:
         return "quote.bound"
     if message.startswith(QUOTE_IN_DANGER) and "than quoted" in message:
         return "quote.in_danger"
+    if message.startswith(PROMOTED):
+        return "model.promoted"
     return "budget.reached" if message.startswith(BUDGET) else None

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from database_nouns import NOW, new_run
 
-from trainmaster.db import Database, registry
+from trainmaster.db import Database, ExperimentChange, TaskChange, queries, registry
+from trainmaster.db.changes import Promotion
 from trainmaster.db.registry_rows import (
     AliasMovedError,
     ModelInUseError,
@@ -18,6 +19,7 @@ from trainmaster.db.registry_rows import (
     use,
 )
 from trainmaster.spec.errors import NotFoundError
+from trainmaster.spec.states import EndReason, State
 
 
 @pytest.fixture
@@ -73,6 +75,50 @@ def test_what_is_needed_is_not_removed(two):
     with pytest.raises(NotFoundError, match="no version 5"):
         two.create_run(new_run("r-3"), NOW, lambda c: use(c, "r-3", [UsedVersion("a", "w", "", "digits", 5)]))
     assert not two.has_run("r-3")
+
+
+def succeeded(**models):
+    """What is committed when all tasks have succeeded: metrics of each."""
+    tasks = [
+        TaskChange("a", number, 1, State.WAITING, State.PLANNED, creates=True,
+                   fields={"model_uri": f"file:///{number}", "metrics": metrics})
+        for number, metrics in enumerate(models["metrics"])
+    ]  # fmt: skip
+    promotes = Promotion("digits", "production", models.get("metric"), models.get("smallest", False))
+    done = ExperimentChange("a", State.RUNNING, State.DONE, EndReason.SUCCEEDED, promotes=promotes)
+    return [*tasks, done]
+
+
+def notes(database):
+    return [row["message"] for row in queries.events(database, "r-1") if row["kind"] == "note"]
+
+
+def test_the_best_model_of_an_experiment_is_promoted_with_its_end_and_once(database, lease):
+    losses = [{"loss": 0.5}, {"loss": 0.25}, {"loss": "none"}, {}]
+    changes = succeeded(metrics=losses, metric="loss", smallest=True)
+    database.commit(lease, changes, NOW)
+    assert aliases(database) == {"production": 1}
+    assert registry.versions(database, "", "digits")[0]["task"] == 1
+    (said,) = notes(database)
+    assert said == "promoted: digits@production is version 1, r-1/a/1"
+    registry.register(database, version(9), "production", NOW)
+    database.commit(lease, changes[-1:], NOW)  # as after a resume
+    assert aliases(database) == {"production": 2}, "what was moved by hand since stays"
+    assert len(registry.versions(database, "", "digits")) == 2
+    assert notes(database)[-1].endswith("version 1 stays as it is")
+
+
+@pytest.mark.parametrize(
+    ("models", "why"),
+    [
+        ({"metrics": []}, "it left no model"),
+        ({"metrics": [{"loss": 1}], "metric": "accuracy"}, "accuracy of no model is known"),
+    ],
+)
+def test_without_a_best_model_nothing_is_promoted_and_that_is_said(database, lease, models, why):
+    database.commit(lease, succeeded(**models), NOW)
+    assert aliases(database) == {}
+    assert notes(database) == [f"nothing becomes digits@production: {why}"]
 
 
 def test_of_many_at_once_one_moves_the_alias_and_each_version_has_its_number(two, url):

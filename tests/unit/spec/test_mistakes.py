@@ -213,6 +213,19 @@ KEYS = {
         HEAD + "    hardware: {memory: 16}\n",
         f"4:24: {T}.hardware.memory: '16' has no unit; write 16GB",
     ),
+    # promote
+    "promote without alias": (
+        HEAD + "    promote: digits@3\n",
+        f"4:14: {T}.promote: the text 'digits@3'; write a name and an alias such as digits@production",
+    ),
+    "promote of many": (
+        PLACE + "    parameters: {x: [1, 2]}\n    promote: digits@production\n",
+        f"5:14: {T}.promote: `promote` of many tasks without `search`",
+    ),
+    "model of no name": (
+        HEAD + "    data: {w: {model: a/b}}\n",
+        f"4:23: {T}.data.w.model: the text 'a/b'; write a registered model such as digits@production",
+    ),
     # parameters
     "reversed range": (
         PLACE + "    parameters: {x: {range: 0.3-0.1}}\n    samples: 3\n",
@@ -407,11 +420,11 @@ KEYS = {
     ),
     "two sources": (
         HEAD + "    data: {x: {volume: u, url: b}}\n",
-        f"4:15: {T}.data.x: volume and url together; give exactly one of volume, url, dir, from",
+        f"4:15: {T}.data.x: volume and url together; give exactly one of volume, url, dir, from, model",
     ),
     "no source": (
         HEAD + "    data: {x: {}}\n",
-        f"4:15: {T}.data.x: no source; give exactly one of volume, url, dir, from",
+        f"4:15: {T}.data.x: no source; give exactly one of volume, url, dir, from, model",
     ),
     "best of nothing": (
         HEAD + "    data: {x: {volume: v, best: a}}\n",

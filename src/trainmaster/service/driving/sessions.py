@@ -14,6 +14,7 @@ from trainmaster.artifacts.owner import give_up_claim
 from trainmaster.db import Database, Lease, NewRun, Submission
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.driving import Session, drive
+from trainmaster.service.models.starting_models import using
 from trainmaster.service.models.unpublished_models import save_kept
 from trainmaster.service.quotes.quote_record import most_usd, quote_summary
 from trainmaster.service.runs.run_names import claim_name
@@ -98,7 +99,7 @@ def accept(
     )
     may_cost, team = 0.0 if offer is None else offer.most_usd, (submission and submission.team) or OWNER
     try:
-        admit = entrance(run, team, may_cost, application, now)
+        admit = using(recipe, run, team, entrance(run, team, may_cost, application, now))
         lease = opened.database.create_run(new, now, admit, waits=submission is not None)
     except (StoreError, OverBudgetError, UsageError):
         with suppress(StoreError, PublishError):

@@ -8,9 +8,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from trainmaster.executors import NodeCapacity
 from trainmaster.spec import Experiment, Recipe
+
+#: Came later: what was measured before is found by the fingerprint that it has.
+_LATER: Final = {"model", "model_uri"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,8 @@ def fingerprint_of(recipe: Recipe, experiment: Experiment, code: str, device: st
         "env": experiment.env,
         "secrets": sorted(experiment.secrets),
         "data": {
-            name: source.model_dump(mode="json") | {"directory": _resolved(recipe, source.directory)}
+            name: source.model_dump(mode="json", exclude=_LATER if source.model is None else {"model_uri"})
+            | {"directory": _resolved(recipe, source.directory)}
             for name, source in experiment.data.items()
         },
         "batch": experiment.batch.model_dump(mode="json") if experiment.batch else None,

@@ -73,7 +73,8 @@ class RunDetails:
 
         Returns:
             ``code`` (SHA-256 of its files), ``seed``, ``attempt``, and ``data``: of each ``name`` its
-            ``kind`` (``volume``, ``url``, ``dir`` or ``from``) and ``source``, of volumes with the version.
+            ``kind`` (``volume``, ``url``, ``dir``, ``from`` or ``model``) and ``source``,
+            of volumes with the version.
         """
         from trainmaster.control.data_sources import volume_url
 
@@ -90,6 +91,7 @@ class RunDetails:
                     ("url", source.url),
                     ("dir", source.directory),
                     ("from", source.experiment),
+                    ("model", source.model),
                 )
                 if value
             )
