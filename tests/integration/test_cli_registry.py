@@ -49,5 +49,8 @@ def test_the_best_model_is_promoted_and_the_next_run_starts_from_it(tm):
     tm.call("models", "rm", "digits@2")
 
     keys["data"] = {"weights": {"model": "digits@prodution"}}
-    refused = tm.refused(tm.recipe(tune | {"experiments": {"tune": keys}}, "wrong.yaml"))
-    assert "there is no digits@prodution; did you mean production" in refused
+    wrong = tm.recipe(tune | {"experiments": {"tune": keys}}, "wrong.yaml")
+    refused = tm.call("run", wrong, code=2).err
+    assert f"{wrong}:" in refused
+    assert "data.weights.model: there is no digits@prodution; did you mean production" in refused
+    assert len(tm.runs()) == 2

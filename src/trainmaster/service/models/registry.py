@@ -14,6 +14,7 @@ from trainmaster.db.registry_rows import AliasMovedError, Move, NewVersion, RunM
 from trainmaster.db.run_rows import existing
 from trainmaster.service.models.model_diff import diff
 from trainmaster.service.models.model_names import find_model
+from trainmaster.service.runs.lineage import lineage
 from trainmaster.service.runs.summary import resolve_run
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.model_reference import ModelReference, checked_alias, checked_name
@@ -21,7 +22,7 @@ from trainmaster.spec.model_reference import ModelReference, checked_alias, chec
 if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
 
-    from trainmaster.service.service import Service
+    from trainmaster.service.open_home import OpenHome
 
 MAX_TAGS: Final = 64
 MAX_TEXT: Final = 4096
@@ -33,14 +34,14 @@ class Registry:
     """The registered models of a team.
 
     Args:
-        service: of the home.
+        opened: the home.
         team: whose; None for the owner of the home.
         by: who asks: what is done is written down with this name.
     """
 
-    def __init__(self, service: Service, team: str | None, by: str) -> None:
-        self._service = service
-        self._database = service.database
+    def __init__(self, opened: OpenHome, team: str | None, by: str) -> None:
+        self._opened = opened
+        self._database = opened.database
         self._run_team = team
         self._team = team or ""
         self._by = by
@@ -123,10 +124,8 @@ class Registry:
         return NotFoundError(f"there is no registered model {name!r}", hint)
 
     def lineage(self, version: Mapping[str, Any]) -> dict[str, Any]:
-        """What a version was made of; see `RunDetails.lineage`."""
-        from trainmaster.service.runs.run_details import RunDetails
-
-        return RunDetails(self._service, version["run"]).lineage(version["experiment"], version["task"])
+        """What a version was made of; see `lineage`."""
+        return lineage(self._opened, version["run"], version["experiment"], version["task"])
 
     def diff(self, a: str, b: str) -> dict[str, Any]:
         """In what two models differ; see `model_diff.diff`.

@@ -13,17 +13,17 @@ from trainmaster.spec.model_reference import ModelReference
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
-    from trainmaster.service.service import Service
+    from trainmaster.service.open_home import OpenHome
     from trainmaster.spec import DataSource, Recipe
 
 
-def with_versions(service: Service, recipe: Recipe, file: str) -> Recipe:
+def with_versions(opened: OpenHome, recipe: Recipe, file: str) -> Recipe:
     """The recipe with a version, and where it is, in place of each ``data: {X: {model: NAME@ALIAS}}``.
 
     One that has versions already stays as it is.
 
     Args:
-        service: of whose team the models are.
+        opened: for the team whose models they are.
         recipe: as read.
         file: its name in messages.
 
@@ -32,7 +32,7 @@ def with_versions(service: Service, recipe: Recipe, file: str) -> Recipe:
     """
     if not any(source.model for _, _, source in _sources(recipe)):
         return recipe
-    registry = Registry(service, service.team, "")
+    registry = Registry(opened, opened.team, "")
     mistakes: list[tuple[tuple[str, ...], UsageError]] = []
     experiments = {}
     for name, experiment in recipe.experiments.items():

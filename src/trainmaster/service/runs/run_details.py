@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import math
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import queries
+from trainmaster.service.runs.lineage import lineage
 from trainmaster.service.runs.stored_recipe import stored_recipe
-from trainmaster.spec.errors import UsageError
-from trainmaster.spec.redaction import redacted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -69,53 +67,8 @@ class RunDetails:
         ]
 
     def lineage(self, experiment: str, task: int) -> dict[str, Any]:
-        """What a model of it was made of.
-
-        Returns:
-            ``code`` (SHA-256 of its files), ``seed``, ``attempt``, and ``data``: of each ``name`` its
-            ``kind`` (``volume``, ``url``, ``dir``, ``from`` or ``model``) and ``source``,
-            of volumes with the version.
-        """
-        from trainmaster.control.data_sources import volume_url
-
-        database = self._service.database
-        row = database.run_row(self._run)
-        recipe = stored_recipe(row)
-        used = self._volumes()
-        data = []
-        for name, source in recipe.experiments[experiment].data.items():
-            kind, text = next(
-                (kind, value)
-                for kind, value in (
-                    ("volume", source.volume),
-                    ("url", source.url),
-                    ("dir", source.directory),
-                    ("from", source.experiment),
-                    ("model", source.model),
-                )
-                if value
-            )
-            if kind == "volume":
-                place = volume_url(text, row["store_url"])
-                text = next(
-                    (uri for uri in used if uri.rpartition("@")[0] in (place, place.rpartition("@")[0])), text
-                )
-            data.append({"name": name, "kind": kind, "source": redacted(text)})
-        attempts = [each["number"] for each in queries.attempts(database, self._run, experiment, task)]
-        return {
-            "code": Path(row["code_path"]).name,
-            "seed": recipe.seed,
-            "attempt": max(attempts, default=None),
-            "data": data,
-        }
-
-    def _volumes(self) -> list[str]:
-        """Which versions of volumes it has looked at, as far as its home is here."""
-        try:
-            directory = self._service.home_of(self._run).data_directory(self._run)
-            return sorted({pin.read_text() for pin in directory.rglob("*.volume")})
-        except (UsageError, OSError):
-            return []
+        """What a model of it was made of; see `lineage`."""
+        return lineage(self._service, self._run, experiment, task)
 
     def members(self) -> list[str]:
         """Names of all that write logs, such as ``worker-0``."""
