@@ -17,6 +17,8 @@ again="--reruns 1 -r R"
 reruns_max=8
 patience_s=60 # taking a lab down takes some seconds
 logs=$(mktemp -d)
+export TRAINMASTER_TESTS_SEEN_COMMANDS=$logs/commands # the first call of a verb is a real one, once in all parts
+mkdir "$logs/commands"
 groups=()
 
 signal_all() {
@@ -86,7 +88,7 @@ for part in "${parts[@]:1}" "${parts[0]}"; do
     echo "--- $part:"
     cat "$logs/$part"
 done
-reruns=$(cat "$logs"/* | grep '^RERUN ' | sort -u)
+reruns=$(cat "${parts[@]/#/$logs/}" | grep '^RERUN ' | sort -u)
 if [ -n "$reruns" ]; then
     echo "--- passed or failed only when they were run once more:"
     echo "$reruns"

@@ -7,8 +7,9 @@ process id, exit code, signals, the three streams, working directory, umask, ses
 name, command line and environment. What differs:
 
 - All modules and verbs are there already: an import that is missing, slow, or in the wrong order does not
-  show. Therefore the first call of each verb, and with each of its options (but ``--json``), in each session
-  is real, and what is to be interrupted at its start must ask for it.
+  show. Therefore the first call of each verb, and with each of its options (but ``--json``), is real: in each
+  session, or in all that share a folder (``TRAINMASTER_TESTS_SEEN_COMMANDS``). What is to be interrupted at
+  its start must ask for it.
 - Its parent is the server. All forks share its hash seed, its limits (``ulimit``), and its control group.
 - At its end threads are joined, exit handlers run, and streams are flushed, but modules are not taken down.
 - The environment is set after the imports. What Python and libraries read when they start (`_READ_AT_START`)
@@ -27,6 +28,7 @@ import contextlib
 import ctypes
 import functools
 import gc
+import hashlib
 import importlib
 import json
 import os
@@ -49,6 +51,8 @@ from typing import IO, Any, NoReturn
 #: The program that users call.
 TRAINMASTER = str(Path(sys.executable).with_name("trainmaster"))
 REAL_VARIABLE = "TRAINMASTER_TESTS_REAL_COMMANDS"
+#: A folder that sessions share, so that the first call is real once in all of them, and not in each.
+SEEN_VARIABLE = "TRAINMASTER_TESTS_SEEN_COMMANDS"
 #: Beginnings of variables that count when Python, its C library, or another is loaded.
 _READ_AT_START = (
     *("PYTHON", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "GLIBC_", "OMP_", "OPENBLAS_", "MKL_", "PYDANTIC_"),
@@ -202,9 +206,9 @@ class Commands:
         options = {word.partition("=")[0] for word in words[2:] if word.startswith("-")} - {"--json"}
         used = {verb, *(f"{verb} {option}" for option in options)}
         with self._lock:
-            is_new = not used <= self._seen
+            new = used - self._seen
             self._seen |= used
-        return is_new
+        return bool({name for name in new if _is_first(name)})  # all are noted
 
     def _running(self) -> socket.socket:
         with self._lock:
@@ -232,6 +236,17 @@ class Commands:
 
 #: What all tests use.
 commands = Commands()
+
+
+def _is_first(name: str) -> bool:
+    """Whether no other session has seen it; from now on one has."""
+    if not (folder := os.environ.get(SEEN_VARIABLE)):
+        return True
+    try:
+        (Path(folder) / hashlib.sha256(os.fsencode(name)).hexdigest()).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _at_start(environ: Mapping[str, str]) -> dict[str, str]:

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_server import REAL_VARIABLE, TRAINMASTER, Command, Commands
+from command_server import REAL_VARIABLE, SEEN_VARIABLE, TRAINMASTER, Command, Commands
 
 
 @pytest.fixture(autouse=True)
 def not_all_are_real(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(REAL_VARIABLE, raising=False)
+    monkeypatch.delenv(SEEN_VARIABLE, raising=False)
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +110,20 @@ def test_what_is_read_at_a_start_makes_it_real(commands: Commands, tm: Any) -> N
     process = commands.start([TRAINMASTER, "status", "--jsonl"], env=tm.env, stderr=subprocess.DEVNULL)
     assert isinstance(process, subprocess.Popen), "options that the session had not used"
     process.wait()
+
+
+def test_what_another_session_has_started_for_real_is_forked(
+    tm: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(SEEN_VARIABLE, str(tmp_path))
+    kinds = []
+    for _session in range(2):
+        commands = Commands()
+        process = commands.start([TRAINMASTER, "--version"], env=tm.env, stdout=subprocess.DEVNULL)
+        kinds.append(type(process))
+        process.wait()
+        commands.close()
+    assert kinds == [subprocess.Popen, Command]
 
 
 def test_it_ends_with_a_user_that_is_killed() -> None:
