@@ -29,4 +29,8 @@ def model(request: Request, run: str, experiment: str, task: int, found: Runs) -
     files = [entry for entry in manifest.files if entry.kind == "file"]
     lineage = found.details(run).lineage(experiment, task)
     recipe = found.recipe(run)
-    return page(request, "model.html", model=about, files=files, lineage=lineage, recipe_text=recipe)
+    may_register = "run" in request.state.caller.scopes
+    return page(
+        request, "model.html", model=about, files=files, lineage=lineage, recipe_text=recipe,
+        may_register=may_register,
+    )  # fmt: skip

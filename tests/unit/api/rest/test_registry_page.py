@@ -1,0 +1,39 @@
+"""Pages of registered models: a name is given, an alias moved, rolled back, all with plain forms."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra `server` is not installed")
+
+
+def test_a_model_gets_a_name_and_its_alias_is_moved_by_forms(served):
+    def post(path, who="red-user", **data):
+        return served.ask(who, "POST", f"/registry{path}", data=data)
+
+    assert "Give it a name" in served.ask("red-user", "GET", "/models/job-red/main/0").text
+    assert "Give it a name" not in served.ask("red-read", "GET", "/models/job-red/main/0").text
+    served.run("job-red-page", "red")
+    answer = post("", model="job-red", name="birds", alias="production")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/registry/birds")
+    assert post("", model="job-red-page", name="birds", alias="").status_code == 303
+    move = "/birds/aliases/production"
+    assert post(move, version="2", expected="1").status_code == 303
+    late = post(move, version="1", expected="1")
+    assert (late.status_code, "means version 2 since u moved it" in late.text) == (409, True)
+    assert post(f"{move}/rollback", expected="2").status_code == 303
+    assert post("/birds/aliases", alias="staging", version="2").status_code == 303
+    assert post("/birds/aliases", alias="staging", version="1").status_code == 409
+    assert post("/birds/versions/2/remove").status_code == 409
+    found = served.ask("red-read", "GET", "/registry/birds")
+    for text in (
+        "production means version 1",
+        "staging means version 2",
+        "rollback",
+        "/models/job-red/main/0",
+    ):
+        assert text in found.text
+    assert '<form method="post" action="/registry' not in found.text, "who only reads sees no form"
+    assert '<a href="/registry/birds">birds</a>' in served.ask("red-read", "GET", "/registry").text
+    assert served.ask("blue-user", "GET", "/registry/birds").status_code == 404
+    assert post("/birds/aliases", "red-read", alias="x", version="1").status_code == 403
