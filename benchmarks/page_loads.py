@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from typing import Any
 from urllib.parse import urljoin
@@ -38,11 +39,10 @@ def first_rows(setup_url: str, run: str) -> dict[str, Any]:
             )
             page.goto(urljoin(setup_url, f"/runs/{run}"))
             paths += page.eval_on_selector_all("main a", "all => all.map(a => a.getAttribute('href'))")
-            wanted = dict.fromkeys(["/", f"/runs/{run}"])
+            wanted = dict.fromkeys(["/", f"/runs/{run}", "/device"])
+            no_page = re.compile(r"/api/|.*\?|.*\.zip")
             wanted |= dict.fromkeys(
-                each
-                for each in paths
-                if each and each.startswith("/") and "?" not in each and ".zip" not in each
+                each for each in paths if each and each.startswith("/") and not no_page.match(each)
             )
             page.close()
             found = {}

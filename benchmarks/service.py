@@ -193,35 +193,38 @@ def live(env: dict[str, str], pages: int, seconds: float) -> dict[str, Any]:
         stream.sendall(line.encode())
         waiting.register(stream, selectors.EVENT_READ)
     answered: set[int] = set()
+    events = 0
 
     def read() -> int:
+        nonlocal events
         read_bytes = 0
         for key, _ in waiting.select(0.5):
             piece = key.fileobj.recv(1 << 16)  # type: ignore[union-attr]
             if not piece or b"HTTP/1.1 4" in piece:
                 raise SystemExit(f"a stream has ended: {piece!r}")
-            answered.add(key.fd)
+            if told := piece.count(b"event: "):
+                answered.add(key.fd)
+                events += told
             read_bytes += len(piece)
         return read_bytes
 
-    while len(answered) < pages:
+    while len(answered) < pages:  # what was before they came is sent to each
         read()
     opening_s, opened_s = server.cpu_s() - used, time.monotonic() - began
-    settled = time.monotonic() + 5
-    while time.monotonic() < settled:  # what was before they came is sent to each
-        read()
-    end, used, began = time.monotonic() + seconds, server.cpu_s(), time.monotonic()
-    while time.monotonic() < end:
+    events, used, began = 0, server.cpu_s(), time.monotonic()
+    while time.monotonic() < began + seconds or events < pages * seconds / 4:
         got += read()
-    cores = (server.cpu_s() - used) / (time.monotonic() - began)
+    used, passed_s = server.cpu_s() - used, time.monotonic() - began
     memory = memory_mb(server.process.pid)
     server.stop()
     return {
         "pages": pages,
-        "cores": round(cores, 4),
+        "cores": round(used / passed_s, 4),
+        "events": events,
+        "cpu_us_per_event": round(used / events * 1e6),
         "opening_cpu_s": round(opening_s, 2),
         "opened_s": round(opened_s, 2),
-        "bytes_per_page_and_s": round(got / pages / seconds),
+        "bytes_per_page_and_s": round(got / pages / passed_s),
         "memory_mb": round(memory, 1),
     }
 

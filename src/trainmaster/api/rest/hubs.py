@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from starlette.concurrency import run_in_threadpool
@@ -18,13 +19,23 @@ if TYPE_CHECKING:
     from trainmaster.service import Service
 
 LOOK_EVERY_S: Final = 1.0
-#: Who is so many messages late comes back with the id of the last one that it got.
+#: While there is more than one piece has room for.
+_GO_ON_S: Final = 0.1
+#: So many messages are in memory at once, for a hub and for who has missed something; a log's have 64 KiB.
+_PIECE: Final = 16
+#: Who is so many pieces late comes back with the id of the last message that it got.
 _QUEUE: Final = 8
 
 
 def frame(message: Message) -> str:
     """A message as server-sent events have it."""
     return event(message.kind, message.data, message.cursor.encode())
+
+
+def _piece(messages: Iterator[Message]) -> tuple[list[str], Iterator[Message] | None]:
+    """The first frames, and the rest of the messages if there may be one."""
+    frames = [frame(message) for message in islice(messages, _PIECE)]
+    return frames, messages if len(frames) == _PIECE else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +47,17 @@ class _News:
     frames: list[str]
 
 
+@dataclass(frozen=True, slots=True)
+class _Missed:
+    """What somebody has missed: its first piece, the rest if there is more, and the place after the piece."""
+
+    frames: list[str]
+    rest: Iterator[Message] | None
+    after: Cursor
+
+
 class Hub:
-    """Looks at one run while anybody listens.
+    """Looks at one run while anybody listens, from the present on.
 
     Args:
         service: of the home.
@@ -49,7 +69,9 @@ class Hub:
         self._run = run
         self._listeners: set[asyncio.Queue[_News | None]] = set()
         self._task: asyncio.Task[None] | None = None
-        self._place = Cursor()
+        self._place: Cursor | None = None
+        #: Many come at once, after a server has ended, and have missed the same.
+        self._missed: dict[tuple[object, ...], asyncio.Task[_Missed]] = {}
 
     @property
     def is_idle(self) -> bool:
@@ -66,56 +88,88 @@ class Hub:
         """
         yield RETRY
         queue: asyncio.Queue[_News | None] = asyncio.Queue(_QUEUE)
-        if self._task is None:
-            self._task = asyncio.create_task(self._look(own))
-            self._place = own.cursor
         self._listeners.add(queue)
-        missed = _News(Cursor(), self._place, [])
+        if self._task is None:
+            self._task = asyncio.create_task(self._look())
+        elif self._place is not None:
+            queue.put_nowait(_News(Cursor(), self._place, []))
         try:
-            while True:
-                if own.cursor == missed.before and missed.frames:
-                    for text in missed.frames:
+            while (news := await queue.get()) is not None:
+                if news.frames and own.cursor == news.before:
+                    for text in news.frames:
                         yield text
-                    own.jump(missed.after)
-                elif missed.frames == [STILL_HERE]:
+                    own.jump(news.after)
+                elif news.frames == [STILL_HERE]:
                     yield STILL_HERE
                 else:
-                    for message in await run_in_threadpool(lambda until: list(own.read(until)), missed.after):
-                        yield frame(message)
-                    if own.is_at(missed.after):
-                        own.jump(missed.after)
-                news = await queue.get()
-                if news is None:
-                    return
-                missed = news
+                    async for text in self._missed_by(own, news.after):
+                        yield text
+                        if queue not in self._listeners:
+                            return  # it was told to come back
+                    if own.is_at(news.after):
+                        own.jump(news.after)
+        except TrainmasterError:  # a database that is away comes back, and so does who listens
+            return
         finally:
             self._listeners.discard(queue)
 
-    async def _look(self, own: RunStream) -> None:
+    async def _missed_by(self, own: RunStream, until: Cursor) -> AsyncGenerator[str]:
+        def read() -> _Missed:
+            frames, rest = _piece(own.read(until))
+            return _Missed(frames, rest, own.cursor)
+
+        key = (own.cursor.encode(), own.tail_bytes, own.since, until.encode())
+        task, is_own = self._missed.get(key), False
+        if task is None:
+            task, is_own = asyncio.create_task(run_in_threadpool(read)), True
+            self._missed[key] = task
+        missed = await asyncio.shield(task)  # it is for all who have missed this, whoever goes
+        frames, rest = missed.frames, missed.rest
+        if not is_own and rest is None:
+            own.jump(missed.after)
+        elif not is_own:  # only one can go on with the rest
+            frames, rest = [], own.read(until)
+        while True:
+            for text in frames:
+                yield text
+            if rest is None:
+                return
+            frames, rest = await run_in_threadpool(_piece, rest)
+
+    async def _look(self) -> None:
         try:
-            with suppress(TrainmasterError):  # a database that is away comes back, and so does who listens
-                place = (own.cursor, own.tail_bytes, own.since)
-                stream = await run_in_threadpool(RunStream, self._service, self._run, *place)
+            with suppress(TrainmasterError):  # as above
+                stream = await run_in_threadpool(self._from_now)
+                self._place = stream.cursor
+                self._tell(_News(Cursor(), self._place, []))
                 await self._look_on(stream)
         finally:  # whatever went wrong: who listens comes back, and the next look begins anew
-            self._task = None
+            self._task, self._place = None, None
             self._tell(None)
+
+    def _from_now(self) -> RunStream:
+        stream = RunStream(self._service, self._run, None, 0)
+        for _ in stream.read():
+            pass
+        return stream
 
     async def _look_on(self, stream: RunStream) -> None:
         silent_s = 0.0
+        rest: Iterator[Message] | None = None
         while self._listeners:
+            await asyncio.sleep(LOOK_EVERY_S if rest is None else _GO_ON_S)
+            self._missed.clear()
             try:
-                messages = await run_in_threadpool(lambda: list(stream.read()))
+                frames, rest = await run_in_threadpool(_piece, rest or stream.read())
             except TrainmasterError:  # a database that is away comes back
-                messages = []
-            silent_s = 0.0 if messages else silent_s + LOOK_EVERY_S
-            before, self._place = self._place, stream.cursor
-            if messages:
-                self._tell(_News(before, self._place, [frame(message) for message in messages]))
+                frames, rest = [], None
+            silent_s = 0.0 if frames else silent_s + LOOK_EVERY_S
+            before, self._place = self._place or stream.cursor, stream.cursor
+            if frames:
+                self._tell(_News(before, self._place, frames))
             elif silent_s >= SILENT_S:
                 silent_s = 0.0
                 self._tell(_News(before, self._place, [STILL_HERE]))
-            await asyncio.sleep(LOOK_EVERY_S)
 
     def _tell(self, news: _News | None) -> None:
         for queue in list(self._listeners):
@@ -141,14 +195,13 @@ class Hubs:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._hubs: dict[tuple[str, int | None, str | None], Hub] = {}
+        self._hubs: dict[str, Hub] = {}
 
-    def of(self, run: str, tail_bytes: int | None, since: str | None = None) -> Hub:
-        """That of a run, for those who begin at the same distance from the end."""
-        key = (run, tail_bytes, since)
-        for idle in [other for other, hub in self._hubs.items() if hub.is_idle and other != key]:
+    def of(self, run: str) -> Hub:
+        """That of a run."""
+        for idle in [other for other, hub in self._hubs.items() if hub.is_idle and other != run]:
             del self._hubs[idle]
-        return self._hubs.setdefault(key, Hub(self._service, run))
+        return self._hubs.setdefault(run, Hub(self._service, run))
 
     def end(self) -> None:
         """Send everybody away: the server stops."""

@@ -245,6 +245,5 @@ async def stream(
     cursor = request.headers.get("last-event-id") or after
     tail, since = (None, None) if cursor else (tail, since)  # who comes back misses nothing
     own = await run_in_threadpool(TeamRuns.stream, runs, run, cursor, tail, since)
-    hub = state.hubs.of(run, tail, since)
-    frames = following.of(hub.listen(own))
+    frames = following.of(state.hubs.of(run).listen(own))
     return StreamingResponse(frames, media_type="text/event-stream", headers=HEADERS)

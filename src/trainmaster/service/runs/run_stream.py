@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.control.gangs import member_names
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trainmaster.service.service import Service
+    from trainmaster.spec import Experiment
 
 #: Of one log at once; a line that is longer comes in pieces.
 PIECE_BYTES: Final = 64 << 10
@@ -122,13 +124,16 @@ class RunStream:
         self._service = service
         self._run = run
         self._home = service.home_of(run)
-        self._experiments = stored_recipe(service.database.run_row(run)).experiments
         self.cursor = cursor or Cursor()
         self.tail_bytes, self.since = tail_bytes, since
         self._open: dict[int, _Attempt] = {}
         self._last = self.cursor.done
         self._brief: dict[str, Any] = {}
         self._is_first_look = True
+
+    @cached_property
+    def _experiments(self) -> dict[str, Experiment]:
+        return stored_recipe(self._service.database.run_row(self._run)).experiments
 
     def read(self, until: Cursor | None = None) -> Iterator[Message]:
         """What is new, up to a place (None: to the present).
@@ -156,7 +161,7 @@ class RunStream:
 
     def jump(self, cursor: Cursor) -> None:
         """Go on at another place: somebody else has told what is before it."""
-        self.cursor = cursor
+        self.cursor, self._is_first_look = cursor, False
         self._open = {number: found for number, found in self._open.items() if number > cursor.done}
 
     def is_at(self, other: Cursor) -> bool:
@@ -211,6 +216,7 @@ class RunStream:
         if not offset and self._skips:
             with suppress(OSError):
                 offset = last_line_start(file)
+            self._go_to(key, offset)
         reader = MetricsReader(file, offset, bound)
         while rows := reader.read():
             yield self._message("point", {**attempt.at, "points": rows}, key, reader.offset)
@@ -223,6 +229,7 @@ class RunStream:
             offset = self.cursor.files.get(key)
             if offset is None:
                 offset = self._begin(attempt, member)
+                self._go_to(key, offset)
             while bound is None or offset < bound:
                 most = PIECE_BYTES if bound is None else min(PIECE_BYTES, bound - offset)
                 data, end, dropped = read_log(attempt.directory, member, offset, most)
@@ -257,8 +264,12 @@ class RunStream:
             begin = max(begin, end - self.tail_bytes)
         return line_start(directory, member, begin)
 
+    def _go_to(self, key: str, offset: int) -> None:
+        if offset:  # also when nothing is there now
+            self.cursor = replace(self.cursor, files={**self.cursor.files, key: offset})
+
     def _message(self, kind: str, data: Mapping[str, Any], key: str, offset: int) -> Message:
-        self.cursor = replace(self.cursor, files={**self.cursor.files, key: offset})
+        self._go_to(key, offset)
         return Message(kind, data, self.cursor)
 
 
