@@ -5,21 +5,20 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import html
 import json
 import re
 import secrets
-import smtplib
 import threading
 import time
-import urllib.parse
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from email.message import EmailMessage
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import notices, webhook_rows
 from trainmaster.service.driving.encryption import SealingKey
+from trainmaster.service.notifications.mail_server import MailServer
 from trainmaster.service.notifications.webhook_targets import TIMEOUT_S, Answer, check_url, networks, post
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
 from trainmaster.spec.topics import TOPICS
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from trainmaster.service.users.caller import Caller
 
 KINDS: Final = ("webhook", "slack", "email")
-#: Names the server that takes e-mail: smtp://[USER:PASSWORD@]HOST[:PORT], or smtps:.
-SMTP_VARIABLE: Final = "TRAINMASTER_SMTP"
 #: After each failure it is tried again, so many seconds later; a day after the event it is given up, unless
 #: the server was away, so that it was not tried so often.
 WAITS_S: Final = (5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0, 7200.0, 14_400.0, 28_800.0)
@@ -116,7 +113,7 @@ class Webhooks:
         if kind == "email":
             if not _ADDRESS.fullmatch(target):
                 raise UsageError(f"{target[:200]!r} is no address", "Write one such as ann@example.org.")
-            self._smtp()
+            MailServer.of(self._environ)
         else:
             check_url(target, networks(self._environ))
         team = caller.team or ""
@@ -266,7 +263,8 @@ class Webhooks:
         headers = {"content-type": "application/cloudevents+json", "user-agent": "trainmaster"}
         if row["kind"] == "slack":
             headers["content-type"] = "application/json"
-            body = json.dumps({"text": _words(json.loads(body))}).encode()
+            text = html.escape(_words(json.loads(body)), quote=False)  # so that nobody writes <!channel>
+            body = json.dumps({"text": text}).encode()
         else:
             known = [secret for secret, until in self._secrets(row) if until is None or until > now]
             signed = " ".join(signature(secret, row["id"], int(now), body) for secret in known)
@@ -275,29 +273,9 @@ class Webhooks:
             }  # fmt: skip
         return post(row["target"], body, headers, networks(self._environ))
 
-    def _smtp(self) -> urllib.parse.SplitResult:
-        found = urllib.parse.urlsplit(self._environ.get(SMTP_VARIABLE, ""))
-        if found.scheme not in ("smtp", "smtps") or not found.hostname:
-            raise UsageError(
-                "this server sends no e-mail", f"{SMTP_VARIABLE}=smtp://USER:PASSWORD@HOST:587 has it do so."
-            )
-        return found
-
     def _mail(self, address: str, event: Mapping[str, Any]) -> Answer:
-        where = self._smtp()
-        mail = EmailMessage()
         text = _words(event)
-        mail["Subject"] = text.splitlines()[0][:150]
-        mail["From"], mail["To"] = f"trainmaster@{where.hostname}", address
-        mail["Message-ID"] = f"<{event['id']}@trainmaster>"
-        mail.set_content(text)
-        kind = smtplib.SMTP_SSL if where.scheme == "smtps" else smtplib.SMTP
-        with kind(where.hostname or "", where.port or 0, timeout=TIMEOUT_S) as server:
-            if where.username:
-                if where.scheme == "smtp":
-                    server.starttls()
-                server.login(urllib.parse.unquote(where.username), urllib.parse.unquote(where.password or ""))
-            server.send_message(mail)
+        MailServer.of(self._environ).send(address, text.splitlines()[0], text, str(event["id"]))
         return Answer(0)
 
     # --- secrets ------------------------------------------------------------------------------------

@@ -42,6 +42,8 @@ _SETTINGS: Final = {
     "transfer.fsckObjects": "true",
     "credential.helper": "",
 }
+#: Whom the administrator has servers trust, and nothing that a repository could say.
+_AUTHORITIES: Final = ("GIT_SSL_CAINFO", "SSL_CERT_FILE")
 #: Of all files, whatever the repository says of them: they come as they are.
 _ATTRIBUTES: Final = "* -export-ignore -export-subst -filter -ident -text -working-tree-encoding\n"
 _under_way = threading.BoundedSemaphore(_AT_ONCE)
@@ -159,6 +161,7 @@ class _Git:
             "GIT_ASKPASS": "true",
             "GIT_PROTOCOL_FROM_USER": "0",
             "LC_ALL": "C",
+            **{name: os.environ[name] for name in _AUTHORITIES if name in os.environ},
         }
         version = re.search(r"(\d+)\.(\d+)", self.run("version"))
         if version is None or (int(version[1]), int(version[2])) < _OLDEST:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import http.server
 import os
 import shutil
+import ssl
 import subprocess
+import threading
 
 import pytest
 
@@ -146,3 +149,116 @@ def test_git_connects_to_the_address_that_was_checked(uploads):
 def test_few_at_once(uploads, monkeypatch):
     with git_code._one_of_few(), git_code._one_of_few(), pytest.raises(TooOftenError):
         GitCode(uploads, lambda *_: ["8.8.8.8"]).add("https://example.org/x")
+
+
+class GitHost:
+    """A host of repositories by https, as `git http-backend` serves them.
+
+    Attributes:
+        asked: paths that were asked for.
+        answer: instead of git's: a status and headers.
+    """
+
+    def __init__(self, root, certificate):
+        self.asked, self.answer = [], None
+        host = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.serve(b"")
+
+            def do_POST(self):
+                self.serve(self.rfile.read(int(self.headers["content-length"])))
+
+            def serve(self, body):
+                path, _, query = self.path.partition("?")
+                host.asked.append((self.headers["host"], path))
+                if host.answer is not None:
+                    self.send_response(host.answer[0])
+                    for name, value in host.answer[1].items():
+                        self.send_header(name, value)
+                    self.end_headers()
+                    return
+                env = {
+                    "PATH": os.environ["PATH"],
+                    "GIT_PROJECT_ROOT": str(root),
+                    "GIT_HTTP_EXPORT_ALL": "1",
+                    "GIT_CONFIG_COUNT": "1",
+                    "GIT_CONFIG_KEY_0": "safe.directory",
+                    "GIT_CONFIG_VALUE_0": "*",
+                    "GIT_PROTOCOL": self.headers.get("git-protocol", ""),
+                    "HTTP_CONTENT_ENCODING": self.headers.get("content-encoding", ""),
+                    "PATH_INFO": path,
+                    "QUERY_STRING": query,
+                    "REQUEST_METHOD": self.command,
+                    "CONTENT_TYPE": self.headers.get("content-type", ""),
+                    "CONTENT_LENGTH": str(len(body)),
+                    "REMOTE_ADDR": "127.0.0.1",
+                }
+                done = subprocess.run(
+                    ["git", "http-backend"], input=body, env=env, capture_output=True, check=True
+                )
+                head, _, content = done.stdout.partition(b"\r\n\r\n")
+                headers = dict(line.split(": ", 1) for line in head.decode().split("\r\n"))
+                self.send_response(int(headers.pop("Status", "200").split()[0]))
+                for name, value in {**headers, "Content-Length": str(len(content))}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        self.server.socket = context.wrap_socket(
+            self.server.socket, server_side=True, do_handshake_on_connect=False
+        )
+        self.url = f"https://git.example.org:{self.server.server_port}/repository"
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True)
+        self.thread.start()
+
+    def close(self):
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+@pytest.fixture
+def https_host(repository, tmp_path, monkeypatch):
+    pytest.importorskip("cryptography", reason="the extra `server` is not installed")
+    from trainmaster.service.self_signed import self_signed
+
+    certificate, _ = self_signed(tmp_path, "git.example.org")
+    monkeypatch.setenv("GIT_SSL_CAINFO", str(certificate))
+    # Nothing on this machine has an address of the public internet.
+    monkeypatch.setattr(git_code, "is_public", lambda address: address == "127.0.0.1")
+    found = GitHost(tmp_path, certificate)
+    yield found
+    found.close()
+
+
+def test_code_comes_by_https_from_the_address_that_was_checked(uploads, repository, https_host):
+    _, git = repository
+    code = GitCode(uploads, resolve=lambda *_: ["127.0.0.1"])  # nobody else knows the name
+    digest, commit = code.add(https_host.url, "feature/x")
+    assert commit == git("rev-parse", "feature/x")
+    assert {path.name for path in uploads.find(digest).iterdir()} >= {"train.py", "kept.txt"}
+    assert {host.partition(":")[0] for host, _ in https_host.asked} == {"git.example.org"}
+    assert code.add(https_host.url, commit) == (digest, commit)
+    with pytest.raises(UsageError, match="git: fatal"):
+        code.add(https_host.url.replace("/repository", "/other"))
+
+
+def test_an_https_host_that_nobody_vouches_for_or_that_sends_elsewhere_is_refused(
+    uploads, https_host, monkeypatch
+):
+    code = GitCode(uploads, resolve=lambda *_: ["127.0.0.1"])
+    https_host.answer = (302, {"location": "http://169.254.169.254/", "content-length": "0"})
+    with pytest.raises(UsageError, match="git: fatal"):
+        code.add(https_host.url)
+    https_host.answer = None
+    monkeypatch.delenv("GIT_SSL_CAINFO")
+    with pytest.raises(UsageError, match="certificate"):
+        code.add(https_host.url)
