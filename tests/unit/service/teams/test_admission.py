@@ -281,14 +281,27 @@ def test_a_run_beyond_a_limit_that_was_lowered_waits_for_it_alone(office):
     assert admit_waiting(office.database, NOW + 5) == ["large"]
 
 
-def test_many_servers_that_decide_at_once_give_nothing_twice(office, tmp_path):
+@pytest.fixture(params=["sqlite", "postgresql"])
+def servers(request, tmp_path):
+    """Several on one database."""
+    is_file = request.param == "sqlite"
+    url = f"sqlite:///{tmp_path / 'b.db'}" if is_file else request.getfixturevalue("postgres").new_url()
+    found = [Office(url) for _ in range(4)]
+    yield found
+    for server in found:
+        server.close()
+
+
+def test_many_servers_that_decide_at_once_give_nothing_twice(servers):
+    office = servers[0]
     office.limit("red", monthly_usd=50.0)
+    office.limit("blue", monthly_usd=50.0, runs_at_once=2)
     office.send("first", most_usd=50.0)
-    servers = [Office(f"sqlite:///{tmp_path / 'a.db'}") for _ in range(4)]
 
     def work(server, number):
         for run in range(3):
             server.send(f"r{number}-{run}", most_usd=10.0)
+            server.send(f"b{number}-{run}", "blue", most_usd=10.0)
         if number == 0:
             server.end("first")
         for _ in range(3):
@@ -300,8 +313,8 @@ def test_many_servers_that_decide_at_once_give_nothing_twice(office, tmp_path):
     for thread in threads:
         thread.join()
     admit_waiting(office.database, NOW)
-    red = Budgets(office.database.read, NOW)["red"]
-    assert (red.reserved_usd, red.left_usd) == (50.0, 0.0)
-    assert len(undriven(office.database, "h")) == 5
-    for server in servers:
-        server.close()
+    found = Budgets(office.database.read, NOW)
+    assert (found["red"].reserved_usd, found["red"].left_usd) == (50.0, 0.0)
+    assert found["blue"].reserved_usd == 20.0
+    started = [run[0] for run in undriven(office.database, "h")]
+    assert (started.count("r"), started.count("b")) == (5, 2)
