@@ -1,0 +1,1 @@
+"""The proxy in front of apps, on an origin of its own."""

@@ -1,0 +1,148 @@
+"""`Grants`: which browser may use which app just now; what is open ends when that does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from trainmaster.api.proxy.headers import APPS, Target
+from trainmaster.spec.errors import StoreError, TrainmasterError
+
+#: Rights are asked again after so long, also of what is open.
+CHECK_S: Final = 2.0
+#: The app, the cookies that may be for it, and a token.
+Key = tuple[str, tuple[str, ...], str]
+
+
+class Gate(Protocol):
+    """Who is let in to which app; asked in a thread."""
+
+    #: Name of the cookie that a browser has for one app.
+    cookie: str
+
+    def enter(self, ticket: str) -> tuple[str, str, float]:
+        """Take a ticket in: the app that it is for, a cookie's value, and for how many seconds that is good.
+
+        Raises:
+            TrainmasterError: it is not good, or not any more.
+        """
+
+    def admit(self, app: str, cookies: list[str], bearer: str) -> Target:
+        """Where an app listens, for who has one of these cookies, or a token.
+
+        Raises:
+            TrainmasterError: who asks may not, or the app is not there.
+        """
+
+    def used(self, app: str) -> None:
+        """Somebody has just used it; quick."""
+
+    def status_of(self, error: TrainmasterError) -> int:
+        """HTTP status of what `admit` and `enter` raise."""
+
+
+@dataclass(slots=True)
+class Grant:
+    """What was allowed.
+
+    Attributes:
+        target: the app.
+        at: when it was asked, in monotonic seconds.
+        open: what ends when it is allowed no more.
+    """
+
+    target: Target
+    at: float
+    open: set[asyncio.Task[None]] = field(default_factory=set)
+
+
+class RefusedError(Exception):
+    """The request is answered by us.
+
+    Attributes:
+        status: of HTTP.
+        text: for who asks.
+        headers: of the answer.
+    """
+
+    def __init__(self, status: int, text: str, headers: list[tuple[str, str]] | None = None) -> None:
+        super().__init__(text)
+        self.status, self.text, self.headers = status, text, headers or []
+
+
+class Grants:
+    """What was allowed a moment ago.
+
+    Args:
+        gate: lets in.
+        is_secure: browsers come by https.
+        clock: monotonic seconds.
+        check_s: it is asked again after so long.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        *,
+        is_secure: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        check_s: float = CHECK_S,
+    ) -> None:
+        self.gate, self.is_secure = gate, is_secure
+        self._clock, self._check_s = clock, check_s
+        self._grants: dict[Key, Grant] = {}
+
+    async def admitted(self, key: Key, *, again: bool = False) -> Grant:
+        """What a request may use.
+
+        Raises:
+            RefusedError: nothing.
+        """
+        known = self._grants.get(key)
+        if known is not None and not again and self._clock() - known.at < self._check_s:
+            return known
+        app, kept, bearer = key
+        try:
+            target = await asyncio.to_thread(self.gate.admit, app, list(kept), bearer)
+        except TrainmasterError as error:
+            if not isinstance(error, StoreError) or known is None:  # else the database comes back
+                self._end(key)
+            raise RefusedError(self.gate.status_of(error), f"{error.args[0]}\n{error.hint}") from None
+        known = self._grants.get(key)
+        if known is None or known.target != target:
+            self._end(key)
+            known = self._grants[key] = Grant(target, self._clock())
+        known.at = self._clock()
+        return known
+
+    async def enter(self, ticket: str) -> RefusedError:
+        """The answer to a ticket: a cookie that is good for one app, and where that is."""
+        try:
+            app, cookie, lasts_s = await asyncio.to_thread(self.gate.enter, ticket)
+        except TrainmasterError as error:
+            return RefusedError(self.gate.status_of(error), f"{error.args[0]}\n{error.hint}")
+        path, secure = f"{APPS}{app}/", "; Secure" if self.is_secure else ""
+        kept = (
+            f"{self.gate.cookie}={cookie}; Path={path}; Max-Age={lasts_s:.0f}; HttpOnly; SameSite=Lax{secure}"
+        )
+        return RefusedError(303, "", [("location", path), ("set-cookie", kept + secure)])
+
+    def _end(self, key: Key) -> None:
+        grant = self._grants.pop(key, None)
+        for task in grant.open if grant is not None else ():
+            task.cancel()
+
+    async def watch(self) -> None:
+        """Ask again, for ever, for what is open."""
+        while True:
+            await asyncio.sleep(self._check_s)
+            for key, grant in list(self._grants.items()):
+                if grant.open:
+                    with suppress(RefusedError):  # what was open is ended
+                        await self.admitted(key, again=True)
+                elif self._clock() - grant.at > self._check_s:
+                    del self._grants[key]

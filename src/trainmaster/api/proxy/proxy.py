@@ -1,0 +1,78 @@
+"""`AppProxy`: an origin of its own in front of apps; requests and websockets go through as bytes.
+
+Not an ASGI server with an HTTP client: these take websockets apart and put them together again, with limits
+of their own, and need more CPU than `h11` and two streams do (benchmarks/apps.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import TYPE_CHECKING, Final
+
+import h11
+
+from trainmaster.api.proxy.connection import PIECE_BYTES, Connection
+from trainmaster.api.proxy.grants import Grants
+
+if TYPE_CHECKING:
+    import ssl
+
+#: After so long an app that does not answer is given up.
+ANSWER_S: Final = 300.0
+MOST_CONNECTIONS: Final = 1000
+#: What is under way at the end is given so long.
+_END_S: Final = 2.0
+
+log = logging.getLogger(__name__)
+
+
+class AppProxy:
+    """One listener.
+
+    Args:
+        grants: who may use what.
+        answer_s: an app that does not answer is given up after so long.
+    """
+
+    def __init__(self, grants: Grants, *, answer_s: float = ANSWER_S) -> None:
+        self._grants, self._answer_s = grants, answer_s
+        self._connections: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self._watch: asyncio.Task[None] | None = None
+
+    async def start(self, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        """Take connections from now on."""
+        self._server = await asyncio.start_server(self._connected, sock=listener, ssl=tls, limit=PIECE_BYTES)
+        self._watch = asyncio.create_task(self._grants.watch())
+
+    async def stop(self) -> None:
+        """Take no more, and end what is open."""
+        if self._server is not None:
+            self._server.close()
+        tasks = [*self._connections, *([self._watch] if self._watch else [])]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_END_S)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        # asyncio does so itself only for sockets that it has opened. What is small waits for nothing.
+        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        is_full = len(self._connections) > MOST_CONNECTIONS
+        try:
+            await Connection(self._grants, reader, writer, self._answer_s).serve(is_full=is_full)
+        except asyncio.CancelledError:  # its rights have ended, or the server does
+            writer.transport.abort()
+        except (OSError, TimeoutError, h11.ProtocolError):
+            writer.transport.abort()  # the browser or the app is gone: half an answer must not look whole
+        except Exception:
+            writer.transport.abort()
+            log.exception("a connection to an app was ended by a mistake of ours")
+        finally:
+            self._connections.discard(task)
+            writer.close()

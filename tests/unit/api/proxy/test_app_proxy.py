@@ -1,0 +1,228 @@
+"""The proxy with an app that does what apps should not, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+pytest.importorskip("h11", reason="the extra `apps` is not installed")
+from evil_app import WAIT_S, Setting, read_answer
+
+APP = "/apps/evil-1/"
+SOCKET = (
+    "connection: Upgrade",
+    "upgrade: websocket",
+    "sec-websocket-version: 13",
+    "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==",
+    "sec-websocket-protocol: v1.kernel, other",
+)
+
+
+def run(play, **options):
+    async def main():
+        async with asyncio.timeout(3 * WAIT_S), Setting(**options) as setting:
+            await play(setting)
+
+    asyncio.run(main())
+
+
+def test_paths_queries_and_bodies_go_through_as_they_are():
+    async def play(at):
+        path = APP + "a%2Fb//c%20d?x=%5B1%5D&y"
+        status, _, body = await at.ask("GET", path)
+        assert (status, body.decode()) == (200, path)
+        assert at.app.seen[0].startswith(f"GET {path} HTTP/1.1\r\n")
+        status, _, body = await at.ask("POST", APP + "x", "content-length: 5", body=b"hello")
+        assert (status, body) == (200, b"hello")
+        chunks = b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+        status, _, body = await at.ask("PUT", APP + "x", "transfer-encoding: chunked", body=chunks)
+        assert (status, body) == (200, b"abcde")
+        assert (await at.ask("HEAD", APP + "x"))[0] == 200
+
+    run(play)
+
+
+def test_nothing_of_ours_reaches_the_app_and_it_cannot_set_our_cookies():
+    async def play(at):
+        _, headers, _ = await at.ask("GET", APP + "cookies", "authorization: Bearer tm_x", cookie="good; k=v")
+        assert [value for name, value in headers if name == "set-cookie"] == [
+            f"a=1; Path={APP}",
+            f"b=2; Path={APP}",
+        ]
+        (seen,) = at.app.seen
+        assert "good" not in seen
+        assert "tm_x" not in seen
+        assert "cookie: k=v\r\n" in seen
+        assert "authorization: token own\r\n" in seen
+
+    run(play)
+
+
+def test_a_connection_is_kept_on_both_sides():
+    async def play(at):
+        on = await at.connect()
+        for name in ("one", "two", "once", "three"):
+            assert (await at.ask("GET", APP + name, on=on))[0] == 200
+        assert at.app.connections == 2, "it said once that it closes"
+
+    run(play)
+
+
+def test_who_is_not_let_in_gets_nowhere():
+    async def play(at):
+        assert (await at.ask("GET", APP, cookie=""))[0] == 401
+        assert (await at.ask("GET", APP, cookie="bad"))[0] == 401
+        assert (await at.ask("GET", APP, "authorization: Bearer good", cookie=""))[0] == 200
+        assert (await at.ask("GET", "/apps/evil-2/"))[0] == 404
+        for path in ("/api/v1/runs", "/", "/login", "/apps", "/apps/../api", "http://127.0.0.1/api/v1/runs"):
+            assert (await at.ask("GET", path))[0] == 404, path
+        assert len(at.app.seen) == 1
+
+    run(play)
+
+
+def test_a_ticket_becomes_a_cookie_for_one_app():
+    async def play(at):
+        status, headers, _ = await at.ask("GET", "/enter/once", cookie="")
+        found = dict(headers)
+        assert (status, found["location"]) == (303, APP)
+        assert found["set-cookie"] == (
+            f"trainmaster-app=good; Path={APP}; Max-Age=60; HttpOnly; SameSite=Lax"
+        )
+        assert (await at.ask("GET", "/enter/twice", cookie=""))[0] == 401
+        status, headers, _ = await at.ask("GET", "/apps/evil-1?a=b")
+        assert (status, dict(headers)["location"]) == (308, APP + "?a=b")
+
+    run(play)
+
+
+def test_redirects_stay_in_the_app_or_are_held():
+    async def play(at):
+        status, headers, _ = await at.ask("GET", APP + "redirect")
+        assert (status, dict(headers)["location"]) == (302, APP + "api/v1/runs")
+        status, headers, body = await at.ask("GET", APP + "leave")
+        assert (status, "location" in dict(headers)) == (502, False)
+        assert b"https://evil.example.org/" in body
+
+    run(play)
+
+
+def test_an_app_that_dies_hangs_or_talks_nonsense_is_told_so():
+    async def play(at):
+        on = await at.connect()
+        for name in ("dies", "nonsense"):
+            assert (await at.ask("GET", APP + name, on=on))[0] == 502, name
+        status, _, body = await at.ask("GET", APP + "hang", on=on)
+        assert (status, b"in time" in body) == (504, True)
+        assert (await at.ask("GET", APP + "x", on=on))[0] == 200
+        reader, writer = await at.connect()
+        writer.write(at.head("GET", APP + "half").encode())
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await read_answer(reader)
+        at.app.server.close()
+        at.gate.port = 1
+        assert (await at.ask("GET", APP + "x"))[0] in (200, 502)
+
+    run(play, answer_s=0.2)
+
+
+def test_a_browser_that_is_gone_frees_the_app():
+    async def play(at):
+        _, writer = await at.connect()
+        writer.write(at.head("POST", APP + "hang", "content-length: 1").encode() + b"x")
+        await asyncio.wait_for(at.app.asked.wait(), WAIT_S)
+        writer.close()
+        at.app.release.set()
+        await asyncio.wait_for(at.app.closed.wait(), WAIT_S)
+
+    run(play)
+
+
+def test_large_answers_are_streamed():
+    async def play(at):
+        status, _, body = await at.ask("GET", APP + "large")
+        assert (status, len(body), body[-1]) == (200, 4 << 20, 63)
+
+    run(play)
+
+
+def test_websockets_keep_their_protocol_and_any_size():
+    async def play(at):
+        reader, writer = await open_socket(at)
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        assert head.startswith("HTTP/1.1 101")
+        assert "v1.kernel" in head
+        assert "trainmaster" not in head
+        assert await reader.readexactly(5) == b"hello"
+        data = bytes(range(256)) * 8192
+
+        async def send():
+            writer.write(data)
+            await writer.drain()
+
+        sending = asyncio.create_task(send())
+        assert await asyncio.wait_for(reader.readexactly(len(data)), WAIT_S) == data
+        await sending
+        uses = at.gate.uses
+        writer.write(b"\x8a\x80abcd")
+        await reader.readexactly(6)
+        assert at.gate.uses == uses, "a pong is nobody's work"
+        writer.write(b"\x81\x80abcd")
+        await reader.readexactly(6)
+        assert at.gate.uses == uses + 1
+
+    run(play)
+
+
+def test_another_sites_page_opens_no_websocket_and_writes_nothing():
+    async def play(at):
+        for origin in ("https://evil.example.org", "null", f"https://127.0.0.1:{at.port}"):
+            assert (await at.ask("GET", APP + "ws", *SOCKET, f"origin: {origin}"))[0] == 403
+            assert (await at.ask("POST", APP, "content-length: 0", f"origin: {origin}"))[0] == 403
+        ours = f"origin: http://127.0.0.1:{at.port}"
+        assert (await at.ask("GET", APP + "ws", *SOCKET, ours))[0] == 101
+        assert f"origin: http://127.0.0.1:{at.gate.port}" in at.app.seen[-1]
+        assert (await at.ask("GET", APP + "ws", *SOCKET, cookie="bad"))[0] == 401
+
+    run(play)
+
+
+def test_what_is_open_ends_when_its_rights_do():
+    async def play(at):
+        sockets = [await open_socket(at) for _ in range(3)]
+        for reader, _ in sockets:
+            await reader.readuntil(b"hello")
+        at.gate.allowed = set()
+        for reader, _ in sockets:
+            assert await ended(reader)
+        assert (await at.ask("GET", APP))[0] == 401
+
+    run(play, check_s=0.05)
+
+
+def test_fifty_sockets_end_with_the_server():
+    async def play(at):
+        sockets = [await open_socket(at) for _ in range(50)]
+        for reader, _ in sockets:
+            await reader.readuntil(b"hello")
+        await asyncio.wait_for(at.proxy.stop(), WAIT_S)
+        for reader, _ in sockets:
+            assert await ended(reader)
+        with pytest.raises(ConnectionRefusedError):
+            await at.connect()
+
+    run(play)
+
+
+async def open_socket(at):
+    on = await at.connect()
+    on[1].write(at.head("GET", APP + "ws", *SOCKET).encode())
+    return on
+
+
+async def ended(reader):
+    try:
+        return await asyncio.wait_for(reader.read(), WAIT_S) == b""
+    except ConnectionError:
+        return True
