@@ -7,6 +7,7 @@ import secrets
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,7 @@ from trainmaster.service import Service, Session
 from trainmaster.spec.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
+    from trainmaster.api.local_apps import LocalApps
     from trainmaster.api.protocol import Stream
     from trainmaster.api.results import LogQuery
     from trainmaster.control.controller import Controller
@@ -255,6 +257,29 @@ class EmbeddedClient:
         from trainmaster.service.models.registry import Registry
 
         return Registry(self._service, None, "owner")
+
+    # --- apps --------------------------------------------------------------------------------------
+
+    @cached_property
+    def _local_apps(self) -> LocalApps:
+        from trainmaster.api.local_apps import LocalApps
+
+        return LocalApps(self._service, self._environ)
+
+    def open_tensorboard(self, runs: Sequence[str]) -> dict[str, Any]:
+        return self._local_apps.tensorboard(runs)
+
+    def apps(self) -> list[dict[str, Any]]:
+        return self._local_apps.apps.listed()
+
+    def app(self, app: str) -> dict[str, Any]:
+        return self._local_apps.show(app)
+
+    def enter_app(self, app: str) -> str:
+        return self._local_apps.enter(app)
+
+    def end_app(self, app: str) -> None:
+        self._local_apps.apps.end(app)
 
     # --- volumes -----------------------------------------------------------------------------------
 

@@ -319,6 +319,41 @@ class ClientProtocol(Protocol):
             ProviderError: the provider cannot be reached; what is warm ends itself in any case.
         """
 
+    # --- apps ------------------------------------------------------------------------------------------
+
+    def open_tensorboard(self, runs: Sequence[str]) -> dict[str, Any]:
+        """Open a TensorBoard of runs: an object of `apps`; it answers when its ``state`` is RUNNING.
+
+        Raises:
+            UsageError: there are too many, or files of a run are not there.
+            MissingPartError: TensorBoard is not installed.
+        """
+
+    def apps(self) -> list[dict[str, Any]]:
+        """The newest apps, also those that are over: objects of ``trainmaster apps --json``."""
+
+    def app(self, app: str) -> dict[str, Any]:
+        """One of them.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+
+    def enter_app(self, app: str) -> str:
+        """A URL that lets one browser in, once. Without a server, it is good while this process lives.
+
+        Raises:
+            NotFoundError: there is none.
+            UsageError: it does not answer yet, or is over.
+        """
+
+    def end_app(self, app: str) -> None:
+        """Ask for its end.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+
     # --- volumes -----------------------------------------------------------------------------------
 
     def volumes(self) -> list[str]:

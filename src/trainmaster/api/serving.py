@@ -7,6 +7,7 @@ import secrets
 import signal
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -32,6 +33,8 @@ class Listening:
         tls_cert: PEM file with the certificate chain.
         tls_key: PEM file with its private key.
         behind_proxy: address of the proxy in front that does TLS.
+        apps_port: of the origin of apps; None for the next one, or any that is free.
+        apps_url: how browsers reach that; empty for this host and that port.
     """
 
     host: str = "127.0.0.1"
@@ -39,6 +42,8 @@ class Listening:
     tls_cert: str | None = None
     tls_key: str | None = None
     behind_proxy: str | None = None
+    apps_port: int | None = None
+    apps_url: str = ""
 
     @property
     def is_private(self) -> bool:
@@ -71,7 +76,7 @@ def serve(
     service: Service,
     environ: Mapping[str, str],
     where: Listening,
-    ready: Callable[[str, str], None],
+    ready: Callable[[str, str, str], None],
     add_pages: Callable[[FastAPI], None],
     oidc: Path | None = None,
 ) -> None:
@@ -83,7 +88,8 @@ def serve(
         where: to listen.
         add_pages: adds web pages to the application.
         oidc: file with the settings of a single sign-on.
-        ready: called once with the URL, and with a link that logs the owner of the home in, once.
+        ready: called once with the URL, with a link that logs the owner of the home in, once, and with the
+            URL of the apps.
 
     Raises:
         UsageError: it cannot listen there, or must not.
@@ -93,7 +99,10 @@ def serve(
     try:
         import uvicorn
 
+        from trainmaster.api.proxy.grants import Grants
+        from trainmaster.api.proxy.proxy import AppProxy
         from trainmaster.api.rest.app import make_app, make_state
+        from trainmaster.service.apps.app_access import AppAccess
         from trainmaster.service.users.single_sign_on import SignOnSettings, SingleSignOn
     except ModuleNotFoundError as error:
         raise MissingPartError(
@@ -103,6 +112,15 @@ def serve(
     state = make_state(service, environ, is_private=where.is_private, is_secure=is_secure)
     if oidc is not None:
         state = replace(state, single_sign_on=SingleSignOn(SignOnSettings.read(oidc), service.database))
+    listener = _bound(where)
+    host, port = listener.getsockname()[:2]
+    name, scheme = f"[{host}]" if ":" in host else host, "https" if where.tls_cert else "http"
+    url = f"{scheme}://{name}:{port}"
+    for_apps = _bound_for_apps(where, port)
+    apps_port = for_apps.getsockname()[1]
+    apps_url = where.apps_url.rstrip("/")
+    state = replace(state, apps_port=apps_port, apps_url=apps_url)
+    proxy = AppProxy(Grants(AppAccess(service, state.access), is_secure=is_secure))
     app = make_app(state)
     add_pages(app)
     config = uvicorn.Config(
@@ -115,9 +133,6 @@ def serve(
         log_level="warning",
         timeout_graceful_shutdown=_END_S,
     )
-    listener = _bound(where)
-    host, port = listener.getsockname()[:2]
-    url = f"{'https' if where.tls_cert else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
     code = secrets.token_urlsafe(32)
     state.setup.add(code)
     setup = f"{url}/setup?code={code}"
@@ -125,15 +140,27 @@ def serve(
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets=sockets)
-            ready(url, setup)
+            await proxy.start(for_apps, config.ssl)
+            ready(url, setup, apps_url or f"{scheme}://{name}:{apps_port}")
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             state.hubs.end()  # else their streams are waited for
+            await proxy.stop()
             await super().shutdown(sockets=sockets)
 
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn sends itself once more what has ended it
         signal.signal(number, lambda *_: None)
     Server(config).run(sockets=[listener])
+
+
+def _bound_for_apps(where: Listening, port: int) -> socket.socket:
+    """The socket of the origin of apps: that port was asked for, or is as good as another one."""
+    if where.apps_port is not None:
+        return _bound(replace(where, port=where.apps_port))
+    if where.port and port < 65535:
+        with suppress(UsageError):
+            return _bound(replace(where, port=port + 1))
+    return _bound(replace(where, port=0))
 
 
 def _bound(where: Listening) -> socket.socket:

@@ -8,6 +8,7 @@ import typer
 
 from trainmaster.cli import (
     access,
+    apps,
     budget,
     cancel,
     check,
@@ -75,6 +76,8 @@ app.command(no_args_is_help=True)(ssh.ssh)
 app.add_typer(clusters.app, name="clusters")
 app.add_typer(models.app, name="models")
 app.add_typer(metrics.app, name="metrics")
+app.command(no_args_is_help=True)(apps.tensorboard)
+app.add_typer(apps.app, name="apps")
 app.command()(offers.offers)
 app.command(no_args_is_help=True)(predict.predict)
 app.add_typer(volume.app, name="volume")
@@ -92,3 +95,4 @@ app.add_typer(access.secret_app, name="secret")
 app.command()(doctor.doctor)
 app.command("_drive", hidden=True)(drive.drive)
 app.command("_driver", hidden=True)(drive.drive_many)
+app.command("_app", hidden=True)(drive.look_after_app)

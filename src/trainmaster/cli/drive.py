@@ -1,4 +1,4 @@
-"""The background processes: ``trainmaster _drive`` of ``--detach``, ``trainmaster _driver`` of a server."""
+"""The background processes: ``_drive`` of ``--detach``, ``_driver`` of a server, ``_app`` of an app."""
 
 from __future__ import annotations
 
@@ -37,3 +37,14 @@ def drive_many(number: Annotated[int, typer.Argument()]) -> None:
     gc.freeze()
     gc.enable()
     Driver(service, os.environ).work()
+
+
+def look_after_app(app: Annotated[str, typer.Argument()]) -> None:
+    """Be the process of an app: start it, and end it when nobody uses it any more."""
+    from trainmaster.service import Service
+    from trainmaster.service.apps.app_host import AppHost
+    from trainmaster.service.apps.tensorboard import TensorBoard
+
+    gc.freeze()
+    gc.enable()
+    AppHost(Service.from_environment(), app, {"tensorboard": TensorBoard}).work()

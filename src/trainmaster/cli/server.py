@@ -31,6 +31,13 @@ def server(
     oidc: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Single sign-on: provider and groups, TOML.")
     ] = None,
+    apps_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port of apps, such as TensorBoard; the next one.")
+    ] = None,
+    apps_url: Annotated[
+        str,
+        typer.Option(metavar="URL", help="How browsers reach apps, if that is another host."),
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON when it is ready.")] = False,
 ) -> None:
     """Serve this home by REST and web, until Ctrl-C. Runs go on when it stops."""
@@ -48,17 +55,17 @@ def server(
         pem, fingerprint = certificate(service.home.root, host)
         tls_cert = tls_key = str(pem)
 
-    def ready(url: str, setup_url: str) -> None:
+    def ready(url: str, setup_url: str, apps: str) -> None:
         if as_json:
             more = {"fingerprint": fingerprint} if fingerprint else {}
-            print_json({"url": url, "setup_url": setup_url, **more})
+            print_json({"url": url, "setup_url": setup_url, "apps_url": apps, **more})
             return
         if fingerprint:
             say(f"its certificate has the SHA-256 {fingerprint}: `trainmaster login` shows the same")
-        say(f"Trainmaster is at {url} (stop it with Ctrl-C; runs go on)")
+        say(f"Trainmaster is at {url} (stop it with Ctrl-C; runs go on), apps are at {apps}")
         say(f"open {setup_url} to log in as its owner; it works once")
 
-    where = Listening(host, port, tls_cert, tls_key, behind_proxy)
+    where = Listening(host, port, tls_cert, tls_key, behind_proxy, apps_port, apps_url)
     serve(service, os.environ, where, ready, _pages, oidc)
 
 

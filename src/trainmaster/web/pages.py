@@ -15,6 +15,7 @@ from trainmaster.api.rest.state import status_of, told
 from trainmaster.service.users.caller import TooOftenError, UnknownCallerError
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.web import (
+    apps,
     audit,
     clusters,
     compare,
@@ -46,6 +47,7 @@ _ROUTERS: Final[tuple[APIRouter, ...]] = (
     compare.router,
     examples.router,
     clusters.router,
+    apps.router,
     offers.router,
     new_run.router,
     quotes.router,

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from trainmaster.api.proxy.headers import APPS, Target
-from trainmaster.spec.errors import StoreError, TrainmasterError
+from trainmaster.service.users.caller import ForbiddenError, UnknownCallerError
+from trainmaster.spec.errors import NotFoundError, StoreError, TrainmasterError
 
 #: Rights are asked again after so long, also of what is open.
 CHECK_S: Final = 2.0
@@ -31,8 +32,8 @@ class Gate(Protocol):
             TrainmasterError: it is not good, or not any more.
         """
 
-    def admit(self, app: str, cookies: list[str], bearer: str) -> Target:
-        """Where an app listens, for who has one of these cookies, or a token.
+    def admit(self, app: str, cookies: list[str], bearer: str) -> tuple[int, str]:
+        """The port of an app, and what it wants to be told, for who has a cookie for it, or a token.
 
         Raises:
             TrainmasterError: who asks may not, or the app is not there.
@@ -40,9 +41,6 @@ class Gate(Protocol):
 
     def used(self, app: str) -> None:
         """Somebody has just used it; quick."""
-
-    def status_of(self, error: TrainmasterError) -> int:
-        """HTTP status of what `admit` and `enter` raise."""
 
 
 @dataclass(slots=True)
@@ -107,11 +105,12 @@ class Grants:
             return known
         app, kept, bearer = key
         try:
-            target = await asyncio.to_thread(self.gate.admit, app, list(kept), bearer)
+            port, token = await asyncio.to_thread(self.gate.admit, app, list(kept), bearer)
         except TrainmasterError as error:
             if not isinstance(error, StoreError) or known is None:  # else the database comes back
                 self._end(key)
-            raise RefusedError(self.gate.status_of(error), f"{error.args[0]}\n{error.hint}") from None
+            raise RefusedError(status_of(error), f"{error.args[0]}\n{error.hint}") from None
+        target = Target(app, port, f"token {token}" if token else "")
         known = self._grants.get(key)
         if known is None or known.target != target:
             self._end(key)
@@ -124,7 +123,7 @@ class Grants:
         try:
             app, cookie, lasts_s = await asyncio.to_thread(self.gate.enter, ticket)
         except TrainmasterError as error:
-            return RefusedError(self.gate.status_of(error), f"{error.args[0]}\n{error.hint}")
+            return RefusedError(status_of(error), f"{error.args[0]}\n{error.hint}")
         path, secure = f"{APPS}{app}/", "; Secure" if self.is_secure else ""
         kept = (
             f"{self.gate.cookie}={cookie}; Path={path}; Max-Age={lasts_s:.0f}; HttpOnly; SameSite=Lax{secure}"
@@ -146,3 +145,9 @@ class Grants:
                         await self.admitted(key, again=True)
                 elif self._clock() - grant.at > self._check_s:
                     del self._grants[key]
+
+
+def status_of(error: TrainmasterError) -> int:
+    """HTTP status of what a gate raises; what else may be wrong with an app is over in a moment."""
+    known = ((UnknownCallerError, 401), (ForbiddenError, 403), (NotFoundError, 404))
+    return next((status for kind, status in known if isinstance(error, kind)), 503)

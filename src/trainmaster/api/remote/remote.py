@@ -339,6 +339,26 @@ class RemoteClient:
 
         return Listening(told())
 
+    # --- apps --------------------------------------------------------------------------------------
+
+    def open_tensorboard(self, runs: Sequence[str]) -> dict[str, Any]:
+        found: dict[str, Any] = self._to.post("/apps", {"kind": "tensorboard", "runs": list(runs)})
+        return found
+
+    def apps(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._to.get("/apps")["apps"]
+        return found
+
+    def app(self, app: str) -> dict[str, Any]:
+        found: dict[str, Any] = self._to.get(f"/apps/{quoted(app)}")
+        return found
+
+    def enter_app(self, app: str) -> str:
+        return str(self._to.post(f"/apps/{quoted(app)}/ticket", {})["url"])
+
+    def end_app(self, app: str) -> None:
+        self._to.ask("DELETE", f"/apps/{quoted(app)}", {})
+
     # --- volumes -----------------------------------------------------------------------------------
 
     def volumes(self) -> list[str]:

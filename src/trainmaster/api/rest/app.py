@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 
 from trainmaster import __version__
 from trainmaster.api.rest import (
+    apps,
     budgets,
     clusters,
     code,
@@ -100,6 +101,7 @@ def make_app(state: ServerState) -> FastAPI:
         state.quotes.start()
         state.webhooks.start()
         state.retention.start()
+        state.app_hosts.start()
         watch = asyncio.create_task(state.lag.watch())
         yield
         watch.cancel()
@@ -108,6 +110,7 @@ def make_app(state: ServerState) -> FastAPI:
         await run_in_threadpool(state.quotes.stop)
         await run_in_threadpool(state.drivers.stop)
         await run_in_threadpool(state.webhooks.stop)
+        await run_in_threadpool(state.app_hosts.stop)
 
     app = FastAPI(
         title="Trainmaster",
@@ -136,6 +139,7 @@ def make_app(state: ServerState) -> FastAPI:
         budgets,
         webhooks,
         teams,
+        apps,
     ):
         v1.include_router(part.router)
     v1.include_router(_general)

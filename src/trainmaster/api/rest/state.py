@@ -23,6 +23,7 @@ from trainmaster.api.rest.limits import (
 from trainmaster.api.rest.versions import ClientVersionError
 from trainmaster.db.registry_rows import AliasMovedError, ModelInUseError
 from trainmaster.objects.errors import FullStoreError
+from trainmaster.service.apps.app_hosts import AppHosts
 from trainmaster.service.driving.submissions import KeyUsedError, Submissions
 from trainmaster.service.notifications.webhooks import Webhooks
 from trainmaster.service.quotes.quote_requests import QuoteRequests, TooManyError
@@ -116,6 +117,8 @@ class ServerState:
         logins: how often logins are begun from which address.
         tests: how often a team tries its webhooks.
         single_sign_on: at a provider, if there is one.
+        apps_port: where the proxy in front of apps listens.
+        apps_url: how browsers reach it; empty for that port of the host by which they reach this server.
     """
 
     service: Service
@@ -136,6 +139,13 @@ class ServerState:
     logins: Rates = field(default_factory=lambda: Rates(STRANGERS_PER_S, LOGINS_BURST))
     tests: Rates = field(default_factory=lambda: Rates(TESTS_PER_S, TESTS_BURST))
     single_sign_on: SingleSignOn | None = None
+    apps_port: int = 0
+    apps_url: str = ""
+
+    @cached_property
+    def app_hosts(self) -> AppHosts:
+        """The processes that look after apps."""
+        return AppHosts(self.service, self.environ)
 
     @property
     def secrets(self) -> TeamSecrets:
@@ -212,10 +222,14 @@ def _bearer(request: Request) -> str | None:
 
 def stream_of(request: Request) -> Stream:
     """A dependency: for an answer that goes on, until the caller may not see it any more."""
-    server, token = state_of(request), _bearer(request)
-    secret = request.cookies.get(server.cookie, "") if token is None else token
-    credential = Credential(digest_of(secret), token is None, _asked_team(request))
-    return Stream(server.streams, caller_of(request), credential)
+    return Stream(state_of(request).streams, caller_of(request), credential_of(request))
+
+
+def credential_of(request: Request) -> Credential:
+    """What the caller of a request asks with."""
+    token = _bearer(request)
+    secret = request.cookies.get(state_of(request).cookie, "") if token is None else token
+    return Credential(digest_of(secret), token is None, _asked_team(request))
 
 
 def address_of(request: Request) -> str:

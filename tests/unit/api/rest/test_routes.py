@@ -90,6 +90,11 @@ def routes():
         ("POST", "/api/v1/clusters/end"): "run",
         ("DELETE", "/api/v1/clusters/{cluster}"): "run",
         ("GET", "/metrics"): "read",
+        ("POST", "/api/v1/apps"): "run",
+        ("GET", "/api/v1/apps"): "read",
+        ("GET", "/api/v1/apps/{app}"): "read",
+        ("DELETE", "/api/v1/apps/{app}"): "run",
+        ("POST", "/api/v1/apps/{app}/ticket"): "read",
         ("GET", "/api/v1/webhooks"): "manage",
         ("POST", "/api/v1/webhooks"): "manage",
         ("GET", "/api/v1/webhooks/{webhook}"): "manage",
@@ -138,6 +143,7 @@ BODIES = {
     "/api/v1/plans": {"recipe": RECIPE},
     "/api/v1/offers/refresh": {},
     "/api/v1/clusters/end": {"clusters": None},
+    "/api/v1/apps": {"kind": "tensorboard", "runs": ["job-red"]},
     "/api/v1/teams": {"team": "x"},
     "/api/v1/budgets": {"team": "red"},
     "/api/v1/webhooks": {"target": "https://example.org/"},
@@ -187,6 +193,7 @@ def filled(path, run, **more):
         "webhook": "hook-blue",
         "version": "1",
         "alias": "production",
+        "app": "te-blue",
         **more,
     }
     return re.sub(r"\{(\w+)(:path)?\}", lambda found: values[found[1]], path)

@@ -15,6 +15,7 @@ def upgrade() -> None:
     """Each part in the order in which they refer to each other."""
     _registry()
     _groups()
+    _apps()
 
 
 def _groups() -> None:
@@ -95,3 +96,47 @@ def _registry() -> None:
         sa.PrimaryKeyConstraint("run_id", "experiment", "data", name="pk_run_model"),
     )
     op.create_index("ix_run_model_team_name_version", "run_model", ["team", "name", "version"])
+
+
+def _apps() -> None:
+    """TensorBoards and notebooks, and who is let in."""
+    op.create_table(
+        "app",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("team", sa.Text(), nullable=True),
+        sa.Column("opened_by", sa.Text(), nullable=False),
+        sa.Column("account", sa.Text(), nullable=True),
+        sa.Column("runs", sa.Text(), nullable=False),
+        sa.Column("run_id", sa.Text(), nullable=True),
+        sa.Column("home_id", sa.Text(), nullable=False),
+        sa.Column("place", sa.Text(), nullable=True),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=True),
+        sa.Column("ends", sa.Boolean(), server_default=sa.false(), nullable=False),
+        sa.Column("port", sa.Integer(), nullable=True),
+        sa.Column("owner", sa.Text(), nullable=True),
+        sa.Column("expires_at", sa.Float(), nullable=True),
+        sa.Column("created_at", sa.Float(), nullable=False),
+        sa.Column("used_at", sa.Float(), nullable=False),
+        sa.Column("ended_at", sa.Float(), nullable=True),
+        sa.ForeignKeyConstraint(["team"], ["team.name"], name="fk_app_team"),
+        sa.ForeignKeyConstraint(["run_id"], ["run.id"], name="fk_app_run_id"),
+        sa.PrimaryKeyConstraint("id", name="pk_app"),
+        sa.UniqueConstraint("place", name="uq_app_place"),
+    )
+    op.create_index("ix_app_team_created_at", "app", ["team", "created_at"])
+    op.create_index("ix_app_home_id_state", "app", ["home_id", "state"])
+    op.create_table(
+        "app_pass",
+        sa.Column("digest", sa.Text(), nullable=False),
+        sa.Column("app_id", sa.Text(), nullable=False),
+        sa.Column("is_ticket", sa.Boolean(), nullable=False),
+        sa.Column("expires_at", sa.Float(), nullable=False),
+        sa.Column("credential", sa.Text(), nullable=True),
+        sa.Column("is_session", sa.Boolean(), nullable=False),
+        sa.Column("team", sa.Text(), nullable=True),
+        sa.ForeignKeyConstraint(["app_id"], ["app.id"], name="fk_app_pass_app_id"),
+        sa.PrimaryKeyConstraint("digest", name="pk_app_pass"),
+    )
+    op.create_index("ix_app_pass_app_id", "app_pass", ["app_id"])

@@ -1,0 +1,75 @@
+"""Routes of apps: opened, listed, ended, and how a browser gets to one."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict
+
+from trainmaster.api.proxy.headers import ENTER
+from trainmaster.api.rest.state import Reader, ServerState, State, Submitter, credential_of
+from trainmaster.service.apps.app_hosts import need_part
+from trainmaster.service.apps.apps import Apps
+from trainmaster.service.users.caller import Caller
+
+router = APIRouter(tags=["apps"])
+
+
+class NewApp(BaseModel):
+    """What is to be opened."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: Literal["tensorboard"]
+    runs: list[str]
+
+
+@router.post("/apps", status_code=201)
+def open_app(body: NewApp, state: State, caller: Submitter) -> JSONResponse:
+    """Open an app; one that is open for the same runs is found: 200."""
+    found, is_new = opened(state, caller, body.runs)
+    return JSONResponse(found, 201 if is_new else 200)
+
+
+@router.get("/apps")
+def apps(state: State, caller: Reader) -> dict[str, Any]:
+    """The newest apps, also those that are over."""
+    return {"apps": Apps(state.service, caller).listed()}
+
+
+@router.get("/apps/{app}")
+def show_app(app: str, state: State, caller: Reader) -> dict[str, Any]:
+    """One of them; it can be entered when its `state` is RUNNING."""
+    return Apps(state.service, caller).show(app)
+
+
+@router.delete("/apps/{app}", status_code=204)
+def end_app(app: str, state: State, caller: Submitter) -> None:
+    """Ask for its end."""
+    Apps(state.service, caller).end(app)
+
+
+@router.post("/apps/{app}/ticket")
+def ticket(request: Request, app: str, state: State, caller: Reader) -> dict[str, str]:
+    """A URL that lets one browser in, once, within a minute."""
+    return {"url": entry(request, state, caller, app)}
+
+
+def opened(state: ServerState, caller: Caller, runs: list[str]) -> tuple[dict[str, Any], bool]:
+    """A TensorBoard of runs, and whether it is a new one."""
+    need_part("tensorboard")
+    found = Apps(state.service, caller).tensorboard(runs)
+    state.app_hosts.wake()
+    return found, found["state"] == "WAITING"
+
+
+def entry(request: Request, state: ServerState, caller: Caller, app: str) -> str:
+    """Where a browser is handed over to an app."""
+    secret = Apps(state.service, caller).ticket(app, credential_of(request))
+    url = state.apps_url
+    if not url:
+        host = request.url.hostname or "127.0.0.1"
+        url = f"{request.url.scheme}://{f'[{host}]' if ':' in host else host}:{state.apps_port}"
+    return f"{url}{ENTER}{secret}"

@@ -1,0 +1,87 @@
+"""``trainmaster tensorboard``, and ``trainmaster apps``: what was opened."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainmaster.cli._groups import DefaultGroup
+from trainmaster.cli.completing import run_ids
+from trainmaster.cli.output import duration, print_json, say, show, table
+from trainmaster.spec.errors import RunError
+
+if TYPE_CHECKING:
+    from trainmaster.api import ClientProtocol
+
+app = typer.Typer(
+    cls=DefaultGroup, help="List the apps that were opened, or end one.", invoke_without_command=True
+)
+
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def tensorboard(
+    runs: Annotated[
+        list[str], typer.Argument(autocompletion=run_ids, help="Ids of runs, or `latest`.", metavar="RUN...")
+    ],
+    as_json: _Json = False,
+) -> None:
+    """Open a TensorBoard of runs, also while they go on, and print the address for your browser."""
+    from trainmaster.cli.opening import open_client
+
+    client = open_client()
+    found = client.open_tensorboard([client.resolve(run) for run in runs])
+    _lead(client, found, as_json)
+
+
+def _lead(client: ClientProtocol, found: dict[str, Any], as_json: bool) -> None:
+    """Wait until it answers, and say where; without a server, until Ctrl-C."""
+    from trainmaster.cli.opening import context
+
+    name = found["app"]
+    while found["state"] == "WAITING":
+        time.sleep(0.2)
+        found = client.app(name)
+    if found["state"] == "DONE":
+        raise RunError(f"the {found['kind']} did not start: {found['reason']}", "Is its extra `apps` whole?")
+    url = client.enter_app(name)
+    if as_json:
+        print_json({**found, "url": url})
+    else:
+        show(url)
+        say("the address lets one browser in, once, within a minute")
+        say(f"it ends after {duration(found['idle_s'])} without use, or by `trainmaster apps end {name}`")
+    if context() is not None:
+        return
+    say("Ctrl-C ends it")
+    try:
+        while client.app(name)["state"] == "RUNNING":
+            time.sleep(1)
+    except KeyboardInterrupt:
+        pass
+    client.end_app(name)
+
+
+@app.command("list", hidden=True)
+def list_apps(as_json: _Json = False) -> None:
+    """List apps, the newest first, also those that are over."""
+    from trainmaster.cli.opening import open_client
+
+    found = open_client().apps()
+    if as_json:
+        print_json({"apps": found})
+    elif found:
+        rows = [[a["app"], a["kind"], a["reason"] or a["state"].lower(), ", ".join(a["runs"])] for a in found]
+        show(table(["app", "kind", "state", "runs"], rows))
+    else:
+        say("no app was opened yet: `trainmaster tensorboard RUN` opens one")
+
+
+@app.command()
+def end(name: Annotated[str, typer.Argument(metavar="APP", help="As listed.")]) -> None:
+    """End an app."""
+    from trainmaster.cli.opening import open_client
+
+    open_client().end_app(name)

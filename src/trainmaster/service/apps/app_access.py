@@ -1,0 +1,111 @@
+"""`AppAccess`: whom the proxy in front of apps lets in, by tickets, cookies and tokens."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.db import apps
+from trainmaster.service.apps.app_host import token_of
+from trainmaster.service.users.access import SESSION_S, Access, digest_of
+from trainmaster.service.users.caller import Credential, UnknownCallerError
+from trainmaster.spec.errors import NotFoundError, StoreError, UsageError
+from trainmaster.spec.states import State
+
+if TYPE_CHECKING:
+    from trainmaster.service.service import Service
+
+#: The last use of an app is written down so often.
+_NOTE_S: Final = 10.0
+#: What an app needs of who uses it: notebooks run what they are told.
+_SCOPES: Final = {"tensorboard": "read", "notebook": "run"}
+
+
+class AppAccess:
+    """Of the apps on this machine.
+
+    Args:
+        service: of the home.
+        access: of the home.
+    """
+
+    #: Name of the cookie that a browser has for one app.
+    cookie = "trainmaster-app"
+
+    def __init__(self, service: Service, access: Access) -> None:
+        self._service, self._access = service, access
+        self._noted: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def enter(self, ticket: str) -> tuple[str, str, float]:
+        """Make a cookie of a ticket: the app, the cookie's value, and for how many seconds that is good.
+
+        Raises:
+            UnknownCallerError: it is not known, was used, or is over.
+        """
+        now, cookie = time.time(), secrets.token_urlsafe(32)
+        database = self._service.database
+        row = apps.take_ticket(database, digest_of(ticket), digest_of(cookie), now + SESSION_S, now)
+        if row is None:
+            raise UnknownCallerError("this link was used already, or is too old", "Open the app again.")
+        return row["app_id"], cookie, SESSION_S
+
+    def admit(self, app: str, cookies: list[str], bearer: str) -> tuple[int, str]:
+        """Port of an app, and what it wants to be told, for who has one of these cookies or a token.
+
+        Raises:
+            UnknownCallerError: nobody whom we know, or any more.
+            ForbiddenError: who may not.
+            NotFoundError: there is no such app, or it is another team's.
+            UsageError: it does not answer yet, or is on another machine.
+        """
+        database = self._service.database
+        row = apps.find(database, app)
+        credential = self._credential(app, cookies, bearer)
+        if credential is not None:
+            caller = self._access.callers([credential]).get(credential)
+            if caller is None:
+                raise UnknownCallerError("who has opened this may not any more", "Log in, and open it again.")
+            if row is None or not caller.sees(row["team"]):
+                raise NotFoundError("there is no such app", "It may be over: open it again.")
+            caller.need(_SCOPES[row["kind"]])
+        if row is None or row["state"] == State.DONE:
+            raise NotFoundError("the app is over", "Open it again.")
+        if row["home_id"] != self._service.home.identity():
+            raise UsageError("the app is on the machine of another server", "Open it there, or anew here.")
+        if row["state"] != State.RUNNING or row["port"] is None:
+            raise UsageError("the app does not answer yet", "Try again in a moment.")
+        try:
+            return row["port"], token_of(self._service.home.root, app)
+        except OSError:
+            raise NotFoundError("the app is over", "Open it again.") from None
+
+    def used(self, app: str) -> None:
+        """Note that it was used, now and then; in the background."""
+        now = time.time()
+        if now - self._noted.get(app, 0.0) >= _NOTE_S:
+            self._noted[app] = now
+            threading.Thread(target=self._note, args=(app, now), daemon=True).start()
+
+    def _note(self, app: str, now: float) -> None:
+        with suppress(StoreError), self._lock:
+            apps.note_use(self._service.database, app, now)
+
+    def _credential(self, app: str, cookies: list[str], bearer: str) -> Credential | None:
+        """What is behind a request; None for who has the machine.
+
+        Raises:
+            UnknownCallerError: nothing that we know.
+        """
+        if bearer:
+            return Credential(digest_of(bearer), False, None)
+        found = apps.passes(self._service.database, [digest_of(each) for each in cookies], time.time())
+        for row in found.values():
+            if row["app_id"] == app:
+                if row["credential"] is None:
+                    return None
+                return Credential(row["credential"], row["is_session"], row["team"])
+        raise UnknownCallerError("you are not known here", "Open the app from its run's page.")

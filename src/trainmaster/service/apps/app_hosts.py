@@ -1,0 +1,104 @@
+"""`AppHosts`: sees to it that apps of a home have their processes, and that those that died are over."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.db import apps
+from trainmaster.db.leases import is_alive
+from trainmaster.spec.errors import MissingPartError, TrainmasterError
+
+if TYPE_CHECKING:
+    from trainmaster.service.service import Service
+
+LOOK_S: Final = 2.0
+_PARTS: Final = {"tensorboard": "tensorboard", "notebook": "jupyterlab"}
+
+
+def need_part(kind: str) -> None:
+    """Refuse what is not installed.
+
+    Raises:
+        MissingPartError: saying how it is.
+    """
+    if find_spec(_PARTS[kind]) is None:
+        raise MissingPartError(f"{_PARTS[kind]} is not installed", "Run: pip install 'trainmaster[apps]'")
+
+
+@dataclass
+class AppHosts:
+    """Those of a home.
+
+    Args:
+        service: of the home.
+        environ: of their processes.
+    """
+
+    service: Service
+    environ: Mapping[str, str]
+    _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        """Nobody looks yet."""
+        self._over = threading.Event()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """See to it from now on, in the background."""
+        self._thread = threading.Thread(target=self._watch, name="apps", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """No more; apps go on."""
+        self._over.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def wake(self) -> None:
+        """There is a new one: look now."""
+        self._wake.set()
+
+    def look(self) -> None:
+        """Start what is missing; end what has lost its process.
+
+        Raises:
+            StoreError: the database cannot be used.
+        """
+        database = self.service.database
+        self._processes = {app: each for app, each in self._processes.items() if each.poll() is None}
+        for row in apps.open_here(database, self.service.home.identity()):
+            app = row["id"]
+            if row["owner"] is None:
+                if app not in self._processes:
+                    self._processes[app] = self._start(app)
+            elif not is_alive(row["owner"], row["expires_at"], database.clock_s()):
+                apps.end(
+                    database, app, "its process was killed, or its machine was started anew", time.time()
+                )
+
+    def _start(self, app: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "trainmaster", "_app", app],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env=dict(self.environ),
+        )
+
+    def _watch(self) -> None:
+        while not self._over.is_set():
+            self._wake.clear()
+            with suppress(TrainmasterError, OSError):  # a database that is away comes back, and so does room
+                self.look()
+            self._wake.wait(LOOK_S)

@@ -1,0 +1,180 @@
+"""`Apps`: the apps that a caller sees, opens and ends."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.db import apps as rows
+from trainmaster.db.leases import is_alive
+from trainmaster.service.teams.team_runs import TeamRuns
+from trainmaster.service.users.access import digest_of
+from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.states import State
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import RowMapping
+
+    from trainmaster.service.service import Service
+    from trainmaster.service.users.caller import Caller, Credential
+
+TENSORBOARD: Final = "tensorboard"
+#: So many runs are shown in one app, and so many apps are told.
+MOST_RUNS: Final = 20
+MOST_APPS: Final = 200
+#: An app without requests ends after so long.
+IDLE_S: Final = 1800.0
+#: A ticket is for one moment: between a click and what the browser opens then.
+TICKET_S: Final = 60.0
+#: So many apps of a team are open at once: each takes memory of the server's machine.
+MOST_OPEN: Final = 10
+
+
+class Apps:
+    """What a caller sees of the apps of a home; to it, those of others are not there.
+
+    Args:
+        service: of the home.
+        caller: who asks; it may `read`.
+    """
+
+    def __init__(self, service: Service, caller: Caller) -> None:
+        caller.need("read")
+        self._service, self._caller = service, caller
+
+    def tensorboard(self, runs: Sequence[str]) -> dict[str, Any]:
+        """Open a TensorBoard of runs, or find the one that is open.
+
+        Raises:
+            NotFoundError: there is no such run, or it is not the caller's to see.
+            UsageError: no run, too many, or too many apps.
+        """
+        self._caller.need("run")
+        found = TeamRuns(self._service, self._caller)
+        ids = sorted({found.resolve(run) for run in runs})
+        if not ids or len(ids) > MOST_RUNS:
+            raise UsageError(
+                f"{len(ids)} runs for one TensorBoard",
+                f"Name 1 to {MOST_RUNS}; `metrics export` has no limit.",
+            )
+        for run in ids:
+            self._service.home_of(run)  # refused where its files are not here
+        return self._opened(TENSORBOARD, ids)
+
+    def _opened(self, kind: str, runs: Sequence[str]) -> dict[str, Any]:
+        team, home_id = self._caller.team, self._service.home.identity()
+        place = hashlib.sha256(json.dumps([kind, team, home_id, runs]).encode()).hexdigest()
+        mine = rows.apps(self._service.database, [team], MOST_APPS)
+        is_open = [row for row in mine if row["state"] != State.DONE]
+        if len(is_open) >= MOST_OPEN and all(row["place"] != place for row in is_open):
+            raise UsageError(
+                f"{len(is_open)} apps are open already",
+                "End one of them, or wait: unused ones end by themselves.",
+            )
+        now = time.time()
+        row = {
+            "id": f"{kind[:2]}-{secrets.token_hex(8)}",
+            "kind": kind,
+            "team": team,
+            "opened_by": self._caller.name,
+            "account": self._caller.account,
+            "runs": json.dumps(runs),
+            "home_id": home_id,
+            "place": place,
+            "state": State.WAITING,
+            "created_at": now,
+            "used_at": now,
+        }
+        return self._told(rows.add(self._service.database, row))
+
+    def listed(self) -> list[dict[str, Any]]:
+        """The newest `MOST_APPS`, the newest first."""
+        teams = None if self._caller.sees_all else [self._caller.team]
+        return [self._told(row) for row in rows.apps(self._service.database, teams, MOST_APPS)]
+
+    def show(self, app: str) -> dict[str, Any]:
+        """One of them.
+
+        Returns:
+            ``app``, ``kind``, ``team``, ``opened_by``, ``runs``, ``state`` (WAITING until it answers),
+            ``reason`` (why it is over), ``run`` (whose task it is, if it is one), ``created_at``,
+            ``used_at``, ``ended_at``, ``idle_s`` (after so long without use it ends), ``usd_per_hour``.
+
+        Raises:
+            NotFoundError: there is none, or it is not the caller's to see.
+        """
+        return self._told(self._row(app))
+
+    def end(self, app: str) -> None:
+        """Ask for its end.
+
+        Raises:
+            NotFoundError: there is none, or it is not the caller's to see.
+        """
+        self._caller.need("run")
+        row = self._row(app)
+        if row["owner"] is None:
+            rows.end(self._service.database, row["id"], "ended by hand", time.time())
+        else:  # its process ends it
+            rows.change(self._service.database, row["id"], ends=True)
+
+    def ticket(self, app: str, credential: Credential | None) -> str:
+        """What lets a browser in, once, and soon; it is kept as SHA-256 only.
+
+        Args:
+            app: its id.
+            credential: what the caller asks with: it ends with that; None for who has the machine.
+
+        Raises:
+            NotFoundError: there is none, or it is not the caller's to see.
+            UsageError: it is over, or does not answer yet.
+        """
+        row = self._row(app)
+        if row["state"] != State.RUNNING:
+            raise UsageError(f"{app} {self._why_not(row)}", "Open it again, or wait for it.")
+        secret, now = secrets.token_urlsafe(32), time.time()
+        ticket = {
+            "digest": digest_of(secret),
+            "app_id": row["id"],
+            "is_ticket": True,
+            "expires_at": now + TICKET_S,
+            "credential": credential.digest if credential is not None else None,
+            "is_session": credential is not None and credential.is_session,
+            "team": credential.team if credential is not None else None,
+        }
+        rows.add_pass(self._service.database, ticket, now)
+        return secret
+
+    def _row(self, app: str) -> RowMapping:
+        row = rows.find(self._service.database, app)
+        if row is None or not self._caller.sees(row["team"]):
+            raise NotFoundError(f"there is no app {app!r}", "`GET /api/v1/apps` lists them.")
+        return row
+
+    def _why_not(self, row: RowMapping) -> str:
+        return f"is over: {row['reason']}" if row["state"] == State.DONE else "does not answer yet"
+
+    def _told(self, row: RowMapping) -> dict[str, Any]:
+        state, reason = row["state"], row["reason"]
+        now = self._service.database.clock_s()
+        if state != State.DONE and row["owner"] and not is_alive(row["owner"], row["expires_at"], now):
+            state, reason = State.DONE, "its machine is away"
+        return {
+            "app": row["id"],
+            "kind": row["kind"],
+            "team": row["team"],
+            "opened_by": row["opened_by"],
+            "runs": json.loads(row["runs"]),
+            "state": state,
+            "reason": reason,
+            "run": row["run_id"],
+            "created_at": row["created_at"],
+            "used_at": row["used_at"],
+            "ended_at": row["ended_at"],
+            "idle_s": IDLE_S,
+            "usd_per_hour": 0.0,  # on the server's own machine
+        }

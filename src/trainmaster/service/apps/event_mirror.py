@@ -1,0 +1,119 @@
+"""`EventMirror`: the directory that a TensorBoard reads: event files of tasks, or what tasks reported."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.db import queries
+from trainmaster.service.runs.metric_export import EventFiles
+from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.states import State
+
+if TYPE_CHECKING:
+    from trainmaster.service.service import Service
+
+#: By this in its name TensorBoard knows an event file; nothing else of a task is shown to it, as its plug-ins
+#: read files that others name.
+_MARK: Final = "tfevents"
+
+
+class EventMirror:
+    """Grows with the runs: `look` is to be called again and again.
+
+    Args:
+        service: of the home.
+        runs: ids; their files are on this machine, as far as they were brought here.
+        directory: in which nobody else writes; it is begun anew.
+    """
+
+    def __init__(self, service: Service, runs: Sequence[str], directory: Path) -> None:
+        self._service, self._runs, self._directory = service, runs, directory
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True, mode=0o700)
+        self._metrics = {run: EventFiles(directory / run) for run in runs}
+        self._published: set[str] = set()
+
+    def look(self) -> int:
+        """Bring what is new; how many event files and values that were."""
+        return sum(self._look(run) for run in self._runs)
+
+    def _look(self, run: str) -> int:
+        found, own = 0, set()
+        try:
+            home = self._service.home_of(run)
+            tasks = list(queries.tasks(self._service.database, run))
+        except TrainmasterError:  # it is back soon, or gone for ever, which others see
+            return 0
+        for row in tasks:
+            task = f"{row['experiment']}/{row['number']}"
+            base = home.run_directory(run) / "tasks" / task
+            target = self._directory / run / task
+            for path in _event_files(base):
+                # The number of the attempt is no part of the name: TensorBoard joins the files of a folder.
+                inner = path.relative_to(base)
+                found += _link(path, target.joinpath(*inner.parts[1:]))
+                own.add(task)
+            if row["state"] == State.DONE and row["model_uri"] and row["model_uri"] not in self._published:
+                with suppress(TrainmasterError, OSError):
+                    found += self._bring(row["model_uri"], target)
+            if any(_event_files(target / "output")):
+                own.add(task)
+        for path in _event_files(home.code_directory(run)):
+            found += _link(path, self._directory / run / path.relative_to(home.code_directory(run)))
+        files = self._metrics[run]
+        files.skipped = frozenset(own)
+        with suppress(TrainmasterError, OSError):
+            found += files.write(self._service.metrics(run, None, None))
+        return found
+
+    def _bring(self, uri: str, target: Path) -> int:
+        """Event files of a model that is published: of tasks on nodes, there are no others here."""
+        from trainmaster.artifacts import read_manifest
+        from trainmaster.service.models.model_files import ModelFiles
+
+        manifest, count = read_manifest(uri), 0
+        if manifest is None:
+            return 0
+        files = ModelFiles(uri, manifest)
+        for entry in files.files:
+            path = target / "output" / entry.path
+            if _MARK not in path.name or path.exists() or not path.resolve().is_relative_to(target.resolve()):
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft = path.with_name(f".{path.name[:200]}.draft")
+            with draft.open("wb") as out:
+                out.writelines(files.read(entry))
+            draft.replace(path)
+            count += 1
+        self._published.add(uri)
+        return count
+
+
+def _event_files(directory: Path) -> Iterator[Path]:
+    """Regular files only: a link could lead anywhere."""
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            path = Path(folder) / name
+            with suppress(OSError):
+                if _MARK in name and not name.endswith(".draft") and stat.S_ISREG(path.lstat().st_mode):
+                    yield path
+
+
+def _link(path: Path, target: Path) -> int:
+    """Have a file there, too, which grows with it; 1 if it was not."""
+    if target.exists():
+        return 0
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(path, target, follow_symlinks=False)
+    except FileNotFoundError:
+        return 0
+    except OSError:  # another file system
+        target.symlink_to(path)
+    return 1

@@ -1,0 +1,251 @@
+"""Apps as rows: who sees, enters and ends which; what a TensorBoard is shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+from trainmaster.control.layout import Home
+from trainmaster.db import NewRun, Submission, TaskChange, apps
+from trainmaster.db.leases import this_process
+from trainmaster.service import Service
+from trainmaster.service.apps.app_access import AppAccess
+from trainmaster.service.apps.app_host import AppHost, AppKind, app_directory
+from trainmaster.service.apps.app_hosts import AppHosts
+from trainmaster.service.apps.apps import MOST_OPEN, Apps
+from trainmaster.service.apps.event_mirror import EventMirror
+from trainmaster.service.users.access import Access, digest_of
+from trainmaster.service.users.caller import Credential, ForbiddenError, UnknownCallerError, caller
+from trainmaster.spec import Recipe
+from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.states import State
+from trainmaster.testing.waits import until
+
+RECIPE = "name: job\nexperiments:\n  main: {command: 'true'}\n"
+ANN = caller("ann", "red", ["read", "run"])
+
+
+class Place:
+    def __init__(self, root):
+        home = Home(root, root / "cache", f"file://{root}/store", f"sqlite:///{root / 'trainmaster.db'}")
+        self.service = Service(home)
+        self.access = Access(self.service.database)
+        self.access.make_team("red", None)
+        self.access.make_team("blue", None)
+        for run in ("job-a", "job-b"):
+            self.run(run)
+        self.gate = AppAccess(self.service, self.access)
+
+    def run(self, run):
+        recipe = Recipe.from_text(RECIPE, directory=self.service.home.root).model_dump_json()
+        new = NewRun(
+            run, "job", recipe, "r.yaml", "local", "code", "file:///s", [("main", 1)],
+            home=str(self.service.home.root), home_id=self.service.home.identity(),
+            submission=Submission("x", "red"),
+        )  # fmt: skip
+        lease = self.service.database.create_run(new, 1.0)
+        begins = TaskChange("main", 0, 1, State.WAITING, State.RUNNING, creates=True, opens=True)
+        self.service.database.commit(lease, [begins], 2.0)
+
+    def opened(self, who=ANN, runs=("job-a",)):
+        return Apps(self.service, who).tensorboard(list(runs))["app"]
+
+    def ready(self, app):
+        database = self.service.database
+        apps.claim(database, app, this_process(), time.time() + 60)
+        apps.change(database, app, state=State.RUNNING, port=1234)
+        app_directory(self.service.home.root, app).mkdir(parents=True)
+        (app_directory(self.service.home.root, app) / "token").write_text("own")
+
+    def token(self, name, scopes, team):
+        secret = self.access.create_token(name, scopes, team)["token"]
+        return secret, Credential(digest_of(secret), False, None)
+
+
+@pytest.fixture
+def place(tmp_path):
+    found = Place(tmp_path)
+    yield found
+    found.service.close()
+
+
+def test_the_same_runs_have_one_app_for_a_team(place):
+    first = place.opened(runs=["job-a", "job-b"])
+    assert place.opened(runs=["job-b", "job-a", "job-a"]) == first
+    assert place.opened() != first
+    assert place.opened(caller("root", None, ["admin"]), ["job-a"]) not in (first, place.opened())
+    Apps(place.service, ANN).end(first)
+    assert Apps(place.service, ANN).show(first)["reason"] == "ended by hand"
+    assert place.opened(runs=["job-a", "job-b"]) != first
+
+
+def test_apps_of_others_are_not_there(place):
+    app = place.opened()
+    other = Apps(place.service, caller("bob", "blue", ["read", "run"]))
+    for call in (other.show, other.end, lambda name: other.ticket(name, None)):
+        with pytest.raises(NotFoundError):
+            call(app)
+    assert other.listed() == []
+    with pytest.raises(NotFoundError):
+        other.tensorboard(["job-a"])
+    viewer = Apps(place.service, caller("eve", "red", ["read"]))
+    assert [each["app"] for each in viewer.listed()] == [app]
+    for call in (lambda: viewer.tensorboard(["job-a"]), lambda: viewer.end(app)):
+        with pytest.raises(ForbiddenError):
+            call()
+
+
+def test_a_team_has_so_many_apps_at_once(place):
+    for number in range(MOST_OPEN):
+        place.run(f"more-{number}")
+        place.opened(runs=[f"more-{number}"])
+    with pytest.raises(UsageError, match="open already"):
+        place.opened()
+    place.opened(runs=["more-0"])
+
+
+def test_a_ticket_is_good_once_and_for_one_app(place):
+    secret, credential = place.token("t", ["read"], "red")
+    app, other = place.opened(), place.opened(runs=["job-b"])
+    with pytest.raises(UsageError, match="not answer yet"):
+        Apps(place.service, ANN).ticket(app, credential)
+    place.ready(app)
+    place.ready(other)
+    ticket = Apps(place.service, ANN).ticket(app, credential)
+    found, cookie, _ = place.gate.enter(ticket)
+    assert found == app
+    with pytest.raises(UnknownCallerError):
+        place.gate.enter(ticket)
+    assert place.gate.admit(app, ["wrong", cookie], "") == (1234, "own")
+    assert place.gate.admit(app, [], secret) == (1234, "own")
+    for wrong in ([], [ticket], ["x"]):
+        with pytest.raises(UnknownCallerError):
+            place.gate.admit(app, wrong, "")
+    with pytest.raises(UnknownCallerError):
+        place.gate.admit(other, [cookie], "")
+
+
+def test_a_revoked_token_lets_nobody_in(place):
+    _, credential = place.token("t", ["read"], "red")
+    app = place.opened()
+    place.ready(app)
+    _, cookie, _ = place.gate.enter(Apps(place.service, ANN).ticket(app, credential))
+    place.gate.admit(app, [cookie], "")
+    place.access.revoke_token("t")
+    with pytest.raises(UnknownCallerError):
+        place.gate.admit(app, [cookie], "")
+
+
+def test_another_teams_token_and_too_little_scope_do_not_get_in(place):
+    app = place.opened()
+    place.ready(app)
+    with pytest.raises(NotFoundError):
+        place.gate.admit(app, [], place.token("b", ["read"], "blue")[0])
+    with pytest.raises(ForbiddenError):
+        place.gate.admit(app, [], place.token("i", ["infer"], "red")[0])
+    with pytest.raises(NotFoundError):
+        place.gate.admit("te-none", [], place.token("r", ["read"], "red")[0])
+    apps.end(place.service.database, app, "over", 1.0)
+    with pytest.raises(NotFoundError):
+        place.gate.admit(app, [], place.token("s", ["read"], "red")[0])
+
+
+def test_who_has_the_machine_needs_no_token(place):
+    app = place.opened()
+    place.ready(app)
+    _, cookie, _ = place.gate.enter(Apps(place.service, ANN).ticket(app, None))
+    assert place.gate.admit(app, [cookie], "") == (1234, "own")
+
+
+def test_an_app_whose_process_was_killed_is_over(place):
+    app = place.opened()
+    place.ready(app)
+    apps.change(place.service.database, app, owner="elsewhere:1:1", expires_at=1.0)
+    assert Apps(place.service, ANN).show(app)["reason"] == "its machine is away"
+    AppHosts(place.service, {}).look()
+    assert Apps(place.service, ANN).show(app)["reason"].startswith("its process was killed")
+
+
+def test_event_files_of_tasks_are_shown_and_nothing_else(place):
+    home = place.service.home
+    attempt = home.attempt("job-a", "main", 0, 1)
+    attempt.make_directories(["worker-0"])
+    (attempt.directory / "output/events.out.tfevents.1").write_bytes(b"events")
+    (attempt.directory / "output/projector_config.pbtxt").write_text("tensor_path: '/etc/passwd'")
+    (attempt.directory / "output/link.tfevents").symlink_to("/etc/passwd")
+    (home.code_directory("job-a") / "logs").mkdir(parents=True)
+    (home.code_directory("job-a") / "logs/x.tfevents").write_bytes(b"more")
+    target = home.root / "events"
+    mirror = EventMirror(place.service, ["job-a", "job-b"], target)
+    assert mirror.look() == 2
+    assert mirror.look() == 0
+    found = sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())
+    assert found == ["job-a/logs/x.tfevents", "job-a/main/0/output/events.out.tfevents.1"]
+
+
+class Small(AppKind):
+    """Python's own server of files."""
+
+    def command(self, port, token):
+        return [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"], dict(os.environ)
+
+
+class Dies(AppKind):
+    """Ends at once."""
+
+    def command(self, port, token):
+        return [sys.executable, "-c", "raise SystemExit('no memory')"], dict(os.environ)
+
+
+@pytest.fixture
+def keeps_signals():
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_an_app_has_a_process_until_somebody_ends_it(place, keeps_signals):
+    app = place.opened()
+    seen = []
+
+    def play():
+        until(lambda: Apps(place.service, ANN).show(app)["state"] == "RUNNING", "it answers")
+        seen.append(place.gate.admit(app, [], place.token("t", ["read"], "red")[0]))
+        Apps(place.service, ANN).end(app)
+
+    thread = threading.Thread(target=play)
+    thread.start()
+    AppHost(place.service, app, {"tensorboard": Small}).work()
+    thread.join()
+    assert Apps(place.service, ANN).show(app)["reason"] == "ended by hand"
+    ((port, token),) = seen
+    assert port
+    assert len(token) == 48
+    assert not app_directory(place.service.home.root, app).exists()
+    AppHost(place.service, app, {"tensorboard": Small}).work()  # it is over: nothing happens
+
+
+def test_an_app_that_ends_by_itself_says_why(place, keeps_signals):
+    app = place.opened()
+    AppHost(place.service, app, {"tensorboard": Dies}).work()
+    assert Apps(place.service, ANN).show(app)["reason"] == "it has ended by itself: no memory"
+
+
+def test_an_app_ends_when_who_opened_it_leaves_the_team(place, keeps_signals):
+    from trainmaster.service.users.accounts import Accounts
+
+    accounts = Accounts(place.service.database)
+    accounts.create_user("kim")
+    accounts.set_member("red", "kim", "member")
+    secret = place.access.create_token("kim-t", ["read", "run"], "red", account="kim")["token"]
+    app = place.opened(place.access.by_token(secret))
+    assert json.loads(apps.find(place.service.database, app)["runs"]) == ["job-a"]
+    accounts.remove_member("red", "kim")
+    AppHost(place.service, app, {"tensorboard": Small}).work()
+    assert "kim may not run" in Apps(place.service, ANN).show(app)["reason"]
