@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
-from fastapi import APIRouter, Form, Request
+from fastapi import APIRouter, Form, Request, UploadFile
 from fastapi.responses import Response
 from pydantic import AfterValidator, Field
 
@@ -72,6 +75,12 @@ class NewRun(RecipeForm):
         )
 
 
+class NewRunWithFile(NewRun):
+    """The same as a browser without JavaScript sends it, with code in a file."""
+
+    file: UploadFile | None = None
+
+
 Filled = Annotated[NewRun, Form()]
 
 
@@ -105,9 +114,36 @@ def fetch(request: Request, state: State, caller: Submitter, form: Filled) -> Re
         )
     except TrainmasterError as error:
         return show_form(request, state, caller, form, error, 422)
+    sent = f"{source.shown} is here, as of {commit[:12]}."
+    return _with_code(request, state, caller, form, code, sent)
+
+
+@router.post("/new/code")
+def take(
+    request: Request,
+    state: State,
+    caller: Submitter,
+    form: Annotated[NewRunWithFile, Form(media_type="multipart/form-data")],
+) -> Response:
+    """Takes code that is small, from a browser without JavaScript."""
+    plain = NewRun(**form.model_dump(exclude={"file"}))
+    try:
+        if form.file is None or not (name := form.file.filename):
+            raise UsageError("no file was chosen", "Choose one, then send it.")
+        with tempfile.NamedTemporaryFile() as received:
+            shutil.copyfileobj(form.file.file, received)
+            received.flush()
+            code = CodeUploads(state.service.home, caller.team).add(Path(received.name), name)
+    except TrainmasterError as error:
+        return show_form(request, state, caller, plain, error, 422)
+    return _with_code(request, state, caller, plain, code, f"{name} is sent.")
+
+
+def _with_code(
+    request: Request, state: ServerState, caller: Caller, form: NewRun, code: str, sent: str
+) -> Response:
     form = form.model_copy(update={"code": "", "digest": code})
     form = form.model_copy(update={"recipe": form.text()})
-    sent = f"{source.shown} is here, as of {commit[:12]}."
     return show_form(request, state, caller, form, _mistake(state, caller, form), sent=sent)
 
 

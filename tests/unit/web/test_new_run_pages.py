@@ -21,6 +21,7 @@ with warnings.catch_warnings():
     from starlette.testclient import TestClient
 
 from trainmaster.api.rest.app import make_app, make_state
+from trainmaster.service.uploads.code_uploads import CodeUploads
 from trainmaster.service.uploads.git_code import GitCode
 from trainmaster.service.users.caller import caller
 from trainmaster.spec.errors import NotFoundError
@@ -155,6 +156,37 @@ def test_a_form_that_is_sent_twice_starts_one_run(tmp_path):
         example, _ = send("/examples/digits", "/examples")
         assert len({first, again, example}) == 3
         assert len(state.service.runs()["runs"]) == 7
+
+
+def test_code_is_sent_as_a_plain_form(state, browser):
+    """As browsers without JavaScript do; the other fields stay as they were filled in."""
+    filled = {"name": "mine", "main": "train.py", "provider": "aws", "recipe": "x", "code": "old"}
+
+    def send(name, content, **headers):
+        return browser.post("/new/code", data=filled, files={"file": (name, content)}, headers=headers)
+
+    found = send("../train.py", b"print(1)\n")
+    assert found.status_code == 200
+    assert "train.py is sent." in found.text
+    digest = re.search(r'name="digest" id="digest" value="(\w{64})"', found.text)[1]
+    code = CodeUploads(state.service.home, None).find(digest)
+    assert [(each.name, each.read_text()) for each in code.iterdir()] == [("train.py", "print(1)\n")]
+    assert "command: python train.py" in recipe_of(found.text)
+    assert "name: mine" in recipe_of(found.text)
+    for name, content, why in (
+        ("a.exe", b"x", "no archive"),
+        ("a.zip", b"x", "wrong code"),
+        ("", b"", "chosen"),
+    ):
+        wrong = send(name, content)
+        assert wrong.status_code == 422
+        assert why in wrong.text
+        assert "train.py" in wrong.text
+    assert send("a.py", b"#" * (5 << 20)).status_code == 413
+    session = state.access.open_session(caller("owner", None, ["read", "run"]))
+    for origin, status in (("http://elsewhere.example", 403), ("http://testserver", 200)):
+        headers = {"authorization": "", "cookie": f"trainmaster={session}", "origin": origin}
+        assert send("a.py", b"1", **headers).status_code == status
 
 
 @pytest.fixture

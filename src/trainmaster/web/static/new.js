@@ -25,7 +25,6 @@ tabs.forEach((tab, i) => {
   });
 });
 for (const each of document.querySelectorAll(".no-script")) each.hidden = true;
-for (const each of document.querySelectorAll(".needs-script")) each.hidden = false;
 const asked = tabs.findIndex(tab => tab.hash === location.hash);
 choose(document.querySelector("#checked li") || document.getElementById("recipe").defaultValue.split("\n").length > 6 ? tabs.length - 1 : Math.max(0, asked));
 
