@@ -193,12 +193,13 @@ class Database:
         Raises:
             NotFoundError: there is no such run.
         """
+        now = self.clock_s(math.inf)
 
         def wish(connection: Connection, _: Try) -> None:
             run_rows.run_row(connection, run)
             if reason is not None and connection.execute(admissions.waiting_query(run)).first():
                 ledger.lock_admission(connection)  # whoever decides sees that it is no longer to be decided
-                admissions.admit(connection, run, time.time())  # and nothing is set aside for it
+                admissions.admit(connection, run, now)  # and nothing is set aside for it
             connection.execute(t.run.update().where(t.run.c.id == run).values(stop_wanted=reason))
 
         self._transactions.write(wish)

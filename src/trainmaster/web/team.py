@@ -40,7 +40,7 @@ def team(request: Request, state: State, caller: Known) -> Response:
     caller.need("read")
     database = state.service.database
     money: dict[str, Any] = {
-        "budgets": budgets_of(database, caller, time.time()),
+        "budgets": budgets_of(database, caller, database.clock_s()),
         "queue": queue_of(database, caller),
     }
     return page(request, "team.html", about=_about(state, caller), **money, **_own(state, caller))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -31,7 +30,7 @@ class Limits(BaseModel):
 @router.get("/budgets")
 def budgets(state: State, caller: Reader) -> dict[str, Any]:
     """What was spent this month (UTC), is reserved for runs that go on, and is left."""
-    found = budgets_of(state.service.database, caller, time.time())
+    found = budgets_of(state.service.database, caller, state.service.database.clock_s())
     return {"budgets": [budget.as_dict() for budget in found]}
 
 
@@ -40,7 +39,7 @@ def put_budget(body: Limits, state: State, caller: Admin) -> dict[str, Any]:
     """Change limits."""
     given = body.model_dump(exclude={"team"}, exclude_unset=True)
     limits = {key: math.inf if value is None else value for key, value in given.items()}
-    return set_budget(state.service.database, body.team, limits, time.time()).as_dict()
+    return set_budget(state.service.database, body.team, limits, state.service.database.clock_s()).as_dict()
 
 
 @router.get("/ledger")

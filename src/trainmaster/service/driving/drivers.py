@@ -87,7 +87,7 @@ class Drivers:
         while not self._over:
             self._wake.clear()
             with suppress(TrainmasterError, OSError):  # a database that is away comes back, and so does room
-                admit_waiting(self.service.database, time.time())
+                admit_waiting(self.service.database, self.service.database.clock_s())
                 self.look()
             self._wake.wait(LOOK_S)
 

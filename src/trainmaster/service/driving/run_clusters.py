@@ -364,7 +364,7 @@ class RunClusters:
         self._database.put_cluster(self._lease, record.as_row(), time.time())
 
     def _write_cost(self, cost_usd: float) -> None:
-        self._database.put_cost(self._lease, cost_usd, time.time())
+        self._database.put_cost(self._lease, cost_usd, self._database.clock_s())
 
     def _directory_of(self, attempt: str) -> Path:
         run, experiment, task, number = attempt.split("/")

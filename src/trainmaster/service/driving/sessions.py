@@ -58,7 +58,7 @@ def accept(
 ) -> Session:
     """Snapshot the code of a recipe, and write the run down; see `Service.start`."""
     notes = opened.check(recipe, environ)
-    now = time.time()
+    now = opened.database.clock_s()
     owner = claim_name(opened.home, opened.database, recipe.name, now)
     run, home_id = owner.run, owner.home
     excluded = (opened.home.root, opened.home.cache)
@@ -189,7 +189,7 @@ def requeue(database: Database, lease: Lease, team: str, recipe: Recipe) -> None
         OverBudgetError: it does not fit in the month's budget of the team.
         UsageError: there is a budget, and nobody can say what it may cost.
     """
-    quote, now = quote_summary(database, lease.run), time.time()
+    quote, now = quote_summary(database, lease.run), database.clock_s()
     most = most_usd(None if quote is None else quote["cost_usd"]["p95"], recipe)
     most = most if capabilities_of(recipe.provider).costs else 0.0
     database.requeue(lease, now, entrance(lease.run, team, most, None, now))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -193,7 +192,7 @@ class Submissions:
 
     def _budgets(self, team: str | None) -> list[TeamBudget]:
         """Those that a run of a team draws on."""
-        found = Budgets(self._service.database.read, time.time())
+        found = Budgets(self._service.database.read, self._service.database.clock_s())
         return [found[team or OWNER], found[ALL]]
 
     def keep(self, recipe: Recipe) -> Path:

@@ -10,7 +10,6 @@ import json
 import re
 import secrets
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -128,7 +127,7 @@ class Webhooks:
             "target": target,
             "topics": json.dumps(list(topics) or list(TOPICS)),
             "secrets": self._seal(name, [[secret, None]]),
-            "created_at": time.time(),
+            "created_at": self._service.database.clock_s(),
         }
         webhook_rows.add_hook(database, row)
         found = self.show(caller, name)
@@ -155,7 +154,7 @@ class Webhooks:
     def rotate(self, caller: Caller, name: str) -> dict[str, Any]:
         """A new ``secret``, shown this once; the one before signs, too, for a day."""
         caller.need("manage")
-        row, now = self._row(caller, name), time.time()
+        row, now = self._row(caller, name), self._service.database.clock_s()
         secret, (before, *_) = _new_secret(), self._secrets(row)
         sealed = self._seal(name, [[secret, None], [before[0], now + ROTATION_S]])
         webhook_rows.change_hook(self._service.database, name, {"secrets": sealed})
@@ -175,7 +174,7 @@ class Webhooks:
         data = {"message": "This is a test."}
         self._service.database.write(
             lambda connection, _: notices.insert_notice(
-                connection, row["id"], "test", row["id"], data, time.time()
+                connection, row["id"], "test", row["id"], data, self._service.database.clock_s()
             ),
             patient=False,
         )
@@ -211,7 +210,8 @@ class Webhooks:
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="webhook") as pool:
             while not self._over.wait(LOOK_S):
                 with suppress(TrainmasterError):  # a database that is away comes back
-                    for row in webhook_rows.due(self._service.database, time.time(), [*self._busy], 100):
+                    now = self._service.database.clock_s()
+                    for row in webhook_rows.due(self._service.database, now, [*self._busy], 100):
                         if row["webhook_id"] not in self._busy:
                             self._busy.add(row["webhook_id"])
                             pool.submit(self._in_pool, row)
@@ -233,7 +233,7 @@ class Webhooks:
 
     def deliver(self, row: RowMapping, now: float | None = None) -> None:
         """Send a notice that is due, if nobody else does."""
-        now = time.time() if now is None else now
+        now = self._service.database.clock_s() if now is None else now
         if not webhook_rows.claim(self._service.database, row, now + CLAIM_S):
             return
         try:

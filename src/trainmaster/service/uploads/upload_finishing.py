@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -195,7 +194,7 @@ class UploadFinishing:
             raise
         finally:
             said = json.dumps(result) if result else None
-            is_ours = rows.end(self._database, uploads, token, state, said, time.time())
+            is_ours = rows.end(self._database, uploads, token, state, said, self._database.clock_s())
         if is_ours:
             for upload in uploads:
                 self._uploads.forget_parts(upload)

@@ -11,7 +11,6 @@ import os
 import re
 import secrets
 import threading
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -98,7 +97,7 @@ class Uploads:
                 f"an upload of {size_bytes:,} bytes",
                 f"At most {PART_BYTES * MAX_PARTS:,}: send several files.",
             )
-        now = time.time()
+        now = self._database.clock_s()
         upload = secrets.token_hex(16)
         row = {
             "id": upload,
@@ -167,7 +166,7 @@ class Uploads:
         key = f"{offset:015d}-{secrets.token_hex(8)}"
         store = self._store(upload)
         store.put(key, memoryview(data))
-        if not rows.add_part(self._database, upload, offset, len(data), key, time.time()):
+        if not rows.add_part(self._database, upload, offset, len(data), key, self._database.clock_s()):
             store.delete([key])
             raise self._conflict(rows.find(self._database, upload), offset)
         return offset + len(data)
@@ -232,7 +231,7 @@ class Uploads:
     def _watch(self) -> None:
         while not self._over.is_set():
             with suppress(TrainmasterError):  # a store or database that is away comes back
-                self.collect(time.time())
+                self.collect(self._database.clock_s())
             self._over.wait(_COLLECT_EVERY_S)
 
     # --- parts --------------------------------------------------------------------------------------

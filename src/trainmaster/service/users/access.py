@@ -6,9 +6,8 @@ import hashlib
 import math
 import re
 import secrets
-import time
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -100,17 +99,21 @@ class Access:
         rows = [*sessions.values(), *tokens.values()]
         names = {row["account"] for row in rows if row["account"] is not None}
         standings = accounts.standings(self._database, names)
-        found = {}
+        found, now = {}, self._database.clock_s()
         for each in credentials:
             with suppress(UnknownCallerError, NotFoundError):
                 if each.is_session:
-                    row = _session(sessions.get(each.digest))
+                    row = _session(sessions.get(each.digest), now)
                     token = opened_with.get(row["token"])
                 else:
-                    row = token = _token(tokens.get(each.digest))
+                    row = token = _token(tokens.get(each.digest), now)
                 standing = standings.get(row["account"], accounts.NO_STANDING)
                 found[each] = caller_now(row, token, standing, each.team, self._has_team)
         return found
+
+    def _sessions_of(self, who: Caller) -> Sequence[RowMapping]:
+        whose = None if who.sees_all else who.account
+        return access.sessions(self._database, whose, self._database.clock_s())
 
     def _has_team(self, name: str) -> bool:
         return access.has_team(self._database, name)
@@ -137,12 +140,12 @@ class Access:
         """
         check_name(name, "team")
         limits = {"monthly_usd": monthly_usd, "runs_at_once": runs_at_once, "usd_per_hour": usd_per_hour}
-        access.add_team(self._database, name, checked_limits(limits), time.time())
+        access.add_team(self._database, name, checked_limits(limits), self._database.clock_s())
         return self.team(name)
 
     def teams(self) -> list[dict[str, Any]]:
         """All teams, with what they have spent, reserved and left this month (UTC)."""
-        return [budget.as_dict() for budget in budgets(self._database, time.time())]
+        return [budget.as_dict() for budget in budgets(self._database, self._database.clock_s())]
 
     def team(self, name: str) -> dict[str, Any]:
         """One of them.
@@ -195,7 +198,7 @@ class Access:
                 raise NotFoundError(f"there is no user {account!r}", "`trainmaster user list` shows them.")
             if team is not None and team not in roles and found["admin_by"] is None:
                 raise NotFoundError(f"{account} is not in team {team}", "`trainmaster team add-member` adds.")
-        now, secret = time.time(), new_secret()
+        now, secret = self._database.clock_s(), new_secret()
         row = {
             "name": name,
             "digest": digest_of(secret),
@@ -231,7 +234,7 @@ class Access:
             NotFoundError: there is none of that name, or not one that the caller sees.
         """
         seen = any(token["name"] == name for token in self.tokens(who))
-        if not seen or not access.revoke_token(self._database, name, time.time()):
+        if not seen or not access.revoke_token(self._database, name, self._database.clock_s()):
             raise NotFoundError(f"there is no token {name!r}", "`trainmaster token list` shows them.")
 
     def by_token(self, secret: str, team: str | None = None) -> Caller:
@@ -246,9 +249,9 @@ class Access:
             NotFoundError: the team is not one of them.
         """
         found = access.tokens_by_digest(self._database, [digest_of(secret)] if is_token(secret) else [])
-        row = _token(next(iter(found.values()), None))
+        row = _token(next(iter(found.values()), None), self._database.clock_s())
         with suppress(StoreError):  # who asks has an answer, also while the database takes no writes
-            access.note_use(self._database, row, time.time())
+            access.note_use(self._database, row, self._database.clock_s())
         return self._caller(row, row, team)
 
     # --- logging in ---------------------------------------------------------------------------------
@@ -259,14 +262,14 @@ class Access:
         Raises:
             TooOftenError: from this address there were.
         """
-        now = time.time()
+        now = self._database.clock_s()
         wrong = accounts.attempts(self._database, address, now - ATTEMPTS_S)
         if len(wrong) >= ATTEMPTS:
             raise TooOftenError(f"{len(wrong)} wrong attempts to log in", wrong[-ATTEMPTS] + ATTEMPTS_S - now)
 
     def note_wrong_attempt(self, address: str) -> None:
         """Count one that was wrong."""
-        now = time.time()
+        now = self._database.clock_s()
         accounts.note_attempt(self._database, address, now, now - ATTEMPTS_S)
 
     # --- sessions -----------------------------------------------------------------------------------
@@ -280,7 +283,7 @@ class Access:
         found = accounts.account(self._database, who.account) if who.account is not None else None
         if found is not None and found["kind"] == "service":
             raise ForbiddenError(f"{who.name} is a service account: it has no pages", "Log in as yourself.")
-        secret, now = secrets.token_urlsafe(32), time.time()
+        secret, now = secrets.token_urlsafe(32), self._database.clock_s()
         row = {
             "digest": digest_of(secret),
             "name": who.name,
@@ -303,7 +306,7 @@ class Access:
             NotFoundError: the team is not one of them.
         """
         found = access.sessions_by_digest(self._database, [digest_of(secret)])
-        row = _session(next(iter(found.values()), None))
+        row = _session(next(iter(found.values()), None), self._database.clock_s())
         tokens = access.tokens_by_name(self._database, [row["token"]] if row["token"] is not None else [])
         return self._caller(row, tokens.get(row["token"]), team)
 
@@ -325,7 +328,7 @@ class Access:
         """The sessions that are not over: one's own, an admin's all."""
         if who.account is None and not who.sees_all:
             return []
-        rows = access.sessions(self._database, None if who.sees_all else who.account, time.time())
+        rows = self._sessions_of(who)
         shown = ("name", "team", "token", "address", "created_at", "expires_at")
         return [{"id": row["digest"][:_SESSION_ID], **{key: row[key] for key in shown}} for row in rows]
 
@@ -339,7 +342,7 @@ class Access:
         Raises:
             NotFoundError: there is none of that id that the caller sees.
         """
-        rows = access.sessions(self._database, None if who.sees_all else who.account, time.time())
+        rows = self._sessions_of(who)
         seen = who.sees_all or who.account is not None
         found = [row["digest"] for row in rows if seen and row["digest"][:_SESSION_ID] == identity]
         if not found:
@@ -359,8 +362,8 @@ def check_name(name: str, what: str) -> None:
         )
 
 
-def _token(row: RowMapping | None) -> RowMapping:
-    if row is None or row["revoked_at"] is not None or row["expires_at"] <= time.time():
+def _token(row: RowMapping | None, now: float) -> RowMapping:
+    if row is None or row["revoked_at"] is not None or row["expires_at"] <= now:
         what = "is not known" if row is None else "was revoked" if row["revoked_at"] else "has expired"
         raise UnknownCallerError(
             f"the token {what}", "Ask for a new one: `trainmaster token create NAME --scopes read,run`."
@@ -368,8 +371,8 @@ def _token(row: RowMapping | None) -> RowMapping:
     return row
 
 
-def _session(row: RowMapping | None) -> RowMapping:
-    if row is None or row["expires_at"] <= time.time():
+def _session(row: RowMapping | None, now: float) -> RowMapping:
+    if row is None or row["expires_at"] <= now:
         raise UnknownCallerError("the session is over", "Log in again.")
     return row
 

@@ -79,7 +79,7 @@ class Accounts:
         """
         values: dict[str, Any] = {}
         if is_disabled is not None:
-            values["disabled_at"] = time.time() if is_disabled else None
+            values["disabled_at"] = self._database.clock_s() if is_disabled else None
         if is_admin is not None:
             values["admin_by"] = "server" if is_admin else None
         if values and not db.change_account(self._database, name, **values):
@@ -158,7 +158,7 @@ class Accounts:
             NotFoundError: the caller's team has none of that name.
         """
         self.need_own(name, caller)
-        db.change_account(self._database, name, disabled_at=time.time())
+        db.change_account(self._database, name, disabled_at=self._database.clock_s())
 
     def need_own(self, name: str, caller: Caller) -> None:
         """Refuse whom this caller does not manage: all but itself and its team's service accounts.
@@ -216,7 +216,7 @@ class Accounts:
         _check_role(role, caller)
         if not access.has_team(self._database, team):
             raise NotFoundError(f"there is no team {team!r}", "`trainmaster team list` shows the teams.")
-        code, now = secrets.token_urlsafe(32), time.time()
+        code, now = secrets.token_urlsafe(32), self._database.clock_s()
         row = {
             "digest": digest_of(code),
             "team": team,
@@ -251,7 +251,7 @@ class Accounts:
             UsageError: it is not known, was used, is over, or who made it may not give that role any more.
         """
         row = db.invite(self._database, digest_of(code))
-        if row is None or row["used_by"] is not None or row["expires_at"] <= time.time():
+        if row is None or row["used_by"] is not None or row["expires_at"] <= self._database.clock_s():
             what = "is not known" if row is None else "was used" if row["used_by"] else "has expired"
             raise UsageError(f"this invite {what}", "Ask for a new one.")
         if row["invited_by"] is not None and not self._may_invite(row):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import secrets
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -50,7 +49,7 @@ class DeviceLogins:
         Raises:
             TooOftenError: too many wait.
         """
-        now, secret = time.time(), secrets.token_urlsafe(32)
+        now, secret = self._database.clock_s(), secrets.token_urlsafe(32)
         letters = "".join(secrets.choice(_LETTERS) for _ in range(8))
         row = {
             "digest": digest_of(secret),
@@ -69,7 +68,7 @@ class DeviceLogins:
         Raises:
             NotFoundError: nobody.
         """
-        row = rows.by_user_code(self._database, _digest(user_code), time.time())
+        row = rows.by_user_code(self._database, _digest(user_code), self._database.clock_s())
         if row is None:
             raise _unknown()
         return str(row["client"])
@@ -89,7 +88,7 @@ class DeviceLogins:
             "account": who.account,
             "until": min(who.expires_at, 1e12) if who.token else None,
         }
-        if not rows.confirm(self._database, _digest(user_code), json.dumps(kept), time.time()):
+        if not rows.confirm(self._database, _digest(user_code), json.dumps(kept), self._database.clock_s()):
             raise _unknown()
 
     def token(self, device_code: str) -> str | None:
@@ -99,7 +98,7 @@ class DeviceLogins:
             NotFoundError: nobody has asked with it, it is too late, or it was answered.
         """
         digest = digest_of(device_code)
-        row = rows.find(self._database, digest, time.time())
+        row = rows.find(self._database, digest, self._database.clock_s())
         if row is None:
             raise NotFoundError("this login is over", "Begin again: `trainmaster login`.")
         if row["confirmed"] is None:

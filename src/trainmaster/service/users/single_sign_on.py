@@ -178,7 +178,7 @@ class SingleSignOn:
             url, state = client.create_authorization_url(
                 self._about()["authorization_endpoint"], nonce=nonce, code_verifier=verifier
             )
-        now = time.time()
+        now = self._database.clock_s()
         row = {
             "digest": digest_of(cookie),
             "state": state,
@@ -198,7 +198,8 @@ class SingleSignOn:
             ProviderError: the provider does not answer.
         """
         row = db.take_sign_in(self._database, digest_of(cookie))
-        if row is None or row["expires_at"] <= time.time() or not hmac.compare_digest(row["state"], state):
+        is_late = row is None or row["expires_at"] <= self._database.clock_s()
+        if row is None or is_late or not hmac.compare_digest(row["state"], state):
             raise SignInError("logging in was not begun in this browser, or took too long", "Log in again.")
         claims = self._claims(row, code, redirect_uri)
         return self._user(claims), row["wanted"]
@@ -275,7 +276,7 @@ class SingleSignOn:
         known = {team: role for team, role in roles.items() if access.has_team(self._database, team)}
         for team in roles.keys() - known.keys():
             _log.warning("single sign-on names team %r, which is not there", team)
-        name, until = row["name"], time.time() + self.settings.groups_hold_s
+        name, until = row["name"], self._database.clock_s() + self.settings.groups_hold_s
         db.set_groups(self._database, name, known, is_admin=is_admin, until=until)
         _, roles = db.standing(self._database, name)
         team = next(iter(roles), NO_TEAM)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import warnings
 
 import pytest
@@ -74,7 +75,7 @@ def test_wrong_late_and_guessed_codes_are_refused(anybody, ann, monkeypatch):
     asked = begin(anybody)
     assert ann.post("/device", data={"code": "BBBB-BBBB"}).status_code == 404
     assert anybody.post("/device/token", json={"device_code": "x"}).status_code == 404
-    monkeypatch.setattr(module.time, "time", lambda now=module.time.time: now() + module.EXPIRES_S + 1)
+    monkeypatch.setattr(time, "time", lambda now=time.time: now() + module.EXPIRES_S + 1)
     assert ann.post("/device", data={"code": asked["user_code"]}).status_code == 404
     assert anybody.post("/device/token", json={"device_code": asked["device_code"]}).status_code == 404
     answers = [ann.post("/device", data={"code": "CCCC-CCCC"}).status_code for _ in range(ATTEMPTS + 1)]

@@ -385,7 +385,7 @@ def test_a_teams_recipe_names_its_own_volumes_only(server):
 
     store = server.service.home.store_url
     assert place("pets") == place("pets@1") == f"{store}/teams/red/volumes/pets@1"
-    assert place("digits") == "digits", "what ships with a library is everybody's"
+    assert place("digits") == "built-in:digits", "what ships with a library is everybody's"
     assert place("digits", "blue") == f"{store}/teams/blue/volumes/digits@1"
     for name in (
         "pets@2",

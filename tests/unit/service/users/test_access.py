@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import replace
 
 import pytest
@@ -24,7 +25,7 @@ def of_home(tmp_path):
 @pytest.fixture
 def clock(monkeypatch):
     now = [1_000_000.0]
-    monkeypatch.setattr(access.time, "time", lambda: now[0])
+    monkeypatch.setattr(time, "time", lambda: now[0])
     return now
 
 
