@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import ssl
+import urllib.error
+import urllib.request
+
 import pytest
 
+from trainmaster.artifacts import publish
 from trainmaster.artifacts.sending import reach
 from trainmaster.objects import ObjectStore, obstore_backend, renewing
 from trainmaster.objects.delegated_credentials import WHOLE_KEYS_VARIABLE, DelegatedCredentials
 from trainmaster.objects.narrowing import Grant, TooWideKeysError
+from trainmaster.service.models.model_files import ModelFiles
+from trainmaster.service.self_signed import self_signed
 from trainmaster.spec.errors import PublishError
 from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
 
@@ -76,3 +83,38 @@ def test_a_server_that_makes_none_gets_no_node_our_keys(monkeypatch):
 @pytest.mark.parametrize("renews", [False, True])
 def test_keys_for_a_container_of_azure(azure_container, monkeypatch, renews):
     check(monkeypatch, azure_container, knows_prefixes=False, renews=renews)
+
+
+def test_a_link_to_a_file_of_a_model_opens_that_file_and_no_other(tmp_path, monkeypatch):
+    pytest.importorskip("boto3", reason="buckets are made with boto3")
+    pytest.importorskip("cryptography", reason="the extra `server` is not installed")
+    certificate, _ = self_signed(tmp_path, "127.0.0.1")
+    try:
+        server = PrivateS3(certificate=certificate)
+    except NoS3Error as error:
+        pytest.skip(str(error))
+    source = tmp_path / "model"
+    source.mkdir()
+    for name in ("weights.bin", "other.bin"):
+        (source / name).write_text(name)
+    with server:
+        for name, value in server.environment(server.tls_url).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate))
+        uri = f"s3://{server.new_bucket()}/store/models/r-1"
+        model = ModelFiles(uri, publish({"": source}, uri, kind="model"))
+        one, other = (model.find(name) for name in ("weights.bin", "other.bin"))
+        trust = ssl.create_default_context(cafile=str(certificate))
+
+        def got(url: str) -> bytes | int:
+            try:
+                with urllib.request.urlopen(url, context=trust, timeout=60) as answer:
+                    return answer.read()
+            except urllib.error.HTTPError as error:
+                return error.code
+
+        link = model.link(one)
+        assert link.startswith(server.tls_url)
+        assert got(link) == b"weights.bin"
+        assert got(link.replace(one.object, other.object)) == 403
+        assert got(link.partition("?")[0]) == 403
