@@ -5,7 +5,7 @@
 set -mu -o pipefail # each part is a process group of its own; without -m, what runs in the background ignores SIGINT
 python=${1:-python3}
 at_once=4
-parts=(rest lab hosts runs unit volumes others contract last remote)
+parts=(rest lab hosts runs unit others volumes last remote contract)
 lab=tests/integration/lab
 others=(tests/integration/test_[!c]*.py tests/integration/test_cli_[a-f]*.py)
 last=(tests/integration/test_cli_[s-z]*.py)

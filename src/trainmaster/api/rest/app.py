@@ -122,7 +122,6 @@ def make_app(state: ServerState) -> FastAPI:
         lifespan=lifespan,
     )
     app.state.server = state
-    v1 = APIRouter(prefix=API)
     for part in (
         runs,
         lookups,
@@ -141,9 +140,8 @@ def make_app(state: ServerState) -> FastAPI:
         teams,
         apps,
     ):
-        v1.include_router(part.router)
-    v1.include_router(_general)
-    app.include_router(v1)
+        app.include_router(part.router, prefix=API)
+    app.include_router(_general, prefix=API)
     app.include_router(metrics.router)
     app.include_router(device.router)
     app.add_api_route("/healthz", _healthz, tags=["server"])
