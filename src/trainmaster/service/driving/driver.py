@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 
 #: How often it is looked for runs to take, and for those that are to stop.
 LOOK_S: Final = 0.4
-#: How long a thread computes at most while others could.
-SWITCH_S: Final = 0.0005
+#: How long a thread computes at most while others could; and more for each run: all who wait for their turn
+#: ask that often, and a thousand that ask 2,000 times a second leave no time for anything else.
+SWITCH_S, _SWITCH_EACH_S = 0.0005, 10e-6
 #: Garbage is looked for after so many new objects; among older ones after so many times.
 COLLECT: Final = (50_000, 20, 20)
 #: A driver without a run ends itself after so long.
@@ -95,14 +96,14 @@ class Driver:
         """Take runs and drive them until there has been nothing to do for a while."""
         raise_limit()
         forbid_core_dumps()
-        # Who comes back from the database gets on at once: it may hold the lock that all others wait for.
-        sys.setswitchinterval(SWITCH_S)
         # All threads wait for it: what imports made stays, and a look at many runs is no sign of garbage.
         gc.freeze()
         gc.set_threshold(*COLLECT)
         busy_at = boot_s()
         while self._threads or boot_s() - busy_at < self.idle_s:
             pause_s = LOOK_S
+            # Who comes back from the database gets on soon: it may hold the lock that all others wait for.
+            sys.setswitchinterval(SWITCH_S + _SWITCH_EACH_S * len(self._threads))
             try:
                 if self.look():
                     busy_at = boot_s()
