@@ -19,6 +19,7 @@ from trainmaster.spec.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from trainmaster.api.local_apps import LocalApps
+    from trainmaster.api.port_forward import PortForward
     from trainmaster.api.protocol import Stream
     from trainmaster.api.results import LogQuery
     from trainmaster.control.controller import Controller
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from trainmaster.service.quotes.quoting import QuoteOptions
     from trainmaster.service.run_planning import PlannedRun, RunPlanner
     from trainmaster.service.runs.run_picture import RunPicture
-    from trainmaster.service.shells import Shell
     from trainmaster.service.volumes import RemovedVolume, VolumeInfo
     from trainmaster.spec import Recipe
 
@@ -225,11 +225,37 @@ class EmbeddedClient:
     def events(self, run: str, after: int = 0) -> list[Event]:
         return [Event.of(row) for row in self._service.events(run, after)]
 
-    def shell(self, run: str, member: str | None, command: Sequence[str] = ()) -> Stream[str | Shell]:
+    def execute(
+        self,
+        run: str,
+        member: str | None,
+        command: Sequence[str] = (),
+        files: tuple[int, int, int] = (0, 1, 2),
+        *,
+        is_terminal: bool = False,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> int:
+        import subprocess
+
         from trainmaster.service.shells import find_shell
 
-        return WorkStream(
-            lambda tell: tell(find_shell(self._service, run, member, command, self._environ, tell))
+        shell = find_shell(self._service, run, member, command, self._environ, tell, is_terminal=is_terminal)
+        where, environ = shell.directory or None, dict(shell.environment)
+        stdin, stdout, stderr = files
+        code = subprocess.call(
+            shell.command, stdin=stdin, stdout=stdout, stderr=stderr, cwd=where, env=environ
+        )
+        return 128 - code if code < 0 else code
+
+    def forward(
+        self, run: str, member: str | None, port: int, local_port: int, tell: Callable[[str], None]
+    ) -> PortForward:
+        from trainmaster.api.port_forward import PortForward, SocketStream
+        from trainmaster.service.runs.member_connections import MemberConnections
+
+        members = MemberConnections(self._service, self._environ)
+        return PortForward(
+            lambda: SocketStream(members.open(run, member, port)), local_port, tell, members.close
         )
 
     # --- quotes and machines -------------------------------------------------------------------------

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trainmaster.api.port_forward import PortForward
     from trainmaster.api.results import (
         Accepted,
         Downloaded,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from trainmaster.service.quotes.quoting import QuoteOptions
     from trainmaster.service.runs.run_picture import RunPicture
     from trainmaster.service.runs.summary import Highlights
-    from trainmaster.service.shells import Shell
     from trainmaster.service.volumes import RemovedVolume, VolumeInfo
     from trainmaster.spec import Recipe
 
@@ -254,16 +254,46 @@ class ClientProtocol(Protocol):
     def events(self, run: str, after: int = 0) -> list[Event]:
         """A page of events with an id above ``after``; empty at the end."""
 
-    def shell(self, run: str, member: str | None, command: Sequence[str] = ()) -> Stream[str | Shell]:
-        """Where a member is, and by which command one gets there; lines for the user while it is waited for.
+    def execute(
+        self,
+        run: str,
+        member: str | None,
+        command: Sequence[str] = (),
+        files: tuple[int, int, int] = (0, 1, 2),
+        *,
+        is_terminal: bool = False,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> int:
+        """Run a command where a member works, in the run's code and with its environment; its exit code.
 
         Args:
             run: its id.
             member: such as ``worker-1``, or a machine; None for the first one there is.
-            command: to run there instead of a shell.
+            command: none for a shell; a single word is a line for the shell.
+            files: descriptors of its standard input, output and error.
+            is_terminal: the first two are one, and so it is for the command.
+            tell: shows a line to the user, such as that a machine is waited for.
 
         Raises:
             NotFoundError: the run has no such member, or its machines are gone.
+            AccessError: its machines are closed to the caller.
+        """
+
+    def forward(
+        self, run: str, member: str | None, port: int, local_port: int, tell: Callable[[str], None]
+    ) -> PortForward:
+        """Let a port of this machine lead to one of a member, until it is closed.
+
+        Args:
+            run: its id.
+            member: as of `execute`.
+            port: at which something listens there, on its loopback.
+            local_port: here; 0 for any that is free.
+            tell: shows a line to the user: why a connection could not be made.
+
+        Raises:
+            NotFoundError, AccessError: as of `execute`.
+            UsageError: the port here cannot be used.
         """
 
     # --- quotes and machines -------------------------------------------------------------------------

@@ -130,6 +130,8 @@ def serve(
         proxy_headers=where.behind_proxy is not None,
         forwarded_allow_ips=where.behind_proxy,
         server_header=False,
+        ws="websockets-sansio",
+        ws_per_message_deflate=False,  # what goes through is mostly encoded already
         log_level="warning",
         timeout_graceful_shutdown=_END_S,
     )

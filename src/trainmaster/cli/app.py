@@ -14,13 +14,16 @@ from trainmaster.cli import (
     check,
     clusters,
     contexts,
+    copying,
     doctor,
     drive,
+    execute,
     lab,
     logs,
     metrics,
     models,
     offers,
+    port_forward,
     predict,
     quote,
     resume,
@@ -73,6 +76,9 @@ app.command(no_args_is_help=True)(logs.logs)
 app.command(no_args_is_help=True)(cancel.cancel)
 app.command(no_args_is_help=True)(resume.resume)
 app.command(no_args_is_help=True)(ssh.ssh)
+app.command("exec", no_args_is_help=True)(execute.execute)
+app.command("port-forward", no_args_is_help=True)(port_forward.port_forward)
+app.command(no_args_is_help=True)(copying.cp)
 app.add_typer(clusters.app, name="clusters")
 app.add_typer(models.app, name="models")
 app.add_typer(metrics.app, name="metrics")

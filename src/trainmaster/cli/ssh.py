@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Annotated
 
@@ -31,9 +30,7 @@ def ssh(
         split = len(given) - given_after
         member, command = (given[0] if split else None), given[split:]
     client = open_client()
-    for told in client.shell(client.resolve(run), member, command or ()):
-        if isinstance(told, str):
-            say(told)
-        else:
-            os.chdir(told.directory or ".")
-            os.execvpe(told.command[0], told.command, told.environment)  # noqa: S606 - that was asked for
+    is_terminal = not command and sys.stdin.isatty() and sys.stdout.isatty()
+    raise typer.Exit(
+        client.execute(client.resolve(run), member, command or (), is_terminal=is_terminal, tell=say)
+    )

@@ -164,3 +164,7 @@ class InterruptedByUser(TrainmasterError):  # noqa: N818 - it is no error of any
     """The user pressed Ctrl-C (or SIGTERM came) and the members were asked to stop."""
 
     exit_code = 130
+
+
+class NotListeningError(ProviderError):
+    """Nothing listens at a port of a member."""

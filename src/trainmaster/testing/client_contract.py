@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,8 +28,21 @@ from trainmaster.service import OfferFilter, Service
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
 from trainmaster.spec.states import EndReason, State
+from trainmaster.testing.waits import until
 
 _RECIPE = "name: job\nexperiments:\n  main: {command: 'echo hello; cat more.txt', retries: 0}\n"
+#: Listens, says where, and says back in capitals what it hears.
+_SHOUT = """
+import socket, threading
+listener = socket.create_server(("127.0.0.1", 0), backlog=50)
+print(listener.getsockname()[1], flush=True)
+def serve(stream):
+    with stream:
+        while data := stream.recv(65536):
+            stream.sendall(data.upper())
+while True:
+    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+"""
 _LOG = "step 1\nstep 2\nstep 3\n"
 
 
@@ -240,6 +260,74 @@ class ClientContract:
         assert last(client.end_clusters(None)) == []
         with pytest.raises(NotFoundError, match="no cluster"):
             last(client.end_clusters(["job-aaaa000001/main"]))
+
+    def test_a_command_runs_where_a_member_works(
+        self, at_home: EmbeddedClient, client: ClientProtocol, tmp_path: Path
+    ) -> None:
+        """In the run's code: its input, output, errors and exit code; nothing is there of another member."""
+        run = "job-aaaa000001"
+        code = at_home.directory / "runs" / run / "code"
+        code.mkdir(parents=True)
+        (code / "there.txt").write_text("yes")
+        line = "cat there.txt -; echo; echo bad >&2; exit 3"
+        given, said, wrong = tmp_path / "given", tmp_path / "said", tmp_path / "wrong"
+        given.write_bytes(bytes(range(256)) * 4096)
+        with given.open("rb") as stdin, said.open("wb") as stdout, wrong.open("wb") as stderr:
+            files = (stdin.fileno(), stdout.fileno(), stderr.fileno())
+            assert client.execute(run, None, [line], files) == 3
+            assert client.execute(run, "worker-0", ["sh", "-c", "kill -9 $$"], files) == 137
+        assert said.read_bytes() == b"yes" + given.read_bytes() + b"\n"
+        assert wrong.read_text() == "bad\n"
+        for who in (client, at_home):
+            with pytest.raises(NotFoundError, match="worker-7"):
+                who.execute(run, "worker-7", ["true"])
+            with pytest.raises(NotFoundError):
+                who.execute("none", None, ["true"])
+
+    def test_a_port_of_a_member_is_reached(self, at_home: EmbeddedClient, client: ClientProtocol) -> None:
+        """By many at once, each side ending when it has said all; a port of others is closed."""
+        run, told = "job-aaaa000001", list[str]()
+        environ = {**os.environ, "TRAINMASTER_RUN": run}
+        environ |= {"TRAINMASTER_ROLE": "worker", "TRAINMASTER_INDEX": "0"}
+        with (
+            socket.create_server(("127.0.0.1", 0)) as others,
+            subprocess.Popen([sys.executable, "-c", _SHOUT], env=environ, stdout=subprocess.PIPE) as shouts,
+        ):
+            assert shouts.stdout is not None
+            port = int(shouts.stdout.readline())
+            try:
+                with client.forward(run, "worker-0", port, 0, told.append) as found:
+                    parts = [bytes([65 + number]) * 300_000 for number in range(5)]
+                    with ThreadPoolExecutor(5) as pool:
+                        assert list(pool.map(lambda part: _ask(found.port, part.lower()), parts)) == parts
+                    with pytest.raises(UsageError, match=str(found.port)):
+                        client.forward(run, None, port, found.port, told.append)
+                assert told == []
+                closed = others.getsockname()[1]
+                with client.forward(run, None, closed, 0, told.append) as refused:
+                    assert _ask(refused.port, b"x") == b""
+                    until(lambda: len(told) == 2, "it is told, also of the first look")
+                assert all(str(closed) in line for line in told)
+                with pytest.raises(NotFoundError, match="worker-7"):
+                    client.forward(run, "worker-7", port, 0, told.append)
+            finally:
+                shouts.kill()
+
+
+def _say(stream: socket.socket, text: bytes) -> None:
+    stream.sendall(text)
+    stream.shutdown(socket.SHUT_WR)
+
+
+def _ask(port: int, text: bytes) -> bytes:
+    answer = bytearray()
+    with socket.create_connection(("127.0.0.1", port), 60) as stream, suppress(ConnectionError):
+        sending = threading.Thread(target=_say, args=(stream, text))
+        sending.start()
+        while piece := stream.recv(1 << 16):
+            answer += piece
+        sending.join()
+    return bytes(answer)
 
 
 class RunningClientContract:

@@ -195,6 +195,27 @@ class Connection:
                     raise self.unreachable(error) from error
                 self.sleep(pause_s)
 
+    @property
+    def host(self) -> str:
+        """Name and port, as in a header."""
+        return urlsplit(self.url).netloc.rpartition("@")[2]
+
+    def raw_socket(self, path: str, query: Mapping[str, object]) -> tuple[Any, str, dict[str, str]]:
+        """A socket of its own to the server, whose certificate is proven; target and headers of a request.
+
+        Raises:
+            UnreachableError: nobody answers.
+            AccessError: the certificate is another one.
+        """
+        try:
+            found = self._connected(ANSWER_S)
+            if found.sock is None:
+                found.connect()
+        except OSError as error:
+            raise self.unreachable(error) from error
+        found.sock.settimeout(None)
+        return found.sock, self._target(path, query), self._headers()
+
     # --- parts ------------------------------------------------------------------------------------------
 
     def _send(
@@ -209,17 +230,20 @@ class Connection:
         found = self._sockets.get(threading.get_ident())
         if found is None or found.sock is None:  # one that was closed is checked anew when it is opened
             found = self._sockets[threading.get_ident()] = self._connected(timeout_s)
-        given = {key: value for key, value in query.items() if value not in (None, ())}
-        target = f"{self._prefix}{'' if path.startswith('/device/') else API}{path}"
-        if given:
-            target += f"?{urlencode(given, doseq=True)}"
-        own = {"Trainmaster-Version": __version__, "Accept-Encoding": "identity"}
-        if self._token:
-            own["Authorization"] = f"Bearer {self._token}"
+        target, own = self._target(path, query), {**self._headers(), "Accept-Encoding": "identity"}
         if body is not None and not isinstance(body, bytes):
             body.seek(0)
         found.request(method, target, body, {**own, **headers})
         return found.getresponse()
+
+    def _target(self, path: str, query: Mapping[str, object]) -> str:
+        given = {key: value for key, value in query.items() if value not in (None, ())}
+        target = f"{self._prefix}{'' if path.startswith('/device/') else API}{path}"
+        return f"{target}?{urlencode(given, doseq=True)}" if given else target
+
+    def _headers(self) -> dict[str, str]:
+        known = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        return {"Trainmaster-Version": __version__, **known}
 
     def _connected(self, timeout_s: float) -> http.client.HTTPConnection:
         if not self._is_tls:

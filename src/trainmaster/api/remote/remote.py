@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -21,6 +21,7 @@ from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
+    from trainmaster.api.port_forward import PortForward
     from trainmaster.api.protocol import Stream
     from trainmaster.api.results import LogQuery
     from trainmaster.service import OfferFilter, ProfileProgress, Quote
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from trainmaster.service.quotes.quoting import QuoteOptions
     from trainmaster.service.runs.run_picture import RunPicture
     from trainmaster.service.runs.summary import Highlights
-    from trainmaster.service.shells import Shell
     from trainmaster.service.volumes import RemovedVolume, VolumeInfo
     from trainmaster.spec import Recipe
 
@@ -300,11 +300,27 @@ class RemoteClient:
         rows = self._to.get(f"/runs/{quoted(run)}/events", after=after)["events"]
         return [Event.of(row) for row in rows]
 
-    def shell(self, run: str, member: str | None, command: Sequence[str] = ()) -> Stream[str | Shell]:
-        raise UsageError(
-            f"shells on machines are opened by the server's own machine, not by {self.url}",
-            f"There: `trainmaster ssh {run}`.",
-        )
+    def execute(
+        self,
+        run: str,
+        member: str | None,
+        command: Sequence[str] = (),
+        files: tuple[int, int, int] = (0, 1, 2),
+        *,
+        is_terminal: bool = False,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> int:
+        from trainmaster.api.remote.tunnels import execute
+
+        return execute(self._to, run, member, command, files, tell, is_terminal=is_terminal)
+
+    def forward(
+        self, run: str, member: str | None, port: int, local_port: int, tell: Callable[[str], None]
+    ) -> PortForward:
+        from trainmaster.api.port_forward import PortForward
+        from trainmaster.api.remote.tunnels import WebsocketStream
+
+        return PortForward(lambda: WebsocketStream(self._to, run, member, port), local_port, tell)
 
     # --- quotes and machines -------------------------------------------------------------------------
 

@@ -30,19 +30,21 @@ from trainmaster.api.rest import (
     run_details,
     runs,
     teams,
+    tunnels,
     uploads,
     volumes,
     webhooks,
 )
 from trainmaster.api.rest.guards import Guards
 from trainmaster.api.rest.hubs import Hubs
-from trainmaster.api.rest.limits import Streams
+from trainmaster.api.rest.limits import MAX_TUNNELS, Streams
 from trainmaster.api.rest.loop_lag import LoopLag
 from trainmaster.api.rest.state import Reader, ServerState, State, caller_of, problem, state_of, told
 from trainmaster.api.rest.versions import oldest_client
 from trainmaster.service.driving.drivers import Drivers
 from trainmaster.service.driving.submissions import Submissions
 from trainmaster.service.quotes.quote_requests import QuoteRequests
+from trainmaster.service.runs.member_connections import MemberConnections
 from trainmaster.service.uploads.upload_finishing import UploadFinishing
 from trainmaster.service.uploads.uploads import Uploads
 from trainmaster.service.users.access import Access
@@ -74,7 +76,7 @@ def make_state(
     hubs, lag = Hubs(service), LoopLag()
     kept = Uploads(service.home, service.database, environ)
     finishing = UploadFinishing(service.home, service.database, kept, environ)
-    streams = Streams(access.callers)
+    streams, tunnels = Streams(access.callers), Streams(access.callers, MAX_TUNNELS)
     return ServerState(
         service,
         access,
@@ -85,6 +87,8 @@ def make_state(
         finishing,
         hubs,
         streams,
+        tunnels,
+        MemberConnections(service, environ),
         lag,
         environ,
         cookie,
@@ -111,6 +115,7 @@ def make_app(state: ServerState) -> FastAPI:
         await run_in_threadpool(state.drivers.stop)
         await run_in_threadpool(state.webhooks.stop)
         await run_in_threadpool(state.app_hosts.stop)
+        await run_in_threadpool(state.members.close)
 
     app = FastAPI(
         title="Trainmaster",
@@ -139,6 +144,7 @@ def make_app(state: ServerState) -> FastAPI:
         webhooks,
         teams,
         apps,
+        tunnels,
     ):
         app.include_router(part.router, prefix=API)
     app.include_router(_general, prefix=API)

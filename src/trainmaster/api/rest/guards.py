@@ -46,6 +46,8 @@ _HEADERS: Final = (
     (b"referrer-policy", b"same-origin"),
     (versions.HEADER, __version__.encode()),
 )
+#: HTTP status of a websocket.
+_OPENED: Final = 101
 _log = logging.getLogger(__name__)
 
 
@@ -71,6 +73,9 @@ class Guards:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
+        if scope["type"] == "websocket":
+            await self._websocket(scope, receive, send)
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -114,6 +119,19 @@ class Guards:
         finally:  # also what went wrong
             if scope["method"] not in ("GET", "HEAD", "OPTIONS") or status in (401, 403):
                 await run_in_threadpool(self._note, scope, status)
+
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One that is opened, or not; it may be open for days, so that is noted when it begins."""
+
+        async def told(message: Message) -> None:
+            opened = message["type"] == "websocket.accept"
+            if opened or message["type"] == "websocket.http.response.start":
+                status = _OPENED if opened else message["status"]
+                await run_in_threadpool(self._note, {**scope, "method": "CONNECT"}, status)
+            await send(message)
+
+        refusal = _wrong_version(dict(scope["headers"]), scope["path"])
+        await (self._app if refusal is None else refusal)(scope, receive, told)
 
     def _note(self, scope: Scope, status: int) -> None:
         caller = scope.get("state", {}).get("caller")

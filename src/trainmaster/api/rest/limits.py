@@ -33,6 +33,8 @@ LOGINS_BURST: Final = 60.0
 TESTS_PER_S: Final = 1 / 60
 TESTS_BURST: Final = 10.0
 MAX_STREAMS: Final = 8
+#: A page of an app opens many connections at once.
+MAX_TUNNELS: Final = 100
 #: While streams have news, the rights of who listens are looked at so often, in seconds.
 CHECK_EVERY_S: Final = 5.0
 _MOST_BUCKETS: Final = 10_000

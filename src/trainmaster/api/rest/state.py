@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import Depends, Request
 from fastapi.responses import JSONResponse
+from starlette.requests import HTTPConnection
 
 from trainmaster.api.rest.limits import (
     LOGINS_BURST,
@@ -28,6 +29,7 @@ from trainmaster.service.driving.submissions import KeyUsedError, Submissions
 from trainmaster.service.notifications.webhooks import Webhooks
 from trainmaster.service.quotes.quote_requests import QuoteRequests, TooManyError
 from trainmaster.service.retention import Retention
+from trainmaster.service.runs.member_connections import MemberConnections
 from trainmaster.service.teams.team_budget import OverBudgetError
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.teams.team_secrets import TeamSecrets
@@ -108,6 +110,8 @@ class ServerState:
         finishing: makes something of that.
         hubs: tell live what happens.
         streams: who follows what.
+        tunnels: who has which connections to members.
+        members: connections to them.
         lag: of the loop of all requests.
         environ: of the processes that drive runs.
         cookie: name of the session's cookie.
@@ -130,6 +134,8 @@ class ServerState:
     finishing: UploadFinishing
     hubs: Hubs
     streams: Streams
+    tunnels: Streams
+    members: MemberConnections
     lag: LoopLag
     environ: Mapping[str, str]
     cookie: str
@@ -173,7 +179,7 @@ class ServerState:
         return DeviceLogins(self.service.database, self.access)
 
 
-def state_of(request: Request) -> ServerState:
+def state_of(request: HTTPConnection) -> ServerState:
     """The parts of the server that a request came to."""
     found: ServerState = request.app.state.server
     return found
@@ -198,6 +204,21 @@ def caller_of(request: Request) -> Caller:
     return known
 
 
+def known_by_token(connection: HTTPConnection) -> Caller:
+    """Who opens a websocket, by its token only: cookies are sent whoever's page asks for it.
+
+    Raises:
+        UnknownCallerError, NotFoundError, TooOftenError: as of `caller_of`.
+    """
+    server, token = state_of(connection), _bearer(connection)
+    if token is None:
+        raise _nobody()
+    known = server.access.by_token(token, _asked_team(connection))
+    connection.state.caller = known
+    server.rates.take(f"{known.name} {known.token}")
+    return known
+
+
 def _looked_up(request: Request) -> Caller:
     server, team = state_of(request), _asked_team(request)
     if (token := _bearer(request)) is not None:
@@ -205,17 +226,21 @@ def _looked_up(request: Request) -> Caller:
     if cookie := request.cookies.get(server.cookie):
         check_same_site(request)
         return server.access.by_session(cookie, team)
-    raise UnknownCallerError(
+    raise _nobody()
+
+
+def _nobody() -> UnknownCallerError:
+    return UnknownCallerError(
         "who are you?", "Send `Authorization: Bearer TOKEN`; `trainmaster token create` makes one."
     )
 
 
-def _asked_team(request: Request) -> str | None:
+def _asked_team(request: HTTPConnection) -> str | None:
     asked = (request.path_params.get("team"), request.query_params.get("team"), request.headers.get(TEAM))
     return next((name for name in asked if name), None)
 
 
-def _bearer(request: Request) -> str | None:
+def _bearer(request: HTTPConnection) -> str | None:
     kind, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() if kind.lower() == "bearer" else None
 
@@ -225,8 +250,8 @@ def stream_of(request: Request) -> Stream:
     return Stream(state_of(request).streams, caller_of(request), credential_of(request))
 
 
-def credential_of(request: Request) -> Credential:
-    """What the caller of a request asks with."""
+def credential_of(request: HTTPConnection) -> Credential:
+    """What who asks has shown."""
     token = _bearer(request)
     secret = request.cookies.get(state_of(request).cookie, "") if token is None else token
     return Credential(digest_of(secret), token is None, _asked_team(request))

@@ -16,6 +16,7 @@ from trainmaster.service.teams.admission import PRIORITIES, Application
 from trainmaster.service.teams.team_budget import OWNER, Budgets, OverBudgetError, TeamBudget
 from trainmaster.service.teams.team_volumes import is_volume_name, with_team_volumes
 from trainmaster.service.uploads.code_uploads import CodeUploads
+from trainmaster.service.users.caller import ForbiddenError
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import RunError, StoreError, UsageError
 from trainmaster.spec.private_files import make_private
@@ -172,6 +173,24 @@ class Submissions:
             return known, False, []  # it was sent twice at the same time
         self._accepted()
         return session.run, True, [*notes, *session.notes]
+
+    def need_entry(self, caller: Caller, run: str) -> None:
+        """Refuse whom the machines of a run are closed to: those of the server itself to all but its owner.
+
+        Raises:
+            NotFoundError: there is no such run, or it is not the caller's to see.
+            ForbiddenError: they are.
+        """
+        from trainmaster.db.run_rows import existing
+
+        caller.need("run")
+        row = self._service.database.run_row(run)
+        row = existing(row if caller.sees(row["team"]) else None, run)
+        if self.is_shared(caller) and not capabilities_of(row["provider"]).rents:
+            raise ForbiddenError(
+                f"{run} is on machines of the server's own, which are closed to others",
+                "Runs on rented machines are open to their team.",
+            )
 
     # --- parts --------------------------------------------------------------------------------------
 

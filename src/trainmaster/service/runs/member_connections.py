@@ -1,4 +1,4 @@
-"""`MemberConnections`: byte streams to ports of where the members of runs work."""
+"""`MemberConnections`: byte streams to ports of where the members of runs work, and commands there."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.service.shells import SshWay, find_way, members_of, processes_here
-from trainmaster.spec.errors import NotFoundError, ProviderError, UsageError
+from trainmaster.service.runs.member_commands import MemberCommand, Terminal
+from trainmaster.service.shells import SshWay, find_shell, find_way, members_of, processes_here
+from trainmaster.spec.errors import NotFoundError, NotListeningError, ProviderError, UsageError
 
 if TYPE_CHECKING:
     from trainmaster.service.service import Service
@@ -32,10 +33,6 @@ _MAX_PORT: Final = 65535
 _READY: Final = b"@@forwards"
 # Killed with us or not, it ends when its standard input does.
 _THERE: Final = f"echo {_READY.decode()}; exec cat >/dev/null"
-
-
-class PortError(UsageError):
-    """Nothing listens at a port of a member."""
 
 
 class MemberConnections:
@@ -66,7 +63,7 @@ class MemberConnections:
 
         Raises:
             NotFoundError: the run has no such member, or its machines are gone.
-            PortError: nothing listens there.
+            NotListeningError: nothing listens there.
             ProviderError: the machine cannot be reached.
         """
         if not 1 <= port <= _MAX_PORT:
@@ -77,6 +74,36 @@ class MemberConnections:
             return _connected_here(run, member, port)
         way = find_way(self._service, run, member, self._environ, patience_s=patience_s)
         return self._forward(way, port).open()
+
+    def command(
+        self,
+        run: str,
+        member: str | None,
+        command: Sequence[str],
+        terminal: Terminal | None = None,
+        *,
+        tell: Callable[[str], None] = lambda _: None,
+        patience_s: float = PATIENCE_S,
+    ) -> MemberCommand:
+        """A command where a member works, in the run's code, with its environment; a shell without one.
+
+        Args:
+            run: its id. Who may use it is the caller's to decide.
+            member: as of `open`.
+            command: as of `find_shell`.
+            terminal: it gets one.
+            tell: shows a line to the user.
+            patience_s: a machine that is on its way is waited for so long.
+
+        Raises:
+            NotFoundError: the run has no such member, or its machines are gone.
+            MissingPartError: there is no OpenSSH client here.
+        """
+        shell = find_shell(
+            self._service, run, member, command, self._environ, tell,
+            is_terminal=terminal is not None, patience_s=patience_s,
+        )  # fmt: skip
+        return MemberCommand(shell, terminal)
 
     def said_of(self, stream: socket.socket) -> str:
         """Why a stream of `open` has ended without a byte, as far as it is known: nothing listens there."""
@@ -216,6 +243,6 @@ def _connected_here(run: str, member: str | None, port: int) -> socket.socket:
                 stream.settimeout(None)
                 return stream
     who = member or "its members"
-    raise PortError(
+    raise NotListeningError(
         f"{run}: nothing of {who} listens at port {port}", "Its script has to listen there, and to run now."
     )

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.service.runs import member_connections
-from trainmaster.service.runs.member_connections import MemberConnections, PortError
+from trainmaster.service.runs.member_connections import MemberConnections
 from trainmaster.service.shells import SshWay
-from trainmaster.spec.errors import NotFoundError, ProviderError, UsageError
+from trainmaster.spec.errors import NotFoundError, NotListeningError, ProviderError, UsageError
 
 #: Lets a socket file lead to a port as `ssh -L FILE:localhost:PORT` does, until its standard input ends.
 CLIENT = """
@@ -92,7 +92,7 @@ def test_a_port_of_a_run_on_this_machine_and_no_other(echo, monkeypatch):
     assert said(local.open(run, None, echo.port), b"abc") == b"ABC"
     assert said(local.open(run, "worker-0", echo.port), b"abc") == b"ABC"
     for other, member in (("another-run", None), (run, "worker-1")):
-        with pytest.raises(PortError, match=str(echo.port)):
+        with pytest.raises(NotListeningError, match=str(echo.port)):
             local.open(other, member, echo.port)
     with pytest.raises(NotFoundError, match="worker-0, worker-1"):
         local.open(run, "worker-2", echo.port)

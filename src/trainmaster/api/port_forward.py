@@ -1,0 +1,162 @@
+"""`PortForward`: a port of this machine that leads to one of a member, however many connect to it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from trainmaster.spec.errors import NotListeningError, TrainmasterError, UsageError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_PIECE_BYTES: Final = 1 << 18
+
+
+class ByteStream(Protocol):
+    """A connection to somewhere. Two threads share it: one receives, one sends."""
+
+    def receive(self) -> bytes:
+        """What comes; nothing is the end."""
+
+    def send(self, data: bytes) -> None:
+        """Say something; nothing is the end of it."""
+
+    def close(self) -> None:
+        """Hang up; who waits for something is let go."""
+
+
+class SocketStream:
+    """A connected socket.
+
+    Args:
+        raw: it is closed with this.
+    """
+
+    def __init__(self, raw: socket.socket) -> None:
+        self._raw = raw
+
+    def receive(self) -> bytes:
+        """See `ByteStream`."""
+        return self._raw.recv(_PIECE_BYTES)
+
+    def send(self, data: bytes) -> None:
+        """See `ByteStream`."""
+        if data:
+            self._raw.sendall(data)
+        else:
+            self._raw.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """See `ByteStream`."""
+        with contextlib.suppress(OSError):
+            self._raw.shutdown(socket.SHUT_RDWR)
+        self._raw.close()
+
+
+class PortForward:
+    """Listens on the loopback of this machine until it is closed; use it in a ``with``.
+
+    Args:
+        open_stream: makes a connection to there; in a thread of its own.
+        local_port: 0 for any that is free.
+        tell: shows a line to the user: why a connection could not be made.
+        closed: called at the end.
+
+    Raises:
+        UsageError: the port is taken, or not ours to take.
+        TrainmasterError: what a first stream is refused with; that nothing listens there yet is only told.
+    """
+
+    def __init__(
+        self,
+        open_stream: Callable[[], ByteStream],
+        local_port: int,
+        tell: Callable[[str], None],
+        closed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._open_stream, self._tell, self._closed = open_stream, tell, closed
+        self._streams: set[ByteStream] = set()
+        self._lock = threading.Lock()
+        try:
+            self._listener = socket.create_server(("127.0.0.1", local_port), backlog=128)
+        except (OSError, OverflowError) as error:
+            raise UsageError(
+                f"port {local_port} of this machine cannot be used: {error}",
+                "Give another one: `port-forward RUN PORT:LOCAL_PORT`.",
+            ) from None
+        try:
+            open_stream().close()
+        except NotListeningError as error:  # what is asked for may come up later
+            tell(str(error.args[0]))
+        except BaseException:
+            self.close()
+            raise
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        """Of this machine."""
+        return int(self._listener.getsockname()[1])
+
+    def __enter__(self) -> PortForward:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Listen no more, and end all connections."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # lets `accept` return
+        self._listener.close()
+        with self._lock:
+            streams, self._streams = self._streams, set()
+        for stream in streams:
+            with contextlib.suppress(OSError):
+                stream.close()
+        self._closed()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near = self._listener.accept()[0]
+            except OSError:  # it is closed
+                return
+            near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            threading.Thread(target=self._serve, args=(SocketStream(near),), daemon=True).start()
+
+    def _serve(self, near: SocketStream) -> None:
+        try:
+            far = self._open_stream()
+        except (TrainmasterError, OSError) as error:
+            self._tell(str(error.args[0]) if isinstance(error, TrainmasterError) else str(error))
+            near.close()
+            return
+        with self._lock:
+            self._streams |= {near, far}
+        up = threading.Thread(target=self._move, args=(near, far), daemon=True)
+        up.start()
+        self._move(far, near)
+        up.join()
+        near.close()
+        far.close()
+        with self._lock:
+            self._streams -= {near, far}
+
+    def _move(self, source: ByteStream, sink: ByteStream) -> None:
+        """Until one of them ends; a side that only says no more leaves the other way open."""
+        try:
+            while data := source.receive():
+                sink.send(data)
+            sink.send(b"")
+        except OSError as error:
+            if not isinstance(error, ConnectionError | BrokenPipeError) and error.errno is None:
+                self._tell(str(error))  # what the server says of it
+            source.close()
+            sink.close()

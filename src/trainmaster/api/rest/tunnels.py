@@ -1,0 +1,206 @@
+"""Websockets to members of a run: a byte stream to a port, and a command with its input and output.
+
+Messages of a port are its bytes; an empty one says that no more come from that side. Those of a command begin
+with a byte that names the channel, as Kubernetes has them: 0 input, 1 output, 2 errors, 3 what became of it
+(JSON), 4 the size of the terminal (JSON); an empty input is its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator, Coroutine
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, WebSocket, WebSocketDisconnect
+from starlette.concurrency import run_in_threadpool
+
+from trainmaster.api.rest.limits import Stream
+from trainmaster.api.rest.state import credential_of, known_by_token, state_of, told
+from trainmaster.service.runs.member_commands import MemberCommand, Terminal
+from trainmaster.service.runs.member_connections import PATIENCE_S
+from trainmaster.spec.errors import TrainmasterError
+
+router = APIRouter()
+PIECE_BYTES: Final = 1 << 18
+STDIN, STDOUT, STDERR, STATUS, SIZE = (bytes([number]) for number in range(5))
+#: Close codes of RFC 6455.
+_REFUSED: Final = 1008
+_LOOK_S: Final = 5.0
+#: An OpenSSH client says why it could not connect just before or after it hangs up.
+_SAID_S: Final = 0.2
+Member = Annotated[str | None, Query(description="such as worker-1, or a machine; the first without")]
+
+
+@router.websocket("/runs/{run}/ports/{port}")
+async def port_of_member(websocket: WebSocket, run: str, port: int, member: Member = None) -> None:
+    """A stream to a port of a member."""
+    async with _entered(websocket, run) as entered:
+        if not entered:
+            return
+        members = state_of(websocket).members
+        try:
+            stream = await run_in_threadpool(members.open, run, member, port)
+        except TrainmasterError as error:
+            await websocket.send_denial_response(told(error))
+            return
+        with stream:
+            await websocket.accept()
+            if not await _joined(websocket, stream):
+                await asyncio.sleep(_SAID_S)
+                await _close(websocket, 1011, members.said_of(stream))
+                return
+        await _close(websocket)
+
+
+@router.websocket("/runs/{run}/exec")
+async def exec_on_member(
+    websocket: WebSocket,
+    run: str,
+    command: Annotated[list[str] | None, Query()] = None,
+    member: Member = None,
+    term: str | None = None,
+    columns: int = 80,
+    rows: int = 24,
+) -> None:
+    """A command where a member works; a shell without one. With `term` it has a terminal."""
+    async with _entered(websocket, run) as entered:
+        if not entered:
+            return
+        terminal = None if term is None else Terminal(term, columns, rows)
+        await websocket.accept()
+        server, loop = state_of(websocket), asyncio.get_running_loop()
+
+        def tell(line: str) -> None:
+            asyncio.run_coroutine_threadsafe(_send_status(websocket, {"told": line}), loop).result(_LOOK_S)
+
+        try:
+            found = await run_in_threadpool(
+                server.members.command, run, member, command or (), terminal, tell=tell, patience_s=PATIENCE_S
+            )
+            async with contextlib.aclosing(found) as running:
+                code = await _carried(websocket, running)
+            await _send_status(websocket, {"exit": code})
+        except TrainmasterError as error:
+            await _send_status(websocket, {"problem": json.loads(bytes(told(error).body))})
+        except (WebSocketDisconnect, RuntimeError):  # nobody is there any more
+            return
+        await _close(websocket)
+
+
+@contextlib.asynccontextmanager
+async def _entered(websocket: WebSocket, run: str) -> AsyncIterator[bool]:
+    """Whether the caller may use the machines of a run; it is cut off when it may not any more."""
+    server = state_of(websocket)
+    try:
+        caller = await run_in_threadpool(known_by_token, websocket)
+        await run_in_threadpool(server.submissions.need_entry, caller, run)
+        stream = Stream(server.tunnels, caller, credential_of(websocket))
+        server.tunnels.count(stream)
+    except TrainmasterError as error:
+        await websocket.send_denial_response(told(error))
+        yield False
+        return
+    watch = asyncio.create_task(_watch(websocket, stream))
+    try:
+        yield True
+    finally:
+        watch.cancel()
+        server.tunnels.forget(stream)
+
+
+async def _watch(websocket: WebSocket, stream: Stream) -> None:
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        await state_of(websocket).tunnels.look()
+        if not stream.is_allowed:
+            await _close(websocket, _REFUSED, "you may not use this run any more")
+            return
+
+
+async def _joined(websocket: WebSocket, stream: socket.socket) -> bool:
+    """Move bytes both ways until both sides have ended, or one is gone; whether any came from the member."""
+    stream.setblocking(False)
+    loop = asyncio.get_running_loop()
+    has_come = False
+
+    async def up() -> None:
+        while (data := await websocket.receive_bytes()) != b"":
+            await loop.sock_sendall(stream, data)
+        stream.shutdown(socket.SHUT_WR)
+
+    async def down() -> None:
+        nonlocal has_come
+        while data := await loop.sock_recv(stream, PIECE_BYTES):
+            has_come = True
+            await websocket.send_bytes(data)
+        if has_come:
+            await websocket.send_bytes(b"")
+
+    sending, receiving = asyncio.create_task(_quiet(up())), asyncio.create_task(_quiet(down()))
+    try:
+        done, going = await asyncio.wait({sending, receiving}, return_when=asyncio.FIRST_COMPLETED)
+        if going and all(task.result() for task in done) and (has_come or sending in done):
+            await asyncio.wait(going)  # that side has only said all it had to say
+    finally:
+        for task in (sending, receiving):
+            task.cancel()
+        await asyncio.gather(sending, receiving, return_exceptions=True)
+    return has_come
+
+
+async def _quiet(work: Coroutine[Any, Any, None]) -> bool:
+    """Whether it went to its end; not if a side is gone."""
+    try:
+        await work
+    except (OSError, WebSocketDisconnect, RuntimeError, KeyError):
+        return False
+    return True
+
+
+async def _carried(websocket: WebSocket, running: MemberCommand) -> int:
+    """Move input and output of a command until it ends; its exit code.
+
+    Raises:
+        WebSocketDisconnect: nobody listens any more.
+    """
+
+    async def listen() -> None:
+        while True:
+            message = await websocket.receive_bytes()
+            channel, data = message[:1], message[1:]
+            if channel == STDIN:
+                await running.write(data)
+            elif channel == SIZE:
+                size = json.loads(data)
+                running.resize(int(size["columns"]), int(size["rows"]))
+
+    async def tell() -> int:
+        async for is_error, data in running.read(PIECE_BYTES):
+            await websocket.send_bytes((STDERR if is_error else STDOUT) + data)
+        return await running.wait()
+
+    await running.start()
+    listening, telling = asyncio.create_task(listen()), asyncio.create_task(tell())
+    try:
+        await asyncio.wait({listening, telling}, return_when=asyncio.FIRST_COMPLETED)
+        if not telling.done() and isinstance(listening.exception(), ValueError | KeyError | TypeError):
+            raise WebSocketDisconnect(_REFUSED)
+        if not telling.done():
+            listening.result()
+        return await telling
+    finally:
+        for task in (listening, telling):
+            task.cancel()
+        await asyncio.gather(listening, telling, return_exceptions=True)
+
+
+async def _send_status(websocket: WebSocket, status: dict[str, Any]) -> None:
+    await websocket.send_bytes(STATUS + json.dumps(status).encode())
+
+
+async def _close(websocket: WebSocket, code: int = 1000, reason: str = "") -> None:
+    with contextlib.suppress(RuntimeError, WebSocketDisconnect, OSError):
+        await websocket.close(code, reason.encode()[:120].decode(errors="ignore"))

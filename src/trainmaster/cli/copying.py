@@ -1,0 +1,165 @@
+"""``trainmaster cp``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import tarfile
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from trainmaster.cli.output import say
+from trainmaster.spec.errors import ExecutorError, NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from trainmaster.api import ClientProtocol
+
+#: On the member: packs what is named, so that its own name is the first one in the archive.
+_PACK: Final = """\
+[ -e %(path)s ] || [ -L %(path)s ] || { echo %(path)s is not there >&2; exit 66; }
+cd "$(dirname -- %(path)s)" && exec tar -cf - -- "$(basename -- %(path)s)"
+"""
+#: On the member: into a directory, or in place of what is named.
+_UNPACK: Final = """\
+set -e
+to=%(path)s
+if [ -d "$to" ]; then exec tar -xf - -C "$to"; fi
+case "$to" in */) mkdir -p -- "$to"; exec tar -xf - -C "$to";; esac
+mkdir -p -- "$(dirname -- "$to")"
+draft=$(mktemp -d -- "$(dirname -- "$to")/.copied-XXXXXX")
+trap 'rm -rf -- "$draft"' EXIT
+tar -xf - -C "$draft"
+mv -fT -- "$draft"/%(name)s "$to"
+"""
+_NOT_THERE: Final = 66
+#: What a command ends with that SIGPIPE has ended.
+_NOBODY_READS: Final = 141
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One side of a copy.
+
+    Attributes:
+        run: None for this machine.
+        member: None for the first.
+        path: relative ones are in the run's code.
+    """
+
+    run: str | None
+    member: str | None
+    path: str
+
+    @classmethod
+    def of(cls, text: str) -> Place:
+        """What is written as ``RUN[/MEMBER]:PATH``, or a path here.
+
+        >>> Place.of("job-1/worker-0:out/a.txt"), Place.of("./a:b").run
+        (Place(run='job-1', member='worker-0', path='out/a.txt'), None)
+        """
+        head, mark, path = text.partition(":")
+        if not mark or head.startswith((".", "/", "~")) or not head:
+            return cls(None, None, text)
+        run, _, member = head.partition("/")
+        return cls(run, member or None, path or ".")
+
+
+def cp(
+    source: Annotated[str, typer.Argument(metavar="RUN[/MEMBER]:PATH|PATH", help="A file or directory.")],
+    target: Annotated[
+        str, typer.Argument(metavar="PATH|RUN[/MEMBER]:PATH", help="A new name, or a directory to put it in.")
+    ],
+) -> None:
+    """Copy a file or directory from where a member works, or to there."""
+    from trainmaster.cli.opening import open_client
+
+    here, there = Place.of(source), Place.of(target)
+    if (here.run is None) == (there.run is None):
+        raise UsageError("one side of a copy is a member of a run", "Write RUN:PATH or RUN/MEMBER:PATH.")
+    client = open_client()
+    if here.run is not None:
+        _bring(client, here, Path(target).expanduser())
+    else:
+        _send(client, Path(source).expanduser(), there)
+
+
+def _bring(client: ClientProtocol, source: Place, target: Path) -> None:
+    """Unpack beside the target first: what did not come whole is not there."""
+    parent = target if target.is_dir() else target.absolute().parent
+    if not parent.is_dir():
+        raise UsageError(f"there is no directory {parent}", "Make it first.")
+    with tempfile.TemporaryDirectory(prefix=".copied-", dir=parent) as draft:
+
+        def unpack(stream: IO[bytes]) -> None:
+            with tarfile.open(fileobj=stream, mode="r|") as archive:
+                for entry in archive:  # `data`: nothing outside, no devices; whose files they are here is us
+                    archive.extract(entry, draft, filter="data")
+
+        _talk(client, source, _PACK % {"path": shlex.quote(source.path)}, reads=unpack)
+        (found,) = Path(draft).iterdir()
+        into = target / found.name if target.is_dir() else target
+        if into.is_dir() and not into.is_symlink():
+            shutil.copytree(found, into, symlinks=True, dirs_exist_ok=True)
+        else:
+            found.replace(into)
+
+
+def _send(client: ClientProtocol, source: Path, target: Place) -> None:
+    if not source.exists():
+        raise NotFoundError(f"{source} is not there", "Look at the path.")
+    name = source.absolute().name
+
+    def pack(stream: IO[bytes]) -> None:
+        with tarfile.open(fileobj=stream, mode="w|") as archive:
+            archive.add(source, name)
+
+    fields = {"path": shlex.quote(target.path), "name": shlex.quote(name)}
+    _talk(client, target, _UNPACK % fields, writes=pack)
+
+
+def _talk(
+    client: ClientProtocol,
+    place: Place,
+    script: str,
+    reads: Callable[[IO[bytes]], None] | None = None,
+    writes: Callable[[IO[bytes]], None] | None = None,
+) -> None:
+    """Run a script on a member, and read what it says or write what it hears meanwhile."""
+    assert place.run is not None
+    run = client.resolve(place.run)
+    ours, theirs = os.pipe() if reads is not None else os.pipe()[::-1]
+    wrong: list[Exception] = []
+
+    def move() -> None:
+        try:
+            with open(ours, "rb" if reads is not None else "wb") as stream:  # noqa: PTH123 - a descriptor
+                (reads or writes)(stream)  # type: ignore[misc]
+                while reads is not None and stream.read(1 << 18):  # zeros behind the end of an archive
+                    pass
+        except (OSError, tarfile.TarError) as error:
+            wrong.append(error)
+
+    mover = threading.Thread(target=move, daemon=True)
+    with open(os.devnull, "r+b") as nothing, contextlib.ExitStack() as left:  # noqa: PTH123
+        left.callback(os.close, theirs)
+        mover.start()
+        stdin, stdout = (nothing.fileno(), theirs) if reads is not None else (theirs, nothing.fileno())
+        code = client.execute(run, place.member, [script], (stdin, stdout, 2), tell=say)
+    mover.join()
+    if code == _NOT_THERE:
+        raise NotFoundError(f"{run} has no {place.path} there", "Paths are relative to the run's code.")
+    ours_first = [error for error in wrong if not isinstance(error, BrokenPipeError)]
+    if ours_first and (writes is not None or code in (0, _NOBODY_READS)):
+        raise UsageError(
+            f"copying has failed here: {ours_first[0]}", "Is there room, and may you read and write there?"
+        )
+    if code != 0:
+        raise ExecutorError(f"copying has failed there with exit code {code}", "What is above says why.")

@@ -1,0 +1,30 @@
+"""``trainmaster exec``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from trainmaster.cli.completing import run_ids
+from trainmaster.cli.output import say
+from trainmaster.spec.errors import UsageError
+
+
+def execute(
+    run: Annotated[str, typer.Argument(autocompletion=run_ids, help="Id of the run, or `latest`.")],
+    command: Annotated[
+        list[str], typer.Argument(metavar="[MEMBER] -- COMMAND", help="What to run, after `--`.")
+    ],
+) -> None:
+    """Run a command where a member works: its input, output, errors and exit code are this one's."""
+    from trainmaster.cli.opening import open_client
+
+    behind = sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else []
+    before = command[: len(command) - len(behind)]
+    if not behind or len(before) > 1:
+        raise UsageError("exec needs a command", "Write `trainmaster exec RUN [MEMBER] -- COMMAND`.")
+    client = open_client()
+    member = before[0] if before else None
+    raise typer.Exit(client.execute(client.resolve(run), member, behind, tell=say))

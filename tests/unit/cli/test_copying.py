@@ -1,0 +1,109 @@
+"""`cp`: files and directories from and to where a member works."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+from trainmaster.cli import copying, opening
+from trainmaster.spec.errors import ExecutorError, NotFoundError, UsageError
+
+
+class Member:
+    """A client whose runs work in a directory here."""
+
+    def __init__(self, directory):
+        self.directory, self.asked = directory, []
+
+    def resolve(self, run):
+        return run
+
+    def execute(self, run, member, command, files, *, tell):
+        self.asked.append((run, member))
+        stdin, stdout, stderr = files
+        words = ["sh", "-c", *command]
+        return subprocess.call(words, stdin=stdin, stdout=stdout, stderr=stderr, cwd=self.directory)
+
+
+@pytest.fixture
+def there(tmp_path, monkeypatch):
+    found = Member(tmp_path / "there")
+    found.directory.mkdir()
+    monkeypatch.setattr(opening, "open_client", lambda: found)
+    monkeypatch.chdir(tmp_path)
+    return found
+
+
+def test_a_directory_comes_and_goes_with_links_and_modes(there, tmp_path):
+    deep = there.directory / "out put" / "deep"
+    deep.mkdir(parents=True)
+    (deep / "script.sh").write_text("#!/bin/sh\n")
+    (deep / "script.sh").chmod(0o755)
+    (deep / "link").symlink_to("script.sh")
+    copying.cp("run/worker-1:out put", "new")
+    assert there.asked == [("run", "worker-1")]
+    found = tmp_path / "new" / "deep"
+    assert os.access(found / "script.sh", os.X_OK)
+    assert str((found / "link").readlink()) == "script.sh"
+    copying.cp("run:out put/deep/script.sh", ".")
+    assert (tmp_path / "script.sh").read_text() == "#!/bin/sh\n"
+    copying.cp("new", "run:made/anew")
+    assert (there.directory / "made" / "anew" / "deep" / "link").is_symlink()
+    copying.cp("new", "run:made")
+    assert (there.directory / "made" / "new" / "deep" / "script.sh").exists()
+    copying.cp("script.sh", "run:made/into/")
+    copying.cp("script.sh", "run:made/renamed")
+    assert sorted(entry.name for entry in (there.directory / "made").iterdir()) == [
+        "anew", "into", "new", "renamed",
+    ]  # fmt: skip
+    assert (there.directory / "made" / "into" / "script.sh").exists()
+
+
+def test_what_is_there_twice_is_replaced_file_by_file(there, tmp_path):
+    (there.directory / "d").mkdir()
+    (there.directory / "d" / "a").write_text("new")
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "a").write_text("old")
+    (tmp_path / "d" / "b").write_text("mine")
+    copying.cp("run:d", ".")
+    assert [(tmp_path / "d" / name).read_text() for name in "ab"] == ["new", "mine"]
+
+
+def test_a_large_file_passes_through(there, tmp_path):
+    (tmp_path / "large").write_bytes(os.urandom(5 << 20))
+    copying.cp("large", "run:copy")
+    copying.cp("run:copy", "back")
+    assert (tmp_path / "back").read_bytes() == (tmp_path / "large").read_bytes()
+    assert not list(there.directory.glob(".copied-*"))
+    assert not list(tmp_path.glob(".copied-*"))
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "kind", "says"),
+    [
+        ("run:none", "x", NotFoundError, "run has no none there"),
+        ("none", "run:x", NotFoundError, "none is not there"),
+        ("run:a", "run:b", UsageError, "one side"),
+        ("./a", "b", UsageError, "one side"),
+        ("run:a", "no/such/place", UsageError, "no directory"),
+        ("here", "run:/proc/none", ExecutorError, "exit code"),
+    ],
+)
+def test_what_cannot_be_copied_is_said(there, tmp_path, source, target, kind, says):
+    (tmp_path / "here").write_bytes(bytes(1 << 20))
+    (there.directory / "a").write_text("a")
+    with pytest.raises(kind, match=says):
+        copying.cp(source, target)
+
+
+def test_nothing_is_unpacked_outside(there, tmp_path, monkeypatch):
+    """A machine that was taken over may send any archive."""
+    monkeypatch.setattr(
+        copying, "_PACK", "mkdir x; ln -s %(path)s x/l; tar -cf - x; tar -cf - --transform s,^,x/l/, a"
+    )
+    (there.directory / "a").write_text("evil")
+    with pytest.raises(UsageError, match="failed here"):
+        copying.cp(f"run:{tmp_path}", "got")
+    assert not (tmp_path / "a").exists()
