@@ -29,6 +29,8 @@ PIECE_BYTES: Final = 64 << 10
 _IDLE_S: Final = 75.0
 #: Whether a browser is still there is looked at only when an answer takes longer.
 _SOON_S: Final = 1.0
+#: A body that nobody wants is read for so long.
+_LINGER_S: Final = 2.0
 #: An app listens on this machine, or not at all.
 _CONNECT_S: Final = 5.0
 #: Opcode of a pong with the bit that says that it is whole: what a page says by itself.
@@ -153,9 +155,7 @@ class Connection:
             answer = await self._answered_soon(upstream)
             if answer is None:
                 body = asyncio.create_task(self._send_body(upstream))
-                async with asyncio.timeout(self._answer_s) as limit:
-                    answer = await self._head_of_answer(upstream, body)
-                    limit.reschedule(None)
+                answer = await self._head_of_answer(upstream, body)
         except TimeoutError:
             raise RefusedError(504, "The app does not answer in time.") from None
         except (OSError, h11.RemoteProtocolError):
@@ -189,11 +189,12 @@ class Connection:
 
         Nothing looks meanwhile whether the browser is still there: that needs tasks, and these need CPU.
         """
-        event = self._http.next_event()
-        if not isinstance(event, h11.EndOfMessage):
-            if isinstance(event, h11.Data):
-                upstream.writer.write(upstream.http.send(h11.Data(data=event.data)) or b"")
-            return None
+        if self._http.their_state is h11.SEND_BODY:  # else this is the second try
+            event = self._http.next_event()
+            if not isinstance(event, h11.EndOfMessage):
+                if isinstance(event, h11.Data):
+                    upstream.writer.write(upstream.http.send(h11.Data(data=event.data)) or b"")
+                return None
         upstream.writer.write(upstream.http.send(h11.EndOfMessage()) or b"")
         try:
             async with asyncio.timeout(min(_SOON_S, self._answer_s)):
@@ -208,7 +209,8 @@ class Connection:
         if self._http.they_are_waiting_for_100_continue:
             await _send(self._http, self._writer, h11.InformationalResponse(status_code=100, headers=[]))
         while True:
-            event = await _next(self._http, self._reader)
+            async with asyncio.timeout(_IDLE_S):
+                event = await _next(self._http, self._reader)
             if isinstance(event, h11.Data):
                 await _send(upstream.http, upstream.writer, event)
             elif isinstance(event, h11.EndOfMessage):
@@ -226,23 +228,28 @@ class Connection:
             await asyncio.wait({answer, body}, return_when=asyncio.FIRST_COMPLETED)
             if not answer.done() and body.exception() is not None:
                 await body
-            while not answer.done():
-                data = asyncio.create_task(self._reader.read(PIECE_BYTES))
-                try:
-                    await asyncio.wait({answer, data}, return_when=asyncio.FIRST_COMPLETED)
-                    if data.done():
-                        if not data.result():
-                            raise GoneError
-                        self._http.receive_data(data.result())
-                        await answer
-                finally:
-                    if not data.done():
-                        data.cancel()
-                        with suppress(asyncio.CancelledError):
-                            await data
+            async with asyncio.timeout(self._answer_s):  # it has all that it needs
+                await self._listened(answer)
             return await answer
         finally:
             answer.cancel()
+
+    async def _listened(self, answer: asyncio.Task[h11.Response | h11.InformationalResponse]) -> None:
+        """Wait for an answer, and see whether the browser goes meanwhile."""
+        while not answer.done():
+            data = asyncio.create_task(self._reader.read(PIECE_BYTES))
+            try:
+                await asyncio.wait({answer, data}, return_when=asyncio.FIRST_COMPLETED)
+                if data.done():
+                    if not data.result():
+                        raise GoneError
+                    self._http.receive_data(data.result())  # of the next request
+                    await asyncio.wait({answer})
+            finally:
+                if not data.done():
+                    data.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await data
 
     async def _pass_on(self, upstream: _Upstream, answer: h11.Response, target: Target, origin: str) -> None:
         headers, outside = to_browser(list(answer.headers), target, origin)
@@ -324,6 +331,13 @@ class Connection:
         if request is None or request.method != b"HEAD":
             await _send(self._http, self._writer, h11.Data(data=text))
         await _send(self._http, self._writer, h11.EndOfMessage())
+        if (
+            self._http.their_state is h11.SEND_BODY
+        ):  # to close with something unread would take the answer back
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LINGER_S):
+                    while await self._reader.read(PIECE_BYTES):
+                        pass
 
     def _drop_upstream(self) -> None:
         if self._upstream is not None:

@@ -54,7 +54,7 @@ class EvilApp:
         if what == "hang":
             self.asked.set()
             await self.release.wait()
-        if what == "dies":
+        if what == "dies" or (what == "fickle" and self.connections == 1):
             return False
         if what == "half":
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf")

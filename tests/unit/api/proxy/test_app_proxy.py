@@ -69,6 +69,26 @@ def test_a_connection_is_kept_on_both_sides():
     run(play)
 
 
+def test_an_app_that_closes_what_it_had_kept_open_is_asked_again():
+    async def play(at):
+        on = await at.connect()
+        assert (await at.ask("GET", APP + "x", on=on))[0] == 200
+        assert (await at.ask("GET", APP + "fickle", on=on))[0] == 200
+        assert (at.app.connections, len(at.app.seen)) == (2, 3)
+
+    run(play)
+
+
+def test_a_body_that_nobody_wants_does_not_take_the_refusal_back():
+    async def play(at):
+        body = b"x" * 2_000_000
+        length = f"content-length: {len(body)}"
+        assert (await at.ask("POST", APP + "x", length, body=body, cookie="bad"))[0] == 401
+        assert (await at.ask("POST", APP + "x", length, body=body))[2] == body
+
+    run(play)
+
+
 def test_who_is_not_let_in_gets_nowhere():
     async def play(at):
         assert (await at.ask("GET", APP, cookie=""))[0] == 401
