@@ -205,6 +205,12 @@ class EmbeddedClient:
         manifest = fetch(self.find_model(name), directory)
         return Downloaded(sum(bool(entry.sha256) for entry in manifest.files), manifest.total_bytes)
 
+    def export(self, run: str, file: Path) -> None:
+        from trainmaster.service.runs.capsule import new_file, write_capsule
+
+        with new_file(file) as opened:
+            write_capsule(self._service, run, opened)
+
     def metrics(
         self, run: str, experiment: str | None = None, task: int | None = None
     ) -> list[dict[str, Any]]:

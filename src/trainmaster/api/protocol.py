@@ -240,6 +240,13 @@ class ClientProtocol(Protocol):
             PublishError: a file is missing or damaged; nothing was changed.
         """
 
+    def export(self, run: str, file: Path) -> None:
+        """Write its capsule: code, recipe, versions of data, environment, results; see `open_capsule`.
+
+        Raises:
+            UsageError: the file is there already, or its code is not.
+        """
+
     def metrics(
         self, run: str, experiment: str | None = None, task: int | None = None
     ) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from trainmaster.cli import (
     doctor,
     drive,
     execute,
+    export,
     lab,
     logs,
     metrics,
@@ -75,6 +76,7 @@ app.command()(status.status)
 app.command(no_args_is_help=True)(logs.logs)
 app.command(no_args_is_help=True)(cancel.cancel)
 app.command(no_args_is_help=True)(resume.resume)
+app.command(no_args_is_help=True)(export.export)
 app.command(no_args_is_help=True)(ssh.ssh)
 app.command("exec", no_args_is_help=True)(execute.execute)
 app.command("port-forward", no_args_is_help=True)(port_forward.port_forward)

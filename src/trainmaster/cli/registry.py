@@ -148,13 +148,13 @@ def diff(
         print_json(found)
         return
     rows = [[f"{key}: {name}", *map(_text, pair)] for key in _NAMED for name, pair in found[key].items()]
-    rows += [[key, *map(_text, found[key])] for key in ("code", "seed", "environment") if found.get(key)]
+    rows += [[key, *map(_text, found[key])] for key in ("code", "seed") if found.get(key)]
     show(table(["", found["a"], found["b"]], rows) if rows else "they are made of the same, with no metrics")
     if found["recipe"]:
         show("\n".join(["", *found["recipe"]]))
 
 
-_NAMED = ("metrics", "parameters", "data")
+_NAMED = ("metrics", "parameters", "data", "environment")
 
 
 def add_commands(app: typer.Typer) -> None:

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from trainmaster.cli.output import parsed
+from trainmaster.cli.output import parsed, say
 
 
 def run(
-    recipe: Annotated[Path, typer.Argument(help="The YAML recipe.")],
+    recipe: Annotated[Path, typer.Argument(help="The YAML recipe, or a file that `export` has made.")],
     provider: Annotated[str | None, typer.Option(help="Where to run, instead of the recipe's.")] = None,
     set_: Annotated[
         list[str] | None,
@@ -51,6 +51,7 @@ def run(
         from trainmaster.service import give_whole_keys
 
         give_whole_keys()
+    recipe = _unpacked(recipe)
     found = read_recipe(recipe, overrides=set_ or (), provider=provider)
     client = open_client(runs_here=capabilities_of(found.provider).is_here and not detach)
     plan = watched(
@@ -68,3 +69,20 @@ def run(
     )
     told = f"{accepted.run} runs in the background; `trainmaster logs -f {accepted.run}` shows its output"
     raise typer.Exit(see_to_end(client, accepted, told if detach else "", as_json=as_json))
+
+
+def _unpacked(file: Path) -> Path:
+    """The recipe in a capsule; what is none stays."""
+    try:
+        with file.open("rb") as opened:
+            if opened.read(4) != b"PK\x03\x04":
+                return file
+    except OSError:  # as of a directory: who reads it says what is wrong
+        return file
+    from trainmaster.service import Home
+    from trainmaster.service.runs.capsule import open_capsule
+
+    capsule = open_capsule(file, Home.from_environment().cache)
+    for note in capsule.notes:
+        say(f"note: {note}")
+    return capsule.recipe

@@ -20,6 +20,7 @@ from trainmaster.artifacts.tree import parts_listing
 from trainmaster.control.decide_task import Job
 from trainmaster.control.job_context import TaskContext
 from trainmaster.control.locking import locked
+from trainmaster.control.recorded_environment import note_environment
 from trainmaster.control.restored import note_restored
 from trainmaster.control.site_errors import NodeGoneError, RelayError
 from trainmaster.control.store_verdicts import Moment, Verdict, verdict
@@ -66,6 +67,7 @@ def _stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Jo
         if context.images is not None:
             context.images.prepare(context)
         setup_environment(context)
+        note_environment(context)
     except UsageError as error:
         return Job(done=True, error=one_line(error), users_fault=True)
     except (ProviderError, NodeGoneError) as error:

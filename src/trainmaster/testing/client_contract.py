@@ -149,6 +149,9 @@ class ClientContract:
                 lambda: who.accept_run(""),
                 lambda: who.cancel("none"),
                 lambda: who.take_run("none"),
+                lambda: who.export("none", tmp_path / "capsule"),
+                lambda: who.export("job-aaaa000001", tmp_path / "capsule"),
+                lambda: who.export("job-aaaa000001", Path(__file__)),
             )
             return [_refusal(ask) for ask in asked]
 

@@ -250,6 +250,13 @@ class RemoteClient:
         found = self._to.get("/find-model", name=name)
         return download(self._to, found["run"], found["experiment"], found["task"], directory)
 
+    def export(self, run: str, file: Path) -> None:
+        from trainmaster.service.runs.capsule import new_file
+
+        with new_file(file) as opened:
+            for piece in self._to.pieces(f"/runs/{quoted(run)}/capsule.zip", {}):
+                opened.write(piece)
+
     def metrics(
         self, run: str, experiment: str | None = None, task: int | None = None
     ) -> list[dict[str, Any]]:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import tempfile
+from contextlib import ExitStack
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
+from fastapi.responses import StreamingResponse
+from starlette.background import BackgroundTask
 
-from trainmaster.api.rest.state import Runs
+from trainmaster.api.rest.state import Runs, State
+from trainmaster.service.runs.capsule import write_capsule
 from trainmaster.service.runs.comparison import MAX_RUNS, compare
 from trainmaster.service.runs.run_details import MAX_ATTEMPTS
 
 router = APIRouter(tags=["runs"])
+_PIECE_BYTES: Final = 1 << 20
 
 
 @router.get("/runs/{run}/graph")
@@ -57,6 +63,26 @@ def searches(run: str, runs: Runs) -> dict[str, list[dict[str, Any]]]:
 def picture(run: str, runs: Runs) -> dict[str, list[dict[str, Any]]]:
     """What a picture of it shows: its searches with their trials, and the curves of its other experiments."""
     return runs.picture(run).as_json()
+
+
+@router.get("/runs/{run}/capsule.zip")
+def capsule(run: str, runs: Runs, state: State) -> StreamingResponse:
+    """Its code, recipe, versions of data, environment and results: `trainmaster run FILE` runs it again."""
+    runs.row(run)
+    with ExitStack() as unless_sent:
+        file = unless_sent.enter_context(tempfile.TemporaryFile())
+        write_capsule(state.service, run, file)
+        size_bytes = file.tell()
+        file.seek(0)
+        unless_sent.pop_all()  # it is closed with the answer
+    headers = {
+        "content-disposition": f'attachment; filename="{run}.zip"',
+        "content-length": str(size_bytes),
+    }
+    pieces = iter(lambda: file.read(_PIECE_BYTES), b"")
+    return StreamingResponse(
+        pieces, headers=headers, media_type="application/zip", background=BackgroundTask(file.close)
+    )
 
 
 @router.get("/compare")

@@ -19,8 +19,9 @@ def diff(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         ``a`` and ``b`` (what they are called); ``metrics`` and ``parameters``, each a pair of values by name
-        (None where there is none); ``code`` and ``seed`` as pairs, ``data`` as pairs of sources by name, and
-        ``recipe``, the lines of a unified diff.
+        (None where there is none); ``code`` and ``seed`` as pairs, ``data`` as pairs of sources by name,
+        ``environment`` as pairs of versions by package (and of ``python`` and ``platform``), and ``recipe``,
+        the lines of a unified diff.
     """
     sources = [{each["name"]: each["source"] for each in side["data"]} for side in (a, b)]
     names = (str(a["model"]), str(b["model"]))
@@ -32,8 +33,15 @@ def diff(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
         "parameters": _different(_pairs(a["parameters"], b["parameters"])),
         **{key: [a[key], b[key]] for key in _SINGLE if a[key] != b[key]},
         "data": _different(_pairs(*sources)),
+        "environment": _different(_pairs(*(_flat(side["environment"]) for side in (a, b)))),
         "recipe": list(difflib.unified_diff(*texts, *names, lineterm="")),
     }
+
+
+def _flat(environment: Mapping[str, Any] | None) -> dict[str, Any]:
+    if environment is None:
+        return {}
+    return {**environment["packages"], **{key: environment[key] for key in ("python", "platform")}}
 
 
 def _pairs(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[Any]]:

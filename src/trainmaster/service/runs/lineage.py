@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainmaster.control.recorded_environment import noted_environment
 from trainmaster.db import queries
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.spec.errors import UsageError
@@ -20,7 +21,8 @@ def lineage(opened: OpenHome, run: str, experiment: str, task: int) -> dict[str,
     Returns:
         ``code`` (SHA-256 of its files), ``seed``, ``attempt``, and ``data``: of each ``name`` its
         ``kind`` (``volume``, ``url``, ``dir``, ``from`` or ``model``) and ``source``,
-        of volumes with the version.
+        of volumes with the version; and ``environment`` (``python``, ``platform``, ``packages``), None where
+        that was not recorded.
     """
     from trainmaster.control.data_sources import volume_url
 
@@ -48,11 +50,16 @@ def lineage(opened: OpenHome, run: str, experiment: str, task: int) -> dict[str,
             )
         data.append({"name": name, "kind": kind, "source": redacted(text)})
     attempts = [each["number"] for each in queries.attempts(database, run, experiment, task)]
+    try:
+        environment = noted_environment(opened.home_of(run), run, experiment)
+    except UsageError:
+        environment = None
     return {
         "code": Path(row["code_path"]).name,
         "seed": recipe.seed,
         "attempt": max(attempts, default=None),
         "data": data,
+        "environment": environment,
     }
 
 

@@ -34,6 +34,7 @@ def routes():
         ("GET", "/api/v1/runs/{run}/stream"): "read",
         ("GET", "/api/v1/runs/{run}/graph"): "read",
         ("GET", "/api/v1/runs/{run}/attempts"): "read",
+        ("GET", "/api/v1/runs/{run}/capsule.zip"): "read",
         ("GET", "/api/v1/runs/{run}/machines"): "read",
         ("GET", "/api/v1/runs/{run}/usage"): "read",
         ("GET", "/api/v1/runs/{run}/checkpoints"): "read",

@@ -1,0 +1,29 @@
+"""``trainmaster export``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trainmaster.cli.completing import run_ids
+from trainmaster.cli.output import say
+
+
+def export(
+    run: Annotated[
+        str, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")
+    ],
+    file: Annotated[Path, typer.Argument(help="The file to be made, such as digits.capsule.")],
+) -> None:
+    """Write a run into one file: code, recipe, versions of data, environment, results. `run FILE` runs it."""
+    from trainmaster.cli.opening import open_client
+    from trainmaster.service.runs.capsule import needs_of
+
+    client = open_client()
+    run = client.resolve(run)
+    client.export(run, file)
+    say(f"{run} is in {file}, {file.stat().st_size:,} bytes; `trainmaster run {file}` runs it again anywhere")
+    for need in needs_of(file):
+        say(f"note: it needs there: {need}")

@@ -1,0 +1,61 @@
+"""A run is exported, and runs again elsewhere: the same code and data, bit for bit the same weights."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+
+SCRIPT = """
+import os, pathlib, random
+random.seed(7)
+data = pathlib.Path(os.environ["TRAINMASTER_DATA_NUMBERS"], "numbers.txt").read_text().split()
+weights = [0.0] * 64
+for step in range(200):
+    for at in range(64):
+        weights[at] += 0.1 * (float(random.choice(data)) - weights[at])
+pathlib.Path(os.environ["TRAINMASTER_OUTPUT_DIR"], "weights.txt").write_text(repr(weights))
+"""
+
+
+def weights(tm, run):
+    target = tm.root / f"got-{run}"
+    tm.call("models", "get", run, target)
+    return (target / "weights.txt").read_bytes()
+
+
+def test_a_capsule_runs_elsewhere_and_leaves_the_same_weights(tm):
+    (tm.work / "numbers").mkdir()
+    (tm.work / "numbers" / "numbers.txt").write_text("1 2 3 5 8 13")
+    volume = f"file://{tm.root}/volumes/numbers"
+    tm.call("volume", "push", tm.work / "numbers", volume)
+    tm.write("train.py", SCRIPT, 0o755)
+    experiment = {"command": "python3 train.py", "data": {"numbers": {"volume": volume}}}
+    first = tm.run(tm.recipe({"name": "sum", "seed": 7, "experiments": {"train": experiment}}))["run"]
+    (tm.work / "numbers" / "numbers.txt").write_text("0")
+    tm.call("volume", "push", tm.work / "numbers", volume)  # the next version is another one
+
+    capsule = tm.root / "sum.capsule"
+    assert "runs it again anywhere" in tm.call("export", first, capsule).err
+    assert "there already" in tm.call("export", first, capsule, code=2).err
+    with zipfile.ZipFile(capsule) as archive:
+        about = json.loads(archive.read("capsule.json"))
+        assert "code/train.py" in archive.namelist()
+        assert f"{volume}@1" in archive.read("recipe.yaml").decode()
+    assert (about["seed"], about["reason"], about["needs"]) == (7, "SUCCEEDED", [])
+    assert about["experiments"]["train"]["environment"]["packages"]["pytest"]
+    assert list(about["models"][0]["files"]) == ["weights.txt"]
+
+    before = weights(tm, first)
+    (tm.work / "train.py").unlink()
+    elsewhere = {
+        **tm.env,
+        "TRAINMASTER_HOME": str(tm.root / "home-2"),
+        "TRAINMASTER_CACHE": str(tm.root / "c"),
+    }
+    again = tm.call("run", capsule, "--json", env=elsewhere)
+    assert "packages differ" not in again.err
+    second = tm.summary(again)
+    (model,) = second["models"]
+    target = tm.root / "again"
+    tm.call("models", "get", model["uri"], target, env=elsewhere)
+    assert (target / "weights.txt").read_bytes() == before

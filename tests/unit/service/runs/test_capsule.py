@@ -1,0 +1,49 @@
+"""Capsules of strangers: what leads out of its place, is damaged or too new is refused."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+
+import pytest
+
+from trainmaster.service.runs.capsule import open_capsule
+from trainmaster.spec.errors import UsageError
+
+WHOLE = {"format": 1, "needs": [], "experiments": {"train": {"environment": None, "setup": False}}}
+
+
+def capsule(tmp_path, **files):
+    path = tmp_path / "x.capsule"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in {"recipe.yaml": "experiments: {a: {command: x}}", **files}.items():
+            archive.writestr(name, text)
+    return path
+
+
+def test_a_capsule_is_unpacked_once_and_says_what_is_not_known(tmp_path):
+    path = capsule(tmp_path, **{"capsule.json": json.dumps(WHOLE), "code/a.py": "1"})
+    found = open_capsule(path, tmp_path / "cache")
+    assert (found.recipe.parent / "code" / "a.py").read_text() == "1"
+    assert found.notes == ("its environment was not recorded: containers and rented machines have their own",)
+    (found.recipe.parent / "mark").touch()
+    assert (open_capsule(path, tmp_path / "cache").recipe.parent / "mark").exists()
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"../out": "x"},
+        {"code/../../out": "x"},
+        {"capsule.json": "{"},
+        {"capsule.json": json.dumps({**WHOLE, "format": 2})},
+        {"capsule.json": json.dumps({**WHOLE, "experiments": {"a": 1}})},
+        {"capsule.json": "[]"},
+    ],
+)
+def test_what_is_no_good_capsule_is_refused(tmp_path, files):
+    path = capsule(tmp_path, **{"capsule.json": json.dumps(WHOLE), **files})
+    with pytest.raises(UsageError):
+        open_capsule(path, tmp_path / "cache")
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "cache" / "out").exists()
