@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -121,3 +122,28 @@ def test_closing_the_database_of_one_run_leaves_the_others_theirs(store):
     one.close()
     sent(store, "a")
     assert one.has_run("a")
+
+
+def test_of_many_who_write_at_once_only_who_lost_its_lease_is_refused(store):
+    leases = []
+    for number in range(8):
+        sent(store, f"r{number}")
+        leases.append(store.acquire(f"r{number}", NOW))
+    store.acquire("r3", NOW)  # by somebody else, who fences the first one off
+    held, refused = HeldRuns(store), []
+
+    def begin(lease):
+        try:
+            one = HeldDatabase(store, Patience(), held)
+            one.commit(lease, [RunChange(State.WAITING, State.RUNNING)], NOW)
+        except LeaseLostError:
+            refused.append(lease.run)
+
+    threads = [threading.Thread(target=begin, args=(lease,)) for lease in leases]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert refused == ["r3"]
+    states = [store.run_row(lease.run)["state"] for lease in leases]
+    assert states == [State.RUNNING] * 3 + [State.WAITING] + [State.RUNNING] * 4
