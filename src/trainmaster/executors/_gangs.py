@@ -93,6 +93,7 @@ class GangProcesses:
         sweeping: every member has ended, but other processes of it live.
         ports: held or handed over to its members.
         lost: its supervisor was killed; its processes may belong to anybody now.
+        is_on_node: of a cluster: whoever drives its run is elsewhere.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class GangProcesses:
         self.killed = False
         self.sweeping = False
         self.share_gpus = False
+        self.is_on_node = False
         self.lost = False
         self.engine: dict[str, Any] | None = None
         self.remind_at = 0.0
@@ -136,6 +138,7 @@ class GangProcesses:
         gang = cls(request["attempt"], client.run, request["directory"], request["grace_s"], members)
         gang.hold = request["hold"]
         gang.share_gpus = request["share_gpus"]
+        gang.is_on_node = any(member.directories for member in members)  # here they are made by the driver
         gang.client = client
         if contained := [member.container for member in members if member.container is not None]:
             gang.engine = {key: contained[0][key] for key in ("program", "kind", "settings")}

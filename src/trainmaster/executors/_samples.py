@@ -4,6 +4,8 @@
 `trainmaster.executors.usage`, which reads them). A member's first line comes within a second, then one every
 second for a minute, then one every five; its last one when it has ended. ``HOME/supervisor/samples.jsonl``:
 the node, every five seconds; the older half goes to ``samples.jsonl.1`` in time. Short tasks cost nothing.
+On a cluster's node every second of those goes to the attempt of each run that began first, too, as member
+``@NODE``: so whoever brings the attempts' files has it.
 """
 # ruff: noqa: PTH105, PTH116, PTH120 - pathlib would slow down the supervisor's start
 
@@ -37,6 +39,8 @@ _NODE_EVERY_S = 5.0
 _MOST_SHARE = 0.03
 _TOLERANCE_S = 0.1
 _NODE_FILE_BYTES = 4 << 20
+#: Every so many looks at a node one is for its runs.
+_NODE_THINNED = 2
 
 
 class _Seen:
@@ -83,6 +87,8 @@ class Sampler:
         self._counts_traffic = False
         self._gpus = gpus or Gpus()
         self._node = NodeMeter(os.path.dirname(node_file))
+        self._node_looks = 0
+        self._node_name = f"@{os.uname().nodename}"
         self._own_peak_bytes = 0
 
     def tick(
@@ -147,7 +153,7 @@ class Sampler:
             self._write(unix_time)
         if oldest_s >= _NODE_AFTER_S and now - self._node_at >= _NODE_EVERY_S - _TOLERANCE_S:
             self._node_at = now
-            self._sample_node(unix_time)
+            self._sample_node(unix_time, living)
         took_s = time.thread_time() - began
         return max(next_s, _TOLERANCE_S, took_s / _MOST_SHARE)
 
@@ -219,7 +225,7 @@ class Sampler:
         self._ended = {}
         self._traffic.keep(living)
 
-    def _sample_node(self, unix_time: float) -> None:
+    def _sample_node(self, unix_time: float, living: Mapping[int, tuple[GangProcesses, int]]) -> None:
         row = {"time": round(unix_time, 3), **self._node.row(self._gpus.look())}
         try:
             if os.stat(self._node_file).st_size > _NODE_FILE_BYTES:
@@ -227,6 +233,15 @@ class Sampler:
         except OSError:
             pass
         _append(self._node_file, [row])
+        self._node_looks += 1
+        if self._node_looks % _NODE_THINNED:
+            return
+        firsts: dict[str, str] = {}
+        for pid, (gang, _) in living.items():
+            if gang.is_on_node and pid in self._seen:
+                firsts.setdefault(gang.run, gang.directory)
+        for directory in firsts.values():
+            _append(f"{directory}/samples.jsonl", [{"member": self._node_name, **row}])
 
 
 def _append(path: str, rows: list[dict[str, object]]) -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 SAMPLES_FILE = "samples.jsonl"
+#: What the operating system of a node saw, in an attempt's file, has the node's name behind this.
+_NODE: Final = "@"
 #: Of a file that an attempt of days has written, so much of its end is read unless all is asked for.
 TAIL_BYTES = 32 << 10
 _REQUIRED: Final = ("seconds", "cpu_seconds", "peak_rss_bytes")
@@ -81,6 +83,21 @@ def member_samples(directory: Path) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
     for row in _rows(directory / SAMPLES_FILE, None):
         found.setdefault(row["member"], []).append(row)
+    return found
+
+
+def node_samples(directory: Path) -> dict[str, list[dict[str, Any]]]:
+    """The looks at the nodes of an attempt themselves, by their name, in order; those that it has."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in _lines(directory / SAMPLES_FILE, None):
+        member = row.get("member")
+        if isinstance(member, str) and member.startswith(_NODE) and _is_finite(row.get("time")):
+            numbers = {key: value for key, value in row.items() if _is_finite(value)}
+            gpus = [gpu for gpu in row.get("gpus") or () if isinstance(gpu, dict)]
+            for key, name in (("utilisation", "gpus_busy"), ("memory_used_bytes", "gpu_memory_bytes")):
+                known = [gpu[key] for gpu in gpus if _is_finite(gpu.get(key))]
+                numbers |= {name: sum(known)} if known else {}
+            found.setdefault(member.removeprefix(_NODE), []).append(numbers)
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+from itertools import pairwise
 from types import SimpleNamespace
 
 import psutil
@@ -233,3 +234,24 @@ def test_a_directory_that_is_gone_is_no_trouble(stage):
     (stage.directory / "worker-0").rmdir()
     stage.go(3)
     assert not stage.rows()
+
+
+def test_a_node_tells_its_runs_every_ten_seconds(stage):
+    stage.member(11)
+    stage.member(12, "worker-1")
+    stage.living[11][0].is_on_node = stage.living[12][0].is_on_node = True
+    stage.go(34)
+
+    def looks(name):
+        file = stage.directory / name / "samples.jsonl"
+        lines = file.read_text().splitlines() if file.exists() else []
+        return [row for row in map(json.loads, lines) if row["member"] == f"@{os.uname().nodename}"]
+
+    times = [row["time"] - BEGIN for row in looks("worker-0")]
+    assert len(times) == 3
+    assert all(later - earlier == pytest.approx(10, abs=1.5) for earlier, later in pairwise(times))
+    assert "memory_available_bytes" in looks("worker-0")[0]
+    assert looks("worker-1") == [], "once for a run"
+    stage.living.pop(11)
+    stage.go(12)
+    assert len(looks("worker-1")) == 1, "the next one goes on with it"

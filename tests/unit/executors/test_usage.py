@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmaster.executors import Usage, read_usage, total_usage
-from trainmaster.executors.usage import logged_bytes
+from trainmaster.executors.usage import logged_bytes, node_samples
 
 
 def line(member, seconds, cpu_seconds, rss_bytes=100, sent=None, received=None, **more):
@@ -144,3 +144,19 @@ def test_how_long_a_log_was_at_some_time(tmp_path):
     sizes = [logged_bytes(tmp_path, "worker-0", at) for at in (99.0, 100.0, 101.5, 500.0)]
     assert sizes == [0, 0, 50, 80]
     assert logged_bytes(tmp_path / "none", "worker-0", 500.0) == 0
+
+
+def test_nodes_are_told_from_members(tmp_path):
+    node = {"member": "@ip-10-0-0-1", "time": 10.0, "cpu_percent": None, "memory_available_bytes": 7}
+    gpus = [{"utilisation": 0.5, "memory_used_bytes": 3}, {"utilisation": 0.25}, "none"]
+    rows = [node, {**node, "time": 20.0, "gpus": gpus}, {**node, "time": "soon"}, {**node, "member": 7}]
+    (tmp_path / "samples.jsonl").write_text(
+        "\n".join(map(json.dumps, rows)) + "\n" + line("worker-0", 2, 1.0)
+    )
+    assert node_samples(tmp_path) == {
+        "ip-10-0-0-1": [
+            {"time": 10.0, "memory_available_bytes": 7},
+            {"time": 20.0, "memory_available_bytes": 7, "gpus_busy": 0.75, "gpu_memory_bytes": 3},
+        ]
+    }
+    assert list(read_usage(tmp_path)) == ["worker-0"]

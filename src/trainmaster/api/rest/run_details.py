@@ -43,7 +43,7 @@ def machines(run: str, runs: Runs) -> dict[str, list[dict[str, Any]]]:
 def usage(
     run: str, runs: Runs, points: Annotated[int, Query(ge=2, le=5000, description="of one curve")] = 200
 ) -> dict[str, Any]:
-    """CPU, memory, network and GPUs over time: of members, and of this machine if it ran here."""
+    """CPU, memory, network and GPUs over time: of members, and of this machine or its nodes."""
     return runs.details(run).usage(points)
 
 

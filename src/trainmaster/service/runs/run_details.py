@@ -169,21 +169,21 @@ class RunDetails:
         return found
 
     def usage(self, points: int | None = None) -> dict[str, Any]:
-        """What ``members`` used, and what the operating system of this ``machine`` saw (if it ran here)."""
+        """What ``members`` used, and what operating systems saw: of this ``machine`` or its ``nodes``."""
         from trainmaster.providers.capabilities import capabilities_of
-        from trainmaster.service.runs.usage_curves import POINTS, machine_curves, usage_curves
+        from trainmaster.service.runs.usage_curves import POINTS, machine_curves, node_curves, usage_curves
 
         most = points or POINTS
         row = self._service.database.run_row(self._run)
         home = self._service.home_of(self._run)
-        machine = None
+        database, machine, nodes = self._service.database, None, []
         if capabilities_of(row["provider"]).is_here:
             until = row["closed_at"] or row["ended_at"] or time.time()
             machine = machine_curves(home, row["created_at"], until, most)
-        return {
-            "members": usage_curves(self._service.database, home, self._run, most),
-            "machine": machine,
-        }
+        else:
+            nodes = node_curves(database, home, self._run, most)
+        members = usage_curves(database, home, self._run, most)
+        return {"members": members, "machine": machine, "nodes": nodes}
 
 
 def _checkpoints(uri: str, of: dict[str, Any]) -> Iterable[dict[str, Any]]:

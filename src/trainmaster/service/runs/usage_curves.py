@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import queries
-from trainmaster.executors.usage import machine_samples, member_samples
+from trainmaster.executors.usage import machine_samples, member_samples, node_samples
 
 if TYPE_CHECKING:
     from trainmaster.control.layout import Home
@@ -51,12 +51,49 @@ def machine_curves(home: Home, since: float, until: float, points: int = POINTS)
         ``sent_bytes_per_s`` and ``received_bytes_per_s``.
     """
     samples = [row for row in machine_samples(home.root) if since <= row["time"] <= until]
-    kept = _evenly(samples, points)
+    return _system_curves(_evenly(samples, points))
+
+
+def node_curves(database: Database, home: Home, run: str, points: int = POINTS) -> list[dict[str, Any]]:
+    """What the operating systems of the nodes of a run saw while its last attempts ran there.
+
+    Args:
+        database: the database.
+        home: where the copies of the run's attempts lie.
+        run: its id.
+        points: of one curve, at most.
+
+    Returns:
+        Of each ``node`` what `machine_curves` has, and with GPUs ``gpus_busy`` and ``gpu_memory_bytes``.
+    """
+    found: dict[str, dict[float, Mapping[str, Any]]] = {}
+    for row in queries.attempts(database, run)[-MAX_ATTEMPTS:]:
+        place = home.attempt(run, row["experiment"], row["task"], row["number"])
+        for node, samples in node_samples(place.directory).items():
+            found.setdefault(node, {}).update((sample["time"], sample) for sample in samples)
+    curves = []
+    for node, looks in sorted(found.items()):
+        kept = _evenly([looks[at] for at in sorted(looks)], points)
+        curves.append({"node": node, **_system_curves(kept), **_gpu_curves(kept, "gpus_busy")})
+    return curves
+
+
+def _system_curves(kept: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {"times": [row["time"] for row in kept]}
     for key in ("cpu_percent", "memory_available_bytes", "disk_free_bytes"):
         found[key] = [row.get(key) for row in kept]
     for key in ("sent", "received"):
         found[f"{key}_bytes_per_s"] = _rates(kept, f"network_{key}_bytes", "time")
+    return found
+
+
+def _gpu_curves(kept: Sequence[Mapping[str, Any]], busy: str) -> dict[str, list[Any]]:
+    """Those that there are: ``gpus_busy``, which the samples call so or so, and ``gpu_memory_bytes``."""
+    found = {}
+    for name, key in (("gpus_busy", busy), ("gpu_memory_bytes", "gpu_memory_bytes")):
+        values = [row.get(key) for row in kept]
+        if any(value is not None for value in values):
+            found[name] = values
     return found
 
 
@@ -68,18 +105,14 @@ def member_curves(samples: Sequence[Mapping[str, Any]], points: int) -> dict[str
     [0.5, 2.0]
     """
     kept = _evenly([row for row in samples if isinstance(row.get("time"), int | float)], points)
-    found: dict[str, list[Any]] = {
+    return {
         "times": [row["time"] for row in kept],
         "cpu_cores": _rates(kept, "cpu_seconds", "seconds", first=0.0),
         "memory_bytes": [row.get("rss_bytes") for row in kept],
         "sent_bytes_per_s": _rates(kept, "bytes_sent", "seconds", first=0.0),
         "received_bytes_per_s": _rates(kept, "bytes_received", "seconds", first=0.0),
+        **_gpu_curves(kept, "gpu_utilisation"),
     }
-    for name, key in (("gpus_busy", "gpu_utilisation"), ("gpu_memory_bytes", "gpu_memory_bytes")):
-        values = [row.get(key) for row in kept]
-        if any(value is not None for value in values):
-            found[name] = values
-    return found
 
 
 def _evenly(rows: Sequence[Mapping[str, Any]], most: int) -> list[Mapping[str, Any]]:

@@ -14,6 +14,7 @@ async function look() {
     if (answer?.ok) {
       const found = await answer.json();
       for (const each of found.members) add(members, `${each.experiment}/${each.task}#${each.attempt} ${each.member}`, each);
+      for (const each of found.nodes) add(machine, each.node, each);
       if (found.machine?.times.length) add(machine, "machine", found.machine);
       members.draw();
       machine.draw();

@@ -1,0 +1,34 @@
+"""Curves of the operating systems of nodes, from what the run's attempts have brought along."""
+
+from __future__ import annotations
+
+import json
+
+from trainmaster.control.layout import Home
+from trainmaster.db import queries
+from trainmaster.service.runs.usage_curves import node_curves
+
+
+def look(node, at, **more):
+    return json.dumps({"member": f"@{node}", "time": at, "disk_free_bytes": 5, **more}) + "\n"
+
+
+def test_nodes_are_put_together_from_all_attempts(tmp_path, monkeypatch):
+    home = Home(tmp_path, tmp_path / "cache", "file:///s", "sqlite://")
+    files = {
+        1: look("a", 10.0, network_sent_bytes=0) + look("b", 11.0, gpus=[{"utilisation": 1.0}]),
+        2: look("a", 20.0, network_sent_bytes=500, cpu_percent=50.0) + '{"member": "worker-0"}\n{',
+        3: None,
+    }
+    for number, text in files.items():
+        place = home.attempt("r-1", "main", 0, number).directory
+        place.mkdir(parents=True)
+        if text is not None:
+            (place / "samples.jsonl").write_text(text)
+    attempts = [{"experiment": "main", "task": 0, "number": number} for number in files]
+    monkeypatch.setattr(queries, "attempts", lambda *_: attempts)
+    a, b = node_curves(None, home, "r-1")
+    assert (a["node"], a["times"], a["cpu_percent"]) == ("a", [10.0, 20.0], [None, 50.0])
+    assert a["sent_bytes_per_s"] == [None, 50.0]
+    assert (b["node"], b["disk_free_bytes"], b["gpus_busy"]) == ("b", [5], [1.0])
+    assert node_curves(None, home, "r-1", 1)[0]["times"] == [20.0]
