@@ -43,7 +43,7 @@ class Server(http.server.ThreadingHTTPServer):
 @pytest.fixture
 def server() -> Iterator[Server]:
     with Server() as found:
-        threading.Thread(target=found.serve_forever, daemon=True).start()
+        threading.Thread(target=found.serve_forever, args=(0.02,), daemon=True).start()
         yield found
         found.shutdown()
 

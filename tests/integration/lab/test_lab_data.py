@@ -239,7 +239,7 @@ experiments:
 def test_a_machine_that_is_lost_while_it_fetches_is_replaced(renter: Renter, owner: Any) -> None:
     network = ipaddress.ip_network(owner.json("status")["network"])
     server = http.server.ThreadingHTTPServer((str(network[2]), 0), Slow)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     Slow.is_slow.set()
     try:
         url = f"http://{network[2]}:{server.server_port}/set.bin"

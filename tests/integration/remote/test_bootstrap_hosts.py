@@ -344,7 +344,7 @@ def index_of(directory: Path) -> Iterator[str]:
 
     handler = functools.partial(Silent, directory=str(directory))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}/simple/"
         server.shutdown()

@@ -225,7 +225,7 @@ def test_urls_are_fetched_by_the_nodes(sites: Hosts, tmp_path: Path, monkeypatch
     served.mkdir()
     (served / "set.csv").write_text("1,2")
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Web, directory=str(served)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     objects = f"{sites.home.store_url}/objects"
     publish({"": served}, objects, kind="model")  # any objects will do
     web = f"http://127.0.0.1:{server.server_port}/set.csv"

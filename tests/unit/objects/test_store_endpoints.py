@@ -25,7 +25,7 @@ class Nothing(BaseHTTPRequestHandler):
 def server():
     found = HTTPServer(("127.0.0.1", 0), Nothing)
     found.asked = []
-    thread = threading.Thread(target=found.serve_forever)
+    thread = threading.Thread(target=found.serve_forever, args=(0.02,))
     thread.start()
     yield found
     found.shutdown()

@@ -3,52 +3,18 @@
 from __future__ import annotations
 
 import http.client
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from http_receiver import HttpReceiver, answer
 from trainmaster.api.remote.connection import PAUSES_S, Connection, UnreachableError, error_of
 from trainmaster.api.remote.streaming import messages
 from trainmaster.spec.errors import AccessError, NotFoundError, RecipeError, RunError, UsageError
 from trainmaster.testing.private_server import free_ports
 
 
-class Script:
-    """A server that answers what it is told to: bytes, or None to hang up."""
-
-    def __init__(self):
-        self.answers, self.asked = [], []
-        script = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                length = int(self.headers.get("content-length") or 0)
-                self.rfile.read(length)
-                script.asked.append((self.command, self.path, dict(self.headers)))
-                answer = script.answers.pop(0)
-                if answer is not None:
-                    self.wfile.write(answer)
-                self.close_connection = True
-
-            do_POST = do_PUT = do_HEAD = do_GET
-
-            def log_message(self, *_):
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.thread = threading.Thread(target=self.server.serve_forever)
-        self.thread.start()
-
-    def close(self):
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
-
-
-def json_answer(text, status="200 OK", more=""):
-    size = f"content-length: {len(text)}\r\nconnection: close\r\n"
-    return f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\n{size}{more}\r\n{text}".encode()
+def json_answer(text, status="200 OK", more=None):
+    return answer(status, {"content-type": "application/json", **(more or {})}, text)
 
 
 def stream_answer(text):
@@ -57,9 +23,8 @@ def stream_answer(text):
 
 @pytest.fixture
 def script():
-    script = Script()
-    yield script
-    script.close()
+    with HttpReceiver() as found:
+        yield found
 
 
 @pytest.fixture
@@ -69,7 +34,7 @@ def slept():
 
 @pytest.fixture
 def connection(script, slept):
-    found = Connection(f"http://127.0.0.1:{script.server.server_address[1]}", "tm_x", sleep=slept.append)
+    found = Connection(script.url, "tm_x", sleep=slept.append)
     yield found
     found.close()
 
@@ -77,8 +42,8 @@ def connection(script, slept):
 def test_what_changes_nothing_is_asked_again(script, connection, slept):
     script.answers = [None, json_answer("{}", "503 Away"), json_answer('{"a": 1}')]
     assert connection.get("/info", limit=2, none=None) == {"a": 1}
-    assert [path for _, path, _ in script.asked] == ["/api/v1/info?limit=2"] * 3
-    assert script.asked[0][2]["Authorization"] == "Bearer tm_x"
+    assert [each.path for each in script.asked] == ["/api/v1/info?limit=2"] * 3
+    assert script.asked[0].headers["Authorization"] == "Bearer tm_x"
     assert slept == list(PAUSES_S[:2])
 
 
@@ -88,11 +53,11 @@ def test_what_rents_is_sent_once_without_a_key_and_again_with_one(script, connec
         connection.post("/runs", {})
     script.answers = [None, json_answer('{"run": "r"}')]
     assert connection.post("/runs", {}, key="k") == {"run": "r"}
-    assert [headers["Idempotency-Key"] for _, _, headers in script.asked[1:]] == ["k", "k"]
+    assert [each.headers["Idempotency-Key"] for each in script.asked[1:]] == ["k", "k"]
 
 
 def test_who_asks_too_often_waits_as_long_as_it_is_told(script, connection, slept):
-    script.answers = [json_answer("{}", "429 Slow", "retry-after: 3\r\n"), json_answer("{}")]
+    script.answers = [json_answer("{}", "429 Slow", {"retry-after": "3"}), json_answer("{}")]
     connection.post("/runs", {})
     assert slept == [3.0]
 
@@ -147,7 +112,7 @@ def test_a_stream_goes_on_where_it_was(script, connection, slept):
         ("quiet", None),
         ("log", 3),
     ]
-    assert [headers.get("Last-Event-ID") for _, _, headers in script.asked] == [None, "b", "b", "b", "b"]
+    assert [each.headers.get("Last-Event-ID") for each in script.asked] == [None, "b", "b", "b", "b"]
 
 
 def test_files_go_on_behind_what_has_come(script, connection):

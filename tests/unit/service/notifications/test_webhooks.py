@@ -9,10 +9,10 @@ import ipaddress
 import json
 import socket
 import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from http_receiver import HttpReceiver, answer
 from trainmaster.control.layout import Home
 from trainmaster.db import NewRun, RunChange, Submission, access, webhook_rows
 from trainmaster.service import Service
@@ -24,47 +24,16 @@ from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.states import EndReason, State
 
 NOW = 2e9
+HOOK = "/hook?a=b"
 LOCAL = {PRIVATE_VARIABLE: "127.0.0.0/8"}
 METADATA = ("169.254.169.254", "fe80::1", "100.100.100.200", "168.63.129.16", "fd00:ec2::254")
 MANAGER = caller("ann", "red", ["manage", "read"])
 
 
-class Receiver:
-    """A receiver over TCP that answers what it is told."""
-
-    def __init__(self):
-        self.got, self.answers = [], []
-        receiver = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = self.rfile.read(int(self.headers["content-length"]))
-                receiver.got.append((self.path, dict(self.headers), body))
-                status, headers = receiver.answers.pop(0) if receiver.answers else (200, {})
-                self.send_response(status)
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                self.end_headers()
-
-            def log_message(self, *_):
-                pass
-
-        self.server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/hook?a=b"
-        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True)
-        self.thread.start()
-
-    def close(self):
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
-
-
 @pytest.fixture
 def receiver():
-    found = Receiver()
-    yield found
-    found.close()
+    with HttpReceiver(usual=answer(200)) as found:
+        yield found
 
 
 @pytest.fixture
@@ -96,7 +65,7 @@ def is_signed(secret, headers, body):
 
 
 def test_a_team_is_told_what_happens_to_its_runs(service, webhooks, receiver):
-    made = webhooks.create(MANAGER, "webhook", receiver.url)
+    made = webhooks.create(MANAGER, "webhook", receiver.url + HOOK)
     lease = begin(service)
     begin(service, "r-2", team=None)
     service.database.commit(lease, [RunChange(State.WAITING, State.RUNNING)], NOW)
@@ -105,12 +74,12 @@ def test_a_team_is_told_what_happens_to_its_runs(service, webhooks, receiver):
     service.database.commit(lease, [over], NOW + 1)
     while webhooks.send_due(NOW + 2):
         pass
-    told = [json.loads(body) for _, _, body in receiver.got]
+    told = [json.loads(asked.body) for asked in receiver.asked]
     assert sorted(event["type"] for event in told) == [
         "trainmaster.budget.reached", "trainmaster.run.ended", "trainmaster.run.started"
     ]  # fmt: skip
-    for event, (path, headers, body) in zip(told, receiver.got, strict=True):
-        assert (path, event["specversion"], event["subject"]) == ("/hook?a=b", "1.0", "r-1")
+    for event, (_, path, headers, body) in zip(told, receiver.asked, strict=True):
+        assert (path, event["specversion"], event["subject"]) == (HOOK, "1.0", "r-1")
         assert event["id"] == headers["webhook-id"]
         assert is_signed(made["secret"], headers, body)
     (ended,) = (event for event in told if event["type"] == "trainmaster.run.ended")
@@ -119,7 +88,7 @@ def test_a_team_is_told_what_happens_to_its_runs(service, webhooks, receiver):
 
 
 def test_what_is_told_is_written_with_what_has_happened_or_not_at_all(service, webhooks, receiver):
-    made = webhooks.create(MANAGER, "webhook", receiver.url, ["run.started"])
+    made = webhooks.create(MANAGER, "webhook", receiver.url + HOOK, ["run.started"])
     lease = begin(service)
 
     def broken(connection):
@@ -131,7 +100,7 @@ def test_what_is_told_is_written_with_what_has_happened_or_not_at_all(service, w
 
 
 def test_who_dies_while_it_sends_leaves_it_to_be_sent_under_the_same_id(service, webhooks, receiver):
-    made = webhooks.create(MANAGER, "webhook", receiver.url)
+    made = webhooks.create(MANAGER, "webhook", receiver.url + HOOK)
     webhooks.test(MANAGER, made["id"])
     at = webhooks.deliveries(MANAGER, made["id"])[0]["at"]
     (row,) = webhook_rows.due(service.database, at, [], 9)
@@ -140,13 +109,15 @@ def test_who_dies_while_it_sends_leaves_it_to_be_sent_under_the_same_id(service,
     webhooks._send(row, at)
     assert webhooks.send_due(at + 59) == 0
     assert webhooks.send_due(at + 61) == 1
-    first, second = (headers["webhook-id"] for _, headers, _ in receiver.got)
+    first, second = (asked.headers["webhook-id"] for asked in receiver.asked)
     assert first == second == row["id"]
 
 
 def test_failures_are_tried_again_for_a_day_and_then_it_is_disabled(service, webhooks, receiver):
-    receiver.answers = [(500, {}), (302, {"location": "/other"}), (429, {"retry-after": "900"})]
-    made = webhooks.create(MANAGER, "webhook", receiver.url)
+    receiver.answers = [
+        answer(500), answer(302, {"location": "/other"}), answer(429, {"retry-after": "900"})
+    ]  # fmt: skip
+    made = webhooks.create(MANAGER, "webhook", receiver.url + HOOK)
     webhooks.test(MANAGER, made["id"])
     at = webhooks.deliveries(MANAGER, made["id"])[0]["at"]
     waits = []
@@ -159,7 +130,7 @@ def test_failures_are_tried_again_for_a_day_and_then_it_is_disabled(service, web
     assert 5 <= waits[0] <= 5.5
     assert 30 <= waits[1] <= 33
     assert waits[2] == 900
-    receiver.answers = [(500, {}), (410, {})]
+    receiver.answers = [answer(500), answer(410)]
     webhooks.test(MANAGER, made["id"])
     webhooks.send_due(at + GIVE_UP_S)
     assert webhooks.show(MANAGER, made["id"])["disabled_at"] is None, "that one was tried for the first time"
@@ -174,10 +145,10 @@ def test_failures_are_tried_again_for_a_day_and_then_it_is_disabled(service, web
 
 
 def test_who_was_away_for_a_day_tries_a_few_times_before_it_gives_up(service, webhooks, receiver):
-    made = webhooks.create(MANAGER, "webhook", receiver.url)
+    made = webhooks.create(MANAGER, "webhook", receiver.url + HOOK)
     webhooks.test(MANAGER, made["id"])
     at = webhooks.deliveries(MANAGER, made["id"])[0]["at"] + 2 * GIVE_UP_S
-    receiver.answers = [(500, {})] * 3
+    receiver.answers = [answer(500)] * 3
     for number in range(3):
         assert webhooks.show(MANAGER, made["id"])["disabled_at"] is None
         assert webhooks.send_due(at + 60.0 * number) == 1
@@ -185,7 +156,7 @@ def test_who_was_away_for_a_day_tries_a_few_times_before_it_gives_up(service, we
 
 
 def test_who_sends_too_late_disables_nothing(service, webhooks, receiver):
-    made = webhooks.create(MANAGER, "webhook", receiver.url)
+    made = webhooks.create(MANAGER, "webhook", receiver.url + HOOK)
     webhooks.test(MANAGER, made["id"])
     at = webhooks.deliveries(MANAGER, made["id"])[0]["at"]
     (row,) = webhook_rows.due(service.database, at, [], 9)
@@ -204,24 +175,24 @@ def test_the_schedule_ends_after_a_day():
 
 
 def test_two_secrets_sign_during_a_rotation(service, webhooks, receiver):
-    made = webhooks.create(MANAGER, "webhook", receiver.url)
+    made = webhooks.create(MANAGER, "webhook", receiver.url + HOOK)
     new = webhooks.rotate(MANAGER, made["id"])["secret"]
     webhooks.test(MANAGER, made["id"])
     at = webhooks.deliveries(MANAGER, made["id"])[0]["at"]
     webhooks.send_due(at)
-    ((_, headers, body),) = receiver.got
+    ((_, _, headers, body),) = receiver.asked
     assert is_signed(made["secret"], headers, body)
     assert is_signed(new, headers, body)
     webhooks.test(MANAGER, made["id"])
     webhooks.send_due(at + GIVE_UP_S + 10)
-    assert not is_signed(made["secret"], *receiver.got[-1][1:])
+    assert not is_signed(made["secret"], *receiver.asked[-1][2:])
     stored = service.database.read(webhook_rows.hooks_query(None))[0]["secrets"]
     assert new.encode() not in stored
     assert made["secret"].encode() not in stored
 
 
 def test_what_is_another_teams_is_not_there(webhooks, receiver):
-    made = webhooks.create(MANAGER, "webhook", receiver.url)
+    made = webhooks.create(MANAGER, "webhook", receiver.url + HOOK)
     other = caller("bob", "blue", ["manage"])
     assert webhooks.listed(other) == []
     for ask in (webhooks.show, webhooks.rotate, webhooks.remove, webhooks.test, webhooks.deliveries):
@@ -267,7 +238,7 @@ def test_addresses_that_are_not_reached(address):
 
 
 def test_a_name_that_means_another_address_a_moment_later_changes_nothing(receiver):
-    port = receiver.server.server_port
+    port = receiver.port
     asked = []
 
     def resolve(host, *_, **__):
@@ -278,8 +249,8 @@ def test_a_name_that_means_another_address_a_moment_later_changes_nothing(receiv
     answer = post(f"http://moving.example:{port}/", b"{}", {}, networks(LOCAL), resolve)
     assert "10.0.0.1, which messages are not sent to" in answer.trouble
     assert asked == ["moving.example"]
-    assert post(receiver.url, b"{}", {}, ()).trouble.startswith("127.0.0.1 is 127.0.0.1, which")
-    assert receiver.got == []
+    assert post(receiver.url + HOOK, b"{}", {}, ()).trouble.startswith("127.0.0.1 is 127.0.0.1, which")
+    assert receiver.asked == []
 
 
 @pytest.mark.parametrize("begins", [b"", b"HTTP/1.1 200"])
@@ -323,14 +294,14 @@ def test_slack_and_email_are_told_in_words(service, receiver, monkeypatch):
         Webhooks(service, LOCAL).create(MANAGER, "email", "ann@example.org")
     with pytest.raises(UsageError, match="no address"):
         webhooks.create(MANAGER, "email", "ann@example.org\nbcc: x@y")
-    slack = webhooks.create(MANAGER, "slack", receiver.url)
+    slack = webhooks.create(MANAGER, "slack", receiver.url + HOOK)
     webhooks.create(MANAGER, "email", "ann@example.org", ["run.ended"])
     assert "secret" not in slack
     lease = begin(service)
     over = RunChange(State.WAITING, State.DONE, EndReason.SUCCEEDED)
     service.database.commit(lease, [over], NOW)
     webhooks.send_due(NOW)
-    ((_, headers, body),) = receiver.got
+    ((_, _, headers, body),) = receiver.asked
     assert json.loads(body) == {"text": "r-1: a run has ended: SUCCEEDED"}
     assert "webhook-signature" not in headers
     assert sent[0] == ("mail.example", 2525)
