@@ -48,6 +48,7 @@ trap interrupted INT TERM
 
 # What each part prints is in a file of its name; the first one's is seen at once.
 run() {
+    [ "$1" != unit ] || export OPENBLAS_NUM_THREADS=1 # on two cores a second thread only costs
     if [ "$1" = "${parts[0]}" ]; then
         "$python" -m pytest "${@:2}" 2>&1 | tee -i "$logs/$1"
     else
