@@ -50,7 +50,7 @@ def with_versions(opened: OpenHome, recipe: Recipe, file: str) -> Recipe:
             data[key] = source.model_copy(update=fixed)
         experiments[name] = experiment.model_copy(update={"data": data})
     if mistakes:
-        raise _told(recipe, file, mistakes)
+        raise _told(recipe, file if opened.team is None else "recipe", mistakes)  # teams see no path of ours
     return recipe.model_copy(update={"experiments": experiments})
 
 

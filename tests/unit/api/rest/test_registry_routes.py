@@ -69,3 +69,17 @@ def test_what_is_not_there_is_said_with_what_is_near(served, ask):
         {"model": "job-red", "name": "a", "tags": {"": "x"}},
     ):
         assert ask("POST", "", body)[0] == 422, body
+
+
+def test_a_run_starts_from_models_of_its_own_team_only(served, ask):
+    ask("POST", "", {"model": "job-red", "name": "ferns", "alias": "production"})
+    recipe = (
+        "name: job\nprovider: lab\nexperiments:\n  main:\n    command: 'true'\n"
+        "    data: {w: {model: ferns@production}}\n"
+    )
+    answer = served.ask("blue-user", "POST", "/api/v1/runs", json={"recipe": recipe, "max_usd": 1})
+    assert answer.status_code == 422
+    (mistake,) = answer.json()["mistakes"]
+    assert (mistake["line"], mistake["key"]) == (6, "experiments.main.data.w.model")
+    assert "there is no registered model 'ferns'" in mistake["message"]
+    assert str(served.service.home.root) not in answer.text
