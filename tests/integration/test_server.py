@@ -186,6 +186,7 @@ def test_an_upload_from_a_phone_outlives_the_server(server, tm, browser, tmp_pat
     page.get_by_text("No volumes yet").wait_for()
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.browser
 @pytest.mark.parametrize("size", SIZES)
 def test_a_run_from_the_pages(server, tm, size, browser):
@@ -211,7 +212,10 @@ def _walk(browser, server, tm, width, height, scheme):
     page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.goto(server.setup_url)
+    check_page(page, "/setup", width)
     page.get_by_role("button", name="Log in").click()
+    page.get_by_role("link", name="New run").wait_for()
+    check_page(page, "/ without runs", width)
     page.get_by_role("link", name="New run").click()
     page.get_by_role("tab", name="Recipe").click()
     recipe = page.locator("#recipe")
@@ -245,6 +249,7 @@ def _walk(browser, server, tm, width, height, scheme):
         f"/runs/{run}/sweeps",
         f"/models/{run}/main/0",
         f"/compare?run={run}",
+        "/device",
     ):
         page.goto(server.url + path)
         check_page(page, path, width)
@@ -253,6 +258,12 @@ def _walk(browser, server, tm, width, height, scheme):
     assert "/login" in page.url
     check_page(page, "/login", width)
     assert problems == []
+    page.get_by_label("Token").fill(server.token)
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("button", name="log out").wait_for()
+    for path in ("/nothing-here", "/runs/none", "/quotes/none", "/team", "/join?code=none"):  # 404 and 403
+        page.goto(server.url + path)
+        check_page(page, path, width)
     context.close()
     plain = browser.new_context(java_script_enabled=False)
     page = plain.new_page()

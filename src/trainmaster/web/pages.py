@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from fastapi.staticfiles import StaticFiles
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 
-from trainmaster.api.rest.state import status_of, told
+from trainmaster.api.rest.state import caller_of, status_of
 from trainmaster.service.users.caller import TooOftenError, UnknownCallerError
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.web import (
@@ -39,6 +44,7 @@ from trainmaster.web.rendering import HERE, is_part, page, redirect
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+_Handler = Callable[[Request, Any], Any]
 _ROUTERS: Final[tuple[APIRouter, ...]] = (
     sessions.router,
     device.router,
@@ -84,14 +90,50 @@ def add_pages(app: FastAPI) -> None:
     for router in _ROUTERS:
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=HERE / "static"), name="static")
-    app.add_exception_handler(TrainmasterError, _failed)
+    for kind, handler in (
+        (TrainmasterError, _failed),
+        (HTTPException, _refused),
+        (RequestValidationError, _invalid),
+        (Exception, _broken),
+    ):
+        app.add_exception_handler(kind, _of_pages(handler, app.exception_handlers[kind]))
+
+
+def _of_pages(of_page: _Handler, of_rest: _Handler) -> _Handler:
+    """Errors of pages are pages, those of REST are JSON."""
+
+    async def handle(request: Request, error: Exception) -> Response:
+        is_rest = request.url.path.startswith(("/api/", "/metrics", "/device/", "/healthz", "/static/"))
+        found: Response = await (of_rest if is_rest else of_page)(request, error)
+        return found
+
+    return handle
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    with suppress(TrainmasterError):  # who is logged in has the navigation
+        await run_in_threadpool(caller_of, request)
+    if error.status_code == 404:
+        return page(request, "error.html", 404, title="there is no such page", hint="The address may be old.")
+    return page(request, "error.html", error.status_code, title=str(error.detail), hint="")
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    wrong = "; ".join(f"{found['loc'][-1]}: {found['msg']}" for found in error.errors())
+    return page(request, "error.html", 422, title="this cannot be shown", hint=wrong)
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    """A mistake of ours: it is in the server's log, and no more is told."""
+    hint = "Its log says more. Try again; if that does not help, please report it."
+    return page(request, "error.html", 500, title="the server has made a mistake", hint=hint)
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    """Errors of pages are pages, those of REST are JSON; who is not known is asked to log in."""
+    """Who is not known is asked to log in."""
     assert isinstance(error, TrainmasterError)
-    if request.url.path.startswith(("/api/", "/metrics", "/device/")):
-        return told(error)
     if isinstance(error, UnknownCallerError) and not is_part(request):
         wanted = request.url.path if request.method == "GET" else "/"
         return redirect(f"/login?{urlencode({'next': wanted})}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import math
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +13,7 @@ from typing import Any, Final
 from fastapi import Request
 from fastapi.responses import RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from trainmaster.spec.units import format_duration
 
@@ -60,10 +62,29 @@ def number(value: object) -> str:
     return str(value)
 
 
+def with_code(text: str) -> Markup:
+    """A message with what stands in backquotes as code.
+
+    >>> str(with_code("`a` <b>"))
+    '<code>a</code> &lt;b&gt;'
+    """
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 - it is escaped
+
+
+def as_title(text: str) -> str:
+    """A message as a title.
+
+    >>> as_title("there is no run 'x'")
+    "There is no run 'x'"
+    """
+    return text[:1].upper() + text[1:]
+
+
 _TEMPLATES: Final = Environment(
     loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
 )
 _TEMPLATES.filters |= {"duration": duration, "usd": usd, "when": when, "number": number, "size": size}
+_TEMPLATES.filters |= {"with_code": with_code, "as_title": as_title}
 
 
 @cache

@@ -40,6 +40,7 @@ def runs(
         more=more,
         wanted=wanted,
         is_chosen=bool(chosen),
+        server=str(request.base_url).rstrip("/"),
         states=_STATES,
         times=_TIMES,
     )
