@@ -6,7 +6,6 @@ import contextlib
 import os
 import shlex
 import shutil
-import tarfile
 import tempfile
 import threading
 from collections.abc import Callable
@@ -97,6 +96,7 @@ def _bring(client: ClientProtocol, source: Place, target: Path) -> None:
     if not parent.is_dir():
         raise UsageError(f"there is no directory {parent}", "Make it first.")
     with tempfile.TemporaryDirectory(prefix=".copied-", dir=parent) as draft:
+        import tarfile  # other verbs do not need it
 
         def unpack(stream: IO[bytes]) -> None:
             with tarfile.open(fileobj=stream, mode="r|") as archive:
@@ -116,6 +116,8 @@ def _send(client: ClientProtocol, source: Path, target: Place) -> None:
     if not source.exists():
         raise NotFoundError(f"{source} is not there", "Look at the path.")
     name = source.absolute().name
+
+    import tarfile
 
     def pack(stream: IO[bytes]) -> None:
         with tarfile.open(fileobj=stream, mode="w|") as archive:
@@ -137,6 +139,8 @@ def _talk(
     run = client.resolve(place.run)
     ours, theirs = os.pipe() if reads is not None else os.pipe()[::-1]
     wrong: list[Exception] = []
+
+    import tarfile
 
     def move() -> None:
         try:
