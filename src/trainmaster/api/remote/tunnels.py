@@ -191,7 +191,7 @@ def _raw(descriptor: int, socket: ClientConnection) -> Iterator[None]:
     before = termios.tcgetattr(descriptor)
     handler = signal.signal(signal.SIGWINCH, resized)
     try:
-        tty.setraw(descriptor)
+        tty.setraw(descriptor, termios.TCSADRAIN)  # what was typed meanwhile counts
         yield
     finally:
         signal.signal(signal.SIGWINCH, handler)
