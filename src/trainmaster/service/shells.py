@@ -22,7 +22,7 @@ _CODE_S: Final = 120
 _MACHINES_S: Final = 600.0
 _LOOK_S: Final = 1.0
 # On a node: the directory of the run's code, which may just be on its way; then the environment of the first
-# process of the member, if it runs there; then the line, by a shell.
+# process of the member, if it runs there; then the line, by a shell, whose exit code `xargs` would hide.
 _THERE: Final = """\
 n=0; until cd %(code)s 2>/dev/null; do
   n=$((n + 1)); [ $n -lt %(wait)d ] || { echo %(late)s >&2; break; }; sleep 0.2
@@ -36,8 +36,11 @@ of_member() {
   [ -z "$found" ] || grep -lz "^TRAINMASTER_ROLE=" $found 2>/dev/null
 }
 for one in $(of_member); do
-  exec xargs -0 -a "$one" sh -c '
-    line=$1; shift; exec env -i TERM="${TERM:-}" SHELL="${SHELL:-/bin/sh}" "$@" sh -c "$line"' sh "$line"
+  { code=$(exec 3>&1 >&4; xargs -0 -a "$one" sh -c '
+    line=$1; shift
+    env -i TERM="${TERM:-}" SHELL="${SHELL:-/bin/sh}" "$@" sh -c "$line" 3>&- 4>&-
+    echo $? >&3' sh "$line"); } 4>&1
+  exit "${code:-255}"
 done
 exec sh -c "$line"
 """

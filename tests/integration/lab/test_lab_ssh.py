@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -27,7 +28,7 @@ experiments:
 """
 
 
-def test_a_line_for_a_shell_where_a_member_works(renter: Renter) -> None:
+def test_a_line_for_a_shell_where_a_member_works(renter: Renter, tmp_path: Path) -> None:
     renting = renter.run(renter.recipe(WAITS), WORD="hush")
     run = renting.run
     # Its machines may not be there yet, nor the code.
@@ -43,6 +44,10 @@ def test_a_line_for_a_shell_where_a_member_works(renter: Renter) -> None:
     renting.until(lambda: says("echo $TRAINMASTER_ROLE-$TRAINMASTER_INDEX") == "worker-1", "it runs")
     assert says('echo "$COLOUR" $WORD $TRAINMASTER_WORLD_SIZE') == "a 'b\" $c hush 2"
     assert says("echo one; echo two >&2; exit 0") == "one"
+    answered = renter.call("exec", run, "worker-1", "--", "cat steps.py; echo apart >&2; exit 7", code=7)
+    renter.call("cp", f"{run}/worker-1:steps.py", str(tmp_path / "copy"))
+    assert answered.stdout == (tmp_path / "copy").read_text()
+    assert "apart" in answered.stderr
     for member in ("worker-0", "worker-1"):
         assert says("touch $TRAINMASTER_OUTPUT_DIR/go; echo $TRAINMASTER_INDEX", member) == member[-1]
     assert renting.end()["reason"] == "SUCCEEDED"
