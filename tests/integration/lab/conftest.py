@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
 import hashlib
+import ipaddress
 import json
 import os
 import subprocess
@@ -316,3 +318,39 @@ def renter(lab: LabUser, tmp_path: Path) -> Iterator[Renter]:
     renter = Renter(lab, work)
     yield renter
     renter.kill_all()
+
+
+@pytest.fixture
+def lab_servers(
+    lab: LabUser, renter: Renter, postgres: Any, tmp_path: Path
+) -> Iterator[Callable[[str], Any]]:
+    """Makes servers that share a database, an object store that machines of the lab reach, and a key."""
+    from server_of_lab import LabServer
+
+    from trainmaster.testing.counting_proxy import CountingProxy
+    from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
+
+    try:
+        s3 = PrivateS3()
+    except NoS3Error as error:
+        pytest.skip(str(error))
+    made: list[LabServer] = []
+    network = ipaddress.ip_network(lab.json("status")["network"])
+    with s3, CountingProxy(s3.url, str(network[2])) as line:
+        key = tmp_path / "server.key"
+        key.touch(0o600)
+        key.write_bytes(base64.b64encode(os.urandom(32)))
+        env = {
+            **s3.environment(line.url),
+            "TRAINMASTER_STORE": f"s3://{s3.new_bucket()}/store",
+            "TRAINMASTER_DATABASE": postgres.new_url(),
+            "TRAINMASTER_KEY_FILE": str(key),
+        }
+
+        def make(name: str) -> LabServer:
+            made.append(LabServer(renter, tmp_path / name, dict(env)))
+            return made[-1]
+
+        yield make
+        for server in made:
+            server.kill_all()

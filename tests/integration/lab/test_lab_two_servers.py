@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import contextlib
-import functools
-import ipaddress
 import json
 import os
 import shutil
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,10 +15,7 @@ pytest.importorskip("boto3", reason="boto3 is not installed")
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
 from renter import Renter
-from running_server import RunningServer
-
-from trainmaster.testing.counting_proxy import CountingProxy
-from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
+from server_of_lab import LabServer
 
 pytestmark = [pytest.mark.ray, pytest.mark.s3, pytest.mark.timeout(600)]
 
@@ -47,59 +38,13 @@ experiments:
 """
 
 
-class Server(RunningServer):
-    """A server with a home of its own, which shares database, object store, key and lab."""
-
-    def __init__(self, renter: Renter, place: Path, env: dict[str, str]) -> None:
-        self.home, cache = place / "home", place / "cache"
-        for directory in (self.home, cache):
-            directory.mkdir(parents=True)
-        (self.home / "lab").symlink_to(renter.lab.directory)
-        runtimes = Path(renter.env["TRAINMASTER_CACHE"]) / "runtimes"
-        runtimes.mkdir(parents=True, exist_ok=True)
-        (cache / "runtimes").symlink_to(runtimes)  # as large as it is, and the same for all
-        self.env = {**env, "TRAINMASTER_HOME": str(self.home), "TRAINMASTER_CACHE": str(cache)}
-        super().__init__(functools.partial(renter.start, **self.env))
-
-    def read(self, path: str) -> bytes:
-        with self.open("GET", "/api/v1" + path) as answer:
-            found: bytes = answer.read()
-            return found
-
-    def json(self, path: str) -> Any:
-        return self.ask("GET", path)[1]
-
-
 @pytest.fixture
-def servers(lab: Any, renter: Renter, postgres: Any, tmp_path: Path) -> Iterator[tuple[Server, Server]]:
-    try:
-        s3 = PrivateS3()
-    except NoS3Error as error:
-        pytest.skip(str(error))
-    network = ipaddress.ip_network(lab.json("status")["network"])
-    with s3, CountingProxy(s3.url, str(network[2])) as line:
-        key = tmp_path / "server.key"
-        key.touch(0o600)
-        key.write_bytes(base64.b64encode(os.urandom(32)))
-        env = {
-            **s3.environment(line.url),
-            "TRAINMASTER_STORE": f"s3://{s3.new_bucket()}/store",
-            "TRAINMASTER_DATABASE": postgres.new_url(),
-            "TRAINMASTER_KEY_FILE": str(key),
-        }
-        both = Server(renter, tmp_path / "a", env), Server(renter, tmp_path / "b", env)
-        yield both
-        for server in both:  # drivers outlive their servers
-            for entry in Path("/proc").iterdir():
-                with contextlib.suppress(OSError):
-                    if entry.name.isdigit() and f"TRAINMASTER_HOME={server.home}".encode() in (
-                        entry / "environ"
-                    ).read_bytes().split(b"\0"):
-                        os.kill(int(entry.name), signal.SIGKILL)
+def servers(lab_servers: Any) -> tuple[LabServer, LabServer]:
+    return lab_servers("a"), lab_servers("b")
 
 
 def test_a_server_is_lost_with_its_home_and_another_one_goes_on(
-    lab: Any, renter: Renter, servers: tuple[Server, Server]
+    lab: Any, renter: Renter, servers: tuple[LabServer, LabServer]
 ) -> None:
     a, b = servers
     before = lab.alive()
