@@ -1,18 +1,79 @@
-"""Write docs/openapi.json: what the server's REST interface is."""
+"""Write docs/openapi.json and docs/rest.md: the server's REST interface, for programs and for people."""
 
 from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from trainmaster.api.rest.app import make_app, make_state
-from trainmaster.service import Service
+DOCS = Path(__file__).parent.parent / "docs"
+HEAD = """# REST reference
 
-with tempfile.TemporaryDirectory() as directory:
-    service = Service.from_environment({"TRAINMASTER_HOME": directory})
-    document = make_app(make_state(service, {})).openapi()
-    service.close()
-document["info"]["version"] = "1"
-path = Path(__file__).parent.parent / "docs" / "openapi.json"
-path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+Written by `scripts/dump_openapi.py` from [openapi.json](openapi.json); [The server](server.md) explains it.
+
+All paths are below `/api/v1`.
+"""
+METHODS = ("get", "post", "put", "patch", "delete", "head")
+
+
+def page(document: Mapping[str, Any]) -> str:
+    """The reference as Markdown: routes by their tag, each with what it takes.
+
+    Args:
+        document: of OpenAPI 3.1.
+    """
+    routes = [
+        (route.get("tags", ["others"])[0], path.removeprefix("/api/v1"), method, route)
+        for path, methods in document["paths"].items()
+        for method, route in methods.items()
+        if method in METHODS
+    ]
+    lines = [HEAD]
+    for tag in dict.fromkeys(tag for tag, *_ in routes):
+        lines.append(f"## {tag.capitalize()}\n")
+        for _, path, method, route in (each for each in routes if each[0] == tag):
+            lines += [f"### `{method.upper()} {path}`\n", route["description"].strip() + "\n"]
+            if taken := [*_parameters(route), *_body(document, route)]:
+                lines += [*taken, ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _parameters(route: Mapping[str, Any]) -> Iterator[str]:
+    for each in route.get("parameters", ()):
+        if each["in"] != "path" or each.get("description"):
+            yield _line(each["name"], each["in"], each["schema"], each.get("description", ""))
+
+
+def _body(document: Mapping[str, Any], route: Mapping[str, Any]) -> Iterator[str]:
+    content = route.get("requestBody", {}).get("content", {}).get("application/json", {})
+    name = content.get("schema", {}).get("$ref", "").rpartition("/")[2]
+    if name:
+        schema = document["components"]["schemas"][name]
+        for key, field in schema.get("properties", {}).items():
+            needed = ", needed" if key in schema.get("required", ()) else ""
+            yield _line(key, "body" + needed, field, field.get("description", ""))
+
+
+def _line(name: str, where: str, schema: Mapping[str, Any], meaning: str) -> str:
+    kind = " or ".join(
+        each.get("type", "object")
+        for each in schema.get("anyOf", [schema])
+        if each.get("type", "object") != "null"
+    )
+    given = f", default `{json.dumps(schema['default'])}`" if schema.get("default") is not None else ""
+    return f"- `{name}` ({where}; {kind}{given})" + (f": {meaning}" if meaning else "")
+
+
+if __name__ == "__main__":
+    from trainmaster.api.rest.app import make_app, make_state
+    from trainmaster.service import Service
+
+    with tempfile.TemporaryDirectory() as directory:
+        service = Service.from_environment({"TRAINMASTER_HOME": directory})
+        found = make_app(make_state(service, {})).openapi()
+        service.close()
+    found["info"]["version"] = "1"
+    (DOCS / "openapi.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    (DOCS / "rest.md").write_text(page(found))

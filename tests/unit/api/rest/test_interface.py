@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 
 from trainmaster.api.rest.app import make_app, make_state
 from trainmaster.control.layout import Home
 from trainmaster.service import Service
 
-DOCUMENT = Path(__file__).parents[4] / "docs" / "openapi.json"
+ROOT = Path(__file__).parents[4]
+DOCUMENT = ROOT / "docs" / "openapi.json"
 
 
 def test_nothing_is_taken_out_of_the_interface(tmp_path):
@@ -30,3 +32,11 @@ def test_nothing_is_taken_out_of_the_interface(tmp_path):
     assert released <= now
     assert now <= released, "not in docs/openapi.json yet"
     service.close()
+
+
+def test_the_reference_for_people_says_the_same():
+    page = runpy.run_path(str(ROOT / "scripts" / "dump_openapi.py"))["page"]
+    shown = page(json.loads(DOCUMENT.read_text()))
+    assert (ROOT / "docs" / "rest.md").read_text() == shown, "python scripts/dump_openapi.py writes it"
+    assert "### `POST /runs`" in shown
+    assert "- `runs` (body, needed; array)" in shown
