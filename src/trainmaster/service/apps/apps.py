@@ -51,7 +51,7 @@ class Apps:
 
         Raises:
             NotFoundError: there is no such run, or it is not the caller's to see.
-            UsageError: no run, too many, or too many apps.
+            UsageError: no run, too many, of several teams, or too many apps.
         """
         self._caller.need("run")
         found = TeamRuns(self._service, self._caller)
@@ -61,13 +61,17 @@ class Apps:
                 f"{len(ids)} runs for one TensorBoard",
                 f"Name 1 to {MOST_RUNS}; `metrics export` has no limit.",
             )
+        teams = {found.row(run)["team"] for run in ids}
+        if len(teams) > 1:
+            raise UsageError(f"runs of {len(teams)} teams for one TensorBoard", "Open one for each team.")
         for run in ids:
             self._service.home_of(run)  # refused where its files are not here
-        return self._opened(TENSORBOARD, ids)
+        return self._opened(TENSORBOARD, ids, teams.pop())
 
-    def _opened(self, kind: str, runs: Sequence[str]) -> dict[str, Any]:
-        team, home_id = self._caller.team, self._service.home.identity()
-        place = hashlib.sha256(json.dumps([kind, team, home_id, runs]).encode()).hexdigest()
+    def _opened(self, kind: str, runs: Sequence[str], team: str | None) -> dict[str, Any]:
+        """The app is seen by the team of the runs: who opens it may be an admin of another one."""
+        home_id = self._service.home.identity()
+        place = hashlib.sha256(json.dumps([kind, self._caller.team, home_id, runs]).encode()).hexdigest()
         mine = rows.apps(self._service.database, [team], MOST_APPS)
         is_open = [row for row in mine if row["state"] != State.DONE]
         if len(is_open) >= MOST_OPEN and all(row["place"] != place for row in is_open):

@@ -42,12 +42,12 @@ class Place:
             self.run(run)
         self.gate = AppAccess(self.service, self.access)
 
-    def run(self, run):
+    def run(self, run, team="red"):
         recipe = Recipe.from_text(RECIPE, directory=self.service.home.root).model_dump_json()
         new = NewRun(
             run, "job", recipe, "r.yaml", "local", "code", "file:///s", [("main", 1)],
             home=str(self.service.home.root), home_id=self.service.home.identity(),
-            submission=Submission("x", "red"),
+            submission=Submission("x", team),
         )  # fmt: skip
         lease = self.service.database.create_run(new, 1.0)
         begins = TaskChange("main", 0, 1, State.WAITING, State.RUNNING, creates=True, opens=True)
@@ -99,6 +99,20 @@ def test_apps_of_others_are_not_there(place):
     for call in (lambda: viewer.tensorboard(["job-a"]), lambda: viewer.end(app)):
         with pytest.raises(ForbiddenError):
             call()
+
+
+def test_an_app_that_an_admin_opens_is_seen_by_the_team_of_its_runs_only(place):
+    place.run("job-blue", "blue")
+    admin = caller("root", "red", ["admin", "read", "run"])
+    app = place.opened(admin, ["job-blue"])
+    place.ready(app)
+    assert Apps(place.service, caller("bob", "blue", ["read"])).show(app)["team"] == "blue"
+    with pytest.raises(NotFoundError):
+        Apps(place.service, ANN).show(app)
+    with pytest.raises(NotFoundError):
+        place.gate.admit(app, [], place.token("r", ["read"], "red")[0])
+    with pytest.raises(UsageError, match="2 teams"):
+        place.opened(admin, ["job-blue", "job-a"])
 
 
 def test_a_team_has_so_many_apps_at_once(place):
