@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
@@ -14,23 +15,27 @@ from trainmaster.spec.states import State
 
 _A = t.app
 _P = t.app_pass
+#: Any number: that of nothing else of ours.
+_OPENING: Final = 0x7A11_A995
 
 
-def add(database: Database, row: Mapping[str, object]) -> RowMapping:
-    """Keep a new app, or find the one that is open in its ``place``."""
+def add(database: Database, row: Mapping[str, object], most: int) -> RowMapping | None:
+    """Keep a new app, or find the one that is open in its ``place``; None if its team has ``most`` open."""
+    there = sa.select(_A).where(_A.c.place == row["place"])
+    of_team = sa.select(sa.func.count()).where(
+        _A.c.state != State.DONE, _A.c.team.is_not_distinct_from(row["team"])
+    )
 
-    def write(connection: Connection, _: Try) -> None:
-        try:
-            with connection.begin_nested():
-                connection.execute(_A.insert().values(**row))
-        except sa.exc.IntegrityError:  # it is open already, or this is tried again
-            pass
+    def write(connection: Connection, _: Try) -> RowMapping | None:
+        if connection.dialect.name != "sqlite":  # where every writer is alone
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_OPENING)))
+        found = connection.execute(there).mappings().first()
+        if found is None and connection.execute(of_team).scalar_one() < most:
+            connection.execute(_A.insert().values(**row))
+            found = connection.execute(there).mappings().one()
+        return found
 
-    while True:
-        database.write(write)
-        found = database.read(sa.select(_A).where(_A.c.place == row["place"]))
-        if found:  # else the one that was there has just ended
-            return found[0]
+    return database.write(write)
 
 
 def find(database: Database, app: str) -> RowMapping | None:

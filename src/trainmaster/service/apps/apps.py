@@ -72,13 +72,6 @@ class Apps:
         """The app is seen by the team of the runs: who opens it may be an admin of another one."""
         home_id = self._service.home.identity()
         place = hashlib.sha256(json.dumps([kind, self._caller.team, home_id, runs]).encode()).hexdigest()
-        mine = rows.apps(self._service.database, [team], MOST_APPS)
-        is_open = [row for row in mine if row["state"] != State.DONE]
-        if len(is_open) >= MOST_OPEN and all(row["place"] != place for row in is_open):
-            raise UsageError(
-                f"{len(is_open)} apps are open already",
-                "End one of them, or wait: unused ones end by themselves.",
-            )
         now = time.time()
         row = {
             "id": f"{kind[:2]}-{secrets.token_hex(8)}",
@@ -93,7 +86,13 @@ class Apps:
             "created_at": now,
             "used_at": now,
         }
-        return self._told(rows.add(self._service.database, row))
+        found = rows.add(self._service.database, row, MOST_OPEN)
+        if found is None:
+            raise UsageError(
+                f"{MOST_OPEN} apps are open already",
+                "End one of them, or wait: unused ones end by themselves.",
+            )
+        return self._told(found)
 
     def listed(self) -> list[dict[str, Any]]:
         """The newest `MOST_APPS`, the newest first."""
