@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,17 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from database_nouns import NOW, ended, new_run, opened, planned
 
-from trainmaster.db import ClusterRow, Database, NewMeasurement, NewQuote, RunChange, Truth, queries, tables
+from trainmaster.db import (
+    ClusterRow,
+    Database,
+    NewMeasurement,
+    NewQuote,
+    RunChange,
+    Truth,
+    accounts,
+    queries,
+    tables,
+)
 from trainmaster.db.engine import SCHEMA_REVISION
 from trainmaster.db.migrations import alembic_config, upgrade
 from trainmaster.db.urls import make_engine
@@ -72,6 +83,28 @@ def test_what_an_older_version_wrote_is_read_and_gone_on_with(revision, engine_n
     database.commit(lease, [planned(2)], NOW + 1000)
     assert len(queries.events(database, "r-1")) == 9
     database.close()
+
+
+def test_what_groups_gave_before_it_had_an_end_ends_after_a_week(engine_name, url):
+    load(url, (RELEASED / f"0008.{engine_name}.sql").read_text())
+    engine = make_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("INSERT INTO team (name, created_at) VALUES ('red', 1)")
+        for name, admin_by in (("ann", None), ("bob", "groups"), ("kim", "server"), ("eve", None)):
+            values = {"name": name, "admin_by": admin_by}
+            insert = (
+                "INSERT INTO account (name, kind, admin_by, created_at) VALUES (:name, 'user', :admin_by, 1)"
+            )
+            connection.execute(sa.text(insert), values)
+        member = "INSERT INTO member (team, account, role, by_groups) VALUES ('red', :name, 'member', :by)"
+        connection.execute(sa.text(member), [{"name": "ann", "by": True}, {"name": "eve", "by": False}])
+    engine.dispose()
+    begun = time.time()
+    database = Database(url)
+    until = {row["name"]: row["groups_until"] for row in accounts.accounts(database, "user")}
+    database.close()
+    assert (until["kim"], until["eve"]) == (None, None)
+    assert all(begun <= until[name] - 7 * 86400 <= time.time() for name in ("ann", "bob"))
 
 
 def test_a_home_of_an_early_build_gets_the_table_that_its_revision_lacked(engine_name, url):

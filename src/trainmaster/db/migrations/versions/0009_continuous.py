@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
 import sqlalchemy as sa
 from alembic import op
 
 revision = "0009"
 down_revision = "0008"
 
+#: As long as a server has what groups give hold if it is not told otherwise.
+_GROUPS_HOLD_S = 7 * 86400.0
 _KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
@@ -21,6 +25,15 @@ def upgrade() -> None:
 def _groups() -> None:
     """What single sign-on says of somebody holds for some time."""
     op.add_column("account", sa.Column("groups_until", sa.Float(), nullable=True))
+    account = sa.table("account", sa.column("name"), sa.column("admin_by"), sa.column("groups_until"))
+    member = sa.table("member", sa.column("account"), sa.column("by_groups", sa.Boolean()))
+    by_groups = account.c.name.in_(sa.select(member.c.account).where(member.c.by_groups))
+    # What they gave before holds as long as if it had just been said: null would hold for ever.
+    op.execute(
+        account.update()
+        .where(by_groups | (account.c.admin_by == "groups"))
+        .values(groups_until=time.time() + _GROUPS_HOLD_S)
+    )
 
 
 def _registry() -> None:
