@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping, Sequence
 
 import sqlalchemy as sa
@@ -77,7 +76,7 @@ def standings(database: Database, names: Collection[str]) -> dict[str, Standing]
     """
     if not names:
         return {}
-    is_held = _A.groups_until.is_(None) | (_A.groups_until > time.time())
+    is_held = _A.groups_until.is_(None) | (_A.groups_until > database.clock_s())
     admin_by = sa.case((is_held | (_A.admin_by != "groups"), _A.admin_by)).label("admin_by")
     others = [column for column in t.account.c if column is not _A.admin_by]
     query = (

@@ -46,8 +46,8 @@ class AppAccess:
         Raises:
             UnknownCallerError: it is not known, was used, or is over.
         """
-        now, cookie = time.time(), secrets.token_urlsafe(32)
         database = self._service.database
+        now, cookie = database.clock_s(), secrets.token_urlsafe(32)
         row = apps.take_ticket(database, digest_of(ticket), digest_of(cookie), now + SESSION_S, now)
         if row is None:
             raise UnknownCallerError("this link was used already, or is too old", "Open the app again.")
@@ -102,7 +102,8 @@ class AppAccess:
         """
         if bearer:
             return Credential(digest_of(bearer), False, None)
-        found = apps.passes(self._service.database, [digest_of(each) for each in cookies], time.time())
+        database = self._service.database
+        found = apps.passes(database, [digest_of(each) for each in cookies], database.clock_s())
         for row in found.values():
             if row["app_id"] == app:
                 if row["credential"] is None:

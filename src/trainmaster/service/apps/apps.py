@@ -139,7 +139,7 @@ class Apps:
         row = self._row(app)
         if row["state"] != State.RUNNING:
             raise UsageError(f"{app} {self._why_not(row)}", "Open it again, or wait for it.")
-        secret, now = secrets.token_urlsafe(32), time.time()
+        secret, now = secrets.token_urlsafe(32), self._service.database.clock_s()
         ticket = {
             "digest": digest_of(secret),
             "app_id": row["id"],

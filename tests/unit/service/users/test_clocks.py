@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import pytest
 
-from trainmaster.db import Database
+from trainmaster.db import Database, accounts, apps
+from trainmaster.service.apps.app_access import AppAccess
+from trainmaster.service.apps.apps import TICKET_S, Apps
 from trainmaster.service.notifications import webhooks
 from trainmaster.service.users.access import SESSION_S, Access
 from trainmaster.service.users.accounts import Accounts
 from trainmaster.service.users.caller import UnknownCallerError, caller
 from trainmaster.service.users.device_login import EXPIRES_S, DeviceLogins
 from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.states import State
 
 NOW = 2e9
 
@@ -67,6 +71,44 @@ def test_sessions_invites_and_logins_too(servers):
         servers.logins.token(asked["device_code"])
     with pytest.raises(UnknownCallerError):
         servers.second(SESSION_S).access.by_session(cookie)
+
+
+def test_what_groups_gave_too(servers):
+    servers.accounts.create_user("gus")
+    until = servers.database.clock_s() + 30.0
+    accounts.set_groups(servers.database, "gus", {"red": "member"}, is_admin=True, until=until)
+    for _ in range(2):
+        row, roles = accounts.standing(servers.database, "gus")
+        assert (row["admin_by"], roles) == ("groups", {"red": "member"})
+        servers.second(29.0)
+    row, roles = accounts.standing(servers.database, "gus")
+    assert (row["admin_by"], roles) == (None, {})
+
+
+def test_tickets_and_cookies_of_apps_too(servers, tmp_path):
+    home = SimpleNamespace(root=tmp_path, identity=lambda: "h")
+    service = SimpleNamespace(database=servers.database, home=home)
+    row = {
+        "id": "te-1", "kind": "tensorboard", "team": "red", "opened_by": "ann", "runs": "[]", "home_id": "h",
+        "place": "p", "state": State.RUNNING, "port": 1234, "created_at": NOW, "used_at": NOW,
+    }  # fmt: skip
+    apps.add(servers.database, row, 1)
+    (tmp_path / "apps" / "te-1").mkdir(parents=True)
+    (tmp_path / "apps" / "te-1" / "token").write_text("own")
+    gate, opened = AppAccess(service, servers.access), Apps(service, caller("ann", "red", ["read"]))
+    _, cookie, _ = gate.enter(opened.ticket("te-1", None))
+    ticket, late = opened.ticket("te-1", None), opened.ticket("te-1", None)
+    servers.second(TICKET_S - 1)
+    gate.enter(ticket)
+    assert gate.admit("te-1", [cookie], "") == (1234, "own")
+    servers.second(2)
+    with pytest.raises(UnknownCallerError):
+        gate.enter(late)
+    servers.second(SESSION_S - TICKET_S - 2)
+    assert gate.admit("te-1", [cookie], "") == (1234, "own")
+    servers.second(2)
+    with pytest.raises(UnknownCallerError):
+        gate.admit("te-1", [cookie], "")
 
 
 def test_what_is_due_is_asked_of_the_clock_of_the_database():
