@@ -88,6 +88,11 @@ def app_directory(home: Path, app: str) -> Path:
     return home / "apps" / app
 
 
+def app_directories(home: Path) -> list[Path]:
+    """Those that are there, of apps that are over, too, if they were killed."""
+    return list((home / "apps").glob("*"))
+
+
 def token_of(home: Path, app: str) -> str:
     """What an app wants to be told, as the process that looks after it has written it down."""
     return (app_directory(home, app) / "token").read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import threading
@@ -14,7 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.db import apps
 from trainmaster.db.leases import is_alive
+from trainmaster.service.apps.app_host import app_directories
 from trainmaster.spec.errors import MissingPartError, TrainmasterError
+from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
     from trainmaster.service.service import Service
@@ -69,12 +72,13 @@ class AppHosts:
         self._wake.set()
 
     def look(self) -> None:
-        """Start what is missing; end what has lost its process.
+        """Start what is missing; end what has lost its process; remove what that has left.
 
         Raises:
             StoreError: the database cannot be used.
         """
         database = self.service.database
+        self._remove_left()
         self._processes = {app: each for app, each in self._processes.items() if each.poll() is None}
         for row in apps.open_here(database, self.service.home.identity()):
             app = row["id"]
@@ -85,6 +89,13 @@ class AppHosts:
                 apps.end(
                     database, app, "its process was killed, or its machine was started anew", time.time()
                 )
+
+    def _remove_left(self) -> None:
+        """Directories of apps whose process was killed before it could."""
+        for directory in app_directories(self.service.home.root):
+            row = apps.find(self.service.database, directory.name)
+            if row is not None and row["state"] == State.DONE:  # else it is of another database
+                shutil.rmtree(directory, ignore_errors=True)
 
     def _start(self, app: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.db import queries
 from trainmaster.service.runs.metric_export import EventFiles
+from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.states import State
 
@@ -21,6 +23,16 @@ if TYPE_CHECKING:
 #: By this in its name TensorBoard knows an event file; nothing else of a task is shown to it, as its plug-ins
 #: read files that others name.
 _MARK: Final = "tfevents"
+#: So much is brought from models into one app; what is larger is left out.
+MOST_BYTES: Final = 1 << 30
+#: A model whose files could not be brought is tried again after so long.
+_AGAIN_S: Final = 300.0
+
+log = logging.getLogger(__name__)
+
+
+class _TooLargeError(Exception):
+    """There is no room for a file."""
 
 
 class EventMirror:
@@ -30,10 +42,15 @@ class EventMirror:
         service: of the home.
         runs: ids; their files are on this machine, as far as they were brought here.
         directory: in which nobody else writes; it is begun anew.
+        most_bytes: of all files that are brought from models.
     """
 
-    def __init__(self, service: Service, runs: Sequence[str], directory: Path) -> None:
+    def __init__(
+        self, service: Service, runs: Sequence[str], directory: Path, *, most_bytes: int = MOST_BYTES
+    ) -> None:
         self._service, self._runs, self._directory = service, runs, directory
+        self._left_bytes = most_bytes
+        self._again_at: dict[str, float] = {}
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True, mode=0o700)
         self._metrics = {run: EventFiles(directory / run) for run in runs}
@@ -59,9 +76,9 @@ class EventMirror:
                 inner = path.relative_to(base)
                 found += _link(path, target.joinpath(*inner.parts[1:]))
                 own.add(task)
-            if row["state"] == State.DONE and row["model_uri"] and row["model_uri"] not in self._published:
-                with suppress(TrainmasterError, OSError):
-                    found += self._bring(row["model_uri"], target)
+            uri = row["model_uri"]
+            if row["state"] == State.DONE and uri and uri not in self._published:
+                found += self._bring_again(uri, target)
             if any(_event_files(target / "output")):
                 own.add(task)
         for path in _event_files(home.code_directory(run)):
@@ -71,6 +88,16 @@ class EventMirror:
         with suppress(TrainmasterError, OSError):
             found += files.write(self._service.metrics(run, None, None))
         return found
+
+    def _bring_again(self, uri: str, target: Path) -> int:
+        if boot_s() < self._again_at.get(uri, 0.0):
+            return 0
+        try:
+            return self._bring(uri, target)
+        except (TrainmasterError, OSError) as error:
+            log.warning("event files of %s cannot be brought: %s", uri, error)
+            self._again_at[uri] = boot_s() + _AGAIN_S
+            return 0
 
     def _bring(self, uri: str, target: Path) -> int:
         """Event files of a model that is published: of tasks on nodes, there are no others here."""
@@ -87,12 +114,27 @@ class EventMirror:
                 continue
             path.parent.mkdir(parents=True, exist_ok=True)
             draft = path.with_name(f".{path.name[:200]}.draft")
-            with draft.open("wb") as out:
-                out.writelines(files.read(entry))
-            draft.replace(path)
-            count += 1
+            try:
+                self._left_bytes -= _save(files.read(entry), draft, self._left_bytes)
+                draft.replace(path)
+                count += 1
+            except _TooLargeError:
+                log.warning("%s of %s is left out: there is no room for it in one app", entry.path, uri)
+            finally:
+                draft.unlink(missing_ok=True)
         self._published.add(uri)
         return count
+
+
+def _save(blocks: Iterable[bytes], path: Path, most_bytes: int) -> int:
+    size_bytes = 0
+    with path.open("wb") as out:
+        for block in blocks:
+            size_bytes += len(block)
+            if size_bytes > most_bytes:
+                raise _TooLargeError
+            out.write(block)
+    return size_bytes
 
 
 def _event_files(directory: Path) -> Iterator[Path]:

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,7 +24,7 @@ from trainmaster.service.apps.event_mirror import EventMirror
 from trainmaster.service.users.access import Access, digest_of
 from trainmaster.service.users.caller import Credential, ForbiddenError, UnknownCallerError, caller
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
 from trainmaster.spec.states import State
 from trainmaster.testing.waits import until
 
@@ -182,8 +183,15 @@ def test_an_app_whose_process_was_killed_is_over(place):
     place.ready(app)
     apps.change(place.service.database, app, owner="elsewhere:1:1", expires_at=1.0)
     assert Apps(place.service, ANN).show(app)["reason"] == "its machine is away"
-    AppHosts(place.service, {}).look()
+    going = place.opened(runs=["job-b"])
+    place.ready(going)
+    hosts = AppHosts(place.service, {})
+    hosts.look()
     assert Apps(place.service, ANN).show(app)["reason"].startswith("its process was killed")
+    hosts.look()
+    home = place.service.home.root
+    assert not app_directory(home, app).exists(), "what it has left is removed"
+    assert app_directory(home, going).is_dir()
 
 
 def test_event_files_of_tasks_are_shown_and_nothing_else(place):
@@ -201,6 +209,56 @@ def test_event_files_of_tasks_are_shown_and_nothing_else(place):
     assert mirror.look() == 0
     found = sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())
     assert found == ["job-a/logs/x.tfevents", "job-a/main/0/output/events.out.tfevents.1"]
+
+
+@pytest.fixture
+def published(place, monkeypatch):
+    """Tasks of job-a that have published models, the mirror of them by a clock that stands."""
+    from trainmaster.db import tables
+    from trainmaster.service.apps import event_mirror
+
+    now, away, read = [0.0], set(), []
+
+    class Files:
+        def __init__(self, uri, manifest):
+            self.uri = uri
+            self.files = [SimpleNamespace(path=f"{name}.tfevents") for name in ("a", "b")]
+
+        def read(self, entry):
+            read.append((self.uri, entry.path))
+            yield b"x" * 30
+            if (self.uri, entry.path) in away:
+                raise PublishError("the store is away", "")
+            yield b"x" * 30
+
+    monkeypatch.setattr("trainmaster.artifacts.read_manifest", lambda uri: uri)
+    monkeypatch.setattr("trainmaster.service.models.model_files.ModelFiles", Files)
+    monkeypatch.setattr(event_mirror, "boot_s", lambda: now[0])
+    with place.service.database.engine.begin() as connection:
+        connection.execute(
+            tables.task.update().values(state="DONE", reason="SUCCEEDED", model_uri="file:///m")
+        )
+    return SimpleNamespace(now=now, away=away, read=read)
+
+
+def test_event_files_of_models_are_brought_up_to_a_limit(place, published, caplog):
+    mirror = EventMirror(place.service, ["job-a"], place.service.home.root / "events", most_bytes=100)
+    assert mirror.look() == 1
+    assert mirror.look() == 0
+    (found,) = (place.service.home.root / "events").rglob("*.*")
+    assert (found.name, found.stat().st_size) == ("a.tfevents", 60)
+    assert "b.tfevents of file:///m is left out" in caplog.text
+    assert len(published.read) == 2
+
+
+def test_a_model_that_cannot_be_read_is_not_read_at_every_look(place, published):
+    mirror = EventMirror(place.service, ["job-a"], place.service.home.root / "events")
+    published.away.add(("file:///m", "b.tfevents"))
+    assert [mirror.look(), mirror.look(), len(published.read)] == [0, 0, 2]
+    assert [path.name for path in (place.service.home.root / "events").rglob("*.*")] == ["a.tfevents"]
+    published.away.clear()
+    published.now[0] += 301.0
+    assert [mirror.look(), mirror.look(), len(published.read)] == [1, 0, 3]
 
 
 class Small(AppKind):
