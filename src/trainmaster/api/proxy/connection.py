@@ -110,6 +110,9 @@ class Connection:
     async def _answer(self, request: h11.Request) -> bool:
         """Have it answered; whether that ends the connection."""
         headers = list(request.headers)
+        if {b"content-length", b"transfer-encoding"} <= {key for key, _ in headers}:
+            # An app may read it otherwise than we do, and so find another request in the body.
+            raise RefusedError(400, "A request has a length or is chunked, not both.")
         origin = f"{'https' if self._grants.is_secure else 'http'}://{header(headers, b'host')}"
         if request.target.startswith(ENTER.encode()) and request.method == b"GET":
             raise await self._grants.enter(request.target[len(ENTER) :].decode("latin-1"))

@@ -43,6 +43,18 @@ def test_paths_queries_and_bodies_go_through_as_they_are():
     run(play)
 
 
+def test_a_body_of_two_lengths_is_refused():
+    async def play(at):
+        body = b"0\r\n\r\nGET /apps/evil-1/x HTTP/1.1\r\n\r\n"
+        on = await at.connect()
+        both = (f"content-length: {len(body)}", "transfer-encoding: chunked")
+        assert (await at.ask("POST", APP, *both, body=body, on=on))[0] == 400
+        assert await ended(on[0])
+        assert at.app.seen == []
+
+    run(play)
+
+
 def test_nothing_of_ours_reaches_the_app_and_it_cannot_set_our_cookies():
     async def play(at):
         _, headers, _ = await at.ask("GET", APP + "cookies", "authorization: Bearer tm_x", cookie="good; k=v")
