@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -17,6 +17,8 @@ from trainmaster.spec.errors import NotFoundError, StoreError, TrainmasterError
 CHECK_S: Final = 2.0
 #: The app, the cookies that may be for it, and a token.
 Key = tuple[str, tuple[str, ...], str]
+
+log = logging.getLogger(__name__)
 
 
 class Gate(Protocol):
@@ -141,8 +143,13 @@ class Grants:
             await asyncio.sleep(self._check_s)
             for key, grant in list(self._grants.items()):
                 if grant.open:
-                    with suppress(RefusedError):  # what was open is ended
+                    try:
                         await self.admitted(key, again=True)
+                    except RefusedError:
+                        pass  # what was open is ended
+                    except Exception:  # of one app: the others are still to be asked for
+                        log.exception("rights to the app %s cannot be asked; what was open is ended", key[0])
+                        self._end(key)
                 elif self._clock() - grant.at > self._check_s:
                     del self._grants[key]
 

@@ -233,6 +233,29 @@ def test_what_is_open_ends_when_its_rights_do():
     run(play, check_s=0.05)
 
 
+def test_rights_that_cannot_be_asked_end_what_is_open_and_nothing_else(caplog):
+    async def play(at):
+        admit = at.gate.admit
+
+        def asked(app, cookies, bearer):
+            if "good" in cookies and not bearer and at.gate.uses:
+                raise KeyError("a kind of app that is not known")
+            return admit(app, cookies, bearer)
+
+        at.gate.admit, at.gate.uses, at.gate.used = asked, 0, lambda _: None
+        broken, other = await open_socket(at), await at.connect()
+        other[1].write(at.head("GET", APP + "ws", *SOCKET, "authorization: Bearer good").encode())
+        for reader, _ in (broken, other):
+            await reader.readuntil(b"hello")
+        at.gate.uses = 1
+        assert await ended(broken[0])
+        at.gate.allowed = set()
+        assert await ended(other[0]), "the others are asked for as before"
+
+    run(play, check_s=0.05)
+    assert "rights to the app evil-1 cannot be asked" in caplog.text
+
+
 def test_fifty_sockets_end_with_the_server():
     async def play(at):
         sockets = [await open_socket(at) for _ in range(50)]
