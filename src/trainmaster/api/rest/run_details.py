@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from contextlib import ExitStack
 from typing import Annotated, Any, Final
 
@@ -14,9 +15,12 @@ from trainmaster.api.rest.state import Runs, State
 from trainmaster.service.runs.capsule import write_capsule
 from trainmaster.service.runs.comparison import MAX_RUNS, compare
 from trainmaster.service.runs.run_details import MAX_ATTEMPTS
+from trainmaster.service.users.caller import TooOftenError
 
 router = APIRouter(tags=["runs"])
 _PIECE_BYTES: Final = 1 << 20
+#: Each takes a core, and room for the code of a run.
+_capsules_under_way = threading.BoundedSemaphore(2)
 
 
 @router.get("/runs/{run}/graph")
@@ -71,7 +75,12 @@ def capsule(run: str, runs: Runs, state: State) -> StreamingResponse:
     runs.row(run)
     with ExitStack() as unless_sent:
         file = unless_sent.enter_context(tempfile.TemporaryFile())
-        write_capsule(state.service, run, file)
+        if not _capsules_under_way.acquire(blocking=False):
+            raise TooOftenError("the server writes other capsules just now", 10.0)
+        try:
+            write_capsule(state.service, run, file)
+        finally:
+            _capsules_under_way.release()
         size_bytes = file.tell()
         file.seek(0)
         unless_sent.pop_all()  # it is closed with the answer
