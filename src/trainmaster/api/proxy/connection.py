@@ -25,8 +25,9 @@ from trainmaster.api.proxy.headers import (
 #: Of a request or an answer, all headers together.
 _MOST_HEADERS_BYTES: Final = 64 << 10
 PIECE_BYTES: Final = 64 << 10
-#: A request must have begun after so long, and a browser may be silent for so long between two.
+#: A browser may be silent for so long between two requests; one that was not let in yet, for less.
 _IDLE_S: Final = 75.0
+FIRST_S: Final = 10.0
 #: Whether a browser is still there is looked at only when an answer takes longer.
 _SOON_S: Final = 1.0
 #: A body that nobody wants is read for so long.
@@ -68,7 +69,12 @@ class _Upstream:
 
 
 class Connection:
-    """One connection of a browser: requests one after the other."""
+    """One connection of a browser: requests one after the other.
+
+    Attributes:
+        address: of the browser, or of a proxy in front of us.
+        is_known: it was let in to an app.
+    """
 
     def __init__(
         self, grants: Grants, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer_s: float
@@ -77,19 +83,18 @@ class Connection:
         self._http = _http(h11.SERVER)
         self._upstream: _Upstream | None = None
         peer = writer.get_extra_info("peername")
-        self._address = str(peer[0]) if isinstance(peer, tuple) else ""
+        self.address = str(peer[0]) if isinstance(peer, tuple) else ""
+        self.is_known = False
 
-    async def serve(self, *, is_full: bool) -> None:
+    async def serve(self) -> None:
         """Until either end closes it."""
         try:
             while True:
-                async with asyncio.timeout(_IDLE_S):
+                async with asyncio.timeout(_IDLE_S if self.is_known else FIRST_S):
                     request = await _next(self._http, self._reader)
                 if not isinstance(request, h11.Request):
                     return
                 try:
-                    if is_full:
-                        raise RefusedError(503, "Too many connections to apps.", [("retry-after", "5")])
                     if await self._answer(request):
                         return
                 except RefusedError as refused:
@@ -128,6 +133,7 @@ class Connection:
         kind, _, bearer = header(headers, b"authorization").partition(" ")
         key = (app, kept, bearer.strip() if kind.lower() == "bearer" else "")
         grant = await self._grants.admitted(key)
+        self.is_known = True
         if not has_path:
             query = request.target.partition(b"?")[2].decode("latin-1")
             raise RefusedError(308, "", [("location", f"{grant.target.prefix}{query and '?'}{query}")])
@@ -139,7 +145,7 @@ class Connection:
             passed = h11.Request(
                 method=request.method,
                 target=request.target,
-                headers=to_app(headers, grant.target, origin, self._address),
+                headers=to_app(headers, grant.target, origin, self.address),
             )
             return await self._exchange(passed, request, grant.target, origin, is_socket=is_socket)
         finally:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import h11
 
-from trainmaster.api.proxy.connection import PIECE_BYTES, Connection
+from trainmaster.api.proxy.connection import FIRST_S, PIECE_BYTES, Connection
 from trainmaster.api.proxy.grants import Grants
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 #: After so long an app that does not answer is given up.
 ANSWER_S: Final = 300.0
 MOST_CONNECTIONS: Final = 1000
+#: From one address, of those that were let in nowhere yet: they do not take the places of others.
+MOST_STRANGERS: Final = 200
 #: What is under way at the end is given so long.
 _END_S: Final = 2.0
 
@@ -38,13 +40,19 @@ class AppProxy:
 
     def __init__(self, grants: Grants, *, answer_s: float = ANSWER_S) -> None:
         self._grants, self._answer_s = grants, answer_s
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], Connection] = {}
         self._server: asyncio.Server | None = None
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """Take connections from now on."""
-        self._server = await asyncio.start_server(self._connected, sock=listener, ssl=tls, limit=PIECE_BYTES)
+        self._server = await asyncio.start_server(
+            self._connected,
+            sock=listener,
+            ssl=tls,
+            ssl_handshake_timeout=FIRST_S if tls else None,
+            limit=PIECE_BYTES,
+        )
         self._watch = asyncio.create_task(self._grants.watch())
 
     async def stop(self) -> None:
@@ -60,12 +68,15 @@ class AppProxy:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._connections.add(task)
+        connection = Connection(self._grants, reader, writer, self._answer_s)
+        if self._is_full(connection.address):
+            writer.transport.abort()
+            return
+        self._connections[task] = connection
         # asyncio does so itself only for sockets that it has opened. What is small waits for nothing.
         writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        is_full = len(self._connections) > MOST_CONNECTIONS
         try:
-            await Connection(self._grants, reader, writer, self._answer_s).serve(is_full=is_full)
+            await connection.serve()
         except asyncio.CancelledError:  # its rights have ended, or the server does
             writer.transport.abort()
         except (OSError, TimeoutError, h11.ProtocolError):
@@ -74,5 +85,11 @@ class AppProxy:
             writer.transport.abort()
             log.exception("a connection to an app was ended by a mistake of ours")
         finally:
-            self._connections.discard(task)
+            del self._connections[task]
             writer.close()
+
+    def _is_full(self, address: str) -> bool:
+        if len(self._connections) >= MOST_CONNECTIONS:
+            return True
+        others = self._connections.values()
+        return sum(each.address == address and not each.is_known for each in others) >= MOST_STRANGERS

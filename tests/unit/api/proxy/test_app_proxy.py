@@ -9,6 +9,8 @@ import pytest
 pytest.importorskip("h11", reason="the extra `apps` is not installed")
 from evil_app import WAIT_S, Setting, read_answer
 
+from trainmaster.api.proxy import connection, proxy
+
 APP = "/apps/evil-1/"
 SOCKET = (
     "connection: Upgrade",
@@ -254,6 +256,45 @@ def test_rights_that_cannot_be_asked_end_what_is_open_and_nothing_else(caplog):
 
     run(play, check_s=0.05)
     assert "rights to the app evil-1 cannot be asked" in caplog.text
+
+
+def test_who_says_nothing_takes_no_place_for_long(monkeypatch):
+    async def play(at):
+        known = await at.connect()
+        assert (await at.ask("GET", APP, on=known))[0] == 200
+        monkeypatch.setattr(connection, "FIRST_S", 0.05)
+        silent, _ = await at.connect()
+        assert await ended(silent)
+        assert (await at.ask("GET", APP, on=known))[0] == 200
+
+    run(play)
+
+
+def test_strangers_of_one_address_do_not_take_all_places(monkeypatch):
+    monkeypatch.setattr(proxy, "MOST_STRANGERS", 3)
+
+    async def play(at):
+        known = await at.connect()
+        assert (await at.ask("GET", APP, on=known))[0] == 200
+        silent = [await at.connect() for _ in range(4)]
+        assert await ended(silent[3][0]), "it is closed at once"
+        assert (await at.ask("GET", APP, on=known))[0] == 200
+        assert (await at.ask("GET", APP, on=silent[0]))[0] == 200
+        assert (await at.ask("GET", APP, on=await at.connect()))[0] == 200
+
+    run(play)
+
+
+def test_with_all_places_taken_others_are_closed(monkeypatch):
+    monkeypatch.setattr(proxy, "MOST_CONNECTIONS", 1)
+
+    async def play(at):
+        known = await at.connect()
+        assert (await at.ask("GET", APP, on=known))[0] == 200
+        assert await ended((await at.connect())[0])
+        assert (await at.ask("GET", APP, on=known))[0] == 200
+
+    run(play)
 
 
 def test_fifty_sockets_end_with_the_server():
