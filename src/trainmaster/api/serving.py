@@ -102,6 +102,7 @@ def serve(
         from trainmaster.api.proxy.grants import Grants
         from trainmaster.api.proxy.proxy import AppProxy
         from trainmaster.api.rest.app import make_app, make_state
+        from trainmaster.api.rest.guards import Audit
         from trainmaster.service.apps.app_access import AppAccess
         from trainmaster.service.users.single_sign_on import SignOnSettings, SingleSignOn
     except ModuleNotFoundError as error:
@@ -120,7 +121,8 @@ def serve(
     apps_port = for_apps.getsockname()[1]
     apps_url = where.apps_url.rstrip("/")
     state = replace(state, apps_port=apps_port, apps_url=apps_url)
-    proxy = AppProxy(Grants(AppAccess(service, state.access), is_secure=is_secure))
+    audit = Audit(service.database)
+    proxy = AppProxy(Grants(AppAccess(service, state.access), is_secure=is_secure, refused=audit.note))
     app = make_app(state)
     add_pages(app)
     config = uvicorn.Config(

@@ -98,6 +98,7 @@ class Connection:
                     if await self._answer(request):
                         return
                 except RefusedError as refused:
+                    await self._grants.note(refused, self.address, request.method, request.target)
                     await self._refuse(request, refused)
                 if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
                     return

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from trainmaster.api.proxy.headers import APPS, Target
+from trainmaster.api.proxy.headers import APPS, ENTER, Target
 from trainmaster.service.users.caller import ForbiddenError, UnknownCallerError
 from trainmaster.spec.errors import NotFoundError, StoreError, TrainmasterError
 
@@ -82,6 +82,7 @@ class Grants:
         is_secure: browsers come by https.
         clock: monotonic seconds.
         check_s: it is asked again after so long.
+        refused: is told who was not let in, in a thread: address, method and path, HTTP status.
     """
 
     def __init__(
@@ -91,8 +92,10 @@ class Grants:
         is_secure: bool = False,
         clock: Callable[[], float] = time.monotonic,
         check_s: float = CHECK_S,
+        refused: Callable[[str, str, int], None] | None = None,
     ) -> None:
         self.gate, self.is_secure = gate, is_secure
+        self._refused = refused
         self._clock, self._check_s = clock, check_s
         self._grants: dict[Key, Grant] = {}
 
@@ -131,6 +134,13 @@ class Grants:
             f"{self.gate.cookie}={cookie}; Path={path}; Max-Age={lasts_s:.0f}; HttpOnly; SameSite=Lax{secure}"
         )
         return RefusedError(303, "", [("location", path), ("set-cookie", kept + secure)])
+
+    async def note(self, refused: RefusedError, address: str, method: bytes, target: bytes) -> None:
+        """Tell of a request that was refused because of who asked."""
+        if self._refused is not None and refused.status in (401, 403):
+            path = target.decode("latin-1").partition("?")[0]
+            what = f"{method.decode()} {ENTER if path.startswith(ENTER) else path}"  # no ticket, no token
+            await asyncio.to_thread(self._refused, address, what, refused.status)
 
     def _end(self, key: Key) -> None:
         grant = self._grants.pop(key, None)

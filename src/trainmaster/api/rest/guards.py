@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from trainmaster.db import Database
+    from trainmaster.service.users.caller import Caller
 
 #: Of a request; what is larger has a route that says so.
 MAX_BODY_BYTES: Final = 4 << 20
@@ -58,6 +59,46 @@ class TooLargeError(HTTPException):
         super().__init__(413, f"more than {limit / 2**20:.0f} MiB; send data as a volume")
 
 
+class Audit:
+    """What was asked of this process, as rows; of who is not known, a part.
+
+    Args:
+        database: that has them.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._strangers = Rates(STRANGERS_PER_S, STRANGERS_BURST)
+
+    def note(self, address: str, action: str, status: int, caller: Caller | None = None) -> None:
+        """Add a row, if whoever is not known does not fill the database with such.
+
+        Args:
+            address: of who asked.
+            action: method and path.
+            status: of the answer.
+            caller: who asked, if that is known.
+        """
+        if caller is None:
+            try:
+                self._strangers.take(address)
+            except TooOftenError:
+                return
+        row = {
+            "at": time.time(),
+            "name": caller.name if caller else "",
+            "team": caller.team if caller else None,
+            "address": address,
+            "action": action[:300],
+            "status": status,
+            "token": caller.token if caller else None,
+        }
+        try:
+            access.note_request(self._database, row)
+        except StoreError as error:  # it was done, or refused: who asked has the answer
+            _log.warning("the audit cannot be written: %s; %s", error, row)
+
+
 class Guards:
     """Wraps the application.
 
@@ -68,8 +109,7 @@ class Guards:
 
     def __init__(self, app: ASGIApp, database: Database) -> None:
         self._app = app
-        self._database = database
-        self._strangers = Rates(STRANGERS_PER_S, STRANGERS_BURST)
+        self._audit = Audit(database)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -136,24 +176,8 @@ class Guards:
     def _note(self, scope: Scope, status: int) -> None:
         caller = scope.get("state", {}).get("caller")
         client = scope.get("client")
-        if caller is None:  # whoever is not known does not fill the database
-            try:
-                self._strangers.take(client[0] if client else "")
-            except TooOftenError:
-                return
-        row = {
-            "at": time.time(),
-            "name": caller.name if caller else "",
-            "team": caller.team if caller else None,
-            "address": client[0] if client else "",
-            "action": f"{scope['method']} {scope['path']}"[:300],
-            "status": status,
-            "token": caller.token if caller else None,
-        }
-        try:
-            access.note_request(self._database, row)
-        except StoreError as error:  # it was done, or refused: who asked has the answer
-            _log.warning("the audit cannot be written: %s; %s", error, row)
+        action = f"{scope['method']} {scope['path']}"
+        self._audit.note(client[0] if client else "", action, status, caller)
 
 
 def _wrong_version(given: Mapping[bytes, bytes], path: str) -> Response | None:

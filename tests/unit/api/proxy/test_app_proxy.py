@@ -116,6 +116,21 @@ def test_who_is_not_let_in_gets_nowhere():
     run(play)
 
 
+def test_who_is_not_let_in_is_told_of_without_secrets():
+    told = []
+
+    async def play(at):
+        await at.ask("GET", APP + "x?token=secret", cookie="bad")
+        await at.ask("GET", "/enter/secret", cookie="")
+        await at.ask("POST", APP, "content-length: 0", "origin: https://evil.example.org")
+        await at.ask("GET", APP)
+        await at.ask("GET", "/apps/evil-2/")
+
+    run(play, refused=lambda *what: told.append(what))
+    here = "127.0.0.1"
+    assert told == [(here, f"GET {APP}x", 401), (here, "GET /enter/", 401), (here, f"POST {APP}", 403)]
+
+
 def test_a_ticket_becomes_a_cookie_for_one_app():
     async def play(at):
         status, headers, _ = await at.ask("GET", "/enter/once", cookie="")
