@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Form, Request
@@ -56,7 +55,7 @@ def _about(state: State, caller: Caller) -> dict[str, Any] | None:
         "is_manager": is_manager,
         "members": accounts.members(caller.team),
         "roles": [role for role, scopes in ROLES.items() if scopes <= caller.scopes],
-        "invites": _open_ones(accounts.invites(caller.team)) if is_manager else [],
+        "invites": _open_ones(state, accounts.invites(caller.team)) if is_manager else [],
         "secrets": state.secrets.names(caller.team) if is_manager else [],
         "service_accounts": accounts.service_accounts(caller.team) if is_manager else [],
     }
@@ -66,15 +65,15 @@ def _own(state: State, caller: Caller) -> dict[str, Any]:
     """Tokens and sessions that the caller sees, and what it may give to a token."""
     has_tokens = caller.team != NO_TEAM and (caller.account is not None or "manage" in caller.scopes)
     return {
-        "tokens": _open_ones(state.access.tokens(caller)) if has_tokens else None,
+        "tokens": _open_ones(state, state.access.tokens(caller)) if has_tokens else None,
         "scopes": [scope for scope in SCOPES if scope in caller.scopes],
         "sessions": state.access.sessions(caller)[:_ROWS],
     }
 
 
-def _open_ones(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Tokens and invites that are good still."""
-    now = time.time()
+def _open_ones(state: State, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Tokens and invites that are good still, by the clock that they are judged by."""
+    now = state.service.database.clock_s()
     over = [each.get("revoked_at") or each.get("used_by") or each["expires_at"] <= now for each in found]
     return [each for each, is_over in zip(found, over, strict=True) if not is_over][:_ROWS]
 

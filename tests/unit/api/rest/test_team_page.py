@@ -6,10 +6,12 @@ import html
 import re
 
 import pytest
+import sqlalchemy as sa
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from test_roles import Office
 
+from trainmaster.db import tables as t
 from trainmaster.service.users.caller import UnknownCallerError
 
 
@@ -189,3 +191,16 @@ def test_the_page_shows_what_one_may_and_is_small(office, who):
     assert "<script" not in text
     for control in re.findall(r"<(?:input|select)[^>]*>", text):
         assert "hidden" in control or re.search(r"<label[^>]*>(?:(?!</label>).)*" + re.escape(control), text)
+
+
+def test_what_is_shown_as_good_still_is_by_the_clock_of_the_database(office, monkeypatch):
+    manager = Browser(office, "manager")
+    path = secret_of(manager.ask("POST", "/team/invites", role="member"))
+    clock = office.service.database.clock_s
+    (invite,) = office.state.accounts.invites("red")
+    assert f"/team/invites/{invite['id']}/remove" in manager.text(), path
+    # Sessions last longer than invites do.
+    monkeypatch.setattr(office.service.database, "clock_s", lambda *_: clock() + 8 * 86400.0)
+    assert f"/team/invites/{invite['id']}/remove" not in Browser(office, "manager").text()
+    last = office.service.database.read(sa.select(t.audit.c.at).order_by(t.audit.c.id.desc()))[0]
+    assert last["at"] > clock() + 7 * 86400.0, "as that of the audit: several servers write there"
