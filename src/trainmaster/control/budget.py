@@ -132,6 +132,22 @@ class Meter:
         """
         return self.cap_usd < math.inf and self.bill(now + self.reserved_s) > self.cap_usd
 
+    def why_over(self, now: float) -> str:
+        """Why it `must_end`, in numbers: what it may cost, what going on would need, what an hour costs.
+
+        >>> Meter(0.1, lambda until: until / 1000, usual_lease_s=900.0).why_over(30.0)
+        'it may cost $0.10, and with 200 s more, for a lease and an end in order, it could be $0.23; an hour \
+of its machines costs up to $3.60'
+        """
+        least_s = self.reserved_s
+        needs_usd = self.bill(now + least_s)
+        hour_usd = self.bill(now + least_s + 3600) - needs_usd
+        whose = self.why or f"it may cost {_dollars(self.cap_usd)}"
+        return (
+            f"{whose}, and with {least_s:.0f} s more, for a lease and an end in order, it could be "
+            f"{_dollars(needs_usd)}; an hour of its machines costs up to {_dollars(hour_usd)}"
+        )
+
     def must_be_over(self, now: float) -> float:
         """Unix seconds at which machines must be given back, whatever is still being saved.
 
@@ -173,3 +189,8 @@ class Meter:
 
 #: Nobody waits longer: what costs so little never reaches its cap.
 _ENDLESS_S: Final = 100 * 365 * 86_400.0
+
+
+def _dollars(usd: float) -> str:
+    """Two digits at least, also of a cap of less than a cent."""
+    return f"${usd:.2f}" if usd >= 0.1 or not usd else f"${usd:.2g}"

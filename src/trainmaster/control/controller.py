@@ -160,8 +160,7 @@ class Controller:
         self._adopt()
         while True:
             now = self.clock()
-            told = self._look_at_machines(now)
-            self._watch_budget(now)
+            told = [*self._look_at_machines(now), *self._watch_budget(now)]
             self._watch_saving(now)
             wanted = EndReason.CANCELLED if self.interrupts else self._wanted
             turn = reconcile(self.run_state, self._look, self.policies, self.actions.columns, wanted, now)
@@ -218,10 +217,9 @@ class Controller:
         asked_at = float("inf")
         while self.machines is not None and not self.machines.find(attempts):
             now = self.clock()
-            if notes := self._look_at_machines(now):
+            if notes := [*self._look_at_machines(now), *self._watch_budget(now)]:
                 self.database.commit(self.lease, notes, self.wall())
                 self._renewed_at = now
-            self._watch_budget(now)
             wanted = self._wanted or self.database.stop_wanted(self.run_state.run)
             if self.interrupts > 1 or wanted in (EndReason.BUDGET, EndReason.INTERNAL):
                 return  # that cannot wait
@@ -328,15 +326,17 @@ class Controller:
                 changes.append(change)
         return changes
 
-    def _watch_budget(self, now: float) -> None:
+    def _watch_budget(self, now: float) -> list[Note]:
         """End the run in time to stay below its cap; written down, so that no other controller forgets it."""
         if self.meter is None or self._wanted is not None:
-            return
+            return []
         if self.allowance is not None:
             self.allowance.look(self.meter, now)
-        if self.meter.must_end(now):
-            self.database.want_stop(self.run_state.run, EndReason.BUDGET)
-            self._wanted, self._why_wanted = EndReason.BUDGET, self.meter.why
+        if not self.meter.must_end(now):
+            return []
+        self.database.want_stop(self.run_state.run, EndReason.BUDGET)
+        self._wanted, self._why_wanted = EndReason.BUDGET, self.meter.why_over(now)
+        return [Note(f"the run ends: {self._why_wanted}")]
 
     def _watch_saving(self, now: float) -> None:
         """How long what cannot be saved may wait: at last its money, or that of the run, is used up."""

@@ -184,7 +184,9 @@ def test_a_machine_that_ends_together_with_its_driver_is_told_as_lost_if_it_was_
     """The next driver has it from the record only: it has seen no node yet."""
     record = rented()
     stage = Stage.JOINED if had_joined else Stage.READY
-    before = step(record, Seen(nodes=nodes(record), stages={"i-0": Stage.JOINED, "i-1": stage}, is_formed=True))
+    before = step(
+        record, Seen(nodes=nodes(record), stages={"i-0": Stage.JOINED, "i-1": stage}, is_formed=True)
+    )
     row = before.record.as_row()
     found = ClusterRecord.of_row({name: getattr(row, name) for name in row.__slots__})
     gone = nodes(record, gone=node("i-1", NodeState.GONE, reason="terminated"))

@@ -110,3 +110,14 @@ def test_what_is_published_without_a_known_size_leaves_the_measured_speed_as_it_
 def test_machines_without_a_driver_live_for_a_quarter_of_an_hour() -> None:
     meter = Meter(usual_lease_s=USUAL_LEASE_S)
     assert meter.lease_s(1000.0) == 15 * 60
+
+
+def test_why_a_run_ends_is_told_in_numbers_also_of_a_cap_too_small_to_begin() -> None:
+    """Two cents, and a machine of 3.60 dollars an hour: no lease that can be renewed is paid by them."""
+    meter = Meter(0.02, lambda until: 0.001 * until, usual_lease_s=900.0)
+    assert meter.must_end(0.0)
+    said = meter.why_over(0.0)
+    for number in ("may cost $0.02", "200 s", "be $0.20", "up to $3.60"):
+        assert number in said
+    meter.why = "of the month's budget there were only $0.02 for it"
+    assert meter.why_over(0.0).startswith(meter.why + ", and with 200 s more")

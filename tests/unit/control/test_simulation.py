@@ -96,6 +96,31 @@ def test_whoever_waits_says_so():
     assert min(failed[State.STAGING], failed[State.SAVING]) > 5
 
 
+class Bills(SimulatedStore):
+    """Keeps what is told of the budget."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.said = []
+
+    def commit(self, lease, changes, now):
+        super().commit(lease, changes, now)
+        self.said += [change.message for change in changes if isinstance(change, Note)]
+
+
+def test_a_run_that_ends_because_of_its_budget_says_numbers():
+    over = 0
+    for seed in range(150):
+        simulation = Simulation(seed, make_store=Bills)
+        simulation.run()
+        said = [
+            line for line in simulation.database.said if line.startswith("the run ends: it may cost $3.00")
+        ]
+        assert len(said) <= 1, "told once"
+        over += len(said)
+    assert over, "of so many some do"
+
+
 def test_a_seed_replays_line_by_line(capsys):
     seen = []
     for _ in range(2):
