@@ -39,6 +39,9 @@ _SQLSTATES = frozenset(
 _SQLITE_CODES = frozenset({5, 6, 7, 10, 13, 14, 15})  # BUSY LOCKED NOMEM IOERR FULL CANTOPEN PROTOCOL
 
 
+_DISK_FULL, _SQLITE_FULL = "53100", 13
+
+
 @dataclass(frozen=True, slots=True)
 class Try:
     """One of several tries at the same transaction.
@@ -64,6 +67,7 @@ class Patience:
     Attributes:
         tell: called once per trouble with one line for the user.
         hurried: asked before every wait; True ends the patience.
+        waits_for_room: False where somebody waits for an answer: a full disk is not over by itself.
     """
 
     seconds: float = 0.0
@@ -71,6 +75,7 @@ class Patience:
     sleep: Callable[[float], None] = field(default=time.sleep, kw_only=True)
     tell: Callable[[str], None] | None = field(default=None, init=False)
     hurried: Callable[[], bool] | None = field(default=None, init=False)
+    waits_for_room: bool = field(default=True, init=False)
 
     def begin(self) -> Wait:
         """Begin a transaction."""
@@ -118,3 +123,12 @@ def is_transient(error: sa.exc.DBAPIError | sa.exc.TimeoutError) -> bool:
     if code is not None:
         return code & 0xFF in _SQLITE_CODES
     return isinstance(error, sa.exc.OperationalError)  # a refused connection has no code of its own
+
+
+def is_full(error: sa.exc.DBAPIError | sa.exc.TimeoutError) -> bool:
+    """True if the disk of the database is full."""
+    cause = getattr(error, "orig", None)
+    code = getattr(cause, "sqlite_errorcode", None)
+    return getattr(cause, "sqlstate", None) == _DISK_FULL or (
+        code is not None and code & 0xFF == _SQLITE_FULL
+    )

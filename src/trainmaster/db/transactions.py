@@ -12,8 +12,8 @@ from sqlalchemy.engine import Connection, Engine, RowMapping
 
 from trainmaster.db.engine import first_line, reader_of
 from trainmaster.db.group_commit import GroupCommit
-from trainmaster.db.patience import Patience, Try, is_transient
-from trainmaster.spec.errors import StoreError
+from trainmaster.db.patience import Patience, Try, is_full, is_transient
+from trainmaster.spec.errors import FullDiskError, StoreError
 
 T = TypeVar("T")
 
@@ -98,10 +98,26 @@ class Transactions:
                 trouble = first_line(error)
                 if not is_transient(error):
                     raise StoreError(f"{what}: {trouble}", advice) from error
-                this = wait.once_more(trouble) if patient else None
+                no_room = is_full(error)
+                waits = patient and (self.patience.waits_for_room or not no_room)
+                this = wait.once_more(trouble) if waits else None
+                if this is None and no_room:
+                    raise FullDiskError(f"{what}: {trouble}", self._room()) from error
                 if this is None:
                     after = f" for {wait.spent_s:.0f} s" if self.patience.seconds and patient else ""
                     raise StoreError(f"{what}{after}: {trouble}", self._advice()) from error
+
+    def _room(self) -> str:
+        url = self.engine.url
+        place = (
+            f"of {url.database}"
+            if self.engine.dialect.name == "sqlite"
+            else f"of the server of {url.render_as_string()}"
+        )
+        return (
+            f"Free some space on the file system {place}. Nothing recorded is lost, and what was started "
+            "keeps running: a server goes on by itself; else `trainmaster resume RUN` does."
+        )
 
     def _advice(self) -> str:
         if self.engine.dialect.name == "sqlite":

@@ -7,6 +7,7 @@
   + NotFoundError             exit code 2: no such run, task, model, ...
   + StoreError                the database cannot be used
     - LeaseLostError          somebody else drives this run now; nothing was changed
+    - FullDiskError           there is no room for what is to be written; with room it goes on
   + ProviderError             a provider or a machine cannot be reached, or refuses; later may help
   + PublishError              an artifact could not be published or read back whole
   + ExecutorError             the node's supervisor cannot be reached or refused
@@ -118,6 +119,10 @@ class LeaseLostError(StoreError):
             f"another process drives {run} now; this one changes nothing any more",
             f"Watch it with `trainmaster status {run}` or `trainmaster logs -f {run}`.",
         )
+
+
+class FullDiskError(StoreError):
+    """There is no room for what is to be written, in the database or beside it; with room it goes on."""
 
 
 class ProviderError(TrainmasterError):

@@ -16,7 +16,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 
-from trainmaster.api.rest.state import caller_of, status_of
+from trainmaster.api.rest.state import caller_of, state_of, status_of
+from trainmaster.service.full_disks import full_disk
 from trainmaster.service.users.caller import TooOftenError, UnknownCallerError
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.web import (
@@ -94,6 +95,7 @@ def add_pages(app: FastAPI) -> None:
         (TrainmasterError, _failed),
         (HTTPException, _refused),
         (RequestValidationError, _invalid),
+        (OSError, _no_room),
         (Exception, _broken),
     ):
         app.add_exception_handler(kind, _of_pages(handler, app.exception_handlers[kind]))
@@ -114,6 +116,8 @@ async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     with suppress(TrainmasterError):  # who is logged in has the navigation
         await run_in_threadpool(caller_of, request)
+    if full := full_disk(error.__cause__, state_of(request).service.home):  # while the form was read
+        return await _failed(request, full)
     if error.status_code == 404:
         return page(request, "error.html", 404, title="there is no such page", hint="The address may be old.")
     return page(request, "error.html", error.status_code, title=str(error.detail), hint="")
@@ -129,6 +133,14 @@ async def _broken(request: Request, error: Exception) -> Response:
     """A mistake of ours: it is in the server's log, and no more is told."""
     hint = "Its log says more. Try again; if that does not help, please report it."
     return page(request, "error.html", 500, title="the server has made a mistake", hint=hint)
+
+
+async def _no_room(request: Request, error: Exception) -> Response:
+    """A full disk is no mistake of ours; anything else is."""
+    full = full_disk(error, state_of(request).service.home)
+    if full is None:
+        raise error
+    return await _failed(request, full)
 
 
 async def _failed(request: Request, error: Exception) -> Response:

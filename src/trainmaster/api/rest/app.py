@@ -43,6 +43,7 @@ from trainmaster.api.rest.state import Reader, ServerState, State, caller_of, pr
 from trainmaster.api.rest.versions import oldest_client
 from trainmaster.service.driving.drivers import Drivers
 from trainmaster.service.driving.submissions import Submissions
+from trainmaster.service.full_disks import full_disk
 from trainmaster.service.quotes.quote_requests import QuoteRequests
 from trainmaster.service.runs.member_connections import MemberConnections
 from trainmaster.service.uploads.upload_finishing import UploadFinishing
@@ -68,6 +69,7 @@ def make_state(
         is_secure: browsers reach it by https.
     """
     access = Access(service.database)
+    service.database.patience.waits_for_room = False  # here somebody waits; drivers are other processes
     # Browsers send a cookie with this beginning by https only, and to no other host.
     cookie = "__Host-trainmaster" if is_secure else "trainmaster"
     drivers = Drivers(service, environ)
@@ -154,6 +156,7 @@ def make_app(state: ServerState) -> FastAPI:
     app.add_exception_handler(TrainmasterError, _told)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(OSError, _no_room)
     app.add_exception_handler(Exception, _broken)
     app.add_middleware(Guards, database=state.service.database)
     return app
@@ -197,6 +200,14 @@ async def _told(_: Request, error: Exception) -> Response:
     return told(error)
 
 
+async def _no_room(request: Request, error: Exception) -> Response:
+    """A full disk is no mistake of ours; anything else is."""
+    full = full_disk(error, state_of(request).service.home)
+    if full is None:
+        raise error
+    return told(full)
+
+
 async def _invalid(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     mistakes = [
@@ -214,6 +225,8 @@ async def _broken(_: Request, error: Exception) -> Response:
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if full := full_disk(error.__cause__, state_of(request).service.home):  # while the body was read
+        return told(full)
     if error.status_code in (404, 405) and request.url.path.startswith(API):
         try:  # who is not known does not learn what there is
             await run_in_threadpool(caller_of, request)

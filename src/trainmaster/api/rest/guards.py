@@ -92,8 +92,8 @@ class Audit:
             "token": caller.token if caller else None,
         }
         try:
-            # Several servers write there: what they did is in order by the one clock that they share. Whoever is
-            # known was looked up by it, so it is not waited for once more.
+            # Several servers write there, and have one clock: what they did is in order by it. Who is known
+            # was looked up by it, so it is not waited for once more.
             access.note_request(self._database, {"at": self._database.clock_s(math.inf), **row})
         except StoreError as error:  # it was done, or refused: who asked has the answer
             _log.warning("the audit cannot be written: %s; %s", error, row)

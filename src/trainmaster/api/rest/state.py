@@ -47,6 +47,7 @@ from trainmaster.service.users.caller import (
 from trainmaster.service.users.device_login import DeviceLogins
 from trainmaster.service.users.single_sign_on import SingleSignOn
 from trainmaster.spec.errors import (
+    FullDiskError,
     LeaseLostError,
     MissingPartError,
     NotFoundError,
@@ -86,6 +87,7 @@ _STATUS: Final[tuple[tuple[type[TrainmasterError], int], ...]] = (
     (TooMuchError, 413),
     (QuotaError, 507),
     (FullStoreError, 507),
+    (FullDiskError, 507),
     (LeaseLostError, 409),
     (UsageError, 422),
     (StoreError, 503),

@@ -25,6 +25,7 @@ from trainmaster.db import Patience
 from trainmaster.db.held_runs import HeldDatabase, HeldRuns, add_note, undriven
 from trainmaster.executors.core_dumps import forbid_core_dumps
 from trainmaster.executors.open_files import raise_limit
+from trainmaster.service.full_disks import full_disk
 from trainmaster.service.service import Service
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import LeaseLostError, StoreError, TrainmasterError, one_line
@@ -157,6 +158,9 @@ class Driver:
         except TrainmasterError as error:
             self._failed(service, run, one_line(error))
         except Exception as error:  # noqa: BLE001 - a mistake of ours, or of a plug-in: it ends this run only
+            if (full := full_disk(error, service.home)) is not None:
+                self._failed(service, run, one_line(full))
+                return
             with suppress(OSError, TrainmasterError):
                 _tell(service, run, traceback.format_exc())
             self._failed(service, run, f"internal error: {type(error).__name__}: {error}")
@@ -173,9 +177,9 @@ class Driver:
         failure.try_at = boot_s() + wait_s
         log.warning("%s cannot be driven: %s; tried again in %.0f s", run, why, wait_s)
         if failure.said != why:
-            failure.said = why
-            with suppress(StoreError):
+            with suppress(StoreError):  # told the next time, as when it is the database that has no room
                 add_note(service.database, run, f"cannot be driven, and is tried again: {why}", time.time())
+                failure.said = why
 
 
 def _tell(service: Service, run: str, text: str) -> None:

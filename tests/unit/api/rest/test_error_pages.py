@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
+import pytest
+from sqlalchemy import event
+
 
 def test_what_is_not_there_or_goes_wrong_is_a_page_too(served, monkeypatch):
     """Of REST it is JSON, as before."""
@@ -21,6 +27,60 @@ def test_what_is_not_there_or_goes_wrong_is_a_page_too(served, monkeypatch):
     broken = served.ask("admin", "GET", "/examples")
     assert (broken.status_code, "The server has made a mistake" in broken.text) == (500, True)
     assert "ZeroDivision" not in broken.text
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_answered_with_what_to_do(served, monkeypatch, number):
+    def full(*_):
+        raise OSError(number, os.strerror(number), str(served.service.home.root / "x"))
+
+    monkeypatch.setattr("trainmaster.web.examples.examples", full)
+    monkeypatch.setattr(served.service, "last_event", full)
+    page = served.ask("admin", "GET", "/examples")
+    assert (page.status_code, "df -h" in page.text, "log out" in page.text) == (507, True, True)
+    said = served.ask("admin", "GET", "/api/v1/readyz")
+    assert (said.status_code, said.headers["content-type"]) == (507, "application/problem+json")
+    assert said.json()["title"].startswith(("no space is left on the file", "a quota is used up on the file"))
+    assert ("df -h" in said.json()["hint"], said.json()["error"]) == (True, "FullDiskError")
+
+
+def test_another_error_of_files_is_a_mistake_of_ours(served, monkeypatch):
+    def refused(*_):
+        raise PermissionError(errno.EACCES, "no", "/x")
+
+    monkeypatch.setattr("trainmaster.web.examples.examples", refused)
+    monkeypatch.setattr(served.service, "last_event", refused)
+    page = served.ask("admin", "GET", "/examples")
+    assert (page.status_code, "The server has made a mistake" in page.text) == (500, True)
+    assert served.ask("admin", "GET", "/api/v1/readyz").status_code == 500
+
+
+def test_a_full_database_is_answered_at_once_and_can_be_read(served):
+    """SQLite itself says that it is full, as each of its connections may have no further page."""
+
+    def limit(pages):
+        def set_it(connection, *_):
+            connection.execute(f"PRAGMA max_page_count = {pages}")
+
+        return set_it
+
+    engine, ask = served.service.database.engine, served.ask
+    secret, full, room = {"value": "x" * 60_000}, limit(1), limit(1 << 30)
+    event.listen(engine, "checkout", full)
+    try:
+        said = ask("red-manage", "PUT", "/api/v1/secrets/BIG", json=secret)
+        assert (said.status_code, said.json()["error"]) == (507, "FullDiskError"), said.text
+        assert "database or disk is full" in said.json()["title"]
+        assert "Free some space on the file system of /" in said.json()["hint"]
+        headers = {"sec-fetch-site": "same-origin"}
+        page = ask("red-manage", "POST", "/team/secrets", data={"name": "BIG", **secret}, headers=headers)
+        assert (page.status_code, "Free some space" in page.text) == (507, True)
+        assert ask("red-read", "GET", "/api/v1/runs").status_code == 200
+    finally:
+        event.remove(engine, "checkout", full)
+        event.listen(engine, "checkout", room)
+    assert ask("red-manage", "PUT", "/api/v1/secrets/BIG", json=secret).status_code < 300
+    event.remove(engine, "checkout", room)
 
 
 def test_who_has_no_runs_is_told_how_to_begin(served):

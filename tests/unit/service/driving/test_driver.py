@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 
@@ -15,7 +16,7 @@ from trainmaster.service import Service
 from trainmaster.service.driving.driver import Driver, is_taken, take_place
 from trainmaster.service.driving.drivers import Drivers
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import StoreError, UsageError
+from trainmaster.spec.errors import FullDiskError, StoreError, UsageError
 from trainmaster.testing.waits import until
 
 RECIPE = "name: job\nexperiments:\n  main: {command: 'true'}\n"
@@ -107,6 +108,51 @@ def test_a_run_whose_code_raises_ends_only_itself_and_is_told_why(service, send,
     assert log.exists() == isinstance(error, ZeroDivisionError)
     drives.may_end.set()
     joined(driver)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_run_in_a_full_home_is_told_of_it_once_and_goes_on_when_there_is_room(
+    service, send, drives, monkeypatch, number
+):
+    monkeypatch.setattr("trainmaster.service.driving.driver._RETRY_S", 0.0)
+    send("a")
+    driver = Driver(service, os.environ)
+    for file in ("worker-0.log", "taken/a"):  # each time elsewhere
+        drives.bad["a"] = OSError(number, os.strerror(number), str(service.home.root / file))
+        driver.look()
+        joined(driver)
+        driver.look()
+        joined(driver)
+    (note,) = [row["message"] for row in events(service.database, "a") if row["kind"] == "note"]
+    assert note.startswith("cannot be driven, and is tried again: ")
+    assert ("df -h" in note, "internal" in note) == (True, False)
+    assert not (service.home.run_directory("a") / "control.log").exists()
+    assert service.database.run_row("a")["lease_owner"] is None, "others may have room"
+    drives.bad.clear()
+    drives.may_end.set()
+    until(lambda: driver.look() == 0 or not driver._failures, "it is driven")
+    joined(driver)
+
+
+def test_what_could_not_be_told_as_the_database_was_full_is_told_later(service, send, drives, monkeypatch):
+    monkeypatch.setattr("trainmaster.service.driving.driver._RETRY_S", 0.0)
+    send("a")
+    drives.bad["a"] = FullDiskError("the database refused a write: database or disk is full", "Free some.")
+    driver = Driver(service, os.environ)
+
+    def full(*_):
+        raise FullDiskError("the database refused a write", "")
+
+    with monkeypatch.context() as no_room:
+        no_room.setattr("trainmaster.service.driving.driver.add_note", full)
+        driver.look()
+        joined(driver)
+    assert not [row for row in events(service.database, "a") if row["kind"] == "note"]
+    for _ in range(2):
+        driver.look()
+        joined(driver)
+    (note,) = [row["message"] for row in events(service.database, "a") if row["kind"] == "note"]
+    assert "database or disk is full" in note
 
 
 def test_a_run_that_fails_again_waits_longer(service, send, monkeypatch):
