@@ -153,6 +153,7 @@ class RunStream:
         if events or brief:
             if events:
                 self.cursor = replace(self.cursor, event=events[-1]["id"])
+            self._brief = _shown(brief)
             yield Message("state", {"run": brief, "events": events}, self.cursor)
         done = min(self._open, default=self._last + 1) - 1
         if done > self.cursor.done:
@@ -177,11 +178,8 @@ class RunStream:
             rows += page
         rows = [row for row in rows if until is None or row["id"] <= until.event]
         brief = run_brief(self._service.database, self._run)
-        # Seconds and dollars grow all the time: they are told with what happens, and each ten seconds.
-        shown = {**brief, "seconds": int(brief["seconds"] / 10), "driver": None}
-        if not rows and (shown == self._brief or until is not None):
+        if not rows and (_shown(brief) == self._brief or until is not None):
             return [], {}
-        self._brief = shown
         return rows, brief
 
     def _look_for_files(self) -> None:
@@ -197,7 +195,6 @@ class RunStream:
             number, name = row["id"], row["experiment"]
             if number <= self.cursor.done:
                 continue
-            self._last = max(self._last, number)
             experiment = self._experiments[name]
             self._open[number] = _Attempt(
                 self._home.attempt(self._run, name, row["task"], row["number"]).directory,
@@ -206,6 +203,7 @@ class RunStream:
                 experiment.metrics.pattern if experiment.metrics else None,
                 row["ended_at"],
             )
+            self._last = max(self._last, number)  # at last: a database that is away now is asked again
         return queries.ended_attempts(database, list(self._open))
 
     def _points(self, number: int, attempt: _Attempt, until: Cursor | None) -> Iterator[Message]:
@@ -271,6 +269,11 @@ class RunStream:
     def _message(self, kind: str, data: Mapping[str, Any], key: str, offset: int) -> Message:
         self._go_to(key, offset)
         return Message(kind, data, self.cursor)
+
+
+def _shown(brief: Mapping[str, Any]) -> dict[str, Any]:
+    """Seconds and dollars grow all the time: they are told with what happens, and each ten seconds."""
+    return {**brief, "seconds": int(brief["seconds"] / 10), "driver": None}
 
 
 def last_line_start(file: Path) -> int:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import itertools
 import json
+import sqlite3
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy import event
 
 from trainmaster.control.layout import Home
 from trainmaster.db import ClosedAttempt, NewRun, RunChange, TaskChange, tables
 from trainmaster.service import Service
 from trainmaster.service.runs.run_stream import Cursor, RunStream
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import StoreError, UsageError
 from trainmaster.spec.states import EndReason, State
 
 NUMBERS = itertools.count()
@@ -186,3 +189,62 @@ def test_cut_anywhere_it_is_told_once(service, steps, random):
 def test_a_cursor_says_less_when_attempts_are_over():
     assert len(Cursor(10**9, 10**6, {f"{n}/log/worker-0": 10**6 for n in range(64)}).encode()) < 2000
     assert replace(Cursor(1), files={}) == Cursor.decode(Cursor(1).encode())
+
+
+@contextmanager
+def failing_at(database, statement):
+    """The database goes away for one statement, counted from 0; tells how many there were."""
+    seen = []
+
+    def count(*_):
+        seen.append(None)
+        if len(seen) == statement + 1:
+            raise sa.exc.OperationalError("SELECT", {}, sqlite3.OperationalError("disk I/O error"))
+
+    event.listen(database.engine, "before_cursor_execute", count)
+    try:
+        yield seen
+    finally:
+        event.remove(database.engine, "before_cursor_execute", count)
+
+
+def test_a_database_that_goes_away_at_any_statement_costs_no_message(written, monkeypatch):
+    monkeypatch.setattr(written.service.database.patience, "seconds", 0.0)
+    for task in range(2):
+        written.begin()
+        written.write(task, f"line of {task}\n")
+        written.report(task, step=1, loss=0.5)
+    written.end(0)
+    expected = told(written.stream().read())
+    failed = 0
+    for statement in itertools.count():
+        stream, found, briefs = written.stream(), [], []
+        with failing_at(written.service.database, statement) as seen:
+            for _ in range(3):
+                with suppress(StoreError):
+                    found += stream.read()
+        briefs = [message for message in found if message.kind == "state"]
+        assert told(found) == expected, f"statement {statement}"
+        assert len(briefs) == 1, f"statement {statement}"
+        assert told(written.stream(stream.cursor).read())[:2] == ({}, {}), "who comes back goes on there"
+        failed += len(seen) > statement
+        if len(seen) <= statement:
+            break
+    assert failed > 4
+
+
+def test_a_line_of_the_run_is_told_although_the_database_went_away_just_then(written, monkeypatch):
+    """As of what it has cost in the end, of which there is no event."""
+    monkeypatch.setattr(written.service.database.patience, "seconds", 0.0)
+    stream = written.stream()
+    list(stream.read())
+    for statement in range(12):
+        usd = {"cost_usd": 1.0 + statement}
+        change = tables.run.update().where(tables.run.c.id == written.run).values(**usd)
+        written.service.database.write(lambda connection, _, change=change: connection.execute(change))
+        found = []
+        with failing_at(written.service.database, statement):
+            for _ in range(2):
+                with suppress(StoreError):
+                    found += stream.read()
+        assert [message.data["run"]["cost_usd"] for message in found] == [1.0 + statement]
