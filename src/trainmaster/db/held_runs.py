@@ -115,9 +115,14 @@ class HeldRuns:
             return
         with self._lock:
             due, self._due = self._due, {}
+        try:
+            if due:
+                self._renew(list(due.values()))
+        except BaseException:
+            with self._lock:  # whoever drives them was told that it is done: at the next look, then
+                self._due = {**due, **self._due}
+            raise
         self._renewed_at = at
-        if due:
-            self._renew(list(due.values()))
 
     def _renew(self, leases: Sequence[Lease]) -> None:
         expires_at = self._database.clock_s() + LEASE_S

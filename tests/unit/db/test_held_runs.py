@@ -10,8 +10,9 @@ from database_nouns import NOW, new_run
 
 from trainmaster.db import Database, Lease, Patience, RunChange, Submission
 from trainmaster.db.held_runs import HeldDatabase, HeldRuns, add_note, count_open, undriven
+from trainmaster.db.leases import LEASE_S
 from trainmaster.db.queries import events
-from trainmaster.spec.errors import LeaseLostError
+from trainmaster.spec.errors import FullDiskError, LeaseLostError
 from trainmaster.spec.states import EndReason, State
 
 
@@ -94,6 +95,29 @@ def test_leases_are_extended_together_and_lost_ones_noticed(store, monkeypatch):
     assert after[1] == before[1], "nobody has: its driver may hang"
     with pytest.raises(LeaseLostError):
         held.renew(Lease("a", leases[0].token - 1, leases[0].owner))
+
+
+def test_leases_are_extended_by_the_first_look_after_writes_were_refused(store, monkeypatch):
+    """Reads went on: whoever drives them has heard of nothing."""
+    sent(store, "a")
+    held, lease = HeldRuns(store), store.acquire("a", NOW)
+    held.look()
+    monkeypatch.setattr("trainmaster.db.held_runs._TOGETHER_S", 0.0)
+    assert held.renew(lease)
+    at = [store.clock_s() + 20.0]
+    monkeypatch.setattr(store, "clock_s", lambda *_: at[0])
+    with monkeypatch.context() as no_room:
+        no_room.setattr(store._transactions, "write", refuse)
+        for _ in range(3):
+            with pytest.raises(FullDiskError):
+                held.look()
+    at[0] += 1.0
+    held.look()
+    assert store.run_row("a")["lease_expires_at"] == pytest.approx(at[0] + LEASE_S)
+
+
+def refuse(*_, **__):
+    raise FullDiskError("the database refused a write", "")
 
 
 def test_what_is_driven_no_more_is_given_up(store):
