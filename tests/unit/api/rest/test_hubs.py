@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 
 import pytest
+import sqlalchemy as sa
+from sqlalchemy import event
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
 from trainmaster.api.rest.hubs import Hub
 from trainmaster.control.layout import Home
 from trainmaster.db import NewRun
+from trainmaster.db.held_runs import add_note
 from trainmaster.service import Service
-from trainmaster.service.runs.run_stream import RunStream
+from trainmaster.service.runs.run_stream import Cursor, RunStream
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import StoreError
 
@@ -55,3 +59,39 @@ def test_the_event_loop_does_not_wait_for_the_database(service, monkeypatch, is_
     assert any("event: state" in text for text in found) != is_away, "who listens comes back"
     assert not listeners
     assert made_in[0] is not threading.main_thread()
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3, 5, 8])
+def test_who_listens_while_the_database_is_away_gets_all_of_it_once(service, monkeypatch, failures):
+    """Whoever is sent away comes back with the id of the last message that it got, as browsers do."""
+    monkeypatch.setattr("trainmaster.api.rest.hubs.LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(service.database.patience, "seconds", 0.0)
+    left = []
+
+    def away(*_):
+        if left:
+            left.pop()
+            raise sa.exc.OperationalError("SELECT", {}, sqlite3.OperationalError("disk I/O error"))
+
+    async def listen():
+        hub, told, place, notes = Hub(service, "r-1"), [], "", 3
+        while True:
+            try:
+                own = RunStream(service, "r-1", Cursor.decode(place))
+            except StoreError:
+                continue  # 503: it asks again
+            async for text in hub.listen(own):
+                if "event: state" not in text:
+                    continue
+                told.append(text)
+                place = text.partition("id: ")[2].partition("\n")[0]
+                if all(f"said {number}" in "".join(told) for number in range(3)):
+                    return "".join(told)
+                if notes:
+                    notes -= 1
+                    add_note(service.database, "r-1", f"said {notes}", 2.0)
+                    left.extend([None] * failures)
+
+    event.listen(service.database.engine, "before_cursor_execute", away)
+    text = asyncio.run(asyncio.wait_for(listen(), 60.0))
+    assert [text.count(f"said {number}") for number in range(3)] == [1, 1, 1]
