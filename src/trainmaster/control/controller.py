@@ -24,6 +24,7 @@ from trainmaster.db.leases import RENEW_S
 from trainmaster.executors.base import Executor, GangStatus, Phase
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import InterruptedByUser, LeaseLostError, StoreError, TrainmasterError, one_line
+from trainmaster.spec.gate import Gate, Verdict
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class Controller:
         machines: rents what the run needs; None on the user's own machine.
         saving: how long its machines may wait for something to be saved.
         silence: whether the store of its models answers; without it that is taken for granted.
+        judge: what a gate says of an experiment of the run by what is recorded; needed where there is one.
         clock: gives Unix seconds that never jump.
         wall: gives Unix seconds as other processes have them, for what they read.
         pace: how often it looks.
@@ -112,6 +114,7 @@ class Controller:
     machines: Clusters | None = None
     saving: SavingMoney = field(default_factory=SavingMoney)
     silence: StoreSilence | None = None
+    judge: Callable[[str, Gate], Verdict] | None = None
     clock: Callable[[], float] = steady_s
     wall: Callable[[], float] = time.time
     pace: Pace = USUAL_PACE
@@ -162,6 +165,7 @@ class Controller:
             now = self.clock()
             told = [*self._look_at_machines(now), *self._watch_budget(now)]
             self._watch_saving(now)
+            self._ask_gates()
             wanted = EndReason.CANCELLED if self.interrupts else self._wanted
             turn = reconcile(self.run_state, self._look, self.policies, self.actions.columns, wanted, now)
             turn.changes += self._progress_changes(now)
@@ -348,6 +352,14 @@ class Controller:
             self._saving_at = now
             usd_per_hour = self.meter.bill(now + 3600) - self.meter.bill(now)
             self.saving.look(self.run_state.live_tasks(), usd_per_hour, now)
+
+    def _ask_gates(self) -> None:
+        """Have what gates say of experiments whose tasks are recorded to have succeeded."""
+        for experiment in self.run_state.experiments.values():
+            if experiment.awaits_verdict:
+                assert self.judge is not None
+                assert experiment.gate is not None
+                experiment.verdict = self.judge(experiment.name, experiment.gate)
 
     def _look_at_machines(self, now: float) -> list[Note]:
         """What was rented and given back; if there is no way to have what is needed, the run ends."""

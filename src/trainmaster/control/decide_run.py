@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from trainmaster.control.run_state import Experiment, RunState
-from trainmaster.db.changes import Change, ExperimentChange, Promotion, RunChange, TaskChange
+from trainmaster.db.changes import Change, ExperimentChange, Note, RunChange, TaskChange
 from trainmaster.spec.states import EndReason, State
 
 #: Gives the columns of a task when it is planned (its parameters): (experiment, number) -> columns.
@@ -73,23 +73,36 @@ def _decide_experiment(
             yield ExperimentChange(name, State.WAITING, State.RUNNING)
     if experiment.state is State.RUNNING and wanted is not None:
         yield ExperimentChange(name, State.RUNNING, State.STOPPING, wanted, rest_reason=wanted)
+    if experiment.awaits_verdict:
+        return
     if experiment.state is State.RUNNING and experiment.is_exhausted:
-        reason = experiment.first_bad.reason if experiment.first_bad else EndReason.SUCCEEDED
-        message = _message(experiment, reason)
-        yield ExperimentChange(
-            name, State.RUNNING, State.DONE, reason, message, promotes=_promotes(experiment, reason)
-        )
+        if experiment.first_bad is None:
+            yield from _succeed(experiment, "")
+        else:
+            reason = experiment.first_bad.reason
+            yield ExperimentChange(name, State.RUNNING, State.DONE, reason, _message(experiment))
     if experiment.state is State.STOPPING and not experiment.live:
         # Its last tasks may have ended well while it was asked to stop.
-        complete = experiment.created >= experiment.total and experiment.first_bad is None
-        reason = EndReason.SUCCEEDED if complete else experiment.reason or EndReason.CANCELLED
-        rest = experiment.rest_reason if experiment.created < experiment.total else None
-        promotes = _promotes(experiment, reason)
-        yield ExperimentChange(name, State.STOPPING, State.DONE, reason, experiment.message, rest, promotes)
+        if experiment.is_exhausted and experiment.first_bad is None:
+            yield from _succeed(experiment, experiment.message)
+        else:
+            reason = experiment.reason or EndReason.CANCELLED
+            rest = experiment.rest_reason if experiment.created < experiment.total else None
+            yield ExperimentChange(name, State.STOPPING, State.DONE, reason, experiment.message, rest)
 
 
-def _promotes(experiment: Experiment, reason: EndReason) -> Promotion | None:
-    return experiment.promotes if reason is EndReason.SUCCEEDED else None
+def _succeed(experiment: Experiment, message: str) -> Iterator[Change]:
+    """All tasks have succeeded: so has the experiment, if its gate says so, too."""
+    name, verdict = experiment.name, experiment.verdict
+    if verdict is not None and not verdict.holds:
+        yield ExperimentChange(name, experiment.state, State.DONE, EndReason.GATE_REFUSED, verdict.message)
+        return
+    if verdict is not None:
+        yield Note(f"gate of {name}: {verdict.message}", name)
+    promotes = experiment.promotes
+    yield ExperimentChange(
+        name, experiment.state, State.DONE, EndReason.SUCCEEDED, message, promotes=promotes
+    )
 
 
 def _begin_tasks(experiment: Experiment, plan: Plan) -> Iterator[TaskChange]:
@@ -115,9 +128,9 @@ def _begin_tasks(experiment: Experiment, plan: Plan) -> Iterator[TaskChange]:
         )
 
 
-def _message(experiment: Experiment, reason: EndReason) -> str:
+def _message(experiment: Experiment) -> str:
     bad = experiment.first_bad
-    if reason is EndReason.SUCCEEDED or bad is None:
+    if bad is None:
         return ""
     if experiment.total == 1:
         return bad.message

@@ -17,6 +17,7 @@ from trainmaster.db.task_rows import JSON_COLUMNS
 from trainmaster.launchers import get_launcher
 from trainmaster.spec import Experiment as RecipeExperiment
 from trainmaster.spec import Recipe
+from trainmaster.spec.gate import Gate
 from trainmaster.spec.model_reference import ModelReference
 from trainmaster.spec.states import EndReason, State
 
@@ -32,6 +33,7 @@ class Shape:
     window: int
     keeps_results: bool = False
     promotes: Promotion | None = None
+    gate: Gate | None = None
 
 
 def load_board(database: Database, run: str, recipe: Recipe, slots: int) -> RunState:
@@ -67,19 +69,32 @@ def ended_rows(database: Database, run: str, shapes: Mapping[str, Shape]) -> lis
 
 def shape_of(experiment: RecipeExperiment, slots: int) -> Shape:
     """An experiment's place in the run, with ``slots`` for its tasks."""
-    after, promotes = tuple(experiment.depends_on), promotion_of(experiment)
+    after, promotes, gate = tuple(experiment.depends_on), promotion_of(experiment), gate_of(experiment)
     if experiment.search is None:
-        return Shape(after, min(slots, experiment.workers or slots) + LOOKAHEAD, promotes=promotes)
+        window = min(slots, experiment.workers or slots) + LOOKAHEAD
+        return Shape(after, window, promotes=promotes, gate=gate)
     from trainmaster.control.searching import keeps_results, window_of
 
-    return Shape(after, window_of(experiment, slots, LOOKAHEAD), keeps_results(experiment), promotes)
+    return Shape(after, window_of(experiment, slots, LOOKAHEAD), keeps_results(experiment), promotes, gate)
+
+
+def gate_of(experiment: RecipeExperiment) -> Gate | None:
+    """What its key ``require`` asks for: of the best model of its search, else of the best by that metric."""
+    wanted, search = experiment.require, experiment.search
+    if wanted is None:
+        return None
+    if search is None:
+        return Gate(wanted, wanted.metric, wanted.smallest)
+    return Gate(wanted, search.metric, search.goal == "min")
 
 
 def promotion_of(experiment: RecipeExperiment) -> Promotion | None:
-    """What its key ``promote`` asks for: the best model is that of its search, or the only one."""
+    """What its key ``promote`` asks for: the best model is that of its gate or search, or the only one."""
     if experiment.promote is None:
         return None
     wanted, search = ModelReference.parse(experiment.promote), experiment.search
+    if (gate := gate_of(experiment)) is not None:
+        return Promotion(wanted.name, wanted.must_alias, gate.metric, gate.smallest, gate)
     if search is None:
         return Promotion(wanted.name, wanted.must_alias)
     return Promotion(wanted.name, wanted.must_alias, search.metric, search.goal == "min")
@@ -116,6 +131,7 @@ def board_from_rows(
             rest_reason=_reason(rows[name]["rest_reason"]),
             results={} if shape.keeps_results else None,
             promotes=shape.promotes,
+            gate=shape.gate,
         )
         for name, shape in shapes.items()
     }

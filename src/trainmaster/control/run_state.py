@@ -21,6 +21,7 @@ from trainmaster.db.changes import (
     RunChange,
     TaskChange,
 )
+from trainmaster.spec.gate import Gate, Verdict
 from trainmaster.spec.states import EndReason, State, may_follow
 from trainmaster.spec.values import ParameterValue
 
@@ -98,6 +99,8 @@ class Experiment:
         ended: how many tasks ended, per reason.
         first_bad: the task with the lowest number that did not succeed.
         rest_reason: how the tasks without a row ended.
+        gate: what its best model must reach.
+        verdict: what the gate says of tasks that have all succeeded; looked up when it is needed.
         promotes: what becomes of its best model when it has succeeded.
         results: tasks that are DONE, by number, with the reason in ``end_reason``; kept only where a search
             learns from them.
@@ -117,11 +120,19 @@ class Experiment:
     rest_reason: EndReason | None = None
     results: dict[int, Task] | None = None
     promotes: Promotion | None = None
+    gate: Gate | None = None
+    verdict: Verdict | None = field(default=None, compare=False)
 
     @property
     def is_exhausted(self) -> bool:
         """True if every task has ended."""
         return not self.live and self.created >= self.total
+
+    @property
+    def awaits_verdict(self) -> bool:
+        """True if only its gate says how it ends, and has not been asked."""
+        is_open = self.state in (State.RUNNING, State.STOPPING) and self.is_exhausted
+        return is_open and self.first_bad is None and self.gate is not None and self.verdict is None
 
     def tally(self) -> dict[str, int]:
         """Counters as the command line shows them; they sum to ``total``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from trainmaster.spec.gate import Gate
 from trainmaster.spec.states import EndReason, State
 
 
@@ -71,12 +72,14 @@ class Promotion:
         alias: that means this version from then on.
         metric: by which it is the best; None of an experiment with one task.
         smallest: the smallest value is the best.
+        gate: that must hold when the alias moves.
     """
 
     name: str
     alias: str
     metric: str | None = None
     smallest: bool = False
+    gate: Gate | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,16 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine, RowMapping
 
-from trainmaster.db import admissions, cluster_rows, ledger, outbox, quote_rows, registry_rows, run_rows
+from trainmaster.db import (
+    admissions,
+    best_models,
+    cluster_rows,
+    ledger,
+    outbox,
+    quote_rows,
+    registry_rows,
+    run_rows,
+)
 from trainmaster.db import tables as t
 from trainmaster.db.changes import Change, ExperimentChange, Note, Progress, QueueChange, RunChange
 from trainmaster.db.cluster_rows import ClusterRow
@@ -29,6 +38,7 @@ from trainmaster.db.run_rows import NewRun
 from trainmaster.db.task_rows import tasks_of, write_tasks
 from trainmaster.db.transactions import Transactions
 from trainmaster.spec.clocks import boot_s
+from trainmaster.spec.gate import Gate, Verdict
 from trainmaster.spec.states import EndReason, State
 
 T = TypeVar("T")
@@ -247,6 +257,12 @@ class Database:
 
         self._advance(lease, write)
 
+    def verdict(self, run: str, experiment: str, gate: Gate) -> Verdict:
+        """What a gate says of an experiment, by what is recorded now; see `best_models.verdict`."""
+        return self._transactions.write(
+            lambda connection, _: best_models.verdict(connection, run, experiment, gate)
+        )
+
     def requeue(self, lease: Lease, now: float, admit: Admit | None = None) -> None:
         """Make everything WAITING again that ended neither SUCCEEDED nor PRUNED.
 
@@ -266,14 +282,17 @@ class Database:
 
         self._advance(lease, write)
 
-    def record_saved(self, lease: Lease, experiment: str, task: int, uri: str | None, now: float) -> None:
+    def record_saved(
+        self, lease: Lease, experiment: str, task: int, uri: str | None, now: float, *, gated: bool = False
+    ) -> None:
         """A model that was kept in the home is published now; see `requeue.record_saved`.
 
         Raises:
             LeaseLostError: the lease is stale; nothing was written.
         """
         self._advance(
-            lease, lambda connection: record_saved(connection, lease.run, experiment, task, uri, now)
+            lease,
+            lambda connection: record_saved(connection, lease.run, experiment, task, uri, now, gated=gated),
         )
 
     # --- who is to be told ------------------------------------------------------------------------

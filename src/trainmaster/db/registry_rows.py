@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
+from trainmaster.db import best_models
 from trainmaster.db import tables as t
 from trainmaster.db.changes import Promotion
 from trainmaster.db.events import json_column
@@ -103,15 +104,7 @@ class UsedVersion:
 def add_version(connection: Connection, new: NewVersion, now: float) -> tuple[int, bool]:
     """Register a model: its number, and whether that is new; the same model of a run has one number."""
     team, name, model = new.team, new.name, new.model
-    which = (_MODEL.team == team, _MODEL.name == name)
-    if connection.execute(sa.select(_MODEL.name).where(*which)).first() is None:
-        try:
-            with connection.begin_nested():
-                connection.execute(t.registered_model.insert().values(team=team, name=name, created_at=now))
-        except sa.exc.IntegrityError:
-            pass  # somebody has just made it
-    # Who has the row has it until its transaction ends: versions are made one after the other.
-    last = connection.execute(sa.select(_MODEL.last_version).where(*which).with_for_update()).scalar_one()
+    last = _hold(connection, team, name, now)
     known = connection.execute(
         sa.select(_VERSION.version, _VERSION.tags).where(
             _VERSION.team == team,
@@ -127,7 +120,8 @@ def add_version(connection: Connection, new: NewVersion, now: float) -> tuple[in
             same = (_VERSION.team == team, _VERSION.name == name, _VERSION.version == known.version)
             connection.execute(t.model_version.update().where(*same).values(tags=tags))
         return int(known.version), False
-    number = int(last) + 1
+    number = last + 1
+    which = (_MODEL.team == team, _MODEL.name == name)
     connection.execute(t.registered_model.update().where(*which).values(last_version=number))
     connection.execute(
         t.model_version.insert().values(
@@ -144,6 +138,20 @@ def add_version(connection: Connection, new: NewVersion, now: float) -> tuple[in
         )
     )
     return number, True
+
+
+def _hold(connection: Connection, team: str, name: str, now: float) -> int:
+    """Hold a registered model, which is made if there is none: the last number that was given."""
+    which = (_MODEL.team == team, _MODEL.name == name)
+    if connection.execute(sa.select(_MODEL.name).where(*which)).first() is None:
+        try:
+            with connection.begin_nested():
+                connection.execute(t.registered_model.insert().values(team=team, name=name, created_at=now))
+        except sa.exc.IntegrityError:
+            pass  # somebody has just made it
+    # Who has the row has it until its transaction ends: versions are made one after the other.
+    last = connection.execute(sa.select(_MODEL.last_version).where(*which).with_for_update()).scalar_one()
+    return int(last)
 
 
 def move_alias(
@@ -218,46 +226,32 @@ def promote(connection: Connection, run: str, experiment: str, promotion: Promot
     name, alias, target = promotion.name, promotion.alias, f"{promotion.name}@{promotion.alias}"
     by = connection.execute(sa.select(t.run.c.team, t.run.c.submitted_by).where(t.run.c.id == run)).one()
     team = by.team or ""
-    rows = connection.execute(
-        sa.select(t.task.c.number, t.task.c.model_uri, t.task.c.metrics)
-        .join(t.experiment)
-        .where(
-            t.experiment.c.run_id == run, t.experiment.c.name == experiment, t.task.c.model_uri.is_not(None)
-        )
-    ).all()
-    best = _best([(row.number, row.model_uri, json.loads(row.metrics)) for row in rows], promotion)
-    if best is None:
-        has = f"{promotion.metric} of no model is known" if rows and promotion.metric else "it left no model"
+    found = best_models.results(connection, run, experiment, models=True)
+    best = best_models.best_of(found, promotion.metric, smallest=promotion.smallest)
+    if best is None or best.uri is None:
+        has = f"{promotion.metric} of no model is known" if found and promotion.metric else "it left no model"
         return f"nothing becomes {target}: {has}"
     done = sa.select(t.model_move.c.id).where(
         t.model_move.c.team == team, t.model_move.c.name == name, t.model_move.c.alias == alias,
         t.model_move.c.run_id == run, t.model_move.c.experiment == experiment,
     )  # fmt: skip
+    was_done = connection.execute(done).first() is not None
+    if promotion.gate is not None and not was_done:
+        # What the gate has looked at may have moved since; it moves no more until we are done.
+        _hold(connection, team, name, now)
+        verdict = best_models.verdict(connection, run, experiment, promotion.gate)
+        if not verdict.holds:
+            return f"nothing becomes {target}: {verdict.message}"
     who = by.submitted_by or "owner"
-    model = RunModel(run, experiment, *best)
+    model = RunModel(run, experiment, best.task, best.uri)
     version, _ = add_version(connection, NewVersion(team, name, model, who), now)
-    if connection.execute(done).first() is not None:
+    if was_done:
         return f"{target} was moved for this run before: version {version} stays as it is"
     present = alias_version(connection, team, name, alias)  # whoever moves it has the model's row, as we do
     move = Move(alias, version, who, "run", run, experiment)
     move_alias(connection, team, name, move, now, present)
     before = "" if present is None else f", and was version {present}"
     return f"{PROMOTED}{target} is version {version}, {run}/{experiment}/{model.task}{before}"
-
-
-def _best(
-    models: Sequence[tuple[int, str, Mapping[str, Any]]], promotion: Promotion
-) -> tuple[int, str] | None:
-    """Task and URI of the best one; of those that are equally good the first."""
-    if promotion.metric is None:
-        return models[0][:2] if len(models) == 1 else None
-    sign = 1.0 if promotion.smallest else -1.0
-    found = [
-        (sign * float(value), task, uri)
-        for task, uri, metrics in models
-        if isinstance(value := metrics.get(promotion.metric), int | float)
-    ]
-    return min(found)[1:] if found else None
 
 
 def alias_version(connection: Connection, team: str, name: str, alias: str) -> int | None:

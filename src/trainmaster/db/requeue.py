@@ -73,7 +73,14 @@ def requeue_rows(connection: Connection, run: str, now: float) -> None:
 
 
 def record_saved(
-    connection: Connection, run: str, experiment: str, task: int, uri: str | None, now: float
+    connection: Connection,
+    run: str,
+    experiment: str,
+    task: int,
+    uri: str | None,
+    now: float,
+    *,
+    gated: bool = False,
 ) -> None:
     """A kept model was published: its task has succeeded after all, and what hung on nothing else, too.
 
@@ -84,6 +91,7 @@ def record_saved(
         task: number.
         uri: of the model; None: it is kept no more, and was not published.
         now: Unix seconds.
+        gated: the experiment has a gate, which only a driver asks: it is not over by this.
     """
     ids = sa.select(t.experiment.c.id).where(t.experiment.c.run_id == run)
     mine = ids.where(t.experiment.c.name == experiment).scalar_subquery()
@@ -105,6 +113,9 @@ def record_saved(
             experiment, task, attempt,
         )
     ]  # fmt: skip
+    if gated:
+        insert_events(connection, events)
+        return
     bad = sa.exists().where(
         t.task.c.experiment_id == t.experiment.c.id,
         sa.or_(t.task.c.state != State.DONE, t.task.c.reason.not_in(_FINISHED)),

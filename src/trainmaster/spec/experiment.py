@@ -35,6 +35,7 @@ from trainmaster.spec.reading import (
     text,
     verbatim,
 )
+from trainmaster.spec.requirement import Requirement
 from trainmaster.spec.search import Search
 from trainmaster.spec.task_space import MAX_TASKS, TaskSpace
 from trainmaster.spec.values import ParameterValue, format_value
@@ -143,6 +144,7 @@ class Experiment(Noun):
         timeout_s: seconds that an attempt may take; None is no limit.
         grace_s: seconds between SIGTERM and SIGKILL.
         profile: how it is measured for a quote.
+        require: what its best model must reach for others to go on from it.
         promote: the alias that means its best model when it has succeeded, such as ``digits@production``.
     """
 
@@ -172,6 +174,7 @@ class Experiment(Noun):
     timeout_s: Annotated[float | None, Key("timeout", duration())] = None
     grace_s: Annotated[float, Key("grace", duration(may_be_zero=True))] = 20.0
     profile: Annotated[ProfilePlan | None, Key("profile", noun(ProfilePlan))] = None
+    require: Annotated[Requirement | None, Key("require", noun(Requirement))] = None
     promote: Annotated[str | None, Key("promote", pattern(PROMOTION, PROMOTION_RIGHT))] = None
 
     @classmethod

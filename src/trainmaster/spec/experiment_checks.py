@@ -62,6 +62,7 @@ def check_experiment(values: dict[str, Any], node: YamlNode, path: Path, problem
     """Note what does not fit together. ``values`` has the keys that could be read, by field name."""
     _check_names(values, node, path, problems)
     check_search(values, node, path, problems)
+    _check_requirement(values, node, path, problems)
     _check_tasks(values, node, path, problems)
     _check_batch(values, node, path, problems)
     _check_template(values, node, path, problems)
@@ -88,6 +89,26 @@ def _check_names(values: dict[str, Any], node: YamlNode, path: Path, problems: P
                 problems.add(key, where, f"the name '{name}' is taken by a key of the experiment; rename one")
 
 
+def _check_requirement(values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
+    """Find out which values are better, and remember the line."""
+    wanted, search = values.get("require"), values.get("search")
+    if wanted is None:
+        return
+    of_search = search.goal if search is not None and search.metric == wanted.metric else None
+    if wanted.goal and of_search and wanted.goal != of_search:
+        message = f"goal: {wanted.goal}, but the search has goal: {of_search} of that metric; leave it out"
+        problems.add(node.entries["require"].entries["goal"], (*path, "require", "goal"), message)
+    goal = wanted.goal or of_search
+    if goal is None and (wanted.at_least is None) != (wanted.at_most is None):
+        goal = "min" if wanted.at_least is None else "max"
+    if goal is None:
+        message = f"whether more {wanted.metric} is better is not known; add goal: max or goal: min"
+        problems.add(node.entries["require"], (*path, "require"), message)
+    key = node.keys["require"]
+    line = 0 if key.via else key.line
+    values["require"] = wanted.model_copy(update={"goal": goal, "line": line})
+
+
 def _builtins(node: YamlNode) -> list[str]:
     """Names of the built-in values that a recipe's keys give."""
     given = {key for key in node.entries if not node.entries[key].is_null}
@@ -105,7 +126,8 @@ def _check_tasks(values: dict[str, Any], node: YamlNode, path: Path, problems: P
     combinations = math.prod(
         parameter.count for parameter in parameters.values() if not parameter.is_continuous
     )
-    if "promote" in values and "search" not in node.entries and (values.get("samples") or combinations) != 1:
+    ranked = "search" in node.entries or "require" in node.entries
+    if "promote" in values and not ranked and (values.get("samples") or combinations) != 1:
         message = "`promote` of many tasks without `search`; it says by which metric a model is the best"
         problems.add(node.entries["promote"], (*path, "promote"), message)
     if "samples" not in node.entries and not is_population_based(values):

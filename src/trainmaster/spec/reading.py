@@ -226,13 +226,15 @@ def integer(minimum: int | None = None, maximum: int = (1 << 63) - 1) -> Reader[
     return read
 
 
-def number(minimum: float) -> Reader[float]:
+def number(minimum: float | None = None) -> Reader[float]:
     """Read a finite number."""
+    least = "" if minimum is None else f" of at least {minimum:g}"
+    lowest = -1e300 if minimum is None else minimum
 
     def read(node: YamlNode, path: Path, problems: Problems) -> float:
         value = node.value if node.kind is Kind.SCALAR else None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not minimum <= value < 1e300:
-            raise problems.refuse(node, path, f"{node.describe()}; write a number of at least {minimum:g}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value < 1e300:
+            raise problems.refuse(node, path, f"{node.describe()}; write a number{least}")
         return float(value)
 
     return read

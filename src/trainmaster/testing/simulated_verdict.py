@@ -116,7 +116,10 @@ def _check_experiments(database: SimulatedStore) -> None:
         if len(rows) != row["tasks_total"] and row["rest_reason"] is None:
             raise ViolationError(f"{name}: {len(rows)} of {row['tasks_total']} tasks, no reason for the rest")
         good = len(rows) == row["tasks_total"] and all(r["reason"].is_success for r in rows)
-        if good != (row["reason"] is EndReason.SUCCEEDED):
+        refused = row["reason"] is EndReason.GATE_REFUSED
+        if refused and database.shapes[name].gate is None:
+            raise ViolationError(f"{name} is refused by a gate that it does not have")
+        if good != (refused or row["reason"] is EndReason.SUCCEEDED):
             raise ViolationError(f"{name} is {row['reason']}, its tasks: {[r['reason'] for r in rows]}")
         before = [database.experiments[other]["reason"] for other in database.shapes[name].after]
         bad = any(reason is not EndReason.SUCCEEDED for reason in before)

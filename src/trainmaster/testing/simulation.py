@@ -14,7 +14,9 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Final
 
 from trainmaster.control.budget import Meter
 from trainmaster.control.controller import Controller
@@ -24,6 +26,8 @@ from trainmaster.db.changes import Change
 from trainmaster.db.leases import LEASE_S, Lease
 from trainmaster.executors.base import Capacity, GangRequest, Phase
 from trainmaster.spec.errors import InterruptedByUser, LeaseLostError, StoreError
+from trainmaster.spec.gate import Gate, Rival, Verdict, judge
+from trainmaster.spec.requirement import Requirement
 from trainmaster.spec.states import EndReason, State
 from trainmaster.testing.simulated_bench import SimulatedActions
 from trainmaster.testing.simulated_executor import SimulatedExecutor
@@ -32,6 +36,8 @@ from trainmaster.testing.simulated_plan import Fault, SchedulePlan
 from trainmaster.testing.simulated_store import SimulatedStore
 from trainmaster.testing.simulated_verdict import check_board, check_end
 from trainmaster.testing.simulated_world import Killed, ViolationError, World
+
+_GATE: Final = Gate(Requirement(metric="accuracy", at_least=0.5, goal="max"), "accuracy")
 
 
 class Session:
@@ -126,6 +132,10 @@ class Simulation:
     ) -> None:
         self.world = World(seed, verbose=verbose)
         self.plan = SchedulePlan.draw(self.world.rng)
+        self._seed = seed
+        if seed % 5 == 0:  # other draws stay as they are
+            first = self.plan.experiments["a"]
+            self.plan.experiments["a"] = replace(first, shape=replace(first.shape, gate=_GATE))
         experiments = self.plan.experiments
         self.database = make_store(
             self.plan.run,
@@ -201,6 +211,7 @@ class Simulation:
             policies={name: experiment.policy for name, experiment in self.plan.experiments.items()},
             meter=self.meter,
             saving=SavingMoney(self.plan.saving_usd),
+            judge=lambda experiment, gate: self._judge(session, experiment, gate),
             clock=lambda: self.world.now,
             wall=lambda: self.world.now,
         )
@@ -233,6 +244,15 @@ class Simulation:
         bench.jobs.die()
         executor.close()
         return killed
+
+    def _judge(self, session: Session, experiment: str, gate: Gate) -> Verdict:
+        """What a gate says is the same until the user resumes: a killed driver changes nothing."""
+        session.step("before a gate")
+        for (name, number), row in self.database.tasks.items():
+            if name == experiment and row["state"] is not State.DONE:
+                raise ViolationError(f"the gate of {name} is asked before {number} is DONE")
+        value = Random(f"{self._seed}/{self.plan.resumes}").random()  # noqa: S311
+        return judge(gate.requirement, {gate.metric: value}, Rival())
 
     def _new_meter(self) -> Meter:
         cap_usd, rate = self.world.rng.uniform(2, 5), self.plan.usd_per_hour

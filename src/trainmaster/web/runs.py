@@ -13,7 +13,17 @@ from trainmaster.web.rendering import PAGE_ROWS, is_part, page, redirect
 
 router = APIRouter(include_in_schema=False)
 #: States and reasons that the list can be limited to.
-_STATES: Final = ("WAITING", "RUNNING", "DONE", "SUCCEEDED", "USER_ERROR", "OOM", "BUDGET", "CANCELLED")
+_STATES: Final = (
+    "WAITING",
+    "RUNNING",
+    "DONE",
+    "SUCCEEDED",
+    "USER_ERROR",
+    "GATE_REFUSED",
+    "OOM",
+    "BUDGET",
+    "CANCELLED",
+)
 _TIMES: Final = {"1h": "last hour", "1d": "last day", "7d": "last week", "30d": "last month"}
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from control_nouns import experiment, run_state
 
 from trainmaster.control.decide_run import decide_run, run_reason, stop_reason
 from trainmaster.control.run_state import FirstBad, Task
-from trainmaster.db.changes import ExperimentChange, RunChange, TaskChange
+from trainmaster.db.changes import ExperimentChange, Note, Promotion, RunChange, TaskChange
+from trainmaster.spec.gate import Gate, Verdict
+from trainmaster.spec.requirement import Requirement
 from trainmaster.spec.states import EndReason, State
 
 
@@ -117,3 +120,43 @@ def test_a_skip_is_never_the_reason_of_a_run():
     for name, reason in zip("abc", (EndReason.SKIPPED, EndReason.SUCCEEDED, EndReason.OOM), strict=True):
         ended(whole, name, reason)
     assert run_reason(whole) is EndReason.OOM
+
+
+def gated(state=State.RUNNING, verdict=None, **what):
+    gate = Gate(Requirement(metric="accuracy", at_least=0.9, goal="max"), "accuracy")
+    promotes = Promotion("digits", "production", "accuracy", gate=gate)
+    found = experiment("a", state=state, created=1, gate=gate, verdict=verdict, promotes=promotes, **what)
+    found.ended[EndReason.SUCCEEDED] = 1
+    whole = run_state(found, experiment("b", after=("a",)))
+    whole.state = state
+    return whole
+
+
+def test_nothing_goes_on_before_a_gate_has_said_something():
+    whole = gated()
+    assert turn(whole) == []
+    assert whole.experiments["a"].awaits_verdict
+
+
+def test_an_open_gate_promotes_and_lets_dependants_begin():
+    whole = gated(verdict=Verdict(True, "0.95 is good"))
+    note, end, begin, *_ = turn(whole)
+    assert note == Note("gate of a: 0.95 is good", "a")
+    assert (end.reason, end.promotes.alias) == (EndReason.SUCCEEDED, "production")
+    assert (begin.experiment, begin.after) == ("b", State.RUNNING)
+
+
+@pytest.mark.parametrize("state", [State.RUNNING, State.STOPPING])
+def test_a_refusal_is_the_end_of_the_experiment_and_dependants_are_skipped(state):
+    wanted = None if state is State.RUNNING else EndReason.CANCELLED
+    whole = gated(state, Verdict(False, "0.85 is bad"), reason=wanted)
+    end = turn(whole, wanted)[0]
+    assert (end.reason, end.message, end.promotes) == (EndReason.GATE_REFUSED, "0.85 is bad", None)
+    assert whole.experiments["b"].reason is (wanted or EndReason.SKIPPED)
+    assert (whole.state, whole.reason, whole.message) == (State.DONE, EndReason.GATE_REFUSED, "0.85 is bad")
+
+
+def test_a_gate_is_not_asked_of_tasks_that_failed():
+    whole = gated(first_bad=FirstBad(0, EndReason.OOM, "oom"))
+    assert not whole.experiments["a"].awaits_verdict
+    assert turn(whole)[0].reason is EndReason.OOM

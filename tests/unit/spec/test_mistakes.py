@@ -222,6 +222,36 @@ KEYS = {
         PLACE + "    parameters: {x: [1, 2]}\n    promote: digits@production\n",
         f"5:14: {T}.promote: `promote` of many tasks without `search`",
     ),
+    # require
+    "require without metric": (
+        HEAD + "    require: {at_least: 1}\n",
+        f"4:14: {T}.require: no `metric`; name the metric to look at",
+    ),
+    "require of nothing": (
+        HEAD + "    require: {metric: f1}\n",
+        f"4:14: {T}.require: no bound of the metric; add at_least, at_most or better_than",
+    ),
+    "require what cannot be": (
+        HEAD + "    require: {metric: f1, at_least: 2, at_most: 1, goal: max}\n",
+        f"4:37: {T}.require.at_least: at_least 2.0 is more than at_most 1.0; no value is both",
+    ),
+    "require a word": (
+        HEAD + "    require: {metric: f1, at_least: high}\n",
+        f"4:37: {T}.require.at_least: the text 'high'; write a number",
+    ),
+    "require better than a version": (
+        HEAD + "    require: {metric: f1, better_than: digits, goal: max}\n",
+        f"4:40: {T}.require.better_than: the text 'digits'; write a name and an alias such as",
+    ),
+    "require better without a goal": (
+        HEAD + "    require: {metric: f1, better_than: digits@production}\n",
+        f"4:14: {T}.require: whether more f1 is better is not known; add goal: max or goal: min",
+    ),
+    "require another goal": (
+        PLACE + "    parameters: {x: [1, 2]}\n    search: {metric: f1, goal: max}\n"
+        "    require: {metric: f1, at_most: 1, goal: min}\n",
+        f"6:45: {T}.require.goal: goal: min, but the search has goal: max of that metric; leave it out",
+    ),
     "model of no name": (
         HEAD + "    data: {w: {model: a/b}}\n",
         f"4:23: {T}.data.w.model: the text 'a/b'; write a registered model such as digits@production",

@@ -210,6 +210,7 @@ def _drive(
         machines=None if machines is None else machines.executor,
         saving=SavingMoney(recipe.budget.saving_usd if recipe.budget else None),
         silence=StoreSilence(home.store_url),
+        judge=lambda experiment, gate: database.verdict(run, experiment, gate),
         pace=pace,
     )
     on_start(controller)

@@ -98,7 +98,8 @@ def _saved(database: Database, lease: Lease, context: TaskContext, metrics: Any)
     except NotFoundError as error:
         database.record_saved(lease, experiment, task, None, time.time())
         return SavedModel(f"{experiment}/{task}", "", one_line(error))
-    database.record_saved(lease, experiment, task, uri, time.time())
+    gated = context.experiment.require is not None
+    database.record_saved(lease, experiment, task, uri, time.time(), gated=gated)
     clean_up(context, keep_output=False, keep_checkpoint=True)
     return SavedModel(f"{experiment}/{task}", uri)
 

@@ -1,0 +1,114 @@
+"""What a gate decides: whether a model is good enough for others to go on from it. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.spec.values import format_value
+
+if TYPE_CHECKING:
+    from trainmaster.spec.requirement import Requirement
+
+#: So many names of metrics are told to who has asked for another.
+_MOST_NAMES: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What the best model of an experiment must reach, or others do not go on from it.
+
+    Attributes:
+        requirement: of the recipe.
+        metric: by which a model is the best.
+        smallest: the smallest value is the best.
+    """
+
+    requirement: Requirement
+    metric: str
+    smallest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """What a registered model's alias means when a gate decides.
+
+    Attributes:
+        version: its number; None if there is no such alias yet.
+        metrics: that its task reported last.
+        is_same: it is the very model that the gate judges.
+    """
+
+    version: int | None = None
+    metrics: Mapping[str, object] = field(default_factory=dict)
+    is_same: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a gate has decided.
+
+    Attributes:
+        holds: all that is required is so.
+        message: with the numbers, one line.
+    """
+
+    holds: bool
+    message: str
+
+
+def judge(requirement: Requirement, metrics: Mapping[str, object], rival: Rival) -> Verdict:
+    """Whether a model is good enough.
+
+    Args:
+        requirement: of the recipe.
+        metrics: that the model's task reported last; empty if there is nothing to judge.
+        rival: what ``better_than`` means now.
+    """
+    place = f"(require, line {requirement.line})" if requirement.line else "(require)"
+    name = requirement.metric
+    value = as_number(metrics.get(name))
+    if value is None:
+        seen = ", ".join(sorted(metrics)[:_MOST_NAMES]) or "none at all"
+        what = "is no finite number" if name in metrics else "was not reported"
+        return Verdict(False, f"{name} {what}; metrics seen: {seen} {place}")
+    found = list(_compare(requirement, value, rival))
+    failed = [words for holds, words in found if not holds]
+    words = "; ".join(failed or [words for _, words in found])
+    return Verdict(not failed, f"{name} {format_value(value)} {words} {place}")
+
+
+def _compare(requirement: Requirement, value: float, rival: Rival) -> Iterator[tuple[bool, str]]:
+    least, most, than = requirement.at_least, requirement.at_most, requirement.better_than
+    if least is not None:
+        holds = value >= least
+        yield holds, f"is {'at least' if holds else 'below'} {format_value(least)}"
+    if most is not None:
+        holds = value <= most
+        yield holds, f"is {'at most' if holds else 'above'} {format_value(most)}"
+    if than is None:
+        return
+    theirs = as_number(rival.metrics.get(requirement.metric))
+    version = f"{than} (version {rival.version})"
+    if rival.version is None:
+        yield True, f"has nothing to be better than: there is no {than} yet"
+    elif rival.is_same:
+        yield True, f"is that of {version} itself"
+    elif theirs is None:
+        yield False, f"cannot be compared: {requirement.metric} of {version} is not known"
+    else:
+        holds = value < theirs if requirement.smallest else value > theirs
+        yield holds, f"is {'better' if holds else 'not better'} than {format_value(theirs)} of {version}"
+
+
+def as_number(value: object) -> float | None:
+    """A metric's value, if it is a finite number.
+
+    >>> [as_number(value) for value in (1, 0.5, float("nan"), None, "high", True)]
+    [1.0, 0.5, None, None, None, None]
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None

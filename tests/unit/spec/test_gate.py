@@ -1,0 +1,87 @@
+"""What a gate decides: by numbers, with their words."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainmaster.spec.gate import Rival, judge
+from trainmaster.spec.requirement import Requirement
+
+NUMBERS = st.one_of(st.integers(-9, 9), st.floats(-2, 2))
+BOUNDS = st.none() | st.floats(-2, 2)
+ODD = st.sampled_from([None, float("nan"), float("inf"), "high", True])
+
+
+def requirement(goal="max", line=12, **bounds):
+    return Requirement(metric="accuracy", goal=goal, line=line, **bounds)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "rival", "holds", "words"),
+    [
+        ({"at_least": 0.92}, Rival(), False, "accuracy 0.913 is below 0.92 (require, line 12)"),
+        ({"at_least": 0.9}, Rival(), True, "accuracy 0.913 is at least 0.9 (require, line 12)"),
+        ({"at_most": 0.5, "goal": "min"}, Rival(), False, "accuracy 0.913 is above 0.5 (require, line 12)"),
+        ({"at_least": 0.9, "line": 0}, Rival(), True, "accuracy 0.913 is at least 0.9 (require)"),
+        (
+            {"at_least": 0.9, "better_than": "digits@production"}, Rival(3, {"accuracy": 0.95}), False,
+            "accuracy 0.913 is not better than 0.95 of digits@production (version 3) (require, line 12)",
+        ),
+        (
+            {"at_least": 0.92, "at_most": 0.5, "better_than": "d@p"}, Rival(3, {"accuracy": 0.95}), False,
+            "accuracy 0.913 is below 0.92; is above 0.5; is not better than 0.95 of d@p (version 3) "
+            "(require, line 12)",
+        ),
+        (
+            {"better_than": "d@p"}, Rival(), True,
+            "accuracy 0.913 has nothing to be better than: there is no d@p yet (require, line 12)",
+        ),
+        (
+            {"better_than": "d@p"}, Rival(1, {"loss": 1}), False,
+            "accuracy 0.913 cannot be compared: accuracy of d@p (version 1) is not known (require, line 12)",
+        ),
+        (
+            {"better_than": "d@p"}, Rival(1, {"accuracy": 0.913}, is_same=True), True,
+            "accuracy 0.913 is that of d@p (version 1) itself (require, line 12)",
+        ),
+        (
+            {"better_than": "d@p", "goal": "min"}, Rival(1, {"accuracy": 0.95}), True,
+            "accuracy 0.913 is better than 0.95 of d@p (version 1) (require, line 12)",
+        ),
+    ],
+)  # fmt: skip
+def test_the_message_has_the_numbers(bounds, rival, holds, words):
+    found = judge(requirement(**bounds), {"accuracy": 0.913, "step": 7}, rival)
+    assert (found.holds, found.message) == (holds, words)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "words"),
+    [
+        ({"loss": 1, "step": 2}, "accuracy was not reported; metrics seen: loss, step (require, line 12)"),
+        ({}, "accuracy was not reported; metrics seen: none at all (require, line 12)"),
+        ({"accuracy": None}, "accuracy is no finite number; metrics seen: accuracy (require, line 12)"),
+    ],
+)
+def test_a_missing_metric_refuses_and_says_so(metrics, words):
+    found = judge(requirement(better_than="digits@production"), metrics, Rival())
+    assert (found.holds, found.message) == (False, words)
+
+
+@given(NUMBERS, BOUNDS, BOUNDS, st.none() | NUMBERS | ODD, st.sampled_from(["max", "min"]))
+def test_it_holds_exactly_if_each_bound_does(value, least, most, theirs, goal):
+    wanted = requirement(goal, at_least=least, at_most=most, better_than="d@p")
+    is_number = isinstance(theirs, int | float) and not isinstance(theirs, bool) and abs(theirs) < 10
+    better = is_number and (value < theirs if goal == "min" else value > theirs)
+    expected = (least is None or value >= least) and (most is None or value <= most) and better
+    found = judge(wanted, {"accuracy": value}, Rival(1, {"accuracy": theirs}))
+    assert found.holds == expected
+    assert found == judge(wanted, {"accuracy": value}, Rival(1, {"accuracy": theirs}))
+    without = judge(wanted, {"accuracy": value}, Rival())
+    assert without.holds or not (expected and better), "no rival is never harder than one"
+
+
+@given(ODD, BOUNDS, NUMBERS)
+def test_what_is_no_number_never_passes(value, least, theirs):
+    wanted = requirement(at_least=least, better_than="d@p")
+    assert not judge(wanted, {"accuracy": value}, Rival(1, {"accuracy": theirs})).holds
