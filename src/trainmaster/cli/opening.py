@@ -42,6 +42,27 @@ def refuse_on_server(what: str) -> None:
         )
 
 
+def server_of_volume(volume: str) -> Connection | None:
+    """The server in use, if a text names a volume there; URLs and directories are for this machine."""
+    from trainmaster.api.remote.volumes import is_name
+
+    return _server() if context() is not None and is_name(volume) else None
+
+
+def refuse_volume_on_server(what: str, volume: str, instead: str) -> None:
+    """Say what to do instead, where a volume of a server is meant.
+
+    Raises:
+        UsageError: it is.
+    """
+    found = context()
+    if found is not None and server_of_volume(volume) is not None:
+        raise UsageError(
+            f"{what} is not there for {volume}, a volume of {found.url}",
+            f"{instead} For a volume of this machine's home: `trainmaster --local`.",
+        )
+
+
 def _server() -> Connection | None:
     found = context()
     if found is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,10 @@ from trainmaster.cli.output import duration, print_json, say, size
 from trainmaster.cli.volume_tools import counted, files_text, head_document
 from trainmaster.spec.errors import UsageError
 
+if TYPE_CHECKING:
+    from trainmaster.api.remote.connection import Connection
+
+_CHUNKS, _JOBS = "64MiB", 4
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 _Jobs = Annotated[int, typer.Option("--jobs", min=1, max=64, help="Chunks moved at the same time.")]
 
@@ -25,8 +29,8 @@ def push(
     url: Annotated[
         str, typer.Argument(metavar="URL", help="Where the volume is or will be, or its short name.")
     ],
-    chunk_size: Annotated[str, typer.Option(help="No chunk is larger.")] = "64MiB",
-    jobs: _Jobs = 4,
+    chunk_size: Annotated[str, typer.Option(help="No chunk is larger.")] = _CHUNKS,
+    jobs: _Jobs = _JOBS,
     expect: Annotated[
         int | None, typer.Option(min=0, help="Fail unless this is the newest version; 0: none.")
     ] = None,
@@ -36,10 +40,19 @@ def push(
     as_json: _Json = False,
 ) -> None:
     """Make a new version of a volume from files. What is there already is not sent again."""
+    from trainmaster.cli.opening import server_of_volume
     from trainmaster.cli.volume_progress import Progress, chunk_bytes, interruptible, now_s
     from trainmaster.service.volumes import PushProgress
     from trainmaster.service.volumes import push as make
 
+    if (server := server_of_volume(url)) is not None:
+        if (chunk_size, jobs, expect, read_back) != (_CHUNKS, _JOBS, None, False):
+            raise UsageError(
+                "--chunk-size, --jobs, --expect and --read-back are for volumes that this machine packs",
+                f"Leave them out: {server.url} packs {url}.",
+            )
+        _push_to_server(server, source, url, as_json)
+        return
     progress = PushProgress()
     began_s = now_s()
     with (
@@ -77,6 +90,31 @@ def push(
     )
 
 
+def _push_to_server(server: Connection, source: str, name: str, as_json: bool) -> None:
+    from trainmaster.api.remote.volume_push import push as send
+    from trainmaster.cli.volume_progress import Progress, interruptible, now_s
+    from trainmaster.service.volumes import PushProgress
+
+    progress = PushProgress()
+    began_s = now_s()
+    with (
+        interruptible("no version was made; push again, and what was sent is not sent again"),
+        Progress("push", lambda: progress.shown, lambda: f"{size(progress.sent_bytes)} sent"),
+    ):
+        done = send(server, source, name, progress, say)
+    taken_s = now_s() - began_s
+    for note in done.notes:
+        say(note)
+    if as_json:
+        document = {**head_document(done.head, done.uri), "sent_bytes": done.sent_bytes}
+        print_json({**document, "seconds": round(taken_s, 3)})
+        return
+    say(
+        f"{done.uri}: {files_text(done.head)} in {counted(done.head.chunk_count, 'chunk')}, "
+        f"{size(done.sent_bytes)} sent, in {duration(taken_s)}"
+    )
+
+
 def index_objects(
     source: Annotated[
         str, typer.Argument(metavar="URL", help="A folder of objects: any files, tars, or MDS shards.")
@@ -94,9 +132,15 @@ def index_objects(
     as_json: _Json = False,
 ) -> None:
     """Make a volume over objects as they are, by byte range; nothing is copied."""
+    from trainmaster.cli.opening import refuse_volume_on_server
     from trainmaster.cli.volume_progress import Progress, interruptible, now_s
     from trainmaster.service.volumes import IndexProgress, index
 
+    refuse_volume_on_server(
+        "`volume index`",
+        url,
+        f"Send the files: `trainmaster volume push DIR {url}`; or name the URL where the index shall lie.",
+    )
     if kind not in (None, "files", "tar", "mds"):
         raise UsageError(f"--as {kind}: objects are files, tar or mds.", "Leave it out to have it found out.")
     progress = IndexProgress()

@@ -56,11 +56,15 @@ def find(database: Database, upload: str) -> RowMapping | None:
     return rows[0] if rows else None
 
 
-def of_teams(database: Database, teams: Collection[str | None] | None) -> Sequence[RowMapping]:
-    """What is not made into something yet, newest first; of some teams, or of all (None)."""
+def of_teams(
+    database: Database, teams: Collection[str | None] | None, name: str | None = None
+) -> Sequence[RowMapping]:
+    """What is not made into something yet, newest first; of some teams, or of all (None), by name."""
     query = t.upload.select().where(t.upload.c.state.not_in(_OVER)).order_by(t.upload.c.created_at.desc())
     if teams is not None:
         query = query.where(sa.or_(*(t.upload.c.team.is_not_distinct_from(team) for team in teams)))
+    if name is not None:
+        query = query.where(t.upload.c.name == name)
     return database.read(query.limit(1000))
 
 

@@ -112,6 +112,7 @@ class Connection:
         key: str = "",
         repeats: bool = False,
         kind: str = "application/json",
+        headers: Mapping[str, str] | None = None,
     ) -> Any:  # noqa: ANN401 - JSON
         """One request, again where that changes nothing; the answer's JSON, None without.
 
@@ -123,11 +124,11 @@ class Connection:
         if not may_repeat:
             self._drop()  # a socket that was idle may have been closed by the other end
         for pause_s in (*PAUSES_S, None):
-            headers = {"Idempotency-Key": key} if key else {}
+            more = {**(headers or {}), **({"Idempotency-Key": key} if key else {})}
             if body is not None:
-                headers["Content-Type"] = kind
+                more["Content-Type"] = kind
             try:
-                answer = self._send(method, path, query, body, headers, ANSWER_S)
+                answer = self._send(method, path, query, body, more, ANSWER_S)
                 data = answer.read()
             except _BROKEN as error:
                 self._drop()

@@ -8,7 +8,7 @@ import binascii
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -71,9 +71,15 @@ def begin(
 
 
 @router.get("/uploads")
-def uploads(state: State, caller: Submitter) -> dict[str, Any]:
+def uploads(
+    state: State,
+    caller: Submitter,
+    name: Annotated[
+        str | None, Query(description="only those of the caller's team that are called so")
+    ] = None,
+) -> dict[str, Any]:
     """Those that nothing was made of yet."""
-    return {"uploads": state.uploads.open_ones(caller)}
+    return {"uploads": state.uploads.open_ones(caller, name)}
 
 
 @router.get("/uploads/{upload}")

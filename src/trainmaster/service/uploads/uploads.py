@@ -126,11 +126,11 @@ class Uploads:
         """
         return self._shown(self._row(caller, upload))
 
-    def open_ones(self, caller: Caller) -> list[dict[str, Any]]:
-        """What the caller's team has begun, newest first."""
+    def open_ones(self, caller: Caller, name: str | None = None) -> list[dict[str, Any]]:
+        """What the caller's team has begun, newest first; with a name never that of other teams."""
         caller.need("run")
-        teams = None if caller.sees_all else (caller.team,)
-        return [self._shown(row) for row in rows.of_teams(self._database, teams)]
+        teams = None if caller.sees_all and name is None else (caller.team,)
+        return [self._shown(row) for row in rows.of_teams(self._database, teams, name)]
 
     def check_next(self, caller: Caller, upload: str, offset: int, size_bytes: int | None = None) -> int:
         """Refuse bytes that are not those that come next, before they are read.

@@ -1,0 +1,193 @@
+"""`push`: a directory or an archive becomes a version of a volume of the team, by the server's uploads."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+
+from trainmaster.api.remote.connection import UnreachableError, quoted
+from trainmaster.api.remote.directory_tar import DirectoryTar
+from trainmaster.api.remote.volumes import info_of
+from trainmaster.artifacts.unpacking import ARCHIVE_SUFFIXES
+from trainmaster.objects.errors import explained
+from trainmaster.spec.errors import NotFoundError, PublishError, RunError, StoreError, UsageError
+from trainmaster.volumes.packed.addresses import is_short_name
+
+if TYPE_CHECKING:
+    from trainmaster.api.remote.connection import Connection
+    from trainmaster.volumes.packed import Head, PushProgress
+
+T = TypeVar("T")
+_PIECE: Final = "application/offset+octet-stream"
+_PIECE_BYTES: Final = 8 << 20
+#: Who does not answer is asked again after these pauses, in seconds; about ten minutes in all.
+_PAUSES_S: Final = (1.0, 2.0, 5.0, 10.0, *([30.0] * 20))
+_FINISH_S: Final = 1.0
+
+
+class Pushed(NamedTuple):
+    """What a push has done.
+
+    Attributes:
+        uri: name and version.
+        head: what the version is.
+        sent_bytes: sent to the server, this time.
+        notes: what was left out and why.
+    """
+
+    uri: str
+    head: Head
+    sent_bytes: int
+    notes: tuple[str, ...]
+
+
+class _Source(Protocol):
+    size_bytes: int
+    digest: str
+    notes: list[str]
+
+    def read(self, offset: int, size: int) -> bytes: ...
+
+
+class _Archive:
+    """A tar or zip that is there already; known by its name, size and date."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        status = path.stat()
+        self.size_bytes = status.st_size
+        self._mtime_ns = status.st_mtime_ns
+        self.digest = hashlib.sha256(f"{path.name} {self.size_bytes} {self._mtime_ns}".encode()).hexdigest()
+        self.notes: list[str] = []
+
+    def read(self, offset: int, size: int) -> bytes:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(offset)
+                data = file.read(size)
+            status = self._path.stat()
+        except OSError as error:
+            raise explained(error, "read", str(self._path)) from error
+        if (status.st_size, status.st_mtime_ns) != (self.size_bytes, self._mtime_ns):
+            raise PublishError(f"{self._path} changed while it was pushed.", "Push it again.")
+        return data
+
+
+def push(
+    connection: Connection, source: str, volume: str, progress: PushProgress, say: Callable[[str], None]
+) -> Pushed:
+    """Send files to a server, which makes a version of a volume of them.
+
+    It goes on where the server is: after a connection broke, and when it is asked for again with the same
+    files. What is under way is known by the files' names, sizes and times.
+
+    Args:
+        connection: to the server.
+        source: a directory, or a tar or zip.
+        volume: its name in the team.
+        progress: filled in on the way.
+        say: told when the server does not answer.
+
+    Raises:
+        UsageError: that is no directory or archive, or no name of a volume.
+        PublishError: a file changed meanwhile, or cannot be read; or there is no room for it.
+        UnreachableError: the server has not answered for minutes.
+    """
+    if not is_short_name(volume):
+        raise UsageError(
+            f"{volume!r} is no name of a volume", "A push makes a new version: write a name, such as pets."
+        )
+    files, suffix = _source_of(source)
+    progress.total_bytes = files.size_bytes
+    upload = _Upload(connection, f"{volume}.{files.digest[:32]}{suffix}", files.size_bytes, say)
+    progress.sent_bytes = upload.send(files, progress)
+    version = upload.finish(volume)["version"]
+    versions = info_of(upload.patiently(lambda: connection.get(f"/volumes/{volume}"))).versions
+    head = next((each for each in versions if each.version == version), None)
+    if head is None:
+        raise NotFoundError(f"{volume}@{version} was made, and removed since", "Push it again.")
+    return Pushed(f"{volume}@{version}", head, progress.sent_bytes, tuple(files.notes))
+
+
+def _source_of(source: str) -> tuple[_Source, str]:
+    if "://" in source:
+        raise UsageError(
+            f"{source}: files of this machine are sent to a server.",
+            "Fetch it first, or push it to a store: `trainmaster --local volume push`.",
+        )
+    place = Path(source).expanduser()
+    if place.is_dir():
+        return DirectoryTar(place), ".tar"
+    suffix = next((each for each in ARCHIVE_SUFFIXES if place.name.endswith(each)), None)
+    if suffix is None or not place.is_file():
+        raise UsageError(
+            f"{source} is neither a directory nor an archive.",
+            f"Name a directory, or a file that ends with {', '.join(ARCHIVE_SUFFIXES)}.",
+        )
+    return _Archive(place), suffix
+
+
+class _Upload:
+    """A file on its way to a server; what has arrived is asked of the server, whoever has sent it."""
+
+    def __init__(
+        self, connection: Connection, name: str, size_bytes: int, say: Callable[[str], None]
+    ) -> None:
+        self._to, self._say = connection, say
+        self._name, self._size_bytes = name, size_bytes
+        self._path = f"/uploads/{quoted(self.patiently(self._begun))}"
+
+    def _begun(self) -> str:
+        for each in self._to.get("/uploads", name=self._name)["uploads"]:
+            if (each["kind"], each["size_bytes"]) == ("volume", self._size_bytes):
+                return str(each["upload"])
+        body = {"name": self._name, "size_bytes": self._size_bytes, "kind": "volume"}
+        return str(self._to.post("/uploads", body)["upload"])
+
+    def send(self, files: _Source, progress: PushProgress) -> int:
+        """Send what the server does not have; how much that was."""
+        offset = self._offset()
+        sent_bytes = 0
+        while offset < files.size_bytes:
+            progress.done_bytes, progress.sent_bytes = offset, sent_bytes
+            data = files.read(offset, _PIECE_BYTES)
+            there = self.patiently(lambda at=offset, piece=data: self._add(at, piece))  # type: ignore[misc]
+            sent_bytes += there - offset
+            offset = there
+        progress.done_bytes = offset
+        return sent_bytes
+
+    def _offset(self) -> int:
+        return int(self.patiently(lambda: self._to.get(self._path))["offset"])
+
+    def _add(self, offset: int, data: bytes) -> int:
+        """Send a piece; where the server is then, which may be behind or before the end of it."""
+        try:
+            self._to.ask("PATCH", self._path, {}, data, kind=_PIECE, headers={"Upload-Offset": str(offset)})
+        except RunError:
+            # An answer was lost, a piece came in part, or somebody else pushes the same.
+            if (there := int(self._to.get(self._path)["offset"])) == offset:
+                raise
+            return there
+        return offset + len(data)
+
+    def finish(self, volume: str) -> dict[str, Any]:
+        """What the server has made of it."""
+        while True:
+            body = {"volume": volume}
+            found = self.patiently(lambda: self._to.post(f"{self._path}/finish", body, repeats=True))  # noqa: B023
+            if found["state"] == "DONE":
+                return dict(found["result"])
+            self._to.sleep(_FINISH_S)
+
+    def patiently(self, ask: Callable[[], T]) -> T:
+        """Ask as long as nobody answers, for some minutes."""
+        for pause_s in _PAUSES_S:
+            try:
+                return ask()
+            except (UnreachableError, StoreError) as error:
+                self._say(f"{error.args[0]}; trying again in {pause_s:.0f} s")
+                self._to.sleep(pause_s)
+        return ask()
