@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,7 +16,6 @@ from trainmaster.cli.volume_push import index_objects, push
 from trainmaster.cli.volume_tools import (
     collected_lines,
     counted,
-    entry_document,
     entry_line,
     gc_command,
     head_document,
@@ -24,6 +25,10 @@ from trainmaster.cli.volume_tools import (
 )
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.units import parse_duration
+
+if TYPE_CHECKING:
+    from trainmaster.api.remote.volumes import RemoteVolume
+    from trainmaster.service.volumes import OpenVolume
 
 app = typer.Typer(help="Data on object storage: packed, versioned, verified.", no_args_is_help=True)
 app.command("push", no_args_is_help=True)(push)
@@ -55,11 +60,21 @@ def list_files(
     if volume is None:
         _list_volumes(as_json)
         return
+    from trainmaster.cli.opening import server_of_volume
     from trainmaster.cli.volume_progress import printed
-    from trainmaster.service.volumes import entries
+    from trainmaster.service.volumes import entry_document
 
-    opened = opened_volume(volume)
-    found = entries(opened, path, recursive=recursive)
+    opened: OpenVolume | RemoteVolume
+    if (server := server_of_volume(volume)) is not None:
+        from trainmaster.api.remote.volumes import RemoteVolume
+
+        opened = RemoteVolume(server, volume)
+        found = opened.entries(path, recursive=recursive)
+    else:
+        from trainmaster.service.volumes import entries
+
+        opened = opened_volume(volume)
+        found = entries(opened, path, recursive=recursive)
     if as_json:
         import json
 
@@ -76,9 +91,18 @@ def list_files(
 @app.command(no_args_is_help=True)
 def cat(volume: _Volume, path: Annotated[str, typer.Argument(help="A file in it.")]) -> None:
     """Write a file's content to standard output, proved by its hash."""
-    from trainmaster.service.volumes import content
+    from trainmaster.cli.opening import server_of_volume
 
-    for block in content(opened_volume(volume), path):
+    blocks: Iterator[bytes | memoryview]
+    if (server := server_of_volume(volume)) is not None:
+        from trainmaster.api.remote.volumes import RemoteVolume
+
+        blocks = RemoteVolume(server, volume).content(path)
+    else:
+        from trainmaster.service.volumes import content
+
+        blocks = content(opened_volume(volume), path)
+    for block in blocks:
         sys.stdout.buffer.write(block)
     sys.stdout.buffer.flush()
 
@@ -97,18 +121,25 @@ def get(
     as_json: _Json = False,
 ) -> None:
     """Download a version or a part of it, verified; the directory appears when it is complete."""
+    from trainmaster.cli.opening import server_of_volume
     from trainmaster.cli.volume_progress import Progress, interruptible, now_s
     from trainmaster.service.volumes import GetProgress
-    from trainmaster.service.volumes import get as download
 
     began_s = now_s()
-    opened = opened_volume(volume)
+    opened: OpenVolume | RemoteVolume
+    if (server := server_of_volume(volume)) is not None:
+        from trainmaster.api.remote.volumes import RemoteVolume
+
+        opened = RemoteVolume(server, volume)
+        download, left = opened.get, "nothing was changed"
+    else:
+        from trainmaster.service.volumes import get as fetch
+
+        opened = opened_volume(volume)
+        download, left = partial(fetch, opened), "what is there already is used when you try again"
     progress = GetProgress()
-    with (
-        interruptible("what is there already is used when you try again"),
-        Progress("get", lambda: progress.shown),
-    ):
-        download(opened, directory, only=only or (), jobs=jobs, progress=progress)
+    with interruptible(left), Progress("get", lambda: progress.shown):
+        download(directory, only=only or (), jobs=jobs, progress=progress)
     taken_s = now_s() - began_s
     if as_json:
         print_json(
@@ -167,7 +198,7 @@ def rm(
     as_json: _Json = False,
 ) -> None:
     """Remove a version; without a version the whole volume. Chunks of a version are freed by `gc`."""
-    from trainmaster.cli.opening import open_client
+    from trainmaster.cli.opening import context, open_client
     from trainmaster.cli.volume_progress import interruptible
 
     client = open_client(makes=False)
@@ -186,7 +217,10 @@ def rm(
     if as_json:
         print_json({"volume": done.url, "removed": done.removed})
         return
-    say(f"{done.name} is gone" + ("; `trainmaster volume gc` frees its chunks" * is_version))
+    say(
+        f"{done.name} is gone"
+        + ("; `trainmaster volume gc` frees its chunks" * (is_version and context() is None))
+    )
 
 
 @app.command(no_args_is_help=True)
@@ -203,9 +237,15 @@ def gc(
     """Mark the chunks that no version names; free what an earlier `gc` has marked. Safe beside pushes."""
     from dataclasses import asdict
 
+    from trainmaster.cli.opening import refuse_volume_on_server
     from trainmaster.cli.volume_progress import interruptible
     from trainmaster.service.volumes import StoredVolume
 
+    refuse_volume_on_server(
+        "`volume gc`",
+        volume,
+        f"`trainmaster volume rm {volume}@VERSION` frees there what no other version has.",
+    )
     stored = StoredVolume(volume)
     grace_s = parsed("--grace", parse_duration, grace)
     with interruptible("collect again; what versions name is whole"):
@@ -228,9 +268,15 @@ def fsck(
     as_json: _Json = False,
 ) -> None:
     """Look whether all that versions promise is there and readable. Changes nothing."""
+    from trainmaster.cli.opening import refuse_volume_on_server
     from trainmaster.cli.volume_progress import interruptible
     from trainmaster.service.volumes import StoredVolume
 
+    refuse_volume_on_server(
+        "`volume fsck`",
+        volume,
+        f"`trainmaster volume get {volume} DIR` reads every file and proves its hash.",
+    )
     stored = StoredVolume(volume)
     verdicts = []
     with interruptible("look again; nothing was changed"):

@@ -34,8 +34,10 @@ def mount_volume(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show a volume as a directory, read-only, for all programs."""
+    from trainmaster.cli.opening import refuse_volume_on_server
     from trainmaster.service.volumes import means_of, mount
 
+    refuse_volume_on_server("`volume mount`", uri, f"Get a copy: `trainmaster volume get {uri} DIR`.")
     if foreground:
         say(f"mounting {uri} at {directory}; Ctrl-C ends it")
     mounted = mount(uri, directory, foreground=foreground, means=means.value if means else None)

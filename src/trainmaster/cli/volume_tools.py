@@ -44,19 +44,6 @@ def head_document(head: Head, uri: str | None = None) -> dict[str, Any]:
     }
 
 
-def entry_document(entry: Entry) -> dict[str, Any]:
-    """Gives what ``ls --json`` says of a file."""
-    return {
-        "path": entry.path,
-        "kind": entry.kind,
-        "bytes": entry.size_bytes,
-        "mode": f"{entry.mode:o}",
-        "mtime_ns": entry.mtime_ns,
-        **({"target": entry.target} if entry.kind == "symlink" else {}),
-        **({"hash": entry.hash.hex()} if entry.hash else {}),
-    }
-
-
 def entry_line(entry: Entry) -> str:
     """Gives a line of ``ls``."""
     mark = {"file": "", "directory": "/", "symlink": f" -> {entry.target}"}[entry.kind]

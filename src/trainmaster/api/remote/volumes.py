@@ -1,14 +1,29 @@
-"""`info_of`: a volume, as a server shows it; `is_name`: what is asked of a server."""
+"""`RemoteVolume`: the files of a team's volume on a server; `info_of`: its versions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from typing import Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
+from trainmaster.api.remote.following import rows_of
+from trainmaster.artifacts.scratch import is_occupied, move_into_place, scratch_directory
+from trainmaster.objects.errors import explained
+from trainmaster.objects.names import link_stays_inside, stays_inside
 from trainmaster.service.volumes import VolumeInfo
+from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
 from trainmaster.volumes.packed.addresses import is_short_name
+from trainmaster.volumes.packed.hashes import joined_digest, new_digest
 from trainmaster.volumes.packed.head import Head, StoredTable
+from trainmaster.volumes.packed.table import Entry
+
+if TYPE_CHECKING:
+    from trainmaster.api.remote.connection import Connection
+    from trainmaster.volumes.packed import GetProgress
 
 #: A server does not tell where its tables lie.
 _UNTOLD: Final = StoredTable("", 0)
@@ -43,3 +58,165 @@ def _head(row: Mapping[str, Any]) -> Head:
         chunks=_UNTOLD,
         notes=tuple(row["notes"]),
     )
+
+
+class RemoteVolume:
+    """A version of a volume of the team.
+
+    Args:
+        connection: to the server.
+        text: ``NAME`` or ``NAME@VERSION``.
+
+    Attributes:
+        uri: name and version.
+        head: what the version is.
+
+    Raises:
+        NotFoundError: there is no such volume or version.
+        UsageError: that is no version.
+    """
+
+    def __init__(self, connection: Connection, text: str) -> None:
+        name, mark, version = text.partition("@")
+        if mark and not version.isdecimal():
+            raise UsageError(f"{text} is no version of a volume", f"Write such as {name}@3.")
+        self._to, self._name = connection, quote(name)
+        versions = info_of(connection.get(f"/volumes/{self._name}")).versions
+        found = [head for head in versions if not mark or head.version == int(version)]
+        if not found:
+            raise NotFoundError(
+                f"{name} has no version {version}", f"List them: trainmaster volume versions {name}"
+            )
+        self.head = found[-1]
+        self._parts: dict[str, list[int]] = {}
+        self.uri = f"{name}@{self.head.version}"
+
+    def entries(self, path: str, *, recursive: bool) -> Iterator[Entry]:
+        """What is in a directory by name, with ``recursive`` all below it; or the file itself.
+
+        Raises:
+            NotFoundError: there is no such path.
+        """
+        query = {"version": self.head.version, "path": path, "recursive": recursive}
+        return map(self._entry, rows_of(self._to.pieces(f"/volume-files/{self._name}", query)))
+
+    def _entry(self, row: Mapping[str, Any]) -> Entry:
+        if row.get("parts"):
+            self._parts[row["path"]] = row["parts"]
+        return Entry(
+            row=0,
+            path=row["path"],
+            kind=row["kind"],
+            size_bytes=row["bytes"],
+            mode=int(row["mode"], 8),
+            mtime_ns=row["mtime_ns"],
+            target=row.get("target", ""),
+            hash=bytes.fromhex(row["hash"]) if "hash" in row else None,
+        )
+
+    def content(self, path: str) -> Iterator[bytes]:
+        """The bytes of a file; the server proves them, and links are followed.
+
+        Raises:
+            NotFoundError: there is none.
+            UsageError: it is a directory.
+        """
+        query = {"version": self.head.version, "path": path}
+        return self._to.pieces(f"/volume-content/{self._name}", query)
+
+    def get(self, directory: Path, *, only: Sequence[str], jobs: int, progress: GetProgress) -> None:
+        """Write files below a directory, which appears when it is complete.
+
+        Args:
+            directory: absent or empty.
+            only: paths of files and folders, which keep their places; empty: everything.
+            jobs: how many files are fetched at the same time.
+            progress: filled in on the way.
+
+        Raises:
+            UsageError: the directory is not empty.
+            NotFoundError: at one of the paths is nothing.
+            PublishError: a file came damaged, or the disk is full; nothing was changed.
+        """
+        target = Path(os.path.abspath(directory))  # noqa: PTH100 - of a link, not of what it points to
+        occupied = UsageError(f"{target} is not empty.", "Give another directory; nothing was changed.")
+        if is_occupied(target):
+            raise occupied
+        found = {entry.path: entry for path in only or ("",) for entry in self.entries(path, recursive=True)}
+        links = {entry.path: entry.target for entry in found.values() if entry.kind == "symlink"}
+        for path in found:
+            if not stays_inside(path) or (path in links and not link_stays_inside(path, links)):
+                raise PublishError(f"{self.uri}: {path!r} leads out of the volume.", "Nothing was changed.")
+        files = [entry for entry in found.values() if entry.kind == "file"]
+        progress.file_count, progress.file_bytes = len(files), sum(entry.size_bytes for entry in files)
+        progress.total_bytes = progress.file_bytes
+        try:
+            with scratch_directory(target) as scratch:
+                self._fill(scratch, list(found.values()), jobs, progress)
+                if not move_into_place(scratch, target):
+                    raise occupied
+        except OSError as error:
+            raise explained(error, "write", str(target)) from error
+
+    def _fill(self, root: Path, found: Collection[Entry], jobs: int, progress: GetProgress) -> None:
+        """Files first, links last: nothing is written through one."""
+        for entry in found:
+            place = root / entry.path
+            (place if entry.kind == "directory" else place.parent).mkdir(parents=True, exist_ok=True)
+        files = [entry for entry in found if entry.kind == "file"]
+        with ThreadPoolExecutor(jobs, "get") as pool:
+            try:
+                for _ in pool.map(lambda entry: self._write(entry, root / entry.path, progress), files):
+                    pass
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+        for entry in found:
+            if entry.kind == "symlink":
+                (root / entry.path).symlink_to(entry.target)
+                os.utime(root / entry.path, ns=(entry.mtime_ns, entry.mtime_ns), follow_symlinks=False)
+        for entry in sorted(found, key=lambda entry: entry.path, reverse=True):
+            if entry.kind == "directory":
+                (root / entry.path).chmod(entry.mode & 0o777 | 0o700)
+
+    def _write(self, entry: Entry, place: Path, progress: GetProgress) -> None:
+        digests, size_bytes = _Digests(self._parts.get(entry.path, ())), 0
+        with place.open("xb") as file:
+            for piece in self.content(entry.path):
+                size_bytes += len(piece)
+                progress.done_bytes += len(piece)
+                digests.update(piece)
+                file.write(piece)
+            file.flush()
+            os.fchmod(file.fileno(), entry.mode & 0o777 | 0o600)
+            os.utime(file.fileno(), ns=(entry.mtime_ns, entry.mtime_ns))
+        if size_bytes != entry.size_bytes or (entry.hash and digests.whole() != entry.hash):
+            raise PublishError(
+                f"{self.uri}: {entry.path!r} came damaged.", "Get it again; nothing was changed."
+            )
+
+
+class _Digests:
+    """The hash of a file, of which each part has one of its own.
+
+    Args:
+        parts: bytes of each; none: it is one.
+    """
+
+    def __init__(self, parts: Sequence[int]) -> None:
+        self._left = list(parts)
+        self._digest = new_digest()
+        self._done: list[bytes] = []
+
+    def update(self, data: bytes) -> None:
+        while self._left and len(data) >= self._left[0]:
+            size = self._left.pop(0)
+            self._digest.update(data[:size])
+            self._done.append(self._digest.digest())
+            self._digest, data = new_digest(), data[size:]
+        self._digest.update(data)
+        if self._left:
+            self._left[0] -= len(data)
+
+    def whole(self) -> bytes:
+        return joined_digest(self._done or [self._digest.digest()])

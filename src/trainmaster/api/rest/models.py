@@ -56,7 +56,7 @@ def packed(run: str, experiment: str, task: int, runs: Runs) -> StreamingRespons
     """All files in one zip, without compression."""
     found = ModelFiles(*runs.manifest(run, experiment, task))
     name = f"{run}-{experiment}-{task}.zip"
-    return StreamingResponse(found.zipped(), headers=_saved(name), media_type="application/zip")
+    return StreamingResponse(found.zipped(), headers=saved(name), media_type="application/zip")
 
 
 @router.get("/models/{run}/{experiment}/{task}")
@@ -80,14 +80,15 @@ def file(run: str, experiment: str, task: int, path: str, runs: Runs, redirect: 
     if redirect and (url := found.link(entry)) is not None:
         return RedirectResponse(url, 302, headers={"cache-control": "no-store"})
     return StreamingResponse(
-        found.read(entry), headers=_saved(path.rpartition("/")[2], entry.size_bytes), media_type=_BYTES
+        found.read(entry), headers=saved(path.rpartition("/")[2], entry.size_bytes), media_type=_BYTES
     )
 
 
 _BYTES = "application/octet-stream"
 
 
-def _saved(name: str, size_bytes: int | None = None) -> dict[str, str]:
+def saved(name: str, size_bytes: int | None = None) -> dict[str, str]:
+    """Headers of what browsers save as a file, and never show."""
     headers = {
         "content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
         "content-security-policy": "sandbox; default-src 'none'",

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import json
+from collections.abc import Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import StreamingResponse
 
+from trainmaster.api.rest.models import saved
 from trainmaster.api.rest.state import caller_of, state_of
 from trainmaster.service.teams.team_volumes import TeamVolumes
 
+if TYPE_CHECKING:
+    from trainmaster.service.volumes import Entry, OpenVolume
+
 router = APIRouter(tags=["volumes"])
+
+_PIECE_BYTES: Final = 1 << 20
 
 
 def volumes_of(request: Request) -> TeamVolumes:
@@ -19,7 +29,8 @@ def volumes_of(request: Request) -> TeamVolumes:
 
 
 Volumes = Annotated[TeamVolumes, Depends(volumes_of)]
-Version = Annotated[int | None, Query(ge=1)]
+Version = Annotated[int | None, Query(ge=1, description="the newest without one")]
+InIt = Annotated[str, Query(description="of a file or directory in it")]
 
 
 @router.get("/volumes")
@@ -38,3 +49,52 @@ def volume(name: str, found: Volumes, version: Version = None) -> dict[str, Any]
 def remove(name: str, found: Volumes, version: Version = None, whole: bool = False) -> None:
     """Remove a version, or with `whole` all of them."""
     found.remove(name, version, whole=whole)
+
+
+# Names of volumes may have slashes, as paths of files have: in one URL's path nobody could tell them apart.
+
+
+@router.get("/volume-files/{name:path}", response_class=StreamingResponse)
+def files(
+    name: str, found: Volumes, version: Version = None, path: InIt = "", recursive: bool = False
+) -> StreamingResponse:
+    """What is in a directory of a version, a line of JSON each; or the file itself.
+
+    A line has `path`, `kind`, `bytes`, `mode`, `mtime_ns`, `target` of links, and `hash` of files: the first
+    half of its BLAKE3, or where there are `parts` (bytes of each) that of their digests one after another.
+    """
+    from trainmaster.service.volumes import entries
+
+    opened = found.opened(name, version)
+    rows = entries(opened, path, recursive=recursive)
+    lines = (json.dumps(_line(opened, entry)) + "\n" for entry in rows)
+    return StreamingResponse(lines, media_type="application/x-ndjson")
+
+
+@router.get("/volume-content/{name:path}", response_class=StreamingResponse)
+def content(name: str, found: Volumes, path: InIt = "", version: Version = None) -> StreamingResponse:
+    """The bytes of a file of a version, proved by their hash. Browsers save it."""
+    from trainmaster.service.volumes import content as blocks_of
+
+    opened = found.opened(name, version)
+    blocks = blocks_of(opened, path)
+    first = next(blocks, b"")  # what is damaged is said before the answer begins
+    return StreamingResponse(
+        _pieces(chain([first], blocks)),
+        headers=saved(path.rpartition("/")[2]),
+        media_type="application/octet-stream",
+    )
+
+
+def _line(opened: OpenVolume, entry: Entry) -> dict[str, Any]:
+    from trainmaster.service.volumes import entry_document
+
+    parts = [length for _, _, length in opened.table.extents(entry.row)] if entry.kind == "file" else []
+    return {**entry_document(entry), **({"parts": parts} if len(parts) > 1 else {})}
+
+
+def _pieces(blocks: Iterator[bytes | memoryview]) -> Iterator[bytes]:
+    """Chunks may have a gigabyte."""
+    for block in blocks:
+        for first in range(0, len(block), _PIECE_BYTES):
+            yield bytes(block[first : first + _PIECE_BYTES])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trainmaster.control.layout import Home
     from trainmaster.db import Database
     from trainmaster.service.users.caller import Caller
-    from trainmaster.service.volumes import StoredVolume
+    from trainmaster.service.volumes import OpenVolume, StoredVolume
     from trainmaster.spec import Recipe
 
 #: Files of a version that are shown.
@@ -129,16 +129,11 @@ class TeamVolumes:
         Raises:
             NotFoundError: the team has no such volume or version.
         """
-        from trainmaster.service.volumes import entries, open_volume
+        from trainmaster.service.volumes import entries
 
         versions = list(self._stored(name).info().versions)
-        found = [head for head in versions if version in (None, head.version)]
-        if not found:
-            raise NotFoundError(
-                f"{name} has no version {version or ''}", f"Its versions: GET /volumes/{name}."
-            )
-        head = found[-1]
-        opened = open_volume(f"{self._url}/{name}@{head.version}", self._home.cache)
+        opened = self.opened(name, version)
+        head = opened.head
         files = []
         for entry in entries(opened, "", recursive=True):
             if entry.kind != "directory":
@@ -154,6 +149,25 @@ class TeamVolumes:
             "files": files,
             "tables": json.loads(described) if described else [],
         }
+
+    def opened(self, name: str, version: int | None = None) -> OpenVolume:
+        """A version, to be read.
+
+        Args:
+            name: of the volume.
+            version: None for the newest.
+
+        Raises:
+            NotFoundError: the team has no such volume or version.
+        """
+        from trainmaster.service.volumes import open_volume
+
+        found = [head for head in self._stored(name).info().versions if version in (None, head.version)]
+        if not found:
+            raise NotFoundError(
+                f"{name} has no version {version or ''}", f"Its versions: GET /volumes/{name}."
+            )
+        return open_volume(f"{self._url}/{name}@{found[-1].version}", self._home.cache)
 
     def remove(self, name: str, version: int | None = None, *, whole: bool = False) -> None:
         """Remove a version, or all of it if `whole` says so, and free what nothing needs any more.

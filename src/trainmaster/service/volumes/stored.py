@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from trainmaster.objects import ObjectStore
 from trainmaster.spec.errors import NotFoundError, UsageError
@@ -123,6 +124,19 @@ def entries(opened: OpenVolume, path: str, *, recursive: bool) -> Iterator[Entry
     row = _listed_row(opened, path)
     rows = _rows_below(table, row, recursive) if table.kind(row) == "directory" else iter([row])
     return map(table.entry, rows)
+
+
+def entry_document(entry: Entry) -> dict[str, Any]:
+    """What ``trainmaster volume ls --json`` says of a file."""
+    return {
+        "path": entry.path,
+        "kind": entry.kind,
+        "bytes": entry.size_bytes,
+        "mode": f"{entry.mode:o}",
+        "mtime_ns": entry.mtime_ns,
+        **({"target": entry.target} if entry.kind == "symlink" else {}),
+        **({"hash": entry.hash.hex()} if entry.hash else {}),
+    }
 
 
 def _row_at(opened: OpenVolume, path: str) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -11,10 +13,12 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 pytest.importorskip("blake3", reason="the extra `volumes` is not installed")
 from served_tcp import serving
 
+from trainmaster.api.remote.volumes import RemoteVolume
 from trainmaster.cli import opening
 from trainmaster.cli.app import app
 from trainmaster.control.layout import Home
-from trainmaster.spec.errors import UsageError
+from trainmaster.service.volumes import GetProgress, push
+from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
 
 
 @pytest.fixture
@@ -73,3 +77,83 @@ def test_a_push_prints_what_it_prints_at_home(server, files, tmp_path):
     ] == [1, 2]
     with pytest.raises(UsageError, match="Leave them out"):
         call("push", files, "pets", "--chunk-size", "1MiB")
+
+
+def test_names_are_read_from_the_server_and_the_rest_from_here(server, files, tmp_path):
+    (files / "deep" / "none").touch()
+    call("push", files, "cats/small")
+    here = f"file://{tmp_path}/other"
+    call("push", files, here)
+
+    def read(volume, *words):
+        found = json.loads(call("ls", volume, *words, "--json").stdout)["entries"]
+        return [{key: value for key, value in each.items() if key != "mtime_ns"} for each in found]
+
+    for words in ([], ["-r"], ["deep"], ["run.sh"], ["link"]):
+        assert read("cats/small", *words) == read(here, *words)
+    assert call("ls", "cats/small@1", "-r").stdout == call("ls", here, "-r").stdout
+    for path in ("deep/ü.bin", "deep/none", "link"):
+        assert call("cat", "cats/small", path).stdout_bytes == (files / path).read_bytes()
+    for place, volume in (("one", "cats/small"), ("two", here)):
+        found = json.loads(call("get", volume, tmp_path / place, "--json").stdout)
+        assert (found["got_files"], found["got_bytes"], found["version"]) == (3, 76_810, 1)
+        assert (tmp_path / place / "deep" / "ü.bin").read_bytes() == (files / "deep" / "ü.bin").read_bytes()
+        assert (tmp_path / place / "link").readlink() == Path("deep/ü.bin")
+        assert (tmp_path / place / "run.sh").stat().st_mode & 0o777 == 0o755
+        assert (tmp_path / place / "deep" / "empty").is_dir()
+    call("get", "cats/small", tmp_path / "three", "--only", "deep/none", "--only", "run.sh")
+    assert sorted(str(each.relative_to(tmp_path / "three")) for each in (tmp_path / "three").rglob("*")) == [
+        "deep", "deep/none", "run.sh"
+    ]  # fmt: skip
+    for words in (
+        ["ls", "cats/small", "no"],
+        ["cat", "cats/small", "no"],
+        ["cat", "cats/small@2", "run.sh"],
+        ["get", "cats", tmp_path / "four"],
+    ):
+        with pytest.raises(NotFoundError):
+            call(*words)
+    with pytest.raises(UsageError, match="is a directory"):
+        call("cat", "cats/small", "deep")
+    with pytest.raises(UsageError, match="not empty"):
+        call("get", "cats/small", tmp_path / "one")
+    assert "gc" not in call("rm", "cats/small@1").stderr
+
+
+def test_a_file_in_several_chunks_is_proved(server, home, files, tmp_path):
+    content = random.Random(1).randbytes(200_000)
+    (files / "big").write_bytes(content)
+    push(files, f"{home.store_url}/volumes/pets", cache=home.cache, chunk_limit_bytes=64 << 10)
+    call("get", "pets", tmp_path / "one")
+    assert (tmp_path / "one" / "big").read_bytes() == content
+    found = RemoteVolume(server, "pets")
+    found.content = lambda path: iter([(files / path).read_bytes()[:-1] + b"!"])
+    with pytest.raises(PublishError, match="came damaged"):
+        found.get(tmp_path / "two", only=["big"], jobs=1, progress=GetProgress())
+    assert not (tmp_path / "two").exists()
+
+
+@pytest.mark.parametrize(
+    "row", [{"path": "../x"}, {"path": "/x"}, {"path": "x", "kind": "symlink", "target": "../../etc"}]
+)
+def test_a_server_writes_nothing_elsewhere(server, files, tmp_path, monkeypatch, row):
+    call("push", files, "pets")
+    line = {"kind": "file", "bytes": 1, "mode": "644", "mtime_ns": 0} | row
+    monkeypatch.setattr(server, "pieces", lambda *_: iter([json.dumps(line).encode() + b"\n"]))
+    with pytest.raises(PublishError, match="leads out"):
+        RemoteVolume(server, "pets").get(tmp_path / "one", only=[], jobs=1, progress=GetProgress())
+    assert not (tmp_path / "one").exists()
+
+
+def test_what_a_server_does_not_do_says_what_to_do(server, files, tmp_path):
+    for words, instead in (
+        (["mount", "pets", tmp_path / "at"], "volume get pets DIR"),
+        (["gc", "pets"], "volume rm pets@VERSION"),
+        (["fsck", "pets"], "volume get pets DIR"),
+        (["index", f"file://{files}", "pets"], "volume push DIR pets"),
+    ):
+        with pytest.raises(UsageError, match=instead) as error:
+            call(*words)
+        assert "trainmaster --local" in error.value.hint
+    with pytest.raises(NotFoundError):  # what has a URL is looked at from here
+        call("fsck", f"file://{tmp_path}/none")
