@@ -61,6 +61,8 @@ def record_run(service: Service, run: str, at: float) -> None:
     left = service.home.root / f"left-{run}"
     (left / "deep").mkdir(parents=True)
     (left / "deep" / "weights ü.bin").write_bytes(bytes(range(256)))
+    (left / "deep" / "weights ü.bin").chmod(0o755)
+    (left / "newest").symlink_to("deep/weights ü.bin")
     uri = service.home.model_uri(run, "main", 0)
     publish({"": left}, uri, kind="model")
     closes = ClosedAttempt(1, EndReason.SUCCEEDED, "", at, at + 2, None, "[]")
@@ -189,7 +191,9 @@ class ClientContract:
         assert client.fetch_model("job-a", tmp_path / "one") == at_home.fetch_model("job-a", tmp_path / "two")
         client.models(run)[0].download(tmp_path / "three")
         for place in ("one", "two", "three"):
-            assert (tmp_path / place / "deep" / "weights ü.bin").read_bytes() == bytes(range(256))
+            found = tmp_path / place / "deep" / "weights ü.bin"
+            assert found.read_bytes() == (tmp_path / place / "newest").read_bytes() == bytes(range(256))
+            assert found.stat().st_mode & 0o777 == 0o755
 
     def test_models_get_names_and_aliases(
         self, at_home: EmbeddedClient, client: ClientProtocol, tmp_path: Path

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from trainmaster.api.remote.connection import quoted
 from trainmaster.api.results import Downloaded
 from trainmaster.artifacts.scratch import is_occupied, move_into_place, scratch_directory
+from trainmaster.objects.names import link_stays_inside, stays_inside
 from trainmaster.spec.errors import PublishError, UsageError
 
 if TYPE_CHECKING:
@@ -35,12 +37,15 @@ def download(connection: Connection, run: str, experiment: str, task: int, direc
     if is_occupied(target):
         raise occupied
     model = f"/models/{quoted(run)}/{quoted(experiment)}/{task}"
-    files = connection.get(model)["files"]
+    listing = connection.get(model)
+    files = listing["files"]
+    links = {link["path"]: link["target"] for link in listing.get("links", ())}  # older servers name none
+    for path in (*(file["path"] for file in files), *links):
+        if not stays_inside(path) or (path in links and not link_stays_inside(path, links)):
+            raise PublishError(f"{run}: {path!r} leads out of the model.", "Nothing was changed.")
     with scratch_directory(target) as scratch:
         for file in files:
             path = PurePosixPath(file["path"])
-            if path.is_absolute() or ".." in path.parts:
-                raise PublishError(f"{run}: {file['path']!r} leads out of the model.", "Nothing was changed.")
             place = scratch / path
             place.parent.mkdir(parents=True, exist_ok=True)
             digest = hashlib.sha256()
@@ -49,11 +54,15 @@ def download(connection: Connection, run: str, experiment: str, task: int, direc
                 for piece in connection.pieces(where, {"redirect": "false"}):
                     digest.update(piece)
                     copy.write(piece)
+                os.fchmod(copy.fileno(), file.get("mode", 0o644) & 0o777 | 0o600)
             if digest.hexdigest() != file["sha256"]:
                 raise PublishError(
                     f"{run}: {file['path']!r} came damaged: its SHA-256 should be {file['sha256']}.",
                     "Fetch it again. Nothing was changed.",
                 )
+        for path, target_of_link in links.items():  # last: nothing is written through one
+            (scratch / path).parent.mkdir(parents=True, exist_ok=True)
+            (scratch / path).symlink_to(target_of_link)
         if not move_into_place(scratch, target):
             raise occupied
     return Downloaded(len(files), sum(file["size_bytes"] for file in files))

@@ -29,6 +29,14 @@ class ModelFile(BaseModel):
     path: str
     size_bytes: int
     sha256: str
+    mode: int = Field(description="permission bits")
+
+
+class ModelLink(BaseModel):
+    """A symbolic link of a model."""
+
+    path: str
+    target: str = Field(description="relative to the link's directory, and in the model")
 
 
 class ModelListing(BaseModel):
@@ -37,6 +45,7 @@ class ModelListing(BaseModel):
     model: str
     uri: str
     files: list[ModelFile]
+    links: list[ModelLink]
     lineage: dict[str, Any] = Field(description="what it was made of: code, seed, attempt, data")
 
 
@@ -63,9 +72,13 @@ def packed(run: str, experiment: str, task: int, runs: Runs) -> StreamingRespons
 def listing(run: str, experiment: str, task: int, runs: Runs) -> ModelListing:
     """The files of a model."""
     found = ModelFiles(*runs.manifest(run, experiment, task))
-    files = [ModelFile(path=f.path, size_bytes=f.size_bytes, sha256=f.sha256) for f in found.files]
+    files = [
+        ModelFile(path=f.path, size_bytes=f.size_bytes, sha256=f.sha256, mode=f.mode) for f in found.files
+    ]
+    links = [ModelLink(path=link.path, target=link.target) for link in found.links]
     lineage = runs.details(run).lineage(experiment, task)
-    return ModelListing(model=f"{run}/{experiment}/{task}", uri=found.uri, files=files, lineage=lineage)
+    model = f"{run}/{experiment}/{task}"
+    return ModelListing(model=model, uri=found.uri, files=files, links=links, lineage=lineage)
 
 
 @router.get("/models/{run}/{experiment}/{task}/files/{path:path}")

@@ -18,7 +18,7 @@ _LINK_S: Final = 600.0
 
 
 class ModelFiles:
-    """The files of a model; links and empty directories are left out.
+    """The files of a model; its links are only named, and empty directories are left out.
 
     Args:
         uri: of the model.
@@ -28,6 +28,7 @@ class ModelFiles:
     def __init__(self, uri: str, manifest: Manifest) -> None:
         self.uri = uri
         self.files = [entry for entry in manifest.files if entry.kind == "file"]
+        self.links = [entry for entry in manifest.files if entry.kind == "symlink"]
         self._store = ObjectStore(uri)
 
     def find(self, path: str) -> FileEntry:
