@@ -205,6 +205,11 @@ class EmbeddedClient:
         manifest = fetch(self.find_model(name), directory)
         return Downloaded(sum(bool(entry.sha256) for entry in manifest.files), manifest.total_bytes)
 
+    def check_models(self, runs: Sequence[str] = (), *, is_deep: bool = False) -> dict[str, Any]:
+        from trainmaster.service.models.model_check import check_models
+
+        return check_models(self._service, runs, is_deep=is_deep)
+
     def export(self, run: str, file: Path) -> None:
         from trainmaster.service.runs.capsule import new_file, write_capsule
 

@@ -106,8 +106,8 @@ class ClientProtocol(Protocol):
 
     What goes in and out can travel as JSON: strings, numbers, frozen models; what takes long is a `Stream`.
     Not here, as they are of the user's own machine: ``check`` (reads files), ``predict`` and ``doctor``,
-    ``models get`` of a URI, ``models fsck`` and ``volume push, get, ls, cat, gc, fsck, mount``
-    (the same), ``lab``, the completion of shells, and the driver process ``_drive``.
+    ``models get`` of a URI and ``volume push, get, ls, cat, gc, fsck, mount`` of one (the same), ``lab``, the
+    completion of shells, and the driver process ``_drive``.
 
     Raises:
         NotFoundError: (every method) there is no such run.
@@ -238,6 +238,17 @@ class ClientProtocol(Protocol):
         Raises:
             UsageError: the directory is not empty, or there are several models.
             PublishError: a file is missing or damaged; nothing was changed.
+        """
+
+    def check_models(self, runs: Sequence[str] = (), *, is_deep: bool = False) -> dict[str, Any]:
+        """Whether models and checkpoints are there: the object of ``trainmaster models fsck --json``.
+
+        Args:
+            runs: their ids; all of them by default.
+            is_deep: read every file, too; only where the runs are.
+
+        Raises:
+            UsageError: a server was asked to.
         """
 
     def export(self, run: str, file: Path) -> None:

@@ -116,13 +116,10 @@ def fsck(
     as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
 ) -> None:
     """Look whether all models and checkpoints of runs are there and whole; changes nothing."""
-    from trainmaster.cli.opening import refuse_on_server
-    from trainmaster.service import Service
-    from trainmaster.service.models.model_check import check_models
+    from trainmaster.cli.opening import open_client
 
-    refuse_on_server("`models fsck`")
-    service = Service.from_environment()
-    found = check_models(service, [service.resolve(run) for run in runs or ()], is_deep=deep)
+    client = open_client()
+    found = client.check_models([client.resolve(run) for run in runs or ()], is_deep=deep)
     _show_check(found, say if as_json else show)
     if as_json:
         print_json(found)

@@ -25,6 +25,7 @@ from trainmaster.control.layout import Home
 from trainmaster.db import ClosedAttempt, NewRun, RunChange, TaskChange
 from trainmaster.db.changes import Note
 from trainmaster.service import OfferFilter, Service
+from trainmaster.service.runs.run_names import owner_of
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
 from trainmaster.spec.states import EndReason, State
@@ -49,7 +50,8 @@ _LOG = "step 1\nstep 2\nstep 3\n"
 def record_run(service: Service, run: str, at: float) -> None:
     """Write down a run that has succeeded, with a log, points and a model, as if it had been driven."""
     recipe = Recipe.from_text(_RECIPE, directory=service.home.root)
-    names = (run, "job", recipe.model_dump_json(), "r.yaml", "local", "code", "file:///s", [("main", 1)])
+    store = service.home.store_url
+    names = (run, "job", recipe.model_dump_json(), "r.yaml", "local", "code", store, [("main", 1)])
     new = NewRun(*names, home=str(service.home.root), home_id=service.home.identity())
     lease = service.database.create_run(new, at)
     place = service.home.attempt(run, "main", 0, 1)
@@ -64,7 +66,8 @@ def record_run(service: Service, run: str, at: float) -> None:
     (left / "deep" / "weights ü.bin").chmod(0o755)
     (left / "newest").symlink_to("deep/weights ü.bin")
     uri = service.home.model_uri(run, "main", 0)
-    publish({"": left}, uri, kind="model")
+    owner = owner_of(service.database.run_row(run), service.home)
+    publish({"": left}, uri, kind="model", owner=owner)
     closes = ClosedAttempt(1, EndReason.SUCCEEDED, "", at, at + 2, None, "[]")
     fields = {"model_uri": uri, "metrics": {"step": 2, "loss": 0.5}}
     service.database.commit(
@@ -194,6 +197,21 @@ class ClientContract:
             found = tmp_path / place / "deep" / "weights ü.bin"
             assert found.read_bytes() == (tmp_path / place / "newest").read_bytes() == bytes(range(256))
             assert found.stat().st_mode & 0o777 == 0o755
+
+    def test_damage_of_models_is_found(self, at_home: EmbeddedClient, client: ClientProtocol) -> None:
+        """In one run, or in all that there are; who asks is told what he would be told at home."""
+        runs = ["job-aaaa000001", "job-bbbb000002"]
+        assert client.check_models() == at_home.check_models()
+        assert (client.check_models()["models"], client.check_models()["damaged"]) == (2, [])
+        place = Path(at_home.find_model(runs[0]).removeprefix("file://"))
+        lost = next(file for file in place.rglob("*") if file.is_file() and "weights" in file.name)
+        lost.unlink()
+        assert client.check_models(runs) == at_home.check_models(runs)
+        assert [each["run"] for each in client.check_models()["damaged"]] == [runs[0]]
+        assert client.check_models(runs[1:])["damaged"] == []
+        for who in (client, at_home):
+            with pytest.raises(NotFoundError):
+                who.check_models(["none"])
 
     def test_models_get_names_and_aliases(
         self, at_home: EmbeddedClient, client: ClientProtocol, tmp_path: Path

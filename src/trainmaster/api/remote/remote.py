@@ -250,6 +250,18 @@ class RemoteClient:
         found = self._to.get("/find-model", name=name)
         return download(self._to, found["run"], found["experiment"], found["task"], directory)
 
+    def check_models(self, runs: Sequence[str] = (), *, is_deep: bool = False) -> dict[str, Any]:
+        if is_deep:
+            raise UsageError(
+                "a server does not read every file for a check",
+                "`trainmaster models get` proves a model's; who runs the server can check all: --deep there.",
+            )
+        found: dict[str, Any] = {"models": 0, "checkpoints": 0, "damaged": [], "unnamed": [], "unread": []}
+        for run in runs or [row["run"] for row in self.listed()["runs"]]:
+            for key, seen in self._to.get(f"/runs/{quoted(run)}/models/check").items():
+                found[key] += seen
+        return found
+
     def export(self, run: str, file: Path) -> None:
         from trainmaster.service.runs.capsule import new_file
 

@@ -49,6 +49,16 @@ class ModelListing(BaseModel):
     lineage: dict[str, Any] = Field(description="what it was made of: code, seed, attempt, data")
 
 
+class ModelCheck(BaseModel):
+    """What was looked at, and what of it is not whole."""
+
+    models: int
+    checkpoints: int
+    damaged: list[dict[str, Any]] = Field(description="`run`, `uri`, `fault` and `advice` of each")
+    unnamed: list[dict[str, Any]] = Field(description="`run`, `uri` and `bytes` of what nothing needs")
+    unread: list[dict[str, Any]] = Field(description="`run` and `error`, if its store cannot be read")
+
+
 @router.get("/models")
 def page(
     runs: Runs,
@@ -58,6 +68,12 @@ def page(
 ) -> ModelPage:
     """What tasks left in their output directories."""
     return ModelPage(**runs.models(run, limit, cursor))
+
+
+@router.get("/runs/{run}/models/check")
+def check(run: str, runs: Runs) -> ModelCheck:
+    """Look whether the models and checkpoints of a run are there, with all files in their sizes."""
+    return ModelCheck(**runs.check_models(run))
 
 
 @router.get("/models/{run}/{experiment}/{task}.zip")

@@ -46,6 +46,7 @@ def routes():
         ("GET", "/api/v1/runs/{run}/highlights"): "read",
         ("GET", "/api/v1/runs/{run}/points"): "read",
         ("POST", "/api/v1/runs/{run}/models/save"): "run",
+        ("GET", "/api/v1/runs/{run}/models/check"): "read",
         ("GET", "/api/v1/find-model"): "read",
         ("GET", "/api/v1/score/line"): "read",
         ("HEAD", "/api/v1/code/{digest}"): "run",
