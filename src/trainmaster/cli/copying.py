@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import posixpath
 import shlex
 import shutil
 import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -19,6 +21,8 @@ from trainmaster.cli.output import say
 from trainmaster.spec.errors import ExecutorError, NotFoundError, UsageError
 
 if TYPE_CHECKING:
+    import tarfile
+
     from trainmaster.api import ClientProtocol
 
 #: On the member: packs what is named, so that its own name is the first one in the archive.
@@ -91,7 +95,13 @@ def cp(
 
 
 def _bring(client: ClientProtocol, source: Place, target: Path) -> None:
-    """Unpack beside the target first: what did not come whole is not there."""
+    """Unpack beside the target first: what did not come whole is not there.
+
+    A machine that was taken over may send anything: only what has the name that was asked for is taken.
+    """
+    name = posixpath.basename(source.path.rstrip("/"))
+    if name in ("", ".", ".."):
+        raise UsageError(f"{source.path} has no name to copy it under", "Name a file or directory: RUN:out.")
     parent = target if target.is_dir() else target.absolute().parent
     if not parent.is_dir():
         raise UsageError(f"there is no directory {parent}", "Make it first.")
@@ -100,16 +110,59 @@ def _bring(client: ClientProtocol, source: Place, target: Path) -> None:
 
         def unpack(stream: IO[bytes]) -> None:
             with tarfile.open(fileobj=stream, mode="r|") as archive:
-                for entry in archive:  # `data`: nothing outside, no devices; whose files they are here is us
-                    archive.extract(entry, draft, filter="data")
+                for entry in archive:
+                    archive.extract(entry, draft, filter=lambda found, to: _checked(found, to, name))
 
         _talk(client, source, _PACK % {"path": shlex.quote(source.path)}, reads=unpack)
-        (found,) = Path(draft).iterdir()
-        into = target / found.name if target.is_dir() else target
+        found = Path(draft, name)
+        if not found.exists():
+            raise UsageError(f"nothing has come of {source.path}", "Look whether `tar` works there.")
+        into = target / name if target.is_dir() else target
         if into.is_dir() and not into.is_symlink():
+            _make_way(found, into)
             shutil.copytree(found, into, symlinks=True, dirs_exist_ok=True)
         else:
             found.replace(into)
+
+
+def _checked(entry: tarfile.TarInfo, draft: str, name: str) -> tarfile.TarInfo:
+    """An entry that lies in what has the name, and leads nowhere else wherever that is moved.
+
+    Links go up first, if at all, and then down: so they stay inside whatever others lead to.
+
+    Raises:
+        tarfile.FilterError: it does not.
+    """
+    import tarfile
+
+    entry = tarfile.data_filter(entry, draft)  # no devices, nothing absolute; whose files they are here is us
+    parts = PurePosixPath(entry.name).parts
+    if parts[:1] != (name,) or not _is_plain(draft, parts[:-1]) or ".." in parts:
+        raise tarfile.OutsideDestinationError(entry, entry.name)
+    leads = PurePosixPath(entry.linkname).parts
+    if entry.issym():
+        ups = len(list(itertools.takewhile(lambda part: part == "..", leads)))
+        is_inside = ups <= len(parts) - 2 and ".." not in leads[ups:]
+    else:
+        is_file = ".." not in leads and _is_plain(draft, leads) and Path(draft, *leads).is_file()
+        is_inside = is_file or not entry.islnk()
+    if not is_inside:
+        raise tarfile.LinkOutsideDestinationError(entry, entry.linkname)
+    return entry
+
+
+def _is_plain(directory: str, parts: tuple[str, ...]) -> bool:
+    """Whether no part of a path in a directory is a link."""
+    return not any(Path(directory, *parts[:count]).is_symlink() for count in range(1, len(parts) + 1))
+
+
+def _make_way(found: Path, into: Path) -> None:
+    """Remove links where something is about to be put: it would be written to what they lead to."""
+    for directory, folders, files in os.walk(found):
+        for name in (*folders, *files):
+            there = into / Path(directory).relative_to(found) / name
+            if there.is_symlink() or (Path(directory, name).is_symlink() and there.is_file()):
+                there.unlink()
 
 
 def _send(client: ClientProtocol, source: Path, target: Place) -> None:
@@ -161,6 +214,11 @@ def _talk(
     if code == _NOT_THERE:
         raise NotFoundError(f"{run} has no {place.path} there", "Paths are relative to the run's code.")
     ours_first = [error for error in wrong if not isinstance(error, BrokenPipeError)]
+    if ours_first and isinstance(ours_first[0], tarfile.FilterError):
+        raise UsageError(
+            f"copying has failed here: {ours_first[0]}",
+            f"Only what lies and leads within {place.path} is taken; copy the rest by its own name.",
+        )
     if ours_first and (writes is not None or code in (0, _NOBODY_READS)):
         raise UsageError(
             f"copying has failed here: {ours_first[0]}", "Is there room, and may you read and write there?"

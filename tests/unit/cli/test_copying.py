@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
+import shlex
 import subprocess
+import tarfile
 
 import pytest
 
@@ -107,3 +110,84 @@ def test_nothing_is_unpacked_outside(there, tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="failed here"):
         copying.cp(f"run:{tmp_path}", "got")
     assert not (tmp_path / "a").exists()
+
+
+def sends(monkeypatch, tmp_path, *entries):
+    """The member sends this archive, whatever is asked for: names, and what they link to or hold."""
+    with tarfile.open(tmp_path / "sent.tar", "w") as archive:
+        for name, kind, says in entries:
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.mode = kind, 0o755
+            if kind == tarfile.REGTYPE:
+                entry.size = len(says)
+                archive.addfile(entry, io.BytesIO(says.encode()))
+            else:
+                entry.linkname = says
+                archive.addfile(entry)
+    monkeypatch.setattr(copying, "_PACK", f"true %(path)s; cat {shlex.quote(str(tmp_path / 'sent.tar'))}")
+
+
+FILE, FOLDER, LINK, SAME = tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [("out", FOLDER, ""), ("out/plots", LINK, "../.ssh")],
+        [("out", FOLDER, ""), ("out/a", FOLDER, ""), ("out/a/l", LINK, "../../.ssh")],
+        [("out", LINK, ".ssh")],
+        [("out", FOLDER, ""), ("out/y", FOLDER, ""), ("out/x", LINK, "."), ("out/l", LINK, "x/y/../../.ssh")],
+        [("out", FOLDER, ""), ("out/a", FOLDER, ""), ("out/a/l", LINK, "../x"), ("out/l", SAME, "out/a/l")],
+        [("out", FOLDER, ""), ("out/a", FOLDER, ""), ("out/l", LINK, "a"), ("out/l/f", FILE, "evil")],
+        [("out", FOLDER, ""), ("out/../.ssh", FOLDER, "")],
+        [("out", FOLDER, ""), ("more", FILE, "evil")],
+        [(".bashrc", FILE, "evil")],
+        [(".ssh", FOLDER, ""), (".ssh/authorized_keys", FILE, "evil")],
+        [],
+    ],
+)
+def test_what_leaves_the_target_is_refused(there, tmp_path, monkeypatch, entries):
+    home = tmp_path / "home"
+    (home / ".ssh").mkdir(parents=True)
+    sends(monkeypatch, tmp_path, *entries)
+    for target in ("home", "home/anew"):
+        with pytest.raises(UsageError, match=r"failed here|nothing"):
+            copying.cp("run:out", target)
+        assert [entry.name for entry in home.rglob("*")] == [".ssh"]
+
+
+def test_links_within_what_is_copied_stay_links_also_the_second_time(there, tmp_path, monkeypatch):
+    inside = [
+        ("out/a/b/l", LINK, "../../f"),
+        ("out/l", LINK, "a/b"),
+        ("out/f", FILE, "new"),
+        ("out/g", SAME, "out/f"),
+    ]
+    folders = [("out", FOLDER, ""), ("out/a", FOLDER, ""), ("out/a/b", FOLDER, "")]
+    sends(monkeypatch, tmp_path, *folders, *inside)
+    for _ in range(2):
+        copying.cp("run:out/", ".")
+        assert (tmp_path / "out" / "l" / "l").read_text() == (tmp_path / "out" / "g").read_text() == "new"
+    assert (tmp_path / "out" / "a" / "b" / "l").is_symlink()
+
+
+def test_a_link_at_the_target_is_replaced_and_not_written_through(there, tmp_path):
+    for place in (there.directory / "out" / "plots", tmp_path / "ssh", tmp_path / "out"):
+        place.mkdir(parents=True)
+    (there.directory / "out" / "plots" / "keys").write_text("evil")
+    (there.directory / "out" / "settings").write_text("evil")
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "out" / "plots").symlink_to(tmp_path / "ssh")
+    (tmp_path / "out" / "settings").symlink_to(tmp_path / "mine")
+    copying.cp("run:out", ".")
+    assert not list((tmp_path / "ssh").iterdir())
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert (tmp_path / "out" / "plots" / "keys").read_text() == "evil"
+    assert not (tmp_path / "out" / "settings").is_symlink()
+
+
+@pytest.mark.parametrize("path", ["", ".", "a/..", "/"])
+def test_what_has_no_name_of_its_own_is_not_brought(there, path):
+    with pytest.raises(UsageError, match="no name"):
+        copying.cp(f"run:{path}", "new")
+    assert not there.asked
