@@ -1,4 +1,4 @@
-"""`Rates` and `Streams`: how much of one process a caller may take, and until when a stream goes on."""
+"""`Rates`, `Streams` and `Openings`: how much of one process a caller may take, and until when."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import aclosing, suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeVar
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
+from anyio import CapacityLimiter, to_thread
 from starlette.concurrency import run_in_threadpool
 
 from trainmaster.service.users.caller import TooOftenError
@@ -35,6 +37,9 @@ TESTS_BURST: Final = 10.0
 MAX_STREAMS: Final = 8
 #: A page of an app opens many connections at once.
 MAX_TUNNELS: Final = 100
+#: Ways to members that one user has opened at once, and all users together.
+OPENINGS_OF_USER: Final = 4
+MAX_OPENINGS: Final = 64
 #: While streams have news, the rights of who listens are looked at so often, in seconds.
 CHECK_EVERY_S: Final = 5.0
 _MOST_BUCKETS: Final = 10_000
@@ -179,3 +184,26 @@ class Streams:
         others.discard(stream)
         if not others:
             del self._open[stream.user]
+
+
+class Openings:
+    """Ways to members that are being opened: machines may let us wait, so threads of requests are not for it.
+
+    Args:
+        of_user: so many at once of one user; the next ones wait for their turn.
+        most: so many of all.
+    """
+
+    def __init__(self, of_user: int = OPENINGS_OF_USER, most: int = MAX_OPENINGS) -> None:
+        self._of_user, self._most = of_user, most
+        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    async def open(self, user: str, work: Callable[[], T]) -> T:
+        """What the work gives, when it is the user's turn."""
+        turn = self._turns.setdefault(user, asyncio.Semaphore(self._of_user))
+        async with turn:
+            return await to_thread.run_sync(work, limiter=self._threads)
+
+    @cached_property
+    def _threads(self) -> CapacityLimiter:
+        return CapacityLimiter(self._most)

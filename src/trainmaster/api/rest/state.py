@@ -17,6 +17,7 @@ from trainmaster.api.rest.limits import (
     STRANGERS_PER_S,
     TESTS_BURST,
     TESTS_PER_S,
+    Openings,
     Rates,
     Stream,
     Streams,
@@ -125,6 +126,7 @@ class ServerState:
         single_sign_on: at a provider, if there is one.
         apps_port: where the proxy in front of apps listens.
         apps_url: how browsers reach it; empty for that port of the host by which they reach this server.
+        openings: connections to members that are being opened.
     """
 
     service: Service
@@ -149,6 +151,7 @@ class ServerState:
     single_sign_on: SingleSignOn | None = None
     apps_port: int = 0
     apps_url: str = ""
+    openings: Openings = field(default_factory=Openings)
 
     @cached_property
     def app_hosts(self) -> AppHosts:

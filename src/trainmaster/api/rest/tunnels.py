@@ -12,6 +12,7 @@ import contextlib
 import json
 import socket
 from collections.abc import AsyncIterator, Coroutine
+from functools import partial
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, WebSocket, WebSocketDisconnect
@@ -38,11 +39,12 @@ Member = Annotated[str | None, Query(description="such as worker-1, or a machine
 async def port_of_member(websocket: WebSocket, run: str, port: int, member: Member = None) -> None:
     """A stream to a port of a member."""
     async with _entered(websocket, run) as entered:
-        if not entered:
+        if entered is None:
             return
-        members = state_of(websocket).members
+        server = state_of(websocket)
         try:
-            stream = await run_in_threadpool(members.open, run, member, port)
+            opens = partial(server.members.open, run, member, port)
+            stream = await server.openings.open(entered.user, opens)
         except TrainmasterError as error:
             await websocket.send_denial_response(told(error))
             return
@@ -50,7 +52,7 @@ async def port_of_member(websocket: WebSocket, run: str, port: int, member: Memb
             await websocket.accept()
             if not await _joined(websocket, stream):
                 await asyncio.sleep(_SAID_S)
-                await _close(websocket, 1011, members.said_of(stream))
+                await _close(websocket, 1011, server.members.said_of(stream))
                 return
         await _close(websocket)
 
@@ -67,7 +69,7 @@ async def exec_on_member(
 ) -> None:
     """A command where a member works; a shell without one. With `term` it has a terminal."""
     async with _entered(websocket, run) as entered:
-        if not entered:
+        if entered is None:
             return
         terminal = None if term is None else Terminal(term, columns, rows)
         await websocket.accept()
@@ -77,10 +79,10 @@ async def exec_on_member(
             asyncio.run_coroutine_threadsafe(_send_status(websocket, {"told": line}), loop).result(_LOOK_S)
 
         try:
-            found = await run_in_threadpool(
+            finds = partial(
                 server.members.command, run, member, command or (), terminal, tell=tell, patience_s=PATIENCE_S
             )
-            async with contextlib.aclosing(found) as running:
+            async with contextlib.aclosing(await server.openings.open(entered.user, finds)) as running:
                 code = await _carried(websocket, running)
             await _send_status(websocket, {"exit": code})
         except TrainmasterError as error:
@@ -91,8 +93,8 @@ async def exec_on_member(
 
 
 @contextlib.asynccontextmanager
-async def _entered(websocket: WebSocket, run: str) -> AsyncIterator[bool]:
-    """Whether the caller may use the machines of a run; it is cut off when it may not any more."""
+async def _entered(websocket: WebSocket, run: str) -> AsyncIterator[Stream | None]:
+    """If the caller may use the machines of a run; it is cut off when it may not any more."""
     server = state_of(websocket)
     try:
         caller = await run_in_threadpool(known_by_token, websocket)
@@ -101,11 +103,11 @@ async def _entered(websocket: WebSocket, run: str) -> AsyncIterator[bool]:
         server.tunnels.count(stream)
     except TrainmasterError as error:
         await websocket.send_denial_response(told(error))
-        yield False
+        yield None
         return
     watch = asyncio.create_task(_watch(websocket, stream))
     try:
-        yield True
+        yield stream
     finally:
         watch.cancel()
         server.tunnels.forget(stream)

@@ -11,9 +11,9 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final
 
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.runs.member_commands import MemberCommand, Terminal
@@ -28,8 +28,12 @@ PATIENCE_S: Final = 60.0
 #: A forwarding that nobody uses is kept for so long: apps are asked again and again.
 _IDLE_S: Final = 60.0
 _CONNECT_S: Final = 10.0
+#: A machine that has not let us in after so long never does.
+_READY_S: Final = 90.0
 _END_S: Final = 2.0
 _MAX_PORT: Final = 65535
+#: Of a longer line of a machine, which may say anything, pieces are lines.
+_LINE_BYTES: Final = 4096
 _READY: Final = b"@@forwards"
 # Killed with us or not, it ends when its standard input does.
 _THERE: Final = f"echo {_READY.decode()}; exec cat >/dev/null"
@@ -207,14 +211,24 @@ class _Forward:
 
     def _await_ready(self) -> None:
         assert self._process.stdout is not None
-        with self._process.stdout as lines:  # start-up files of the login may say things first
-            if not any(line.strip() == _READY for line in lines):
-                raise self._lost()
+        late = threading.Timer(_READY_S, self._give_up)
+        late.daemon = True
+        late.start()
+        try:
+            with self._process.stdout as said:  # start-up files of the login may say things first
+                if not any(line.strip() == _READY for line in _lines(said)):
+                    raise self._lost()
+        finally:
+            late.cancel()
+
+    def _give_up(self) -> None:
+        self._said.append(f"it has not let us in after {_READY_S:g} s")
+        self._process.kill()
 
     def _listen(self) -> None:
         assert self._process.stderr is not None
-        with self._process.stderr as lines:
-            for line in lines:
+        with self._process.stderr as said:
+            for line in _lines(said):
                 self._said.append(line.decode(errors="replace").strip())
 
     def _lost(self) -> ProviderError:
@@ -223,6 +237,10 @@ class _Forward:
             f"port {self._port} of {self._way.machine} cannot be reached: {said}",
             "`trainmaster status` says whether its run goes on.",
         )
+
+
+def _lines(said: IO[bytes]) -> Iterator[bytes]:
+    return iter(lambda: said.readline(_LINE_BYTES), b"")
 
 
 def _connected_here(run: str, member: str | None, port: int) -> socket.socket:

@@ -12,6 +12,8 @@ pytest.importorskip("websockets", reason="the extra `tunnel` is not installed")
 from served_home import Served
 from starlette.testclient import WebSocketDenialResponse
 
+from trainmaster.spec.errors import NotFoundError
+
 API = "/api/v1/runs"
 PATHS = ("ports/80", "exec?command=true")
 
@@ -105,3 +107,21 @@ def test_a_command_ends_with_its_caller(alone, tmp_path):
         assert socket.receive_bytes() == b"\1up\n"
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)
+
+
+@pytest.mark.parametrize("path", ["ports/9", "exec?command=true"])
+def test_members_are_waited_for_in_threads_of_their_own(alone, monkeypatch, path):
+    asked = []
+
+    async def opens(user, work):
+        asked.append(user)
+        raise NotFoundError("no machine", "Wait.")
+
+    monkeypatch.setattr(alone.state.openings, "open", opens)
+    if path.startswith("ports"):
+        assert refused(alone, "owner", "job-own", path)[0] == 404
+    else:
+        headers = {"authorization": f"Bearer {alone.tokens['owner']}"}
+        with alone.browser.websocket_connect(f"{API}/job-own/{path}", headers=headers) as socket:
+            assert json.loads(socket.receive_bytes()[1:])["problem"]["status"] == 404
+    assert asked == ["o"]

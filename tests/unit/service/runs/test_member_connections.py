@@ -127,3 +127,23 @@ def test_streams_to_a_machine_share_a_client_that_ends_with_them(echo, monkeypat
         (forward,) = found._forwards.values()
     assert forward._process.returncode is not None
     assert not forward._place.exists()
+
+
+def test_a_machine_that_never_lets_us_in_is_given_up(monkeypatch):
+    silent = "import sys; print('welcome', flush=True); sys.stdin.read()"
+    way = SshWay("node-1", (sys.executable, "-c", silent), "address")
+    monkeypatch.setattr(member_connections, "find_way", lambda *_, **__: way)
+    monkeypatch.setattr(member_connections, "_READY_S", 0.01, raising=False)
+    with (
+        closing(connections("aws")) as found,
+        pytest.raises(ProviderError, match=r"node-1 cannot be reached: it has not let us in"),
+    ):
+        found.open("r", None, 80)
+
+
+def test_a_machine_that_says_a_line_without_end_is_heard_in_pieces(echo, monkeypatch):
+    client = CLIENT.replace('print("welcome', 'print("x" * 100_000 + "welcome', 1)
+    way = SshWay("node-1", (sys.executable, "-c", client), "address")
+    monkeypatch.setattr(member_connections, "find_way", lambda *_, **__: way)
+    with closing(connections("aws")) as found:
+        assert said(found.open("r", None, echo.port), b"abc") == b"ABC"
