@@ -76,6 +76,7 @@ def find_shell(
     *,
     is_terminal: bool | None = None,
     patience_s: float = _MACHINES_S,
+    is_for_others: bool = False,
 ) -> Shell:
     """Where a member is, and by which command one gets there.
 
@@ -88,6 +89,7 @@ def find_shell(
         tell: shows a line to the user: machines of a run that has just begun are waited for.
         is_terminal: it gets one there; None: if it is a shell.
         patience_s: for how long they are.
+        is_for_others: who types there is not the user of this machine: the client does nothing else for him.
 
     Raises:
         NotFoundError: the run has no such member, or its machines are gone.
@@ -105,7 +107,7 @@ def find_shell(
             raise NotFoundError(f"the working copy of {run} is gone: {code}", "It was removed by somebody.")
         words = (shell, *(["-c", _line(command)] if command else []))
         return Shell(words, str(code), {**environ, **_environment_of(run, member)})
-    way = find_way(service, run, member, environ, tell, patience_s)
+    way = find_way(service, run, member, environ, tell, patience_s, is_for_others=is_for_others)
     from trainmaster.cluster.node_provisioner import root_on_nodes
 
     code_there = f"{root_on_nodes(home.identity())}/runs/{run}/code"
@@ -145,6 +147,8 @@ def find_way(
     environ: Mapping[str, str],
     tell: Callable[[str], None] = lambda _: None,
     patience_s: float = _MACHINES_S,
+    *,
+    is_for_others: bool = False,
 ) -> SshWay:
     """How to get to the machine of a member of a run that is on others than this one; see `find_shell`."""
     ssh = shutil.which("ssh")
@@ -152,7 +156,9 @@ def find_way(
         raise MissingPartError("there is no OpenSSH client here", "apt install openssh-client")
     home = service.home_of(run)
     node = _awaited(service, home, run, member, environ, tell, patience_s)
-    return SshWay(node.id, (ssh, *_options(home, node)), node.address)
+    return SshWay(
+        node.id, (ssh, *(_closed(node) if is_for_others else ()), *_options(home, node)), node.address
+    )
 
 
 def _line(command: Sequence[str]) -> str:
@@ -267,6 +273,20 @@ def _machine(home: Home, run: str, member: str | None, records: Sequence[Cluster
             return machine.id
     nodes = ", ".join(f"{name} ({machine.id})" for name, machine in rented)
     raise NotFoundError(f"{run} has no member and no machine {member!r}", f"Its machines are {nodes}.")
+
+
+def _closed(node: Node) -> list[str]:
+    """That a client does nothing else here (escape characters open ports), and lends nothing of ours."""
+    settings = {
+        "EscapeChar": "none",
+        "ForwardAgent": "no",
+        "ForwardX11": "no",
+        "PermitLocalCommand": "no",
+        "ControlPath": "none",
+    }
+    options = [text for key, value in settings.items() for text in ("-o", f"{key}={value}")]
+    # The user's own settings say how one logs in at a host to go through: only hosts of an owner have one.
+    return options if node.jump else [*options, "-F", "/dev/null"]
 
 
 def _options(home: Home, node: Node) -> list[str]:

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.service import shells
+from trainmaster.service.runs.member_commands import Terminal
+from trainmaster.service.runs.member_connections import MemberConnections
 from trainmaster.spec.errors import NotFoundError
 
 
@@ -51,3 +53,41 @@ def test_nobody_waits_for_machines_of_a_run_that_is_over(monkeypatch):
     with pytest.raises(NotFoundError):
         bench.ask("worker-1")
     assert (bench.looks, bench.told) == (1, [])
+
+
+@pytest.fixture
+def rented(tmp_path, monkeypatch):
+    """A service whose run has a machine."""
+    node = SimpleNamespace(id="node-1", cluster="c", address="192.0.2.1", jump="")
+    target = SimpleNamespace(pin="node-1", host_key="ssh-ed25519 AAAA", port=22, login="ubuntu", key=None)
+    monkeypatch.setattr(shells, "_node", lambda *_: node)
+    monkeypatch.setattr(shells, "is_driven", lambda *_: True)
+    monkeypatch.setattr("trainmaster.providers.ssh_target.target_of", lambda _: target)
+    home = SimpleNamespace(root=tmp_path, identity=lambda: "home")
+    database = SimpleNamespace(run_row=lambda _: {"provider": "aws"}, clock_s=lambda: 0.0)
+    return SimpleNamespace(home_of=lambda _: home, database=database, node=node)
+
+
+def options_of(words):
+    """Those of a command of OpenSSH, after each `-o` and `-F`."""
+    return {words[at + 1] for at, word in enumerate(words) if word in ("-o", "-F")}
+
+
+CLOSED = {
+    "EscapeChar=none", "ForwardAgent=no", "ForwardX11=no", "PermitLocalCommand=no", "ControlPath=none",
+}  # fmt: skip
+
+
+def test_a_client_for_somebody_else_does_nothing_on_this_machine(rented):
+    command = MemberConnections(rented, {}, is_for_others=True).command("run", None, (), Terminal("a", 1, 1))
+    way = shells.find_way(rented, "run", None, {}, is_for_others=True)
+    for words in (command._shell.command, way.command):
+        assert options_of(words) >= CLOSED | {"/dev/null"}
+    rented.node.jump = "me@gate"  # how to log in there the owner's settings say
+    words = shells.find_way(rented, "run", None, {}, is_for_others=True).command
+    assert options_of(words) >= CLOSED
+    assert "/dev/null" not in options_of(words)
+
+
+def test_ones_own_client_reads_ones_own_settings(rented):
+    assert not options_of(shells.find_shell(rented, "run", None, (), {}).command) & (CLOSED | {"/dev/null"})

@@ -90,7 +90,7 @@ def make_state(
         hubs,
         streams,
         tunnels,
-        MemberConnections(service, environ),
+        MemberConnections(service, environ, is_for_others=True),
         lag,
         environ,
         cookie,

@@ -45,10 +45,11 @@ class MemberConnections:
     Args:
         service: of the home.
         environ: of the caller: credentials of providers.
+        is_for_others: who asks is not the user of this machine.
     """
 
-    def __init__(self, service: Service, environ: Mapping[str, str]) -> None:
-        self._service, self._environ = service, environ
+    def __init__(self, service: Service, environ: Mapping[str, str], *, is_for_others: bool = False) -> None:
+        self._service, self._environ, self._is_for_others = service, environ, is_for_others
         self._forwards: dict[tuple[str, int], _Forward] = {}
         self._lock = threading.Lock()
 
@@ -76,7 +77,10 @@ class MemberConnections:
             if member is not None and member not in (known := members_of(self._service, run)):
                 raise NotFoundError(f"{run} has no member {member!r}", f"It has {', '.join(sorted(known))}.")
             return _connected_here(run, member, port)
-        way = find_way(self._service, run, member, self._environ, patience_s=patience_s)
+        way = find_way(
+            self._service, run, member, self._environ,
+            patience_s=patience_s, is_for_others=self._is_for_others,
+        )  # fmt: skip
         return self._forward(way, port).open()
 
     def command(
@@ -105,7 +109,7 @@ class MemberConnections:
         """
         shell = find_shell(
             self._service, run, member, command, self._environ, tell,
-            is_terminal=terminal is not None, patience_s=patience_s,
+            is_terminal=terminal is not None, patience_s=patience_s, is_for_others=self._is_for_others,
         )  # fmt: skip
         return MemberCommand(shell, terminal)
 

@@ -49,6 +49,10 @@ def test_a_cookie_opens_none_as_pages_of_others_can_send_it(served):
     assert refused(served, None, "job-own", "ports/80", cookie=cookie)[0] == 401
 
 
+def test_its_clients_do_nothing_else_on_the_machine_of_the_server(served):
+    assert served.state.members._is_for_others
+
+
 def test_it_is_in_the_audit(served):
     refused(served, "red-user", "job-red", "ports/81")
     path = "/api/v1/audit?action=ports/81"
