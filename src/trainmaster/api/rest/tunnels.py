@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, WebSocket, WebSocketDisconnect
 from starlette.concurrency import run_in_threadpool
 
-from trainmaster.api.rest.limits import Stream
+from trainmaster.api.rest.limits import Stream, Streams
 from trainmaster.api.rest.state import credential_of, known_by_token, state_of, told
 from trainmaster.service.runs.member_commands import MemberCommand, Terminal
 from trainmaster.service.runs.member_connections import PATIENCE_S
@@ -29,7 +29,10 @@ PIECE_BYTES: Final = 1 << 18
 STDIN, STDOUT, STDERR, STATUS, SIZE = (bytes([number]) for number in range(5))
 #: Close codes of RFC 6455.
 _REFUSED: Final = 1008
-_LOOK_S: Final = 5.0
+#: The rights of who has a tunnel are looked at so often; `Streams.look` is shared by all.
+_LOOK_S: Final = 1.0
+#: A client that does not read may not hear why it was cut off.
+_TELL_S: Final = 5.0
 #: An OpenSSH client says why it could not connect just before or after it hangs up.
 _SAID_S: Final = 0.2
 Member = Annotated[str | None, Query(description="such as worker-1, or a machine; the first without")]
@@ -76,7 +79,7 @@ async def exec_on_member(
         server, loop = state_of(websocket), asyncio.get_running_loop()
 
         def tell(line: str) -> None:
-            asyncio.run_coroutine_threadsafe(_send_status(websocket, {"told": line}), loop).result(_LOOK_S)
+            asyncio.run_coroutine_threadsafe(_send_status(websocket, {"told": line}), loop).result(_TELL_S)
 
         try:
             finds = partial(
@@ -105,21 +108,32 @@ async def _entered(websocket: WebSocket, run: str) -> AsyncIterator[Stream | Non
         await websocket.send_denial_response(told(error))
         yield None
         return
-    watch = asyncio.create_task(_watch(websocket, stream))
     try:
-        yield stream
+        async with asyncio.timeout(None) as use:
+            watch = asyncio.create_task(_watch(server.tunnels, stream, use))
+            try:
+                yield stream
+            finally:
+                watch.cancel()
+    except TimeoutError:
+        if not use.expired():
+            raise
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(_close(websocket, _REFUSED, "you may not use this run any more"), _TELL_S)
     finally:
-        watch.cancel()
         server.tunnels.forget(stream)
 
 
-async def _watch(websocket: WebSocket, stream: Stream) -> None:
-    while True:
-        await asyncio.sleep(_LOOK_S)
-        await state_of(websocket).tunnels.look()
-        if not stream.is_allowed:
-            await _close(websocket, _REFUSED, "you may not use this run any more")
-            return
+async def _watch(tunnels: Streams, stream: Stream, use: asyncio.Timeout) -> None:
+    """Cut off what uses a stream, whatever it waits for, as soon as that is not allowed any more."""
+    try:
+        while stream.is_allowed:
+            await asyncio.sleep(_LOOK_S)
+            await tunnels.look()
+    except Exception:  # rights at which nobody can look are none
+        use.reschedule(0)
+        raise
+    use.reschedule(0)
 
 
 async def _joined(websocket: WebSocket, stream: socket.socket) -> bool:

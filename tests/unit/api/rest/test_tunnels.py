@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 
@@ -12,6 +13,7 @@ pytest.importorskip("websockets", reason="the extra `tunnel` is not installed")
 from served_home import Served
 from starlette.testclient import WebSocketDenialResponse
 
+from trainmaster.api.rest import tunnels
 from trainmaster.spec.errors import NotFoundError
 
 API = "/api/v1/runs"
@@ -129,3 +131,48 @@ def test_members_are_waited_for_in_threads_of_their_own(alone, monkeypatch, path
         with alone.browser.websocket_connect(f"{API}/job-own/{path}", headers=headers) as socket:
             assert json.loads(socket.receive_bytes()[1:])["problem"]["status"] == 404
     assert asked == ["o"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_who_may_no_more_is_cut_off_also_if_his_client_reads_nothing(alone, tmp_path, monkeypatch, fails):
+    """The command ends, although telling why waits for the client."""
+    name = f"short-{fails}"
+    token = alone.state.access.create_token(name, ["read", "run"])["token"]
+    monkeypatch.setattr(tunnels, "_LOOK_S", 0.01)
+    monkeypatch.setattr(tunnels, "_TELL_S", 0.01)
+    monkeypatch.setattr(alone.state.tunnels, "_check_every_s", 0.0)
+    (tmp_path / "pid").touch()
+    asked = f"command=echo $$ > {tmp_path / 'pid'}; echo up; exec sleep 600"
+    scope = {
+        "type": "websocket", "path": f"{API}/job-own/exec", "raw_path": b"", "query_string": asked.encode(),
+        "headers": [(b"authorization", f"Bearer {token}".encode()), (b"host", b"testserver")],
+        "root_path": "", "scheme": "ws", "client": ("127.0.0.1", 1), "server": ("testserver", 80),
+        "subprotocols": [], "state": {}, "extensions": {}, "asgi": {"version": "3.0"},
+    }  # fmt: skip
+
+    def look_fails(_):
+        raise RuntimeError("a mistake")
+
+    async def work():
+        heard, never = iter([{"type": "websocket.connect"}]), asyncio.Event()
+
+        async def receive():
+            if (message := next(heard, None)) is not None:
+                return message
+            return await never.wait()
+
+        async def send(message):
+            if message["type"] == "websocket.accept":
+                return
+            if fails:
+                monkeypatch.setattr(alone.state.tunnels, "_ask", look_fails)
+            else:
+                alone.state.access.revoke_token(name)
+            await never.wait()
+
+        async with asyncio.timeout(60):
+            await alone.app(scope, receive, send)
+
+    asyncio.run(work())
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
