@@ -75,7 +75,11 @@ class MemberCommand:
             self._start_on_terminal(self._terminal)
         else:
             pipe = subprocess.PIPE
-            process = self._started(self._shell.command, pipe, pipe, pipe, own_session=True)
+            # Without a terminal, which would end it, the kernel does so with our thread, the loop's.
+            setpriv = shutil.which("setpriv")
+            ends_with_us = () if setpriv is None else (setpriv, "--pdeathsig", "TERM", "--")
+            command = (*ends_with_us, *self._shell.command)
+            process = self._started(command, pipe, pipe, pipe, own_session=True)
             assert process.stdin is not None
             assert process.stdout is not None
             assert process.stderr is not None
