@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from uuid import uuid4
 
 from trainmaster.cluster.member_places import PLACES, read_places
 from trainmaster.control.layout import Home
@@ -297,7 +298,11 @@ def _options(home: Home, node: Node) -> list[str]:
     if target.host_key:  # vouched for by the provider: no need to have met it
         known = home.root / "clusters" / node.cluster / f"known-{node.id}"  # removed with its cluster
         known.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        known.write_text(f"{target.pin} {target.host_key}\n")
+        line = f"{target.pin} {target.host_key}\n"
+        if not known.is_file() or known.read_text() != line:  # other clients read it just now
+            draft = known.with_name(f"{known.name}.{uuid4().hex}")
+            draft.write_text(line)
+            draft.replace(known)
     settings = {
         "HostKeyAlias": target.pin,
         "UserKnownHostsFile": str(known),

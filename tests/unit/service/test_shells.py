@@ -91,3 +91,16 @@ def test_a_client_for_somebody_else_does_nothing_on_this_machine(rented):
 
 def test_ones_own_client_reads_ones_own_settings(rented):
     assert not options_of(shells.find_shell(rented, "run", None, (), {}).command) & (CLOSED | {"/dev/null"})
+
+
+def test_the_key_of_a_machine_is_written_once_for_all_who_read_it(rented, tmp_path):
+    shells.find_way(rented, "run", None, {})
+    known = tmp_path / "clusters" / "c" / "known-node-1"
+    before = known.stat().st_ino
+    shells.find_way(rented, "run", None, {})
+    assert (known.read_text(), known.stat().st_ino) == ("node-1 ssh-ed25519 AAAA\n", before)
+    with known.open() as reading:
+        known.write_text("another\n")
+        shells.find_way(rented, "run", None, {})
+        assert (reading.read(), known.read_text()) == ("another\n", "node-1 ssh-ed25519 AAAA\n")
+    assert [each.name for each in known.parent.iterdir()] == ["known-node-1"]

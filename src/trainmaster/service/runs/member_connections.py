@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Final
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.runs.member_commands import MemberCommand, Terminal
 from trainmaster.service.shells import SshWay, find_shell, find_way, members_of, processes_here
+from trainmaster.service.users.caller import TooOftenError
 from trainmaster.spec.errors import NotFoundError, NotListeningError, ProviderError, UsageError
 
 if TYPE_CHECKING:
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
 PATIENCE_S: Final = 60.0
 #: A forwarding that nobody uses is kept for so long: apps are asked again and again.
 _IDLE_S: Final = 60.0
+#: So often it is looked whether there are such.
+_LOOK_S: Final = 10.0
+#: Forwardings of a run at a time, and of all runs.
+_MAX_OF_RUN: Final = 32
+_MAX: Final = 200
+#: The way to a machine is asked of the cloud once in so long: a page opens many streams at once.
+_WAY_S: Final = 5.0
 _CONNECT_S: Final = 10.0
 #: A machine that has not let us in after so long never does.
 _READY_S: Final = 90.0
@@ -50,8 +58,12 @@ class MemberConnections:
 
     def __init__(self, service: Service, environ: Mapping[str, str], *, is_for_others: bool = False) -> None:
         self._service, self._environ, self._is_for_others = service, environ, is_for_others
-        self._forwards: dict[tuple[str, int], _Forward] = {}
+        self._forwards: dict[tuple[str, str, int], _Forward] = {}
+        self._making: list[str] = []  # runs to whose machines one is on its way
+        self._ways: dict[tuple[str, str | None], tuple[float, SshWay]] = {}
         self._lock = threading.Lock()
+        self._tending: threading.Thread | None = None
+        self._over = threading.Event()
 
     def open(
         self, run: str, member: str | None, port: int, *, patience_s: float = PATIENCE_S
@@ -70,6 +82,7 @@ class MemberConnections:
             NotFoundError: the run has no such member, or its machines are gone.
             NotListeningError: nothing listens there.
             ProviderError: the machine cannot be reached.
+            TooOftenError: there are as many ways to machines as there may be.
         """
         if not 1 <= port <= _MAX_PORT:
             raise UsageError(f"{port} is no port", f"Give a number from 1 to {_MAX_PORT}.")
@@ -77,11 +90,13 @@ class MemberConnections:
             if member is not None and member not in (known := members_of(self._service, run)):
                 raise NotFoundError(f"{run} has no member {member!r}", f"It has {', '.join(sorted(known))}.")
             return _connected_here(run, member, port)
-        way = find_way(
-            self._service, run, member, self._environ,
-            patience_s=patience_s, is_for_others=self._is_for_others,
-        )  # fmt: skip
-        return self._forward(way, port).open()
+        way = self._way(run, member, patience_s)
+        try:
+            return self._forward(run, way, port).open()
+        except ProviderError:
+            with self._lock:
+                self._ways.pop((run, member), None)  # there may be another machine by now
+            raise
 
     def command(
         self,
@@ -120,27 +135,70 @@ class MemberConnections:
 
     def close(self) -> None:
         """End what leads to machines."""
+        self._over.set()
         with self._lock:
             forwards, self._forwards = list(self._forwards.values()), {}
         for forward in forwards:
             forward.close()
 
-    def _forward(self, way: SshWay, port: int) -> _Forward:
+    def _way(self, run: str, member: str | None, patience_s: float) -> SshWay:
+        now = time.monotonic()
+        with self._lock:
+            self._ways = {key: each for key, each in self._ways.items() if now - each[0] < _WAY_S}
+            if (known := self._ways.get((run, member))) is not None:
+                return known[1]
+        way = find_way(
+            self._service, run, member, self._environ,
+            patience_s=patience_s, is_for_others=self._is_for_others,
+        )  # fmt: skip
+        with self._lock:
+            self._ways[run, member] = (time.monotonic(), way)
+        return way
+
+    def _forward(self, run: str, way: SshWay, port: int) -> _Forward:
         """One that works already, or a new one."""
+        self._end_unused()
+        key = (run, way.machine, port)
         with self._lock:
-            over = [key for key, each in self._forwards.items() if each.is_over]
-            ended = [self._forwards.pop(key) for key in over]
-            found = self._forwards.get((way.machine, port))
-        for forward in ended:
-            forward.close()
-        if found is not None:
-            return found
-        made = _Forward(way, port)  # not under the lock: others do not wait for a machine that is slow
-        with self._lock:
-            other = self._forwards.setdefault((way.machine, port), made)
+            if (found := self._forwards.get(key)) is not None:
+                found.note_use()
+                return found
+            runs = [*(of_run for of_run, _, _ in self._forwards), *self._making]
+            if len(runs) >= _MAX or runs.count(run) >= _MAX_OF_RUN:
+                raise TooOftenError(
+                    f"{run}: {runs.count(run)} of {len(runs)} ports of machines are in use",
+                    _IDLE_S, "Close what leads to others, and try again in a minute.",
+                )  # fmt: skip
+            self._making.append(run)
+        try:
+            made = _Forward(way, port)  # not under the lock: others do not wait for a machine that is slow
+            with self._lock:
+                other = self._forwards.setdefault(key, made)
+                if self._tending is None:
+                    self._tending = threading.Thread(target=self._tend, name="forwards", daemon=True)
+                    self._tending.start()
+        finally:
+            with self._lock:
+                self._making.remove(run)
         if other is not made:  # another thread was faster
             made.close()
         return other
+
+    def _tend(self) -> None:
+        """Until there are none."""
+        while not self._over.wait(_LOOK_S):
+            self._end_unused()
+            with self._lock:
+                if not self._forwards:
+                    self._tending = None
+                    return
+
+    def _end_unused(self) -> None:
+        with self._lock:
+            over = [key for key, each in self._forwards.items() if each.is_over]
+            ended = [self._forwards.pop(key) for key in over]
+        for forward in ended:
+            forward.close()
 
 
 class _Forward:
@@ -184,6 +242,10 @@ class _Forward:
         in_use = any(stream.fileno() != -1 for stream in list(self._streams))
         return not in_use and time.monotonic() - self._used_at > _IDLE_S
 
+    def note_use(self) -> None:
+        """Somebody is about to use it."""
+        self._used_at = time.monotonic()
+
     def has(self, stream: socket.socket) -> bool:
         """Whether a stream is one of its own."""
         return stream in self._streams
@@ -199,7 +261,7 @@ class _Forward:
             raise self._lost() from error
         stream.settimeout(None)
         self._streams.add(stream)
-        self._used_at = time.monotonic()
+        self.note_use()
         return stream
 
     def close(self) -> None:

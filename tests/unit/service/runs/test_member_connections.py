@@ -15,6 +15,7 @@ import pytest
 from trainmaster.service.runs import member_connections
 from trainmaster.service.runs.member_connections import MemberConnections
 from trainmaster.service.shells import SshWay
+from trainmaster.service.users.caller import TooOftenError
 from trainmaster.spec.errors import NotFoundError, NotListeningError, ProviderError, UsageError
 
 #: Lets a socket file lead to a port as `ssh -L FILE:localhost:PORT` does, until its standard input ends.
@@ -147,3 +148,36 @@ def test_a_machine_that_says_a_line_without_end_is_heard_in_pieces(echo, monkeyp
     monkeypatch.setattr(member_connections, "find_way", lambda *_, **__: way)
     with closing(connections("aws")) as found:
         assert said(found.open("r", None, echo.port), b"abc") == b"ABC"
+
+
+def test_ways_are_asked_for_once_in_a_while_and_forwards_are_bounded_and_ended_unasked(echo, monkeypatch):
+    asked = []
+
+    def find_way(_, run, *__, **___):
+        asked.append(run)
+        return SshWay("node-1", (sys.executable, "-c", CLIENT), "address")
+
+    monkeypatch.setattr(member_connections, "find_way", find_way)
+    monkeypatch.setattr(member_connections, "_MAX_OF_RUN", 1)
+    monkeypatch.setattr(member_connections, "_MAX", 2)
+    monkeypatch.setattr(member_connections, "_WAY_S", 3600.0)
+    monkeypatch.setattr(member_connections, "_LOOK_S", 0.01)
+    with closing(connections("aws")) as found:
+        for _ in range(2):
+            assert said(found.open("r", None, echo.port), b"abc") == b"ABC"
+        assert asked == ["r"]
+        with pytest.raises(TooOftenError, match="1 of 1"):
+            found.open("r", None, echo.port + 1)
+        assert said(found.open("s", None, echo.port), b"abc") == b"ABC"
+        with pytest.raises(TooOftenError, match="0 of 2"):
+            found.open("t", None, echo.port)
+        monkeypatch.setattr(member_connections, "_MAX_OF_RUN", 2)
+        monkeypatch.setattr(member_connections, "_MAX", 3)
+        with pytest.raises(ProviderError, match="gone"):
+            found.open("r", None, 9)
+        assert ("r", None) not in found._ways
+        ended, tending = [each._process for each in found._forwards.values()], found._tending
+        monkeypatch.setattr(member_connections, "_IDLE_S", -1.0)
+        tending.join(60)
+        assert not found._forwards
+        assert all(each.returncode is not None for each in ended)
