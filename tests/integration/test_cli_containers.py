@@ -81,7 +81,7 @@ def test_a_task_finds_the_same_inside(tm, engine):
         tm,
         """
         echo "image $FROM_IMAGE, caller ${OF_THE_CALLER-none}, home of the host ${TRAINMASTER_HOME-none}"
-        echo "word $WORD, secret $TOKEN, lr $TRAINMASTER_PARAM_LR, quoted" {{lr}}
+        echo "word $WORD, secret ${TOKEN#battery }, lr $TRAINMASTER_PARAM_LR, quoted" {{lr}}
         echo "user $(id -u):$(id -g), process $TRAINMASTER_ROLE-$TRAINMASTER_INDEX"
         pwd
         python3 train.py
@@ -101,7 +101,7 @@ def test_a_task_finds_the_same_inside(tm, engine):
     summary = tm.run(recipe)
     log = tm.logs(summary["run"])
     assert "image yes, caller none, home of the host none\n" in log
-    assert "word a \"b\" $c \\ ü\nd, secret battery staple, lr it's; $HOME\n*, quoted it's; $HOME\n*\n" in log
+    assert "word a \"b\" $c \\ ü\nd, secret staple, lr it's; $HOME\n*, quoted it's; $HOME\n*\n" in log
     assert f"user {os.getuid()}:{os.getgid()}, process worker-0\n" in log
     code = tm.home / "runs" / summary["run"] / "code"
     assert f"{code}\npython of /usr/local\n1 2 3\n1 2 3\nnothing to read\ncomplaint\n" in log
