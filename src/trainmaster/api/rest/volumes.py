@@ -46,7 +46,12 @@ def volume(name: str, found: Volumes, version: Version = None) -> dict[str, Any]
 
 
 @router.delete("/volumes/{name:path}", status_code=204)
-def remove(name: str, found: Volumes, version: Version = None, whole: bool = False) -> None:
+def remove(
+    name: str,
+    found: Volumes,
+    version: Annotated[int | None, Query(ge=1, description="which one; needed without `whole`")] = None,
+    whole: bool = False,
+) -> None:
     """Remove a version, or with `whole` all of them."""
     found.remove(name, version, whole=whole)
 
