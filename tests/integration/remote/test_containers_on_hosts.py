@@ -90,7 +90,7 @@ def test_the_image_goes_there_and_a_task_finds_the_same_inside(user: Containers)
     }
     recipe = user.recipe(
         """
-        echo "image $FROM_IMAGE, caller ${OF_THE_CALLER-none}, word $WORD, secret ${TOKEN#battery }, lr" {{lr}}
+        echo "image $FROM_IMAGE, caller ${OF_THE_CALLER-none}, word $WORD, part ${TOKEN#battery }, lr" {{lr}}
         python -c 'import installed, trainmaster; print(installed.where); trainmaster.report(loss=0.5)'
         cat "$TRAINMASTER_DATA_NUMBERS/numbers" deep/link/numbers $VIRTUAL_ENV/made
         echo model of {{n}} > "$TRAINMASTER_OUTPUT_DIR/model"
@@ -100,7 +100,7 @@ def test_the_image_goes_there_and_a_task_finds_the_same_inside(user: Containers)
     )
     found = user.run(recipe).json
     log = tm.logs(found["run"])
-    assert log.count('image yes, caller none, word a "b" $c, secret staple, lr it\'s; $HOME\n') == 2
+    assert log.count('image yes, caller none, word a "b" $c, part staple, lr it\'s; $HOME\n') == 2
     assert log.count("site-packages/installed.py") == 2
     assert log.count("1 2 3\n") == 4
     assert log.count("once") == 2  # each task sees one line
