@@ -10,6 +10,7 @@ SCRIPTS = (
     "install_size",
     "command_line",
     "one_task",
+    "context_run",
     "many_tasks",
     "sweep_tasks",
     "executors",

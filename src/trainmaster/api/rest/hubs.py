@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from trainmaster.service import Service
 
 LOOK_EVERY_S: Final = 1.0
+#: Who has just sent a run waits for its end, which may come at once: the first looks are closer together.
+_FIRST_LOOK_S: Final = 0.1
+_LATER: Final = 1.2
 #: While there is more than one piece has room for.
 _GO_ON_S: Final = 0.1
 #: So many messages are in memory at once, for a hub and for who has missed something; a log's have 64 KiB.
@@ -154,16 +157,17 @@ class Hub:
         return stream
 
     async def _look_on(self, stream: RunStream) -> None:
-        silent_s = 0.0
+        silent_s, pause_s = 0.0, _FIRST_LOOK_S
         rest: Iterator[Message] | None = None
         while self._listeners:
-            await asyncio.sleep(LOOK_EVERY_S if rest is None else _GO_ON_S)
+            await asyncio.sleep(pause_s if rest is None else _GO_ON_S)
             self._missed.clear()
             try:
                 frames, rest = await run_in_threadpool(_piece, rest or stream.read())
             except TrainmasterError:  # a database that is away comes back
                 frames, rest = [], None
-            silent_s = 0.0 if frames else silent_s + LOOK_EVERY_S
+            silent_s = 0.0 if frames else silent_s + pause_s
+            pause_s = min(LOOK_EVERY_S, pause_s * _LATER)
             before, self._place = self._place or stream.cursor, stream.cursor
             if frames:
                 self._tell(_News(before, self._place, frames))
