@@ -1,7 +1,10 @@
-"""All tables: of `runs`, of `teams`, of `apps`, and of the registry of `models`. One `metadata` has all."""
+"""All tables: of `runs`, `teams`, `apps`, `endpoints`, and of the registry of `models`; one `metadata`."""
 
 from trainmaster.db.tables.apps import app as app
 from trainmaster.db.tables.apps import app_pass as app_pass
+from trainmaster.db.tables.endpoints import endpoint as endpoint
+from trainmaster.db.tables.endpoints import replica as replica
+from trainmaster.db.tables.endpoints import replica_load as replica_load
 from trainmaster.db.tables.models import model_alias as model_alias
 from trainmaster.db.tables.models import model_move as model_move
 from trainmaster.db.tables.models import model_version as model_version

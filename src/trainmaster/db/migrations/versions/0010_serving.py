@@ -1,0 +1,71 @@
+"""Services, and what runs elsewhere: each part adds its tables in a function of its own."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0010"
+down_revision = "0009"
+
+
+def upgrade() -> None:
+    """Each part in the order in which they refer to each other."""
+    _endpoints()
+
+
+def _endpoints() -> None:
+    """What services of runs are called, and the replicas that answer for them."""
+    op.create_table(
+        "endpoint",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("team", sa.Text(), nullable=True),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("place", sa.Text(), nullable=True),
+        sa.Column("run_id", sa.Text(), nullable=False),
+        sa.Column("experiment", sa.Text(), nullable=False),
+        sa.Column("model", sa.Text(), nullable=True),
+        sa.Column("version", sa.Text(), nullable=True),
+        sa.Column("model_uri", sa.Text(), nullable=True),
+        sa.Column("refused", sa.Text(), nullable=True),
+        sa.Column("failures", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("try_at", sa.Float(), server_default="0", nullable=False),
+        sa.Column("asked_at", sa.Float(), nullable=True),
+        sa.Column("created_at", sa.Float(), nullable=False),
+        sa.Column("ended_at", sa.Float(), nullable=True),
+        sa.ForeignKeyConstraint(["team"], ["team.name"], name="fk_endpoint_team"),
+        sa.ForeignKeyConstraint(["run_id"], ["run.id"], name="fk_endpoint_run_id"),
+        sa.PrimaryKeyConstraint("id", name="pk_endpoint"),
+        sa.UniqueConstraint("place", name="uq_endpoint_place"),
+        sa.UniqueConstraint("run_id", "experiment", name="uq_endpoint_run_id_experiment"),
+    )
+    op.create_index("ix_endpoint_team_created_at", "endpoint", ["team", "created_at"])
+    op.create_table(
+        "replica",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("endpoint_id", sa.Text(), nullable=False),
+        sa.Column("task", sa.BigInteger(), nullable=False),
+        sa.Column("attempt", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("version", sa.Text(), nullable=True),
+        sa.Column("model_uri", sa.Text(), nullable=True),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("node", sa.Text(), nullable=True),
+        sa.Column("port", sa.Integer(), nullable=True),
+        sa.Column("said", sa.Text(), server_default="", nullable=False),
+        sa.Column("created_at", sa.Float(), nullable=False),
+        sa.Column("ready_at", sa.Float(), nullable=True),
+        sa.Column("draining_since", sa.Float(), nullable=True),
+        sa.Column("ended_at", sa.Float(), nullable=True),
+        sa.ForeignKeyConstraint(["endpoint_id"], ["endpoint.id"], name="fk_replica_endpoint_id"),
+        sa.PrimaryKeyConstraint("id", name="pk_replica"),
+        sa.UniqueConstraint("endpoint_id", "task", name="uq_replica_endpoint_id_task"),
+    )
+    op.create_table(
+        "replica_load",
+        sa.Column("replica_id", sa.Text(), nullable=False),
+        sa.Column("server", sa.Text(), nullable=False),
+        sa.Column("in_flight", sa.Integer(), nullable=False),
+        sa.Column("at", sa.Float(), nullable=False),
+        sa.ForeignKeyConstraint(["replica_id"], ["replica.id"], name="fk_replica_load_replica_id"),
+        sa.PrimaryKeyConstraint("replica_id", "server", name="pk_replica_load"),
+    )

@@ -1,0 +1,1 @@
+"""Services of runs as callers see them."""
