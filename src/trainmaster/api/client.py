@@ -193,7 +193,7 @@ def _refuse_costs(plan: RunPlan) -> None:
     """What costs is refused, as nobody has agreed to it."""
     if not plan.most_usd_per_hour:
         return
-    from trainmaster.service.quotes.quote_record import price
+    from trainmaster.spec.units import price
 
     asked = f"this rents machines for at most {price(plan.most_usd_per_hour)} per hour"
     raise UsageError(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trainmaster.api.results import LogQuery
     from trainmaster.control.controller import Controller
     from trainmaster.service import OfferFilter, ProfileProgress, Quote
-    from trainmaster.service.driving.run_watcher import RunNews
+    from trainmaster.service.driving.run_news import RunNews
     from trainmaster.service.models.registry import Registry
     from trainmaster.service.offer_list import OfferList
     from trainmaster.service.quotes.quoting import QuoteOptions

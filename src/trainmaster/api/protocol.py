@@ -20,12 +20,12 @@ if TYPE_CHECKING:
         Watched,
     )
     from trainmaster.service import OfferFilter, ProfileProgress, Quote
-    from trainmaster.service.driving.run_watcher import RunNews
+    from trainmaster.service.driving.run_news import RunNews
     from trainmaster.service.models.unpublished_models import SavedModel
     from trainmaster.service.offer_list import OfferList
     from trainmaster.service.quotes.quoting import QuoteOptions
+    from trainmaster.service.runs.highlights import Highlights
     from trainmaster.service.runs.run_picture import RunPicture
-    from trainmaster.service.runs.summary import Highlights
     from trainmaster.service.volumes import RemovedVolume, VolumeInfo
     from trainmaster.spec import Recipe
 

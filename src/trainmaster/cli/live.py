@@ -14,7 +14,7 @@ from rich.text import Text
 
 from trainmaster.cli.output import duration
 from trainmaster.cli.watching import PlainDisplay, best_lines, task_text
-from trainmaster.service.driving.run_watcher import RunView
+from trainmaster.service.driving.run_news import RunView
 
 
 class LiveDisplay(PlainDisplay):

@@ -104,7 +104,7 @@ def span_text(time_s: Mapping[str, float]) -> str:
 
 def dollars_text(cost: Mapping[str, float]) -> str:
     """An interval of US dollars."""
-    from trainmaster.service.quotes.quote_record import dollars
+    from trainmaster.spec.units import dollars
 
     if not cost["p95"]:
         return "$0"
@@ -141,7 +141,7 @@ def bill(usd: float) -> str:
     >>> bill(0.0), bill(0.0018), bill(12.345)
     ('$0.00', '$0.0018', '$12.35')
     """
-    from trainmaster.service.quotes.quote_record import dollars
+    from trainmaster.spec.units import dollars
 
     return dollars(usd) if usd else "$0.00"
 

@@ -121,7 +121,7 @@ def show_quote(made: Quote, show: Callable[[str], None]) -> None:
 
 
 def _show_experiment(one: ExperimentQuote, show: Callable[[str], None]) -> None:
-    from trainmaster.service.quotes.quote_record import dollars
+    from trainmaster.spec.units import dollars
 
     show(f"{one.name}: {one.cluster.words()}, {_count(one.cluster.workers, 'worker')}{_at_once(one)}")
     if one.time_s and one.cost_usd:

@@ -7,8 +7,8 @@ import sys
 from trainmaster.api import ClientProtocol, RunPlan
 from trainmaster.cli.output import say
 from trainmaster.cli.quote import wide_line
-from trainmaster.service.quotes.quote_record import price
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.units import price
 
 
 def agree(client: ClientProtocol, plan: RunPlan, *, yes: bool) -> None:

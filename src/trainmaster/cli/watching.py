@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from trainmaster.cli.output import best_text, duration, metrics_text, say
 from trainmaster.service import Note
-from trainmaster.service.driving.run_watcher import (
+from trainmaster.service.driving.run_news import (
     LOST,
     AttemptEnded,
     ExperimentMoved,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.model.step_trace import MIN_SECONDS, StepTrace
@@ -16,6 +15,7 @@ from trainmaster.control.gangs import helpers_of
 from trainmaster.control.layout import attempt_id
 from trainmaster.control.measuring import MIN_BLOCKS, measurement_of
 from trainmaster.control.outcome import classify
+from trainmaster.control.profile_progress import ProfilePhase, ProfileProgress
 from trainmaster.control.progress import TaskProgress
 from trainmaster.control.run_state import Task
 from trainmaster.executors.base import Capacity, Executor, GangStatus, Phase
@@ -33,39 +33,6 @@ GRACE_S = 5.0
 #: The first step may take so many times `profile.seconds`; and so may a second one after it.
 PATIENCE = 3.0
 _LOG_LINES = 15
-
-
-class ProfilePhase(StrEnum):
-    """What is being done."""
-
-    WAITING = "waiting for a free slot"
-    STAGING = "setting up"
-    STARTING = "waiting for the first step"
-    MEASURING = "measuring"
-    STOPPING = "stopping"
-
-
-@dataclass(frozen=True, slots=True)
-class ProfileProgress:
-    """How far a profiling attempt is.
-
-    Attributes:
-        experiment: name.
-        workers: how many it has.
-        phase: what is being done.
-        elapsed_s: since its members started; 0 before.
-        left_s: at most so long still, once steps are seen; None before.
-        steps: measured so far.
-        step_time_s: as it looks now, None if unknown.
-    """
-
-    experiment: str
-    workers: int
-    phase: ProfilePhase
-    elapsed_s: float = 0.0
-    left_s: float | None = None
-    steps: int = 0
-    step_time_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

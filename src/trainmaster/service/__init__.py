@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from trainmaster.control.layout import Home as Home
     from trainmaster.control.preflight import check_names as check_names
     from trainmaster.control.preflight import check_urls as check_urls
-    from trainmaster.control.profile_attempt import ProfilePhase as ProfilePhase
-    from trainmaster.control.profile_attempt import ProfileProgress as ProfileProgress
+    from trainmaster.control.profile_progress import ProfilePhase as ProfilePhase
+    from trainmaster.control.profile_progress import ProfileProgress as ProfileProgress
     from trainmaster.db.changes import Note as Note
     from trainmaster.executors.base import QueuePlace as QueuePlace
     from trainmaster.objects.delegated_credentials import give_whole_keys as give_whole_keys
@@ -41,7 +41,7 @@ __all__, __getattr__ = lazy_exports(
         "trainmaster.artifacts": "fetch",
         "trainmaster.control.layout": "Home",
         "trainmaster.control.preflight": "check_names check_urls",
-        "trainmaster.control.profile_attempt": "ProfilePhase ProfileProgress",
+        "trainmaster.control.profile_progress": "ProfilePhase ProfileProgress",
         "trainmaster.db.changes": "Note",
         "trainmaster.executors.base": "QueuePlace",
         "trainmaster.objects.delegated_credentials": "give_whole_keys",

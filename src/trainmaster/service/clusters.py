@@ -14,9 +14,9 @@ from trainmaster.providers.base import Node, Provider, ProviderGoneError
 from trainmaster.providers.finding import get_provider
 from trainmaster.providers.place import ProviderPlace
 from trainmaster.service.driving.host_release import leave_hosts
-from trainmaster.service.quotes.quote_record import dollars
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import State
+from trainmaster.spec.units import dollars
 
 if TYPE_CHECKING:
     from trainmaster.control.layout import Home

@@ -23,11 +23,11 @@ from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.run_clusters import check_provider
 from trainmaster.service.quotes.candidate_offers import CandidateOffers, supply_of
 from trainmaster.service.quotes.prices import CATALOGUE
-from trainmaster.service.quotes.quote_record import QuoteRecord, dollars, most_usd, told_in_full
+from trainmaster.service.quotes.quote_record import QuoteRecord, most_usd, told_in_full
 from trainmaster.service.quotes.worker_counts import with_fewest
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError, one_line
-from trainmaster.spec.units import format_duration
+from trainmaster.spec.units import dollars, format_duration
 
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote

@@ -15,7 +15,7 @@ from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote
-    from trainmaster.control.profile_attempt import ProfileProgress
+    from trainmaster.control.profile_progress import ProfileProgress
     from trainmaster.service.quotes.candidate_offers import CandidateOffers
     from trainmaster.service.quotes.quoting import QuoteOptions, Quoter
     from trainmaster.service.renting import RentalOffer

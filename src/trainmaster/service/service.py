@@ -14,9 +14,9 @@ from trainmaster.service.models import model_names
 from trainmaster.service.notifications.delivery import deliver_left
 from trainmaster.service.open_home import OpenHome
 from trainmaster.service.quotes.history import History, histories
+from trainmaster.service.runs.highlights import Highlights
 from trainmaster.service.runs.search_results import SearchResults, search_results
 from trainmaster.service.runs.summary import (
-    Highlights,
     highlights,
     is_driven,
     resolve_run,

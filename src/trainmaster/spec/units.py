@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Final
 
@@ -110,3 +111,27 @@ def format_duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes}m{rest:02d}s"
     return f"{minutes // 60}h{minutes % 60:02d}m"
+
+
+def price(usd: float) -> str:
+    """Dollars with the digits that matter, rounded up: what is agreed to is not exceeded.
+
+    >>> price(0.4), price(12.345), price(0.00123), price(0.06)
+    ('$0.40', '$12.35', '$0.0013', '$0.06')
+    """
+    if usd >= 0.1:
+        return f"${math.ceil(usd * 100 - 1e-9) / 100:.2f}"
+    return f"${math.ceil(usd * 10_000 - 1e-9) / 10_000:g}"
+
+
+def dollars(usd: float) -> str:
+    """An amount for people: cents, and two digits of what is less than ten cents.
+
+    >>> dollars(12.345), dollars(0.0018), dollars(0.0), dollars(3e-7)
+    ('$12.35', '$0.0018', '$0', '<$0.0001')
+    """
+    if not usd:
+        return "$0"
+    if usd < 0.0001:
+        return "<$0.0001"
+    return f"${usd:.2f}" if usd >= 0.1 else f"${usd:.2g}"

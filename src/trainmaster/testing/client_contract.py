@@ -362,7 +362,7 @@ class RunningClientContract:
         self, client: ClientProtocol, tmp_path: Path
     ) -> None:
         """The code goes where the run is; what its task writes is told; the next one is cancelled."""
-        from trainmaster.service.driving.run_watcher import ExperimentMoved, RunNews
+        from trainmaster.service.driving.run_news import ExperimentMoved, RunNews
 
         project = tmp_path / "project"
         project.mkdir()

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from trainmaster.api import Model
 from trainmaster.cli import opening
 from trainmaster.cli.app import app
-from trainmaster.service.runs.summary import Highlights, NoteLine, TaskLine
+from trainmaster.service.runs.highlights import Highlights, NoteLine, TaskLine
 
 STATUS = {"run": "r-1", "state": "RUNNING", "reason": None, "seconds": 1.0, "cost_usd": 0.0,
           "experiments": {}, "models": [], "driver": None}  # fmt: skip

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from trainmaster.db import ClosedAttempt, Database, NewRun, Note, RunChange, TaskChange
-from trainmaster.service.runs.summary import Highlights, NoteLine, TaskLine, highlights
+from trainmaster.service.runs.highlights import Highlights, NoteLine, TaskLine
+from trainmaster.service.runs.summary import highlights
 from trainmaster.spec.states import EndReason, State
 
 

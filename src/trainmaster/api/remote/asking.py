@@ -56,8 +56,6 @@ def asked(
         return len(stopped) if names and len(stopped) == 1 else 0
 
     def told() -> Iterator[Any]:
-        from trainmaster.service import ProfilePhase, ProfileProgress
-
         recipe, notes = sent()
         yield from (f"note: {note}" for note in notes)
         found = connection.post(route, {**recipe, **options})
@@ -68,6 +66,8 @@ def asked(
                 yield line if isinstance(line, str) else quote_of(line)
             seen = max(seen, len(found["told"]))
             if found["progress"] not in (None, progress):
+                from trainmaster.service import ProfilePhase, ProfileProgress
+
                 progress = found["progress"]
                 phase = ProfilePhase(progress["phase"])
                 yield ProfileProgress(**{**_known(ProfileProgress, progress), "phase": phase})

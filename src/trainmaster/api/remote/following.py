@@ -16,7 +16,7 @@ from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
     from trainmaster.api.results import LogQuery
-    from trainmaster.service.driving.run_watcher import Happening, RunNews, RunView
+    from trainmaster.service.driving.run_news import Happening, RunNews, RunView
     from trainmaster.spec import Recipe
 
 #: More often the server is not asked how far a run is, in seconds.
@@ -48,7 +48,7 @@ class RunFollower:
 
     def __init__(self, recipe: Recipe, status: Callable[[], Mapping[str, Any]], view_every_s: float) -> None:
         from trainmaster.executors.metrics import StepRate
-        from trainmaster.service.driving.run_watcher import MAX_ECHOED_TASKS
+        from trainmaster.service.driving.run_news import MAX_ECHOED_TASKS
 
         self._status = status
         self._every_s = max(view_every_s, _VIEW_S)
@@ -64,7 +64,7 @@ class RunFollower:
 
     def follow(self, messages: Iterator[Message]) -> Iterator[RunNews | str]:
         """Lines for the user, and what happens, until the run is over."""
-        from trainmaster.service.driving.run_watcher import RunNews
+        from trainmaster.service.driving.run_news import RunNews
 
         for message in messages:
             happened: list[Happening] = []
@@ -114,7 +114,7 @@ class RunFollower:
 
     def _happened(self, rows: Any) -> Iterator[Happening]:  # noqa: ANN401 - JSON
         from trainmaster.service import Note
-        from trainmaster.service.driving.run_watcher import (
+        from trainmaster.service.driving.run_news import (
             LOST,
             MAX_TOLD_FAILURES,
             AttemptEnded,
@@ -144,7 +144,7 @@ class RunFollower:
                 yield AttemptEnded(*at, event.reason, event.message, (), "", is_again, is_lost)
 
     def _view(self) -> RunView | None:
-        from trainmaster.service.driving.run_watcher import MAX_SHOWN_TASKS, ExperimentView, RunView, TaskView
+        from trainmaster.service.driving.run_news import MAX_SHOWN_TASKS, ExperimentView, RunView, TaskView
 
         if time.monotonic() - self._viewed_at < self._every_s:
             return None

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from trainmaster.api.protocol import Stream
     from trainmaster.api.results import LogQuery
     from trainmaster.service import OfferFilter, ProfileProgress, Quote
-    from trainmaster.service.driving.run_watcher import RunNews
+    from trainmaster.service.driving.run_news import RunNews
     from trainmaster.service.models.unpublished_models import SavedModel
     from trainmaster.service.offer_list import OfferList
     from trainmaster.service.quotes.quoting import QuoteOptions
+    from trainmaster.service.runs.highlights import Highlights
     from trainmaster.service.runs.run_picture import RunPicture
-    from trainmaster.service.runs.summary import Highlights
     from trainmaster.service.volumes import RemovedVolume, VolumeInfo
     from trainmaster.spec import Recipe
 
@@ -218,7 +218,7 @@ class RemoteClient:
         return found
 
     def highlights(self, run: str) -> Highlights:
-        from trainmaster.service.runs.summary import Highlights, NoteLine, TaskLine
+        from trainmaster.service.runs.highlights import Highlights, NoteLine, TaskLine
 
         found = self._to.get(f"/runs/{quoted(run)}/highlights")
 

@@ -20,8 +20,9 @@ from trainmaster.control.attempt_actions import AttemptActions
 from trainmaster.control.environment import base_environment
 from trainmaster.control.gangs import slots_of
 from trainmaster.control.preflight import check_directories, check_machine, check_parts
-from trainmaster.control.profile_attempt import ProfileAttempt, ProfileProgress, Window
+from trainmaster.control.profile_attempt import ProfileAttempt, Window
 from trainmaster.control.profile_place import ProfilePlace, clear_leftovers
+from trainmaster.control.profile_progress import ProfileProgress
 from trainmaster.db import NewMeasurement, queries
 from trainmaster.executors import Capacity, LocalExecutor, NodeCapacity, detect_capacity
 from trainmaster.providers.capabilities import capabilities_of

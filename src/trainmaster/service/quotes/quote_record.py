@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from sqlalchemy.engine import RowMapping
 from trainmaster.advisor.quote.quote import Interval
 from trainmaster.db import Database, Truth
 from trainmaster.spec.states import State
-from trainmaster.spec.units import format_duration
+from trainmaster.spec.units import dollars, format_duration
 
 if TYPE_CHECKING:
     from trainmaster.spec import Recipe
@@ -77,17 +76,6 @@ def most_usd(p95_usd: float | None, recipe: Recipe | None) -> float | None:
     return min((usd for usd in (p95_usd, cap_usd) if usd is not None), default=None)
 
 
-def price(usd: float) -> str:
-    """Dollars with the digits that matter, rounded up: what is agreed to is not exceeded.
-
-    >>> price(0.4), price(12.345), price(0.00123), price(0.06)
-    ('$0.40', '$12.35', '$0.0013', '$0.06')
-    """
-    if usd >= 0.1:
-        return f"${math.ceil(usd * 100 - 1e-9) / 100:.2f}"
-    return f"${math.ceil(usd * 10_000 - 1e-9) / 10_000:g}"
-
-
 def quote_summary(database: Database, run: str) -> dict[str, Any] | None:
     """What was promised for a run and whether it was kept, as ``--json`` shows it; None without a quote.
 
@@ -134,19 +122,6 @@ def told_in_full(time_s: Interval, cost_usd: Interval) -> str:
         return told(time_s)
     span = f"{dollars(cost_usd.p50)} ({dollars(cost_usd.p5)} to {dollars(cost_usd.p95)})"
     return f"{told(time_s)}, {span}"
-
-
-def dollars(usd: float) -> str:
-    """An amount for people: cents, and two digits of what is less than ten cents.
-
-    >>> dollars(12.345), dollars(0.0018), dollars(0.0), dollars(3e-7)
-    ('$12.35', '$0.0018', '$0', '<$0.0001')
-    """
-    if not usd:
-        return "$0"
-    if usd < 0.0001:
-        return "<$0.0001"
-    return f"${usd:.2f}" if usd >= 0.1 else f"${usd:.2g}"
 
 
 def told(interval: Interval) -> str:

@@ -18,12 +18,12 @@ from trainmaster.control.recording import Where
 from trainmaster.db import Database, NewQuote
 from trainmaster.executors import detect_capacity
 from trainmaster.service.quotes.forecast_inputs import NotKnown, RentedNow, gang_nodes, outlook
-from trainmaster.service.quotes.quote_record import QuoteRecord, dollars, most_usd, told, told_in_full
+from trainmaster.service.quotes.quote_record import QuoteRecord, most_usd, told, told_in_full
 from trainmaster.service.quotes.steadiness import is_at_its_end, is_upset, matters, share_done, waits
 from trainmaster.spec import Recipe
 from trainmaster.spec.states import State
 from trainmaster.spec.topics import QUOTE_BOUND, QUOTE_IN_DANGER
-from trainmaster.spec.units import format_duration
+from trainmaster.spec.units import dollars, format_duration
 
 if TYPE_CHECKING:
     from trainmaster.advisor.model.devices import Device

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from trainmaster.advisor.quote.market import Market
     from trainmaster.advisor.quote.quote import Quote
     from trainmaster.advisor.quote.quoting import Subject
-    from trainmaster.control.profile_attempt import ProfileProgress
+    from trainmaster.control.profile_progress import ProfileProgress
     from trainmaster.providers import Catalogue
     from trainmaster.service.quotes.profiling import Profiler
     from trainmaster.service.service import Service

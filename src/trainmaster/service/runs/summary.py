@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.engine import RowMapping
@@ -16,6 +14,7 @@ from trainmaster.db.leases import holder
 from trainmaster.db.run_rows import driven_until
 from trainmaster.service.models.unpublished_models import unsaved_summary
 from trainmaster.service.quotes.quote_record import quote_summary
+from trainmaster.service.runs.highlights import Highlights, NoteLine, TaskLine
 from trainmaster.service.runs.search_results import best_tasks
 from trainmaster.service.runs.usage_summary import run_usage
 from trainmaster.spec.errors import NotFoundError, UsageError
@@ -36,58 +35,6 @@ _PAGE = 1000
 _SAVING = (State.SAVING, State.RECOVERING)
 #: Of what people are shown beside it: running tasks, tasks that did not succeed, notes.
 _RUNNING, _BAD, _NOTES = 10, 5, 4
-
-
-@dataclass(frozen=True, slots=True)
-class TaskLine:
-    """A task that people are shown by itself.
-
-    Attributes:
-        experiment, task, attempt: its names.
-        reason: why it ended; None before.
-        message: for people; may be empty.
-        metrics: the last values that it reported.
-    """
-
-    experiment: str
-    task: int
-    attempt: int
-    reason: str | None
-    message: str
-    metrics: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class NoteLine:
-    """Something that a run has said.
-
-    Attributes:
-        at: seconds since 1970.
-        experiment, task: what it is about; None if that is the run.
-        message: for people.
-    """
-
-    at: float
-    experiment: str | None
-    task: int | None
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Highlights:
-    """What people are shown of a run beside its summary: the first tasks that run or did not succeed.
-
-    Attributes:
-        notes: of a run that goes on, the last ones: for what it waits, what was given up.
-        without_model: of one that is over, experiments of which tasks succeeded and left no model: its name
-            as ``experiment``, how many ``tasks``, how many of them ``silent``: without any metrics, and the
-            ``metrics`` of one of them.
-    """
-
-    running: tuple[TaskLine, ...]
-    bad: tuple[TaskLine, ...]
-    notes: tuple[NoteLine, ...]
-    without_model: tuple[Mapping[str, Any], ...] = ()
 
 
 def highlights(database: Database, run: str) -> Highlights:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from trainmaster.advisor.model.profile import Point
     from trainmaster.artifacts import Manifest
     from trainmaster.service.models.unpublished_models import SavedModel
+    from trainmaster.service.runs.highlights import Highlights
     from trainmaster.service.runs.run_details import RunDetails
     from trainmaster.service.runs.run_picture import RunPicture
-    from trainmaster.service.runs.summary import Highlights
     from trainmaster.service.service import Service
     from trainmaster.service.users.caller import Caller
 

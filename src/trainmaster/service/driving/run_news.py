@@ -1,0 +1,135 @@
+"""`RunNews`: what happens to a run, as plain data, from who drives it or from the stream of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainmaster.db.changes import Note
+from trainmaster.spec.states import EndReason, State
+
+#: A run with more tasks than this shows no lines of the tasks' own output.
+MAX_ECHOED_TASKS = 4
+#: Failed tasks that are told one by one.
+MAX_TOLD_FAILURES = 5
+#: Running tasks shown one by one.
+MAX_SHOWN_TASKS = 8
+#: Attempts that end so end with their machine.
+LOST = (EndReason.NODE_LOST, EndReason.PREEMPTED)
+
+
+@dataclass(frozen=True, slots=True)
+class SetupBegun:
+    """An experiment's ``setup`` begins: it may take minutes."""
+
+    experiment: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentMoved:
+    """An experiment begins (RUNNING) or is over (DONE); ``tally`` counts its tasks by what became of them."""
+
+    experiment: str
+    state: State
+    reason: EndReason | None
+    message: str
+    total: int
+    tally: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnded:
+    """An attempt has ended.
+
+    Attributes:
+        output: the last lines that its first member wrote, where they are shown.
+        said: of one that failed and whose output is not shown: what it said last.
+        is_again: another one follows.
+        is_lost: it ended with its machine, of which a note tells.
+    """
+
+    experiment: str
+    task: int
+    attempt: int
+    reason: EndReason
+    message: str
+    output: tuple[str, ...]
+    said: str
+    is_again: bool
+    is_lost: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MoreFailures:
+    """From now on no attempt that failed is told of."""
+
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
+class WentOn:
+    """An attempt goes on from a step, as it says itself; the one before had come to ``came_to``."""
+
+    experiment: str
+    task: int
+    from_step: float
+    came_to: float | None
+
+
+#: What is worth telling.
+Happening = SetupBegun | ExperimentMoved | AttemptEnded | MoreFailures | WentOn | Note
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentView:
+    """How far an experiment is; ``left_s``: of several tasks, seconds until all will be over, if known."""
+
+    name: str
+    state: State
+    reason: EndReason | None
+    total: int
+    tally: Mapping[str, int]
+    left_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskView:
+    """How far a running task is, as it tells itself; what it does not tell is None."""
+
+    experiment: str
+    task: int
+    metrics: Mapping[str, object]
+    steps_per_s: float | None
+    examples_per_s: float | None
+    eta_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """How far a run is: its experiments in order, and the first of its running tasks.
+
+    Attributes:
+        is_queued: it waits for what other runs hold.
+        best: of each search its metric, and the best tasks: ``task``, ``value``, ``parameters``.
+    """
+
+    run: str
+    state: State
+    is_queued: bool
+    experiments: tuple[ExperimentView, ...]
+    tasks: tuple[TaskView, ...]
+    best: Mapping[str, tuple[str, Sequence[Mapping[str, Any]]]]
+
+
+@dataclass(frozen=True, slots=True)
+class RunNews:
+    """What has happened since the last one, if anything, and now and then how far the run is.
+
+    Attributes:
+        view: None while it is not due.
+    """
+
+    happened: tuple[Happening, ...]
+    view: RunView | None
+    is_over: bool

@@ -1,0 +1,59 @@
+"""`Highlights`: what people are shown of a run beside its summary, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLine:
+    """A task that people are shown by itself.
+
+    Attributes:
+        experiment, task, attempt: its names.
+        reason: why it ended; None before.
+        message: for people; may be empty.
+        metrics: the last values that it reported.
+    """
+
+    experiment: str
+    task: int
+    attempt: int
+    reason: str | None
+    message: str
+    metrics: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NoteLine:
+    """Something that a run has said.
+
+    Attributes:
+        at: seconds since 1970.
+        experiment, task: what it is about; None if that is the run.
+        message: for people.
+    """
+
+    at: float
+    experiment: str | None
+    task: int | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Highlights:
+    """What people are shown of a run beside its summary: the first tasks that run or did not succeed.
+
+    Attributes:
+        notes: of a run that goes on, the last ones: for what it waits, what was given up.
+        without_model: of one that is over, experiments of which tasks succeeded and left no model: its name
+            as ``experiment``, how many ``tasks``, how many of them ``silent``: without any metrics, and the
+            ``metrics`` of one of them.
+    """
+
+    running: tuple[TaskLine, ...]
+    bad: tuple[TaskLine, ...]
+    notes: tuple[NoteLine, ...]
+    without_model: tuple[Mapping[str, Any], ...] = ()
