@@ -55,8 +55,6 @@ DISK_USD_PER_GIB_MONTH: Final = {
     "us-west-1": 0.096,
     "us-west-2": 0.08,
 }
-#: What is taken for regions that are not named there: nobody is promised too little.
-DEAREST_DISK: Final = max(DISK_USD_PER_GIB_MONTH.values())
 #: Of a public IPv4 address in use, in every region, since 2024-02-01; billed by seconds, a minute at least.
 #: From https://aws.amazon.com/vpc/pricing/, as of 2025-11.
 PUBLIC_ADDRESS_USD_PER_HOUR: Final = 0.005

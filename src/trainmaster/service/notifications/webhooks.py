@@ -224,13 +224,6 @@ class Webhooks:
         finally:
             self._busy.discard(row["webhook_id"])
 
-    def send_due(self, now: float) -> int:
-        """Send what is due, one after the other; how many that were."""
-        rows = webhook_rows.due(self._service.database, now, [], 100)
-        for row in rows:
-            self.deliver(row, now)
-        return len(rows)
-
     def deliver(self, row: RowMapping, now: float | None = None) -> None:
         """Send a notice that is due, if nobody else does."""
         now = self._service.database.clock_s() if now is None else now
