@@ -46,7 +46,7 @@ check: install
 
 # One thread for NumPy's sums in each process: on two cores a second one costs half as much CPU again and gives nothing.
 unit: install
-	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m 'not simulation' src tests/unit
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal -m 'not simulation' src tests/unit
 
 test: install lint
 	@bash scripts/test.sh $(BIN)/python
