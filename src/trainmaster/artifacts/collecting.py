@@ -17,6 +17,7 @@ from trainmaster.artifacts.tree import (
     UnstableDirectory,
     inward_target,
     listing_of,
+    real_place,
     scan,
     settle,
 )
@@ -89,7 +90,7 @@ class Content:
             raise self._changed("vanished") from None
         with open(descriptor, "rb", buffering=0) as file:
             status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
+            if not stat.S_ISREG(status.st_mode) or real_place(descriptor) != self.node.place:
                 raise self._changed("is no longer a file")
             if self._require_stable and status.st_ino != self.node.stamp.inode:
                 raise self._changed("was replaced")

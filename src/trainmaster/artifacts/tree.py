@@ -56,7 +56,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class TreeNode:
-    """A file, symbolic link or directory as it was seen."""
+    """A file, symbolic link or directory as it was seen; there is no link on the way to its place."""
 
     path: str
     place: str
@@ -103,13 +103,12 @@ def scan(directory: Path) -> Tree:
     """
     root = os.fspath(directory)
     tree = Tree(root)
-    pending = [""]
+    pending, top = [""], root
     while pending:
         folder = pending.pop()
-        place = f"{root}/{folder}" if folder else root
+        place = f"{top}/{folder}" if folder else top
         try:
-            with os.scandir(place) as found:
-                entries = list(found)
+            descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
             continue
         except NotADirectoryError as error:
@@ -118,15 +117,34 @@ def scan(directory: Path) -> Tree:
             raise explained(error, "publish", root) from error
         except OSError as error:
             raise explained(error, "read", place) from error
-        for entry in entries:
-            _see(tree, entry, f"{folder}/{entry.name}" if folder else entry.name, pending)
+        try:
+            if not folder:
+                top = real_place(descriptor)
+            elif real_place(descriptor) != place:
+                continue  # it is somewhere else by now, as if it had vanished
+            with os.scandir(descriptor) as found:
+                entries = list(found)
+            for entry in entries:
+                _see(tree, entry, f"{folder}/{entry.name}" if folder else entry.name, top, pending)
+        except OSError as error:
+            raise explained(error, "read", place) from error
+        finally:
+            os.close(descriptor)
         if folder and not entries:
-            tree.nodes.append(_empty_directory(tree, folder))
+            tree.nodes.append(_empty_directory(place, folder))
     tree.nodes.sort(key=lambda node: node.path)
     return tree
 
 
-def _see(tree: Tree, entry: "os.DirEntry[str]", path: str, pending: list[str]) -> None:
+def real_place(descriptor: int) -> str:
+    """Where what was opened lies, without links: of a name that somebody turns into a link, who has won.
+
+    A script may write where we read, and runs as somebody else who may read less.
+    """
+    return os.readlink(f"/proc/self/fd/{descriptor}")
+
+
+def _see(tree: Tree, entry: "os.DirEntry[str]", path: str, top: str, pending: list[str]) -> None:
     try:
         status = entry.stat(follow_symlinks=False)
     except FileNotFoundError:
@@ -143,11 +161,10 @@ def _see(tree: Tree, entry: "os.DirEntry[str]", path: str, pending: list[str]) -
         tree.notes.append(f"left out: {path!r} is a {_special(status.st_mode)}")
         return
     stamp = Stamp(status.st_size, status.st_mtime_ns, status.st_ino)
-    tree.nodes.append(TreeNode(path, entry.path, kind, stamp, stat.S_IMODE(status.st_mode) & 0o777))
+    tree.nodes.append(TreeNode(path, f"{top}/{path}", kind, stamp, stat.S_IMODE(status.st_mode) & 0o777))
 
 
-def _empty_directory(tree: Tree, path: str) -> TreeNode:
-    place = f"{tree.root}/{path}"
+def _empty_directory(place: str, path: str) -> TreeNode:
     try:
         status = os.stat(place)
         stamp, mode = Stamp(0, 0, status.st_ino), stat.S_IMODE(status.st_mode) & 0o777
