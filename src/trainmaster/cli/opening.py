@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from trainmaster.api.remote.contexts import Context
 
 _is_local = False
+_chosen: Context | None = None
 
 
 def stay_local() -> None:
@@ -21,11 +22,39 @@ def stay_local() -> None:
     _is_local = True
 
 
+def ask_server() -> None:
+    """Ask a server from now on: the one in use, else the one that this user has logged in to.
+
+    Raises:
+        UsageError: there is none, or several; or ``--local`` says otherwise.
+    """
+    global _chosen
+    from trainmaster.api.remote.contexts import Contexts
+
+    if _is_local:
+        raise UsageError("--on-server and --local contradict each other", "Leave out one of them.")
+    contexts = Contexts()
+    known, _ = contexts.all()
+    found = contexts.current()
+    if found is None and len(known) > 1:
+        names = ", ".join(each.name for each in known)
+        raise UsageError(
+            f"--on-server: you have logged in to several servers: {names}",
+            "`trainmaster context use NAME` says which one is meant.",
+        )
+    if found is None and not known:
+        raise UsageError(
+            "--on-server: you have not logged in to a server",
+            "`trainmaster login URL` does; docs/server.md says how to have one.",
+        )
+    _chosen = found or known[0]
+
+
 def context() -> Context | None:
     """The server that is asked; None: this machine's home."""
     from trainmaster.api.remote.contexts import Contexts
 
-    return None if _is_local else Contexts().current()
+    return None if _is_local else _chosen or Contexts().current()
 
 
 def refuse_on_server(what: str) -> None:

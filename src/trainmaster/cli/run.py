@@ -31,6 +31,10 @@ def run(
         typer.Option("--queue", help="On a server: wait until it fits in the month's budget."),
     ] = False,
     detach: Annotated[bool, typer.Option(help="Drive the run in the background and return at once.")] = False,
+    on_server: Annotated[
+        bool,
+        typer.Option("--on-server", help="Send it to the server that you have logged in to: that drives it."),
+    ] = False,
     lend_keys: Annotated[
         bool,
         typer.Option("--lend-keys", help="Give nodes your own keys of object stores, not narrower ones."),
@@ -39,13 +43,15 @@ def run(
 ) -> None:
     """Run a recipe: quote, rent, run, keep the model, give the machines back."""
     from trainmaster.cli.driving import see_to_end
-    from trainmaster.cli.opening import open_client, refuse_on_server
+    from trainmaster.cli.opening import ask_server, open_client, refuse_on_server
     from trainmaster.cli.quote import watched
     from trainmaster.cli.renting import agree, can_ask
     from trainmaster.service import capabilities_of
     from trainmaster.spec import parse_duration, read_recipe
 
     keep_s = 0.0 if keep is None else parsed("--keep", parse_duration, keep)
+    if on_server:
+        ask_server()
     if lend_keys:
         refuse_on_server("--lend-keys")
         from trainmaster.service import give_whole_keys

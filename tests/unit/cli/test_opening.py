@@ -9,9 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from trainmaster.api import Model
+from trainmaster.api.remote.contexts import Context, Contexts
 from trainmaster.cli import opening
 from trainmaster.cli.app import app
 from trainmaster.service.runs.highlights import Highlights, NoteLine, TaskLine
+from trainmaster.spec.errors import UsageError
 
 STATUS = {"run": "r-1", "state": "RUNNING", "reason": None, "seconds": 1.0, "cost_usd": 0.0,
           "experiments": {}, "models": [], "driver": None}  # fmt: skip
@@ -62,3 +64,40 @@ def test_status_models_logs_and_cancel_need_no_home(call):
     assert call("logs", "1", "--grep", "a").stdout == "r-1 a"
     done = call("cancel", "1")
     assert (done.exit_code, done.stderr) == (0, "r-1: CANCELLED\n"), "nothing of a driver that it needs not"
+
+
+@pytest.fixture
+def contexts(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("TRAINMASTER_URL", raising=False)
+    monkeypatch.setattr(opening, "_is_local", False)
+    monkeypatch.setattr(opening, "_chosen", None)
+    return Contexts()
+
+
+def test_on_server_asks_the_one_server_that_was_logged_in_to(contexts):
+    contexts.add(Context("lab", "https://lab.example.org", "token"))
+    contexts.use("local")
+    assert opening.context() is None
+    opening.ask_server()
+    assert opening.context().url == "https://lab.example.org"
+
+
+def test_on_server_asks_the_one_in_use(contexts):
+    contexts.add(Context("a", "https://a.example.org", "token"))
+    contexts.add(Context("b", "https://b.example.org", "token"))
+    opening.ask_server()
+    assert opening.context().url == "https://b.example.org"
+
+
+def test_on_server_says_what_is_missing(contexts):
+    with pytest.raises(UsageError, match="not logged in"):
+        opening.ask_server()
+    contexts.add(Context("a", "https://a.example.org", "token"))
+    contexts.add(Context("b", "https://b.example.org", "token"))
+    contexts.use("local")
+    with pytest.raises(UsageError, match="a, b"):
+        opening.ask_server()
+    opening.stay_local()
+    with pytest.raises(UsageError, match="contradict"):
+        opening.ask_server()
