@@ -361,8 +361,9 @@ class ClusterLoop:
             is_forming=is_forming,
             lapsed=self._outage.lapsed(self._watch.leased_until(), self._watch.lost_since(), now),
         )
+        wanted = self._wanted and observed.fatal is None
         decision = decide_cluster(
-            self.record, seen, now, wanted=self._wanted, ending=self._ending, patience=self._patience
+            self.record, seen, now, wanted=wanted, ending=self._ending, patience=self._patience
         )
         self._record(decision.record)
         for note in decision.notes:

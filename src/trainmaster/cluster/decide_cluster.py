@@ -109,6 +109,9 @@ def _take_news(decision: Decision, seen: Seen, now: float, patience: Patience) -
         node = seen.latest.get(machine.id)
         if node is not None:
             machine = _told(decision, machine, node, seen)
+        if seen.stages.get(machine.id) is Stage.JOINED and not machine.has_joined:
+            machine = replace(machine, has_joined=True)
+            decision.record = decision.record.changed([machine])
         why = _why_over(machine, node, seen, now, patience)
         if node is not None and node.state is NodeState.LEAVING and not machine.is_leaving and not why:
             _leaves(decision, machine, node, now)
@@ -223,7 +226,7 @@ def _is_over(
     if is_there:
         decision.act(ActionKind.GIVE_BACK, [machine.id])
     if record.state is not ClusterState.ENDING and not machine.is_leaving:  # else that it goes was told
-        if seen.stages.get(machine.id) is Stage.JOINED:
+        if machine.has_joined:
             decision.lost[machine.seat] = f"{_name(record, machine)} is lost: {reason}"
         else:
             decision.notes.append(f"{_name(record, machine)} is given up: {reason}")

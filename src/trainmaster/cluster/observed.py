@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, cast
 
 from trainmaster.cluster.decision import Refusal, Seen, Stage
@@ -187,8 +187,7 @@ class Observed:
             log.info("%s: %s: %s", cluster, name, words(cast("Exception", result)))
         match kind:
             case "look" if isinstance(result, ProviderGoneError):
-                self.is_told = False
-                self.fatal = self.fatal or result
+                self._take_end_of_provider(result)
             case "look" if failed:
                 self.is_told = False
                 self.away_since = now if self.away_since is None else self.away_since
@@ -216,6 +215,15 @@ class Observed:
                     self._take_nodes(cast("list[Node]", result), now)
             case _:
                 pass
+
+    def _take_end_of_provider(self, error: ProviderGoneError) -> None:
+        """It is no more, and no machine of it: nobody waits for one to answer again."""
+        reason = Exception.__str__(error)
+        self.is_told = False
+        self.nodes = {
+            name: replace(node, state=NodeState.GONE, reason=reason) for name, node in self.nodes.items()
+        }
+        self.fatal = self.fatal or error
 
     def _take_nodes(self, nodes: list[Node], now: float) -> None:
         self.nodes = {node.id: node for node in nodes}

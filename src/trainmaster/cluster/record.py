@@ -54,6 +54,7 @@ class Machine:
         is_leaving: its provider takes it back soon: its seat is free, though it still works.
         is_over: it is given back, gone, or was refused: its seat is free.
         is_broken: it could not become a node.
+        has_joined: it was a node of the cluster, whoever drives the run now.
         reason: why it is over, in words.
         asked_at: Unix seconds.
         leased_until: of one that is over: Unix seconds at which it has ended itself, if nobody else ends it.
@@ -74,6 +75,7 @@ class Machine:
     is_broken: bool = False
     asked_at: float | None = None
     leased_until: float | None = None
+    has_joined: bool = False
 
     def billed_usd(self, now: float) -> float:
         """What it has cost until then, or until its end, whatever clock tells us the time."""

@@ -30,8 +30,9 @@ def test_the_first_machine_was_lost_meanwhile(renter: Renter) -> None:
     run = killed(renter, renter.run(renter.gang(steps=100)))
     renter.lab.call("terminate", renter.machines(run)["worker-0"])
     time.sleep(2)
-    found = renter.start("resume", run, "--json").end()
-    assert found["reason"] == "SUCCEEDED"
+    again = renter.start("resume", run, "--json")
+    assert again.end()["reason"] == "SUCCEEDED"
+    assert " is lost: " in again.text, "it was a node, though this driver has never seen it as one"
     assert renter.attempts(run) == ["NODE_LOST", "SUCCEEDED"]
     assert renter.starts(run)[1][1] >= 10, "it went on from its checkpoint"
     assert renter.lab.alive() == before

@@ -286,6 +286,11 @@ def test_a_lab_that_is_down_ends_the_run_and_nobody_waits_for_its_machines(bench
 
     bench.provider.nodes = bench.provider.release = fail  # type: ignore[method-assign, assignment]
     assert bench.until(lambda: bench.loop.fatal, most_s=10) is gone
+    # No machine answers either, as when it is we who are cut off; gangs would wait for them for ever.
+    bench.provisioner.unresponsive = {"i-0", "i-1"}
+    bench.until(lambda: bench.loop.formation is None, most_s=10)
+    assert bench.loop.gone == {"i-0", "i-1"}
+    assert not bench.loop.record.live, "nothing is asked for in their place"
     bench.loop.end()
     bench.until(lambda: bench.loop.is_over, most_s=10)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -174,6 +175,34 @@ def test_a_machine_that_is_gone_is_replaced_with_a_new_token() -> None:
         "m4.large (us-a) is asked for in its place"
     ]
     assert not decision.notes, "one line tells all"
+
+
+@pytest.mark.parametrize("had_joined", [True, False])
+def test_a_machine_that_ends_together_with_its_driver_is_told_as_lost_if_it_was_a_node(
+    had_joined: bool,
+) -> None:
+    """The next driver has it from the record only: it has seen no node yet."""
+    record = rented()
+    stage = Stage.JOINED if had_joined else Stage.READY
+    before = step(
+        record, Seen(nodes=nodes(record), stages={"i-0": Stage.JOINED, "i-1": stage}, is_formed=True)
+    )
+    row = before.record.as_row()
+    found = ClusterRecord.of_row({name: getattr(row, name) for name in row.__slots__})
+    gone = nodes(record, gone=node("i-1", NodeState.GONE, reason="terminated"))
+    decision = step(found, Seen(nodes=gone))
+    assert [line[:33] for line in decision.losses] == ["node-2 (i-1) is lost: terminated;"] * had_joined
+    assert ("node-2 (i-1) is given up: terminated" in decision.notes) != had_joined
+    assert not step(decision.record, Seen(nodes=gone)).losses, "told once"
+
+
+def test_a_record_from_before_it_was_written_who_had_joined_is_read() -> None:
+    row = rented().as_row()
+    found = {name: getattr(row, name) for name in row.__slots__}
+    earlier = json.loads(found["data"])
+    for machine in earlier["machines"]:
+        del machine["has_joined"]
+    assert ClusterRecord.of_row({**found, "data": json.dumps(earlier)}) == rented()
 
 
 def test_a_lost_machine_that_is_not_replaced_is_told_too() -> None:

@@ -266,6 +266,8 @@ class RunClusters:
                 kept_until=None,
                 keep_s=planned.keep_s,
                 paid_from=now,
+                # Nothing of this run was on them yet.
+                machines=tuple(replace(machine, has_joined=False) for machine in kept.machines),
                 plan=replace(planned.plan, roles=roles),
             )
             if not self._database.take_kept_cluster(self._lease, taken.as_row(), now, kept.idle_usd(now)):
