@@ -37,6 +37,7 @@ from trainmaster.spec.reading import (
 )
 from trainmaster.spec.requirement import Requirement
 from trainmaster.spec.search import Search
+from trainmaster.spec.serve import Serve, check_serve, lift_command
 from trainmaster.spec.task_space import MAX_TASKS, TaskSpace
 from trainmaster.spec.values import ParameterValue, format_value
 
@@ -98,6 +99,9 @@ class Role:
     essential: bool = True
 
 
+#: Stands for the port of a replica until the script is a script of bash.
+_PORT: Final = "trainmaster-port-6b1f0d"
+_CHOSEN: Final = "${TRAINMASTER_PORT}"
 _VARIABLE: Final = r"[A-Za-z_][A-Za-z0-9_]*"
 _IMAGE: Final = r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*"
 _IMAGE_RIGHT: Final = "write an image's name such as python:3.12-slim"
@@ -146,6 +150,7 @@ class Experiment(Noun):
         profile: how it is measured for a quote.
         require: what its best model must reach for others to go on from it.
         promote: the alias that means its best model when it has succeeded, such as ``digits@production``.
+        serve: its tasks are replicas of a service, and do not end.
     """
 
     name: str
@@ -176,19 +181,21 @@ class Experiment(Noun):
     profile: Annotated[ProfilePlan | None, Key("profile", noun(ProfilePlan))] = None
     require: Annotated[Requirement | None, Key("require", noun(Requirement))] = None
     promote: Annotated[str | None, Key("promote", pattern(PROMOTION, PROMOTION_RIGHT))] = None
+    serve: Annotated[Serve | None, Key("serve", noun(Serve))] = None
 
     @classmethod
     def prepare(cls, node: YamlNode, path: Path, problems: Problems) -> YamlNode:
-        """Move ``samples`` out of ``parameters`` (the other reading of Hyper's Figure 1)."""
+        """Move ``samples`` out of ``parameters`` (the other reading of Hyper's Figure 1), and ``command``."""
         if node.kind is not Kind.MAPPING or not node.entries:
             right = "write a mapping with at least the key `command`, indented below the name"
             raise problems.refuse(node, path, f"{node.describe()}; {right}")
-        return lift_samples(node, path, problems)
+        return lift_command(lift_samples(node, path, problems), path, problems)
 
     @classmethod
     def check(cls, values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
         """Check keys against each other."""
         values["name"] = path[-1]
+        check_serve(node, path, problems)
         check_experiment(values, node, path, problems)
 
     @property
@@ -212,11 +219,13 @@ class Experiment(Noun):
         return "tensorflow" if self.distributed.strategy.has_servers else "torchrun"
 
     def tasks(self, seed: int) -> TaskSpace:
-        """All tasks, none of them stored.
+        """All tasks, none of them stored; of a service those that there may be at once.
 
         Args:
             seed: the recipe's; the same seed gives the same tasks.
         """
+        if self.serve is not None:
+            return TaskSpace({}, self.serve.most_at_once, seed)
         later = self.search is not None and self.search.chooses_later
         return TaskSpace(self.parameters, self.samples, seed, chosen_later=later)
 
@@ -281,12 +290,16 @@ class Experiment(Noun):
         texts = self._texts(values)
         if "{{" in self.command:
             texts |= {name: format_value(value) for name, value in self.builtin_values(workers).items()}
+        if self.serve is not None:
+            texts["port"] = _PORT if self.serve.port is None else str(self.serve.port)
         try:
-            return template.render(self.command, texts)
+            found = template.render(self.command, texts)
         except KeyError as error:
             raise UsageError(
                 f"experiment {self.name}: the command needs {error}, which has no value"
             ) from None
+        # It is chosen where the member starts, and is a number: bash need not keep it together.
+        return found.replace(f"'{_PORT}'", _CHOSEN).replace(_PORT, _CHOSEN) if self.serve else found
 
     def environment(self, values: Mapping[str, ParameterValue], workers: int | None = None) -> dict[str, str]:
         """The variables that carry the values.
@@ -325,6 +338,7 @@ class Experiment(Noun):
             },
             "retries": self.retries,
             "timeout_s": self.timeout_s,
+            **({} if self.serve is None else {"serve": self.serve.model_dump(mode="json")}),
         }
 
     def _member_counts(self) -> dict[str, int | str]:

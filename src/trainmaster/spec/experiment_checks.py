@@ -18,7 +18,7 @@ from trainmaster.spec.search import Search
 from trainmaster.spec.task_space import MAX_TASKS
 from trainmaster.spec.template import Placeholder, placeholders
 
-BUILTIN_NAMES: Final = ("batch_per_worker", "batch_global", "steps", "epochs")
+BUILTIN_NAMES: Final = ("batch_per_worker", "batch_global", "steps", "epochs", "port")
 
 _BRACES = re.compile(r"\{\{")
 
@@ -115,7 +115,7 @@ def _builtins(node: YamlNode) -> list[str]:
     names = ["batch_per_worker", "batch_global"] if "batch" in given else []
     if "steps" in given or {"batch", "epochs", "examples"} <= given:
         names.append("steps")
-    return [*names, "epochs"] if "epochs" in given else names
+    return [*names, *(name for name, key in (("epochs", "epochs"), ("port", "serve")) if key in given)]
 
 
 def _check_tasks(values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
@@ -181,7 +181,8 @@ def _check_template(values: dict[str, Any], node: YamlNode, path: Path, problems
         elif placeholder.name not in known:
             right = suggest(placeholder.name, known)
             if placeholder.name in BUILTIN_NAMES:
-                needs = "`batch`" if placeholder.name.startswith("batch") else f"`{placeholder.name}`"
+                of = {"batch_per_worker": "batch", "batch_global": "batch", "port": "serve"}
+                needs = f"`{of.get(placeholder.name, placeholder.name)}`"
                 right = f"it is known where the experiment has the key {needs}"
             message = f"undefined {{{{{placeholder.name}}}}}; {right}"
             problems.add(found.node, found.path, message, place=_place(found))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trainmaster.spec.node import Kind, YamlNode
 from trainmaster.spec.reading import Path, Problems, suggest
+from trainmaster.spec.serve import has_command
 
 
 def check_workflow(recipe: YamlNode, problems: Problems, *, command_is_optional: bool) -> None:
@@ -17,11 +18,14 @@ def check_workflow(recipe: YamlNode, problems: Problems, *, command_is_optional:
         if experiment.kind is not Kind.MAPPING:
             continue
         path = ("experiments", name)
-        if "command" not in experiment.entries and experiment.entries and not command_is_optional:
+        if not has_command(experiment) and experiment.entries and not command_is_optional:
             message = "no `command`; write the script to run"
             problems.add(experiments.keys[name], (*path, "command"), message)
         for node, where in _references(experiment, path):
             if node.text in edges:
+                if "serve" in experiments.entries[node.text].entries:
+                    message = f"'{node.text}' is a service, which does not end; leave it out"
+                    problems.add(node, where, message)
                 edges[name].setdefault(node.text, (node, where))
             else:
                 others = [other for other in names if other != name]

@@ -1,0 +1,156 @@
+"""`Serve`: an experiment whose tasks do not end: replicas of a service that answer requests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any, Final
+
+from trainmaster.spec.model_reference import REFERENCE, ModelReference
+from trainmaster.spec.node import Kind, YamlNode
+from trainmaster.spec.reading import Key, Noun, Path, Problems, duration, integer, noun, pattern, read_noun
+
+#: What services may be called: they are parts of addresses.
+SERVICE_NAME: Final = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+SERVICE_NAME_RIGHT: Final = "write up to 63 small letters, digits and '-', such as digits-api"
+_HEALTH: Final = r"/[!-~]{0,500}"
+_TASK: Final = r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*){1,2}"
+_MODEL_RIGHT: Final = "write a registered model such as digits@production, or RUN/EXPERIMENT/TASK"
+MOST_REPLICAS: Final = 1000
+#: What a service cannot have: its tasks do not end, and are all alike.
+NOT_FOR_SERVICES: Final = (
+    "parameters", "samples", "search", "distributed", "require", "promote", "timeout", "steps", "epochs",
+    "examples", "batch", "until", "profile", "retries",
+)  # fmt: skip
+
+
+class Replicas(Noun):
+    """How many replicas answer.
+
+    Attributes:
+        fewest: at any time; 0: none while nobody asks.
+        most: at any time, but for those that go while others take their place.
+    """
+
+    fewest: Annotated[int, Key("min", integer(0, MOST_REPLICAS))] = 1
+    most: Annotated[int, Key("max", integer(1, MOST_REPLICAS), required="write how many there may be")]
+
+    @classmethod
+    def check(cls, values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
+        """Check keys against each other."""
+        fewest, most = values.get("fewest", 1), values.get("most")
+        if most is not None and fewest > most:
+            problems.add(node.entries["min"], (*path, "min"), f"min {fewest} is more than max {most}")
+
+
+class Scale(Noun):
+    """What says how many replicas there are.
+
+    Attributes:
+        in_flight: requests that one replica has at a time.
+    """
+
+    in_flight: Annotated[
+        int, Key("in_flight", integer(1, 1_000_000), required="write how many requests one replica has")
+    ]
+
+
+def _read_replicas(node: YamlNode, path: Path, problems: Problems) -> Replicas:
+    """Read a number, or bounds."""
+    if node.kind is Kind.MAPPING:
+        return read_noun(Replicas, node, path, problems)
+    count = integer(1, MOST_REPLICAS)(node, path, problems)
+    return Replicas(fewest=count, most=count)
+
+
+class Serve(Noun):
+    """A service. Its ``command`` is that of its experiment.
+
+    Attributes:
+        name: by which it is asked; None for that of the recipe, with the experiment's if there are several.
+        port: at which each replica listens; None: one is chosen for each.
+        health: path that answers with a status from 200 to 399 once a replica can work.
+        replicas: how many there are.
+        scale: what says how many, between the bounds; None: as many as `Replicas.fewest`.
+        model: that each replica finds in TRAINMASTER_MODEL_DIR: ``digits@production`` or a task's.
+        start_s: a replica that has not answered for so long after its start never does.
+        hang_s: one that has not answered for so long although it did is replaced.
+        drain_s: one that gets no more requests has so long for those that it has.
+    """
+
+    name: Annotated[str | None, Key("name", pattern(SERVICE_NAME, SERVICE_NAME_RIGHT))] = None
+    port: Annotated[int | None, Key("port", integer(1, 65535))] = None
+    health: Annotated[str, Key("health", pattern(_HEALTH, "write a path such as /healthz"))] = "/"
+    replicas: Annotated[Replicas, Key("replicas", _read_replicas)] = Replicas(fewest=1, most=1)
+    scale: Annotated[Scale | None, Key("scale", noun(Scale))] = None
+    model: Annotated[str | None, Key("model", pattern(f"{REFERENCE}|{_TASK}", _MODEL_RIGHT))] = None
+    start_s: Annotated[float, Key("start", duration())] = 600.0
+    hang_s: Annotated[float, Key("hang", duration())] = 30.0
+    drain_s: Annotated[float, Key("drain", duration(may_be_zero=True))] = 60.0
+
+    @classmethod
+    def check(cls, values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
+        """Check keys against each other."""
+        replicas = values.get("replicas", Replicas(fewest=1, most=1))
+        follows = "model" in values and _is_moving(values["model"])
+        if "port" in node.entries and (replicas.most > 1 or follows):
+            why = "of several replicas" if replicas.most > 1 else "of replicas that follow an alias"
+            message = f"one port {why}, which may be on one machine; leave it out, and listen at {{{{port}}}}"
+            problems.add(node.entries["port"], (*path, "port"), message)
+        is_range = replicas.fewest != replicas.most
+        if is_range and "scale" not in node.entries:
+            message = "bounds without `scale`; add scale: {in_flight: N}, or write one number"
+            problems.add(node.entries["replicas"], (*path, "replicas"), message)
+        if "scale" in node.entries and not is_range:
+            message = "`scale` without bounds; write replicas: {min: A, max: B}"
+            problems.add(node.entries["scale"], (*path, "scale"), message)
+
+    @property
+    def follows_alias(self) -> bool:
+        """Whether what its model means may change while it runs."""
+        return self.model is not None and _is_moving(self.model)
+
+    @property
+    def most_at_once(self) -> int:
+        """Replicas that there may be while one version takes the place of another one."""
+        return self.replicas.most + int(self.follows_alias)
+
+
+def _is_moving(model: str) -> bool:
+    return "/" not in model and ModelReference.parse(model).version is None
+
+
+def lift_command(node: YamlNode, path: Path, problems: Problems) -> YamlNode:
+    """Move ``command`` out of ``serve``, where people write it, to beside it."""
+    serve = node.entries.get("serve")
+    if serve is None or serve.kind is not Kind.MAPPING or "command" not in serve.entries:
+        return node
+    inner, where = serve.entries["command"], (*path, "serve", "command")
+    if "command" in node.entries:
+        problems.add(inner, where, "`command` stands beside `serve` already; give it once")
+    entries = {name: child for name, child in serve.entries.items() if name != "command"}
+    keys = {name: key for name, key in serve.keys.items() if name != "command"}
+    return replace(
+        node,
+        entries={
+            "command": replace(inner, stands_at=where),
+            **node.entries,
+            "serve": replace(serve, entries=entries, keys=keys),
+        },
+        keys={"command": serve.keys["command"], **node.keys},
+    )
+
+
+def check_serve(node: YamlNode, path: Path, problems: Problems) -> None:
+    """Note what a service cannot have."""
+    if "serve" not in node.entries:
+        return
+    for key in NOT_FOR_SERVICES:
+        if key in node.entries:
+            message = f"`{key}` of a service; its tasks are all alike and do not end: leave it out"
+            problems.add(node.keys[key], (*path, key), message)
+
+
+def has_command(experiment: YamlNode) -> bool:
+    """Whether an experiment says what to run, beside ``serve`` or in it."""
+    serve = experiment.entries.get("serve")
+    return "command" in experiment.entries or (serve is not None and "command" in serve.entries)
