@@ -1,0 +1,71 @@
+"""A model behind a user's ``serve.py``.
+
+The script has ``predict(model, inputs)``, which gets arrays by name and gives arrays by name (or one array,
+which is called ``output``), and may have ``load(model_dir)``, whose answer is ``model``. ``AT_ONCE = 4`` lets
+so many threads into `predict` at the same time; without it one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainmaster.inference.engines import Engine
+from trainmaster.inference.errors import ModelError, RequestError
+from trainmaster.inference.tensors import Arrays, TensorSpec
+
+
+class ScriptEngine:
+    """One model.
+
+    Args:
+        predict: of the script.
+        model: what its ``load`` has given; None without one.
+        at_once: so many threads may be in ``predict``.
+    """
+
+    platform = "python_script"
+    inputs: Sequence[TensorSpec] = ()
+    outputs: Sequence[TensorSpec] = ()
+
+    def __init__(self, predict: Callable[[object, Arrays], object], model: object, at_once: int) -> None:
+        self._predict, self._model, self.at_once = predict, model, at_once
+
+    def infer(self, inputs: Arrays, wanted: Sequence[str]) -> dict[str, np.ndarray[Any, Any]]:
+        """Outputs by name; the script says by a `ValueError` that a request is wrong."""
+        try:
+            found = self._predict(self._model, inputs)
+        except ValueError as error:
+            raise RequestError(str(error)) from error
+        named = found if isinstance(found, Mapping) else {"output": found}
+        arrays = {str(name): np.asarray(value) for name, value in named.items()}
+        if missing := [name for name in wanted if name not in arrays]:
+            raise RequestError(f"there is no output {missing[0]!r}; there are {', '.join(map(repr, arrays))}")
+        return {name: arrays[name] for name in wanted or arrays}
+
+
+def load(script: Path, directory: Path) -> Engine:
+    """The engine of a script; what the script raises goes on to its log.
+
+    Raises:
+        ModelError: it has no ``predict``.
+    """
+    spec = importlib.util.spec_from_file_location("serve", script)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["serve"] = module
+    sys.path.insert(0, str(script.parent))
+    spec.loader.exec_module(module)
+    predict, loads = getattr(module, "predict", None), getattr(module, "load", None)
+    if not callable(predict):
+        raise ModelError(f"{script} has no function `predict(model, inputs)`.")
+    at_once = getattr(module, "AT_ONCE", 1)
+    if not isinstance(at_once, int) or at_once < 1:
+        raise ModelError(f"{script}: AT_ONCE = {at_once!r} is no number of threads.")
+    return ScriptEngine(predict, loads(str(directory)) if callable(loads) else None, at_once)

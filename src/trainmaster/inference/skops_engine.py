@@ -1,0 +1,66 @@
+"""Models of scikit-learn in files of skops, which are loaded without running code of theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from trainmaster.inference.engines import Engine, needed
+from trainmaster.inference.errors import ModelError, RequestError
+from trainmaster.inference.tensors import Arrays, TensorSpec
+
+#: What is asked of a model, in this order; the first one that it has is what it gives unless asked.
+_METHODS: Final = ("predict", "transform", "predict_proba", "decision_function")
+
+
+class SkopsEngine:
+    """One model: the input ``input``, and an output for each method that it has.
+
+    Args:
+        model: an estimator or a pipeline.
+    """
+
+    platform = "sklearn_skops"
+    at_once = 2
+
+    def __init__(self, model: Any) -> None:  # noqa: ANN401 - any estimator
+        self._model = model
+        features = getattr(model, "n_features_in_", -1)
+        self._methods = [name for name in _METHODS if callable(getattr(model, name, None))]
+        if not self._methods:
+            raise ModelError(f"a {type(model).__name__} has none of {', '.join(_METHODS)}.")
+        self.inputs: Sequence[TensorSpec] = [TensorSpec("input", "", (-1, int(features)))]
+        self.outputs: Sequence[TensorSpec] = [TensorSpec(name) for name in self._methods]
+
+    def infer(self, inputs: Arrays, wanted: Sequence[str]) -> dict[str, np.ndarray[Any, Any]]:
+        """Outputs by name; without a wish the first one."""
+        names = list(wanted) or self._methods[:1]
+        try:
+            return {name: np.asarray(getattr(self._model, name)(inputs["input"])) for name in names}
+        except (ValueError, TypeError) as error:
+            raise RequestError(f"the model refuses this: {error}") from None
+
+
+def load(file: Path) -> Engine:
+    """The engine of a file.
+
+    Raises:
+        ModelError: it holds types that are not trusted, or is no such file, or skops is not installed.
+    """
+    skops = needed("skops.io", "skops")
+    try:
+        unknown = skops.get_untrusted_types(file=file)
+        if not unknown:
+            return SkopsEngine(skops.load(file, trusted=[]))
+    except ModelError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with somebody's file
+        raise ModelError(f"{file.name} cannot be loaded by skops: {error}") from None
+    raise ModelError(
+        f"{file.name} holds types that skops does not trust: {', '.join(sorted(map(str, unknown))[:10])}. "
+        "Only scikit-learn's, NumPy's and SciPy's are loaded. If these are yours, load the file in a "
+        "serve.py with `skops.io.load(file, trusted=[...])`."
+    )
