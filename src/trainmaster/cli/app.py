@@ -17,6 +17,7 @@ from trainmaster.cli import (
     copying,
     doctor,
     drive,
+    examples,
     execute,
     export,
     lab,
@@ -101,6 +102,7 @@ app.add_typer(access.team_app, name="team")
 app.add_typer(access.user_app, name="user")
 app.add_typer(access.secret_app, name="secret")
 app.command()(doctor.doctor)
+app.command()(examples.examples)
 app.command("_drive", hidden=True)(drive.drive)
 app.command("_driver", hidden=True)(drive.drive_many)
 app.command("_app", hidden=True)(drive.look_after_app)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from trainmaster.spec.errors import NotFoundError
+from trainmaster.spec import Recipe
+from trainmaster.spec.errors import NotFoundError, UsageError
 
 #: In an installed package beside the code, in a working copy of the project above it.
 _PACKAGE: Final = Path(__file__).parents[1]
@@ -22,6 +24,7 @@ class Example:
         title: of its README.
         about: the README's first paragraph.
         recipe: YAML.
+        models: what it trains gets these names in the registry, as ``NAME@ALIAS``.
         directory: with its code.
     """
 
@@ -29,7 +32,34 @@ class Example:
     title: str
     about: str
     recipe: str
+    models: tuple[str, ...]
     directory: Path
+
+    def summary(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "example": self.name,
+            "title": self.title,
+            "about": self.about,
+            "models": list(self.models),
+            "directory": str(self.directory),
+        }
+
+    def copy_to(self, directory: Path) -> None:
+        """Make a copy that can be changed.
+
+        Args:
+            directory: to be made.
+
+        Raises:
+            UsageError: it is there already, or cannot be made.
+        """
+        try:
+            shutil.copytree(self.directory, directory, ignore=shutil.ignore_patterns("__pycache__"))
+        except FileExistsError:
+            raise UsageError(f"{directory} is there already", "Name another directory.") from None
+        except OSError as error:
+            raise UsageError(f"{directory} cannot be made: {error.strerror}", "Name another one.") from None
 
 
 def examples() -> list[Example]:
@@ -49,7 +79,9 @@ def example(name: str) -> Example:
     for found in examples():
         if found.name == name:
             return found
-    raise NotFoundError(f"there is no example {name!r}", "The page Examples lists them.")
+    raise NotFoundError(
+        f"there is no example {name!r}", "`trainmaster examples` lists them, as the page Examples does."
+    )
 
 
 def _example(directory: Path) -> Example:
@@ -57,6 +89,12 @@ def _example(directory: Path) -> Example:
     title, _, rest = readme.partition("\n")
     about = next((part for part in rest.split("\n\n") if part.strip()), "").replace("`", "")
     recipe = (directory / "recipe.yaml").read_text(encoding="utf-8")
+    promoted = [each.promote for each in Recipe.from_text(recipe).experiments.values() if each.promote]
     return Example(
-        directory.name, title.removeprefix("#").strip(), " ".join(about.split()), recipe, directory
+        directory.name,
+        title.removeprefix("#").strip(),
+        " ".join(about.split()),
+        recipe,
+        tuple(promoted),
+        directory,
     )

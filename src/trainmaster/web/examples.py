@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from contextlib import suppress
+from typing import Annotated, Any
 from urllib.parse import quote
 
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
+from trainmaster.api.rest.registry import registry_of
 from trainmaster.api.rest.state import Reader, State, Submitter
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.examples import example, examples
 from trainmaster.service.uploads.code_uploads import CodeUploads
+from trainmaster.service.users.caller import NO_TEAM
+from trainmaster.spec.errors import NotFoundError
 from trainmaster.web.form_keys import key_of, new_key
 from trainmaster.web.rendering import page, redirect
 
@@ -19,9 +23,16 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/examples")
-def listed(request: Request, caller: Reader) -> Response:
-    """What comes with Trainmaster."""
-    return page(request, "examples.html", examples=examples(), key=new_key())
+def listed(request: Request, state: State, caller: Reader) -> Response:
+    """What comes with Trainmaster, with the models of the caller's team that it has trained."""
+    found = examples()
+    trained: dict[str, Any] = {}
+    if caller.team != NO_TEAM:
+        registry = registry_of(state, caller)
+        for name in {name for each in found for name in each.models}:
+            with suppress(NotFoundError):  # nobody has run it yet
+                trained[name] = registry.version(name)
+    return page(request, "examples.html", examples=found, trained=trained, key=new_key())
 
 
 @router.post("/examples/{name}")

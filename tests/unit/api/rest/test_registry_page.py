@@ -37,3 +37,13 @@ def test_a_model_gets_a_name_and_its_alias_is_moved_by_forms(served):
     assert '<a href="/registry/birds">birds</a>' in served.ask("red-read", "GET", "/registry").text
     assert served.ask("blue-user", "GET", "/registry/birds").status_code == 404
     assert post("/birds/aliases", "red-read", alias="x", version="1").status_code == 403
+
+
+def test_examples_show_the_models_that_they_have_trained_for_a_team(served):
+    assert "Its model will be digits@production" in served.ask("red-user", "GET", "/examples").text
+    named = {"model": "job-red", "name": "digits", "alias": "production"}
+    assert served.ask("red-user", "POST", "/registry", data=named).status_code == 303
+    assert '<a href="/registry/digits">digits@production</a>, version 1' in (
+        served.ask("red-read", "GET", "/examples").text
+    )
+    assert "Its model will be" in served.ask("blue-user", "GET", "/examples").text
