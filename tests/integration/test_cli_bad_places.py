@@ -156,6 +156,23 @@ def test_a_read_only_store_fails_the_task(tm):
 
 
 @is_root
+def test_a_disk_without_room_for_data_is_waited_for(tm):
+    images = tm.root / "images"
+    images.mkdir()
+    (images / "one").write_bytes(os.urandom(2_000_000))
+    tm.call("volume", "push", images, "pets", code=0)
+    with small_disk(tm.cache, "1m"):
+        recipe = tm.task("ls $TRAINMASTER_DATA_PETS > $NOTES/ran", data={"pets": {"volume": "pets"}})
+        call = tm.start("run", recipe, "--json")
+        tm.until(lambda: "not ready to start, and tried again" in call.err, "the note")
+        assert str(tm.cache) in call.err
+        assert not (tm.notes / "ran").exists()
+        subprocess.run(["mount", "-o", "remount,size=64m", tm.cache], check=True)
+        assert tm.summary(call.wait(0, 150))["reason"] == "SUCCEEDED"
+    assert (tm.notes / "ran").read_text() == "one\n"
+
+
+@is_root
 def test_a_full_cache_fails_the_setup(tm):
     with small_disk(tm.cache, "1m"):
         result = tm.call("run", tm.task("touch $NOTES/ran", setup="true"), "--json", code=1)

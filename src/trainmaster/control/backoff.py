@@ -24,10 +24,10 @@ def backoff_s(retry: int) -> float:
 def stage_pause_s(restart: int) -> float:
     """How long to wait before an attempt is staged again, without a new attempt (1 = the first time).
 
-    >>> [stage_pause_s(restart) for restart in (1, 2, 3, 20)]
-    [0.0, 1.0, 2.0, 60.0]
+    >>> [stage_pause_s(restart) for restart in (1, 2, 3, 20, 10**6)]
+    [0.0, 1.0, 2.0, 60.0, 60.0]
     """
-    return min(backoff_s(restart), MAX_STAGE_PAUSE_S)
+    return min(backoff_s(min(restart, 100)), MAX_STAGE_PAUSE_S)
 
 
 def save_pause_s(tries: int) -> float:

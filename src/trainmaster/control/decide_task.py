@@ -80,8 +80,8 @@ def _staging(task: Task, seen: Seen, now: float) -> list[Step]:
                 return begin(task, EffectKind.STAGE, now)
             if not job.done or seen.launched:
                 return []
-            if job.error and job.reason is EndReason.NODE_LOST:
-                again = _stage_again(task, now)
+            if job.error and (job.lacks_room or job.reason is EndReason.NODE_LOST):
+                again = _stage_again(task, now, is_bounded=not job.lacks_room)
                 if again is not None:
                     return again
             if job.error:
@@ -94,11 +94,11 @@ def _staging(task: Task, seen: Seen, now: float) -> list[Step]:
             return [move(task, State.RUNNING, fields={"started_at": started_at} if started_at else {})]
 
 
-def _stage_again(task: Task, now: float) -> list[Step] | None:
+def _stage_again(task: Task, now: float, *, is_bounded: bool) -> list[Step] | None:
     """Count a stage that has failed, or begin it anew when its turn comes; None if it failed too often."""
     if task.try_at:  # it is counted
         return begin(task, EffectKind.STAGE, now)
-    if task.tries >= MAX_STAGE_TRIES:
+    if is_bounded and task.tries >= MAX_STAGE_TRIES:
         return None
     count = task.tries + 1
     counted = {"tries": count, "try_at": now + stage_pause_s(count)}

@@ -60,6 +60,7 @@ class Job:
         progressed: RECOVER: the attempt had reported metrics or published a checkpoint.
         unsaved: RECOVER, SAVE, KEEP: what could not be saved is still there, and may be saved later.
         place: where it is then, in words.
+        lacks_room: STAGE: a disk is full: it is begun anew for as long as it takes.
     """
 
     done: bool = False
@@ -71,6 +72,7 @@ class Job:
     progressed: bool = False
     unsaved: bool = False
     place: str = ""
+    lacks_room: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from trainmaster.control.restored import note_restored
 from trainmaster.control.site_errors import NodeGoneError, RelayError
 from trainmaster.control.store_verdicts import Moment, Verdict, verdict
 from trainmaster.control.unpublished_checkpoint import is_superseded, lies_here, restore_kept
-from trainmaster.objects.errors import trouble_of
+from trainmaster.objects.errors import StoreTrouble, trouble_of
 from trainmaster.spec.errors import ProviderError, PublishError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import EndReason
 
@@ -42,10 +42,13 @@ def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job
     """
     if context.site is None:
         return _stage(context, models)
-    # A gang that got other nodes is staged anew: who still works for the first ones must not do so later,
-    # when the members run.
-    with locked(context.place.directory / "staging"):
-        return _stage(context, models)
+    try:
+        # A gang that got other nodes is staged anew: who still works for the first ones must not do so later,
+        # when the members run.
+        with locked(context.place.directory / "staging"):
+            return _stage(context, models)
+    except OSError as error:  # of the lock's file
+        return Job(done=True, error=one_line(error), lacks_room=trouble_of(error) is StoreTrouble.FULL)
 
 
 def _stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job:
@@ -74,9 +77,12 @@ def _stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Jo
         return Job(done=True, error=one_line(error), reason=EndReason.NODE_LOST)
     except (TrainmasterError, OSError) as error:
         has_worked = context.attempt > 1 or context.parent is not None or any(models.values())
-        found = verdict(Moment.LATER if has_worked else Moment.FIRST, trouble_of(error))
-        may_wait = isinstance(error, PublishError) and found is Verdict.WAIT
-        return Job(done=True, error=one_line(error), reason=EndReason.NODE_LOST if may_wait else None)
+        trouble = trouble_of(error)
+        found = verdict(Moment.LATER if has_worked else Moment.FIRST, trouble)
+        lacks_room = found is Verdict.WAIT and trouble is StoreTrouble.FULL
+        may_wait = isinstance(error, PublishError) and found is Verdict.WAIT and not lacks_room
+        reason = EndReason.NODE_LOST if may_wait else None
+        return Job(done=True, error=one_line(error), reason=reason, lacks_room=lacks_room)
     return Job(done=True, fields={"restored": restored})
 
 

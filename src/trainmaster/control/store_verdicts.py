@@ -34,11 +34,13 @@ _USUAL: Final = {
     Moment.LATER: Verdict.GIVE_UP,
     Moment.NODE: Verdict.GIVE_UP,
 }
-#: Where nothing has worked yet, an address that nobody answers at is more likely a wrong one. A node whose
-#: disk is full would fail in the same way again.
+#: Where nothing has worked yet, an address that nobody answers at is more likely a wrong one. Whoever sees to
+#: this machine can make room on its disk; on a node whose disk is full it would fail in the same way again.
 _ELSE: Final = {
     (Moment.CHECK, StoreTrouble.UNREACHABLE): Verdict.WAIT,
+    (Moment.FIRST, StoreTrouble.FULL): Verdict.WAIT,
     (Moment.LATER, StoreTrouble.UNREACHABLE): Verdict.WAIT,
+    (Moment.LATER, StoreTrouble.FULL): Verdict.WAIT,
     (Moment.NODE, StoreTrouble.UNREACHABLE): Verdict.WAIT,
     (Moment.NODE, StoreTrouble.FULL): Verdict.USER_ERROR,
 }

@@ -15,7 +15,8 @@ from trainmaster.db import retention as rows
 from trainmaster.db.webhook_rows import SHOWN_S
 from trainmaster.service.driving.replicas import remove_unused_code
 from trainmaster.service.quotes.quote_requests import KEPT_S
-from trainmaster.spec.errors import TrainmasterError, UsageError, one_line
+from trainmaster.service.server_loops import Turns
+from trainmaster.spec.errors import UsageError
 from trainmaster.spec.units import parse_duration
 
 if TYPE_CHECKING:
@@ -132,10 +133,9 @@ class Retention:
         return {kind: count for kind, count in removed.items() if count}
 
     def _watch(self) -> None:
+        turns = Turns("retention")
         while not self._over.is_set():
-            try:
+            with turns.turn():
                 if removed := self.sweep():
                     log.info("removed what is old: %s", removed)
-            except TrainmasterError as error:  # it comes back
-                log.info("what is old stays: %s", one_line(error))
             self._over.wait(SWEEP_EVERY_S)

@@ -100,6 +100,23 @@ def test_a_stage_that_a_node_made_fail_begins_anew_but_not_for_ever():
     assert (move.after, move.reason, move.message) == (State.STOPPING, EndReason.INTERNAL, job.error)
 
 
+def test_a_stage_that_has_no_room_here_begins_anew_for_as_long_as_it_takes():
+    job = Job(done=True, error="No space left on device", lacks_room=True)
+    full = seen(gang(Phase.GRANTED), {EffectKind.STAGE: job})
+    now, of = NOW, task(State.STAGING)
+    for _ in range(5 * MAX_STAGE_TRIES):
+        (counted,) = decide(of, full, Policy(retries=0), now)
+        of = replace(of, **counted.fields)
+        now = of.try_at
+        steps = decide(of, full, Policy(retries=0), now)
+        assert kinds(steps) == [EffectKind.STAGE]
+        of = replace(of, **steps[0].fields)
+    assert of.retries_used == of.free_restarts == 0
+    staged = seen(gang(Phase.GRANTED), {EffectKind.STAGE: Job(done=True)})
+    steps = decide(of, staged, Policy(), now)
+    assert (steps[0].fields, kinds(steps)) == ({"tries": 0}, [EffectKind.LAUNCH])
+
+
 @pytest.mark.parametrize(
     ("state", "kind", "status"),
     [

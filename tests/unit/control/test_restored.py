@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from pathlib import Path
 from typing import Any
@@ -208,3 +209,19 @@ def test_a_stage_waits_for_one_of_the_same_attempt_that_was_given_up(tmp_path: P
     for thread in both:
         thread.join(10)
     assert order == ["in", "out", "in", "out"]
+
+
+@pytest.mark.parametrize("is_remote", [True, False])
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_a_home_without_room_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_remote: bool, attempt: int
+) -> None:
+    asked = context(tmp_path, Site() if is_remote else None, attempt=attempt)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path))
+
+    monkeypatch.setattr(type(asked.place), "make_directories", full)
+    job = staging.stage(asked, {})
+    assert (job.done, job.lacks_room, job.reason, job.users_fault) == (True, True, None, False)
+    assert str(tmp_path) in job.error

@@ -20,12 +20,12 @@ def test_what_does_not_answer_is_waited_for_once_anything_has_worked() -> None:
 
 
 @pytest.mark.parametrize("trouble", sorted(set(StoreTrouble) - {StoreTrouble.UNREACHABLE}))
-def test_nothing_else_is_waited_for(trouble: StoreTrouble) -> None:
+def test_nothing_else_is_waited_for_but_room_on_this_machine(trouble: StoreTrouble) -> None:
     is_full = trouble is StoreTrouble.FULL
     assert {moment: verdict(moment, trouble) for moment in Moment} == {
         Moment.CHECK: Verdict.USER_ERROR,
-        Moment.FIRST: Verdict.GIVE_UP,
-        Moment.LATER: Verdict.GIVE_UP,
+        Moment.FIRST: Verdict.WAIT if is_full else Verdict.GIVE_UP,
+        Moment.LATER: Verdict.WAIT if is_full else Verdict.GIVE_UP,
         Moment.NODE: Verdict.USER_ERROR if is_full else Verdict.GIVE_UP,
     }
 

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
@@ -16,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.db import apps
 from trainmaster.db.leases import is_alive
 from trainmaster.service.apps.app_host import app_directories
-from trainmaster.spec.errors import MissingPartError, TrainmasterError
+from trainmaster.service.server_loops import Turns
+from trainmaster.spec.errors import MissingPartError
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
@@ -108,8 +108,9 @@ class AppHosts:
         )
 
     def _watch(self) -> None:
+        turns = Turns("apps")
         while not self._over.is_set():
             self._wake.clear()
-            with suppress(TrainmasterError, OSError):  # a database that is away comes back, and so does room
+            with turns.turn():
                 self.look()
             self._wake.wait(LOOK_S)

@@ -8,14 +8,13 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.db.held_runs import count_open, undriven
 from trainmaster.service.driving.driver import is_taken
+from trainmaster.service.server_loops import Turns
 from trainmaster.service.teams.admission import admit_waiting
-from trainmaster.spec.errors import TrainmasterError
 
 if TYPE_CHECKING:
     from trainmaster.service.service import Service
@@ -84,9 +83,10 @@ class Drivers:
         return free[: max(0, missing)]
 
     def _watch(self) -> None:
+        turns = Turns("drivers")
         while not self._over:
             self._wake.clear()
-            with suppress(TrainmasterError, OSError):  # a database that is away comes back, and so does room
+            with turns.turn():
                 admit_waiting(self.service.database, self.service.database.clock_s())
                 self.look()
             self._wake.wait(LOOK_S)

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.db import ExperimentChange, RunChange, TaskChange, run_files
 from trainmaster.db.run_files import PIECE_BYTES, Piece
 from trainmaster.providers.aws.memory import AwsMemory
-from trainmaster.spec.errors import LeaseLostError, StoreError, one_line
+from trainmaster.service.server_loops import Turns
+from trainmaster.spec.errors import LeaseLostError, StoreError
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
@@ -160,13 +161,13 @@ class Replication:
     # --- private ------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
+        turns = Turns(f"files of {self._lease.run}")
         while not self._over.wait(SEND_EVERY_S):
-            try:
-                self.flush()
-            except LeaseLostError:
-                return
-            except StoreError as error:  # it comes back, and nothing was lost
-                log.info("files of %s: %s", self._lease.run, one_line(error))
+            with turns.turn():  # what was not sent is sent in the next one
+                try:
+                    self.flush()
+                except LeaseLostError:
+                    return
 
     def _everywhere(self) -> list[Path]:
         return sorted(self._root.glob("tasks/*/*/*"))

@@ -140,7 +140,7 @@ class Delivery:
     def _work(self) -> None:
         while not self._end.is_set():
             is_last = self._last.is_set()  # read before it is looked
-            with suppress(StoreError):  # it is away: the loop says so
+            with suppress(StoreError, OSError):  # it is away, or full: the loop says so
                 if not self.deliver_due() and is_last:
                     return
             if is_last:

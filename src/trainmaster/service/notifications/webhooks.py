@@ -12,13 +12,13 @@ import secrets
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import notices, webhook_rows
 from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.notifications.mail_server import MailServer
 from trainmaster.service.notifications.webhook_targets import TIMEOUT_S, Answer, check_url, networks, post
+from trainmaster.service.server_loops import Turns
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
 from trainmaster.spec.topics import TOPICS
 
@@ -87,6 +87,7 @@ class Webhooks:
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
         self._busy: set[str] = set()
+        self._turns, self._deliveries = Turns("webhooks"), Turns("deliveries of webhooks")
 
     # --- whom ---------------------------------------------------------------------------------------
 
@@ -209,17 +210,24 @@ class Webhooks:
     def _watch(self) -> None:
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="webhook") as pool:
             while not self._over.wait(LOOK_S):
-                with suppress(TrainmasterError):  # a database that is away comes back
+                with self._turns.turn():
                     now = self._service.database.clock_s()
                     for row in webhook_rows.due(self._service.database, now, [*self._busy], 100):
                         if row["webhook_id"] not in self._busy:
-                            self._busy.add(row["webhook_id"])
-                            pool.submit(self._in_pool, row)
+                            self._begin(pool, row)
             pool.shutdown(wait=False, cancel_futures=True)
+
+    def _begin(self, pool: ThreadPoolExecutor, row: RowMapping) -> None:
+        self._busy.add(row["webhook_id"])
+        try:
+            pool.submit(self._in_pool, row)
+        except BaseException:  # there are too many threads
+            self._busy.discard(row["webhook_id"])
+            raise
 
     def _in_pool(self, row: RowMapping) -> None:
         try:
-            with suppress(TrainmasterError):
+            with self._deliveries.turn():
                 self.deliver(row)
         finally:
             self._busy.discard(row["webhook_id"])

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.db import quote_requests as rows
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.offer_list import check_named
+from trainmaster.service.server_loops import Turns, is_passing
 from trainmaster.service.users.caller import caller as make_caller
 from trainmaster.spec.errors import NotFoundError, RecipeError, RunError, TrainmasterError, UsageError
 from trainmaster.spec.states import State
@@ -139,6 +140,7 @@ class QuoteRequests:
         self._free = threading.Semaphore(_THREADS)
         # Two at once would measure each other.
         self._measuring = threading.Lock()
+        self._turns = Turns("quotes")
         self._planners: dict[str, RunPlanner] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._helper: threading.Thread | None = None
@@ -269,7 +271,7 @@ class QuoteRequests:
     def _watch(self) -> None:
         renewed_s = time.monotonic()
         while not self._over.is_set():
-            with suppress(TrainmasterError):  # a database that is away comes back
+            with self._turns.turn():
                 while self._free.acquire(blocking=False):
                     has_begun = False
                     try:
@@ -311,7 +313,11 @@ class QuoteRequests:
             pass
         except TrainmasterError as error:  # of the database: it is begun again when that is there again
             _log.warning("%s: %s", row["id"], error)
-        except Exception:  # noqa: BLE001 - a mistake of ours
+        except Exception as error:  # noqa: BLE001 - a mistake of ours
+            if is_passing(error):  # begun again when our hold is over, as often as that happens
+                _log.warning("%s: %s; begun again in %.0f s", row["id"], error, _HOLD_S)
+                rows.write(self._service.database, worker, {"attempts": row["attempts"] - 1})
+                return
             _log.exception("%s", row["id"])
             what = {"title": "the server has made a mistake", "hint": "Its log says more; please report it."}
             self._end(worker, None, what)

@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +17,7 @@ from trainmaster.control.data_sources import room_bytes
 from trainmaster.db import uploads as rows
 from trainmaster.objects import ObjectStore
 from trainmaster.objects.errors import FullStoreError, error_of, trouble_of
+from trainmaster.service.server_loops import Turns
 from trainmaster.service.table_summary import summarised
 from trainmaster.service.teams.team_volumes import is_volume_name, volumes_url
 from trainmaster.service.uploads.code_uploads import CodeUploads, QuotaError
@@ -216,11 +217,11 @@ class UploadFinishing:
     @contextmanager
     def _claimed(self, uploads: Sequence[str], token: int) -> Iterator[None]:
         """Renew a claim as long as somebody is at it."""
-        over = threading.Event()
+        over, turns = threading.Event(), Turns("claims of uploads")
 
         def renew() -> None:
             while not over.wait(_RENEW_S):
-                with suppress(TrainmasterError):  # a database that is away comes back
+                with turns.turn():
                     rows.renew(self._database, uploads, token, self._database.clock_s())
 
         helper = threading.Thread(target=renew, name="upload claim", daemon=True)

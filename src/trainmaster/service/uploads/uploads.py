@@ -11,12 +11,12 @@ import os
 import re
 import secrets
 import threading
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import uploads as rows
 from trainmaster.objects import ObjectStore
 from trainmaster.objects.names import stays_inside
+from trainmaster.service.server_loops import Turns
 from trainmaster.service.uploads.code_uploads import MAX_BYTES as MAX_CODE_BYTES
 from trainmaster.service.uploads.code_uploads import QuotaError, collect_code
 from trainmaster.spec.errors import NotFoundError, RunError, TrainmasterError, UsageError
@@ -229,8 +229,9 @@ class Uploads:
                 self._store(folder).delete_all("")
 
     def _watch(self) -> None:
+        turns = Turns("unused uploads")
         while not self._over.is_set():
-            with suppress(TrainmasterError):  # a store or database that is away comes back
+            with turns.turn():
                 self.collect(self._database.clock_s())
             self._over.wait(_COLLECT_EVERY_S)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import itertools
 import json
@@ -192,3 +193,22 @@ def test_a_server_answers_again_after_the_database_was_away_for_long(service, mo
     monkeypatch.setattr(quotes._news, "wait", wait)
     quotes._watch()
     assert len(tried) == 20, "each look may begin one"
+
+
+def test_a_server_that_lacks_descriptors_or_room_begins_again_as_often_as_it_takes(service, monkeypatch):
+    quotes = requests(service)
+    asked = quotes.send(RED, QUOTE, QuoteAsk(RENTED, policy="cost-opt", catalogue="fc2-2018"))["id"]
+    quote = RunPlanner.quote
+
+    def lacks(*_):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(RunPlanner, "quote", lacks)
+    for number in range(8):
+        later = service.database.clock_s() + 100 * number
+        quotes._work(f"w-{number}", rows.claim(service.database, f"w-{number}", later, 30.0))
+        assert quotes.show(RED, QUOTE, asked)["error"] is None
+    monkeypatch.setattr(RunPlanner, "quote", quote)
+    quotes._work("w", rows.claim(service.database, "w", later + 100, 30.0))
+    found = quotes.show(RED, QUOTE, asked)
+    assert (found["state"], found["error"]) == (State.DONE, None)
