@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +14,8 @@ from trainmaster.spec.errors import UsageError
 if TYPE_CHECKING:
     from trainmaster.api.remote.connection import Connection
 
+#: Of a task: whose volumes are known to be made by that run, so that workflows which they start see loops.
+_RUN = "TRAINMASTER_RUN"
 _CHUNKS, _JOBS = "64MiB", 4
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 _Jobs = Annotated[int, typer.Option("--jobs", min=1, max=64, help="Chunks moved at the same time.")]
@@ -68,6 +71,7 @@ def push(
             read_back=read_back,
             progress=progress,
             say=say,
+            made_by=os.environ.get(_RUN, ""),
         )
     taken_s = now_s() - began_s
     for note in report.notes:
@@ -101,7 +105,7 @@ def _push_to_server(server: Connection, source: str, name: str, as_json: bool) -
         interruptible("no version was made; push again, and what was sent is not sent again"),
         Progress("push", lambda: progress.shown, lambda: f"{size(progress.sent_bytes)} sent"),
     ):
-        done = send(server, source, name, progress, say)
+        done = send(server, source, name, progress, say, os.environ.get(_RUN, ""))
     taken_s = now_s() - began_s
     for note in done.notes:
         say(note)

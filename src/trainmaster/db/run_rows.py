@@ -13,6 +13,7 @@ from trainmaster.db import tables as t
 from trainmaster.db.cluster_rows import ClusterRow, columns
 from trainmaster.db.events import event_row, insert_events, json_column
 from trainmaster.db.leases import LEASE_S, Lease, is_alive
+from trainmaster.db.workflow_starts import begin
 from trainmaster.spec.errors import LeaseLostError, NotFoundError
 from trainmaster.spec.states import State
 
@@ -29,12 +30,14 @@ class Submission:
         team: whose the run is; None for the owner of the home.
         key: of the request (``Idempotency-Key``); empty without one.
         digest: SHA-256 of the request.
+        firing: id of the start of a workflow that it is for; None for none.
     """
 
     by: str
     team: str | None = None
     key: str = ""
     digest: str = ""
+    firing: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,10 @@ def insert_run(connection: Connection, new: NewRun, owner: str | None, now: floa
         connection.execute(t.run_private.insert(), rows)
     if new.clusters:
         connection.execute(t.cluster.insert(), [columns(row, new.id, now) for row in new.clusters])
-    insert_events(connection, [event_row(new.id, now, "run", after=State.WAITING)])
+    events = [event_row(new.id, now, "run", after=State.WAITING)]
+    if sent is not None and sent.firing is not None:
+        events.append(event_row(new.id, now, "note", message=begin(connection, sent.firing, new.id)))
+    insert_events(connection, events)
 
 
 def was_inserted(connection: Connection, new: NewRun, owner: str | None, now: float) -> bool:

@@ -35,6 +35,7 @@ from trainmaster.spec.reading import (
     text,
 )
 from trainmaster.spec.redaction import redacted
+from trainmaster.spec.trigger import CONCURRENCY, Trigger, read_triggers
 
 _NAME = re.compile(EXPERIMENT_NAME)
 _MAX_NAME: Final = 100
@@ -77,6 +78,8 @@ class Recipe(Noun):
         secrets: names of secret variables of all experiments.
         data: data of all experiments.
         notify: who is told what happens to a run.
+        on: what starts it again and again on a server, which keeps it: it is a workflow.
+        concurrency: of a workflow: what a start does while a run of it is under way.
         experiments: by name, in the recipe's order; they include the recipe's data, env and secrets.
         source_text: the file as it was read, without overrides.
         overrides: what was changed of it, in order: texts ``path=value`` as for ``--set``.
@@ -97,6 +100,8 @@ class Recipe(Noun):
     secrets: Annotated[tuple[str, ...], Key("secrets", read_secrets)] = ()
     data: Annotated[dict[str, DataSource], Key("data", read_data)] = Field(default={})
     notify: Annotated[tuple[Subscription, ...], Key("notify", read_notify)] = ()
+    on: Annotated[tuple[Trigger, ...], Key("on", read_triggers)] = ()
+    concurrency: Annotated[str, Key("concurrency", choice(*CONCURRENCY))] = "wait"
     experiments: Annotated[
         dict[str, Experiment],
         Key("experiments", _experiments, required="write a mapping of experiments, each with a `command`"),
@@ -112,6 +117,9 @@ class Recipe(Noun):
         is_wheel = values.get("code", ".").endswith(".whl")
         if "main" in node.entries and not is_wheel:
             problems.add(node.keys["main"], ("main",), "`main` without a wheel as `code`; leave it out")
+        if "concurrency" in node.entries and "on" not in node.entries:
+            message = "`concurrency` without `on`; it is for workflows"
+            problems.add(node.keys["concurrency"], ("concurrency",), message)
         for name, source in values.get("data", {}).items():
             if source.experiment is not None:
                 message = "`from` for all experiments; put it under those that need it"

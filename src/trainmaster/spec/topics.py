@@ -20,6 +20,7 @@ TOPICS: Final = {
     "quote.bound": "a run has its binding quote",
     "quote.in_danger": "a run will take longer or cost more than quoted",
     "model.promoted": "a run's model has become what an alias means",
+    "workflow.refused": "a workflow could not start a run",
     "budget.reached": "50, 80 or 100 % of the month's budget are spent",
 }
 

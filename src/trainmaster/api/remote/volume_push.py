@@ -76,7 +76,12 @@ class _Archive:
 
 
 def push(
-    connection: Connection, source: str, volume: str, progress: PushProgress, say: Callable[[str], None]
+    connection: Connection,
+    source: str,
+    volume: str,
+    progress: PushProgress,
+    say: Callable[[str], None],
+    made_by: str = "",
 ) -> Pushed:
     """Send files to a server, which makes a version of a volume of them.
 
@@ -89,6 +94,7 @@ def push(
         volume: its name in the team.
         progress: filled in on the way.
         say: told when the server does not answer.
+        made_by: the run whose task pushes it.
 
     Raises:
         UsageError: that is no directory or archive, or no name of a volume.
@@ -103,7 +109,7 @@ def push(
     progress.total_bytes = files.size_bytes
     upload = _Upload(connection, f"{volume}.{files.digest[:32]}{suffix}", files.size_bytes, say)
     progress.sent_bytes = upload.send(files, progress)
-    version = upload.finish(volume)["version"]
+    version = upload.finish(volume, made_by)["version"]
     versions = info_of(upload.patiently(lambda: connection.get(f"/volumes/{volume}"))).versions
     head = next((each for each in versions if each.version == version), None)
     if head is None:
@@ -173,11 +179,11 @@ class _Upload:
             return there
         return offset + len(data)
 
-    def finish(self, volume: str) -> dict[str, Any]:
+    def finish(self, volume: str, made_by: str) -> dict[str, Any]:
         """What the server has made of it."""
+        body = {"volume": volume} | ({"made_by": made_by} if made_by else {})
         while True:
-            body = {"volume": volume}
-            found = self.patiently(lambda: self._to.post(f"{self._path}/finish", body, repeats=True))  # noqa: B023
+            found = self.patiently(lambda: self._to.post(f"{self._path}/finish", body, repeats=True))
             if found["state"] == "DONE":
                 return dict(found["result"])
             self._to.sleep(_FINISH_S)

@@ -34,6 +34,7 @@ from trainmaster.api.rest import (
     uploads,
     volumes,
     webhooks,
+    workflows,
 )
 from trainmaster.api.rest.guards import Guards
 from trainmaster.api.rest.hubs import Hubs
@@ -108,11 +109,13 @@ def make_app(state: ServerState) -> FastAPI:
         state.webhooks.start()
         state.retention.start()
         state.app_hosts.start()
+        state.triggers.start()
         watch = asyncio.create_task(state.lag.watch())
         yield
         watch.cancel()
         state.hubs.end()
         state.retention.stop()
+        await run_in_threadpool(state.triggers.stop)
         await run_in_threadpool(state.quotes.stop)
         await run_in_threadpool(state.drivers.stop)
         await run_in_threadpool(state.webhooks.stop)
@@ -144,6 +147,7 @@ def make_app(state: ServerState) -> FastAPI:
         recommend,
         budgets,
         webhooks,
+        workflows,
         teams,
         apps,
         tunnels,

@@ -14,6 +14,7 @@ from starlette.requests import HTTPConnection
 
 from trainmaster.api.rest.limits import (
     LOGINS_BURST,
+    STRANGERS_BURST,
     STRANGERS_PER_S,
     TESTS_BURST,
     TESTS_PER_S,
@@ -24,6 +25,7 @@ from trainmaster.api.rest.limits import (
 )
 from trainmaster.api.rest.versions import ClientVersionError
 from trainmaster.db.registry_rows import AliasMovedError, ModelInUseError
+from trainmaster.db.workflow_starts import StartTakenError
 from trainmaster.objects.errors import FullStoreError
 from trainmaster.service.apps.app_hosts import AppHosts
 from trainmaster.service.driving.submissions import KeyUsedError, Submissions
@@ -47,6 +49,8 @@ from trainmaster.service.users.caller import (
 )
 from trainmaster.service.users.device_login import DeviceLogins
 from trainmaster.service.users.single_sign_on import SingleSignOn
+from trainmaster.service.workflows.triggers import Triggers
+from trainmaster.service.workflows.workflows import Workflows
 from trainmaster.spec.errors import (
     FullDiskError,
     LeaseLostError,
@@ -85,6 +89,7 @@ _STATUS: Final[tuple[tuple[type[TrainmasterError], int], ...]] = (
     (UploadConflictError, 409),
     (AliasMovedError, 409),
     (ModelInUseError, 409),
+    (StartTakenError, 409),
     (TooMuchError, 413),
     (QuotaError, 507),
     (FullStoreError, 507),
@@ -122,6 +127,7 @@ class ServerState:
         setup: what the one-time link says; taken out when it is used.
         rates: how often who asks.
         logins: how often logins are begun from which address.
+        hooks: how often webhooks of workflows are asked from which address.
         tests: how often a team tries its webhooks.
         single_sign_on: at a provider, if there is one.
         apps_port: where the proxy in front of apps listens.
@@ -147,6 +153,7 @@ class ServerState:
     setup: set[str] = field(default_factory=set)
     rates: Rates = field(default_factory=Rates)
     logins: Rates = field(default_factory=lambda: Rates(STRANGERS_PER_S, LOGINS_BURST))
+    hooks: Rates = field(default_factory=lambda: Rates(STRANGERS_PER_S, STRANGERS_BURST))
     tests: Rates = field(default_factory=lambda: Rates(TESTS_PER_S, TESTS_BURST))
     single_sign_on: SingleSignOn | None = None
     apps_port: int = 0
@@ -167,6 +174,16 @@ class ServerState:
     def webhooks(self) -> Webhooks:
         """Who is told what happens to a team's runs."""
         return Webhooks(self.service, self.environ)
+
+    @cached_property
+    def triggers(self) -> Triggers:
+        """Starts runs of workflows."""
+        return Triggers(self.service, self.submissions, self.environ)
+
+    @property
+    def workflows(self) -> Workflows:
+        """Recipes that are kept, and what starts them."""
+        return Workflows(self.service, self.submissions, self.environ, self.triggers.wake)
 
     @cached_property
     def retention(self) -> Retention:

@@ -44,6 +44,7 @@ class Finish(BaseModel):
     uploads: list[str] = Field(
         default=[], description="others whose files are in the same version", max_length=1000
     )
+    made_by: str = Field(default="", description="the run whose task made the files", max_length=200)
 
 
 @router.post("/uploads", status_code=201)
@@ -139,17 +140,22 @@ async def finish(
 ) -> dict[str, Any]:
     """Make code of it, or a version of a volume; 202 while that goes on: send it once more."""
     wish = body or Finish()
-    found = await finished(state, caller, upload, wish.volume, wish.uploads)
+    found = await finished(state, caller, upload, wish.volume, wish.uploads, wish.made_by)
     if found["state"] != "DONE":
         response.status_code = 202
     return found
 
 
 async def finished(
-    state: ServerState, caller: Submitter, upload: str, volume: str, others: Sequence[str]
+    state: ServerState,
+    caller: Submitter,
+    upload: str,
+    volume: str,
+    others: Sequence[str],
+    made_by: str = "",
 ) -> dict[str, Any]:
     """What became of an upload, or how far it is after a while."""
-    future = await run_in_threadpool(state.finishing.finish, caller, upload, volume, others)
+    future = await run_in_threadpool(state.finishing.finish, caller, upload, volume, others, made_by)
     if future is not None:
         made = asyncio.wrap_future(future)
         # What goes wrong after our patience is in the upload's row: nobody waits for it here any more.

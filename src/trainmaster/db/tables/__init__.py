@@ -1,4 +1,4 @@
-"""All tables: of `runs`, `teams`, `apps`, `endpoints`, and of the registry of `models`; one `metadata`."""
+"""All tables: of `runs`, `teams`, `apps`, `endpoints`, `workflows`, registered `models`; one `metadata`."""
 
 from trainmaster.db.tables.apps import app as app
 from trainmaster.db.tables.apps import app_pass as app_pass
@@ -44,3 +44,6 @@ from trainmaster.db.tables.teams import upload_part as upload_part
 from trainmaster.db.tables.teams import volume_content as volume_content
 from trainmaster.db.tables.teams import web_session as web_session
 from trainmaster.db.tables.teams import webhook as webhook
+from trainmaster.db.tables.workflows import workflow as workflow
+from trainmaster.db.tables.workflows import workflow_firing as workflow_firing
+from trainmaster.db.tables.workflows import workflow_trigger as workflow_trigger

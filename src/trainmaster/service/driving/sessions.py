@@ -57,6 +57,11 @@ def accept(
     application: Application | None = None,
 ) -> Session:
     """Snapshot the code of a recipe, and write the run down; see `Service.start`."""
+    if recipe.on and submission is None:
+        raise UsageError(
+            f"on: {recipe.on[0].key}; only a server keeps a recipe and starts it itself",
+            "Send it to one (`trainmaster login URL`), or run it once without: --set on=null.",
+        )
     notes = opened.check(recipe, environ)
     now = opened.database.clock_s()
     owner = claim_name(opened.home, opened.database, recipe.name, now)

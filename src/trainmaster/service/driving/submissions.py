@@ -14,7 +14,7 @@ from trainmaster.db.ledger import ALL
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.teams.admission import PRIORITIES, Application
 from trainmaster.service.teams.team_budget import OWNER, Budgets, OverBudgetError, TeamBudget
-from trainmaster.service.teams.team_volumes import is_volume_name, with_team_volumes
+from trainmaster.service.teams.team_volumes import is_volume_name, with_team_volumes, with_versions
 from trainmaster.service.uploads.code_uploads import CodeUploads
 from trainmaster.service.users.caller import ForbiddenError
 from trainmaster.spec import Recipe
@@ -68,6 +68,19 @@ class RunRequest:
         return hashlib.sha256(json.dumps(whole).encode()).hexdigest()
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The start of a workflow that a run is for.
+
+    Attributes:
+        firing: id of its row: the run is written only while that waits.
+        versions: of volumes, by their names: what was newest when it was decided.
+    """
+
+    firing: int
+    versions: Mapping[str, int]
+
+
 class Submissions:
     """Takes requests; their runs wait for a driver.
 
@@ -94,8 +107,13 @@ class Submissions:
         self._is_private = is_private
         self._accepted = accepted
 
-    def read(self, caller: Caller, request: RunRequest) -> Recipe:
+    def read(self, caller: Caller, request: RunRequest, versions: Mapping[str, int] | None = None) -> Recipe:
         """The recipe of a request, if this caller may have it run.
+
+        Args:
+            caller: whose run it would be.
+            request: what is to be run.
+            versions: of volumes that it names without one, by their names; others are the newest.
 
         Raises:
             RecipeError: with all mistakes.
@@ -112,7 +130,7 @@ class Submissions:
         mistakes = list(refusals(recipe, is_shared=self.is_shared(caller), team=caller.team))
         if mistakes:
             raise UsageError("\n".join(mistakes), "See docs/server.md: what a server does not run.")
-        return with_team_volumes(recipe, self._service.home, caller.team)
+        return with_team_volumes(with_versions(recipe, versions or {}), self._service.home, caller.team)
 
     def code_of(self, caller: Caller, run: str) -> str | None:
         """The code of a run, for one more with changes: a digest for `RunRequest`; None if a URL names it.
@@ -141,13 +159,16 @@ class Submissions:
             raise UsageError(f"the code of {run} is not on this server", "Send code and recipe anew.")
         return uploads.add_directory(snapshot)
 
-    def submit(self, caller: Caller, request: RunRequest, key: str = "") -> tuple[str, bool, list[str]]:
+    def submit(
+        self, caller: Caller, request: RunRequest, key: str = "", start: Start | None = None
+    ) -> tuple[str, bool, list[str]]:
         """Accept a request; a driver takes its run.
 
         Args:
             caller: whose run it will be.
             request: what is to be run.
             key: the same key means the same request: it is accepted once, however often it is sent.
+            start: of a workflow.
 
         Returns:
             The id of the run, whether it is a new one, and notes for people.
@@ -155,15 +176,22 @@ class Submissions:
         Raises:
             KeyUsedError: the key came with another request.
             UsageError: it cannot run; nothing was started.
+            StartTakenError: the start of a workflow has its run.
         """
         caller.need("run")
         if len(key) > MAX_KEY:
             raise UsageError(f"a key of {len(key)} characters", f"Use at most {MAX_KEY}: a UUID will do.")
         if (known := self._known(caller, request, key)) is not None:
             return known, False, []
-        recipe = self.read(caller, request)
+        recipe = self.read(caller, request, None if start is None else start.versions)
+        if recipe.on and start is None:
+            raise UsageError(
+                f"on: {recipe.on[0].key}; it is a workflow, which the server keeps and starts itself",
+                "POST /api/v1/workflows registers it, as `trainmaster run` does; without `on` it runs once.",
+            )
         path = self.keep(recipe)
-        submission = Submission(caller.name, caller.team, key, request.digest() if key else "")
+        digest, firing = request.digest() if key else "", None if start is None else start.firing
+        submission = Submission(caller.name, caller.team, key, digest, firing)
         notes: list[str] = []
         try:
             session = self._start(recipe, path, submission, request, notes)

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -50,6 +51,25 @@ def volumes_url(home: Home, team: str | None) -> str:
     if team == NO_TEAM:
         raise NotFoundError("who is in no team has no volumes", "Ask a manager of a team for an invite.")
     return f"{store}/volumes" if team is None else f"{store}/teams/{team}/volumes"
+
+
+def with_versions(recipe: Recipe, versions: Mapping[str, int]) -> Recipe:
+    """The recipe with versions of volumes that it names without one.
+
+    Args:
+        recipe: as read.
+        versions: by the volumes' names.
+    """
+    if not versions:
+        return recipe
+    experiments = {}
+    for name, experiment in recipe.experiments.items():
+        data = dict(experiment.data)
+        for key, source in experiment.data.items():
+            if source.volume is not None and (version := versions.get(source.volume)) is not None:
+                data[key] = source.model_copy(update={"volume": f"{source.volume}@{version}"})
+        experiments[name] = experiment.model_copy(update={"data": data})
+    return recipe.model_copy(update={"experiments": experiments})
 
 
 def with_team_volumes(recipe: Recipe, home: Home, team: str | None) -> Recipe:

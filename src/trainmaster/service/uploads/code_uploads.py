@@ -7,7 +7,7 @@ import re
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
@@ -47,7 +47,7 @@ class CodeUploads:
     """
 
     def __init__(self, home: Home, team: str | None) -> None:
-        owner = "own" if team is None else f"team-{team}"
+        owner = _owner(team)
         self._has_quota = team is not None
         self._root = home.root / "uploads" / owner / "code"
         self._store = ObjectStore(f"{home.store_url.rstrip('/')}/uploads/code/{owner}")
@@ -168,14 +168,27 @@ class CodeUploads:
             yield scratch
 
 
-def collect_code(home: Home, now: float) -> None:
-    """Remove the code of all teams that was sent long ago; several servers may do so."""
+def collect_code(home: Home, now: float, kept: Collection[tuple[str, str]] = ()) -> None:
+    """Remove the code of all teams that was sent long ago; several servers may do so.
+
+    Args:
+        home: of the server.
+        now: Unix seconds.
+        kept: team (empty for the owner of the home) and digest of what workflows run again and again.
+    """
     store = ObjectStore(f"{home.store_url.rstrip('/')}/uploads/code")
-    store.delete([each.key for each in store.details() if now - each.modified_s > KEPT_S])
+    needed = {f"{_owner(team or None)}/{digest}.tar" for team, digest in kept}
+    old = (each.key for each in store.details() if now - each.modified_s > KEPT_S)
+    store.delete([key for key in old if key not in needed])
     for place in (home.root / "uploads").glob("*/code/*"):
         with suppress(OSError):
             if now - place.stat().st_mtime > KEPT_S:
                 shutil.rmtree(place)
+
+
+def _owner(team: str | None) -> str:
+    """The directory of a team's code."""
+    return "own" if team is None else f"team-{team}"
 
 
 def _unpack(archive: Path | BinaryIO, name: str, into: Path) -> None:

@@ -66,7 +66,7 @@ class UploadFinishing:
         self._pool = ThreadPoolExecutor(_AT_ONCE, "finishing an upload")
 
     def finish(
-        self, caller: Caller, upload: str, volume: str = "", others: Sequence[str] = ()
+        self, caller: Caller, upload: str, volume: str = "", others: Sequence[str] = (), made_by: str = ""
     ) -> Future[None] | None:
         """Have something made of an upload; safe to repeat, also on another server.
 
@@ -75,6 +75,7 @@ class UploadFinishing:
             upload: its id; `Uploads.get` tells what became of it.
             volume: the name of the volume that gets a new version; empty for code.
             others: uploads whose files are in the same version.
+            made_by: the run whose task made the files.
 
         Returns:
             What can be waited for; None if it is done already, or somebody is at it.
@@ -93,7 +94,7 @@ class UploadFinishing:
                     f"{row['name']}: {missing:,} bytes are missing",
                     f"Send them: PATCH /api/v1/uploads/{row['id']}.",
                 )
-        make = self._maker(found, volume)
+        make = self._maker(found, volume, made_by)
         token = rows.claim(self._database, [row["id"] for row in found], self._database.clock_s())
         if token is None:
             return None
@@ -105,7 +106,9 @@ class UploadFinishing:
 
     # --- what is made ---------------------------------------------------------------------------------
 
-    def _maker(self, found: Sequence[RowMapping], volume: str) -> Callable[[Path], dict[str, Any]]:
+    def _maker(
+        self, found: Sequence[RowMapping], volume: str, made_by: str
+    ) -> Callable[[Path], dict[str, Any]]:
         if len({(row["team"], row["kind"]) for row in found}) > 1 or len(found) > MAX_UPLOADS:
             raise UsageError("these do not belong together", f"At most {MAX_UPLOADS} of one team and kind.")
         if found[0]["kind"] == "code":
@@ -120,13 +123,15 @@ class UploadFinishing:
                 f"volume: {volume[:80]!r} is no name of a volume",
                 "Write letters, digits, '.', '_' and '-', such as pets.",
             )
-        return lambda directory: self._volume(found, volume, directory)
+        return lambda directory: self._volume(found, volume, directory, made_by)
 
     def _code(self, row: RowMapping, directory: Path) -> dict[str, Any]:
         self._uploads.write_to(row["id"], directory / "file")
         return {"code": CodeUploads(self._home, row["team"]).add(directory / "file", row["name"])}
 
-    def _volume(self, found: Sequence[RowMapping], volume: str, directory: Path) -> dict[str, Any]:
+    def _volume(
+        self, found: Sequence[RowMapping], volume: str, directory: Path, made_by: str
+    ) -> dict[str, Any]:
         from trainmaster.service.volumes import push
 
         base, files = volumes_url(self._home, found[0]["team"]), directory / "files"
@@ -136,7 +141,7 @@ class UploadFinishing:
         for row in found:
             self._put(row, directory / "file", files, most)
         tables = summarised(files)
-        report = push(files, f"{base}/{volume}", cache=directory / "cache", jobs=1)
+        report = push(files, f"{base}/{volume}", cache=directory / "cache", jobs=1, made_by=made_by)
         rows.describe(self._database, report.head.table_id, json.dumps(tables))
         return {
             "volume": volume,

@@ -14,6 +14,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import uploads as rows
+from trainmaster.db import workflow_rows
 from trainmaster.objects import ObjectStore
 from trainmaster.objects.names import stays_inside
 from trainmaster.service.server_loops import Turns
@@ -220,7 +221,7 @@ class Uploads:
 
     def collect(self, now: float) -> None:
         """Remove what nobody has used for a day, and old code; several servers may do so at once."""
-        collect_code(self._home, now)
+        collect_code(self._home, now, workflow_rows.kept_code(self._database))
         for row in rows.unused(self._database, now - UNUSED_S):
             if rows.remove(self._database, row["id"], self._database.clock_s()):
                 self._forget(row["id"])

@@ -20,6 +20,8 @@ _FORMAT = 2
 _FORMAT_WITH_GENERATIONS = 3
 # No version: takes a number, so that nobody else has it (see `deletions`).
 _FENCE = "fence"
+#: How a note begins that names the run whose task made a version.
+MADE_BY = "made by run "
 _HEAD = re.compile(r"heads/(\d{6,9})\.(json|removed)")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 #: Offsets in a chunk have 32 bits.
@@ -71,7 +73,7 @@ class Head:
         chunks: the table of chunks.
         parts: of an indexed volume: which ranges of which objects the chunks are.
         source_url: of an indexed volume: what the objects' keys are relative to.
-        notes: what was left out and why.
+        notes: what was left out and why, and which run made it.
         nonce: makes two heads differ that say the same.
         generations: of the names of chunks, as (first chunk, how many, generation), in their order; those
             that are not there have 0.

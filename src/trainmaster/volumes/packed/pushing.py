@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trainmaster.artifacts.scratch import scratch_directory
@@ -16,7 +16,7 @@ from trainmaster.volumes.packed.addresses import VolumeAddress, cache_directory,
 from trainmaster.volumes.packed.chunk_upload import ChunkUploader, PackedChunk
 from trainmaster.volumes.packed.finding_source import source_of
 from trainmaster.volumes.packed.hashes import FILE_HASH_BYTES, joined_digest
-from trainmaster.volumes.packed.head import Head
+from trainmaster.volumes.packed.head import MADE_BY, Head
 from trainmaster.volumes.packed.journal import Journal
 from trainmaster.volumes.packed.marks import REAL_CLOCKS, Clocks, marked
 from trainmaster.volumes.packed.materialising import tables_directory
@@ -106,6 +106,7 @@ def push(
     progress: PushProgress | None = None,
     say: Callable[[str], None] = lambda _: None,
     clocks: Clocks = REAL_CLOCKS,
+    made_by: str = "",
 ) -> PushReport:
     """Makes a new version of a volume out of files.
 
@@ -124,6 +125,7 @@ def push(
         progress: filled in on the way.
         say: told what a user would like to know.
         clocks: tell the time.
+        made_by: a run, whose task makes it: it is among the notes of the version.
 
     Raises:
         UsageError: the source or the address is none.
@@ -158,6 +160,8 @@ def push(
             )
             work = _Push(files, uploader, progress, scratch, chunk_limit_bytes, max(1, jobs))
             head = work.pack()
+            if made_by:
+                head = replace(head, notes=(f"{MADE_BY}{made_by}", *head.notes))
             files.confirm()
             paths, keys = work.writer.paths, lambda: uploader.keys
             head = publication.release(head, paths, scratch, place, expect, keys, uploader.confirm)

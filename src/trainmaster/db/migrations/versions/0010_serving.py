@@ -8,10 +8,13 @@ from alembic import op
 revision = "0010"
 down_revision = "0009"
 
+_KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
 
 def upgrade() -> None:
     """Each part in the order in which they refer to each other."""
     _endpoints()
+    _workflows()
 
 
 def _endpoints() -> None:
@@ -69,3 +72,59 @@ def _endpoints() -> None:
         sa.ForeignKeyConstraint(["replica_id"], ["replica.id"], name="fk_replica_load_replica_id"),
         sa.PrimaryKeyConstraint("replica_id", "server", name="pk_replica_load"),
     )
+
+
+def _workflows() -> None:
+    """Recipes that a server keeps, what starts them, and each start."""
+    op.create_table(
+        "workflow",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("team", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("request", sa.Text(), nullable=False),
+        sa.Column("concurrency", sa.Text(), nullable=False),
+        sa.Column("pushes", sa.Text(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("revision", sa.Integer(), nullable=False),
+        sa.Column("registered_by", sa.Text(), nullable=False),
+        sa.Column("account", sa.Text(), nullable=True),
+        sa.Column("token", sa.Text(), nullable=True),
+        sa.Column("secret", sa.LargeBinary(), nullable=True),
+        sa.Column("created_at", sa.Float(), nullable=False),
+        sa.Column("changed_at", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_workflow"),
+        sa.UniqueConstraint("team", "name", name="uq_workflow_team_name"),
+    )
+    op.create_table(
+        "workflow_trigger",
+        sa.Column("workflow_id", sa.Text(), nullable=False),
+        sa.Column("key", sa.Text(), nullable=False),
+        sa.Column("ordinal", sa.Integer(), nullable=False),
+        sa.Column("data", sa.Text(), nullable=False),
+        sa.Column("seen", sa.Float(), nullable=False),
+        sa.ForeignKeyConstraint(["workflow_id"], ["workflow.id"], name="fk_workflow_trigger_workflow_id"),
+        sa.PrimaryKeyConstraint("workflow_id", "key", name="pk_workflow_trigger"),
+    )
+    op.create_table(
+        "workflow_firing",
+        sa.Column("id", _KEY, nullable=False),
+        sa.Column("workflow_id", sa.Text(), nullable=False),
+        sa.Column("trigger", sa.Text(), nullable=False),
+        sa.Column("cause", sa.Text(), nullable=False),
+        sa.Column("at", sa.Float(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("run_id", sa.Text(), nullable=True),
+        sa.Column("message", sa.Text(), server_default="", nullable=False),
+        sa.Column("chain", sa.Text(), server_default="[]", nullable=False),
+        sa.Column("tries", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("due_at", sa.Float(), nullable=False),
+        sa.ForeignKeyConstraint(["workflow_id"], ["workflow.id"], name="fk_workflow_firing_workflow_id"),
+        sa.ForeignKeyConstraint(["run_id"], ["run.id"], name="fk_workflow_firing_run_id"),
+        sa.PrimaryKeyConstraint("id", name="pk_workflow_firing"),
+        sa.UniqueConstraint(
+            "workflow_id", "trigger", "cause", name="uq_workflow_firing_workflow_id_trigger_cause"
+        ),
+    )
+    op.create_index("ix_workflow_firing_workflow_id_id", "workflow_firing", ["workflow_id", "id"])
+    op.create_index("ix_workflow_firing_run_id", "workflow_firing", ["run_id"])
+    op.create_index("ix_workflow_firing_state", "workflow_firing", ["state"])

@@ -1,0 +1,272 @@
+"""`Triggers`: looks for new versions of volumes and for times that have come, and starts runs of workflows.
+
+Every server looks, and may be killed at any line: a start is a row with a unique key, and its run is written
+in the transaction that ends the waiting of that row (`db.workflow_rows`). So what is seen twice starts one
+run, and what was seen before a server died is started by the next one that looks.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.db import access, accounts
+from trainmaster.db import workflow_rows as rows
+from trainmaster.db.workflow_starts import StartTakenError
+from trainmaster.objects import ObjectStore
+from trainmaster.service.driving.submissions import RunRequest, Start
+from trainmaster.service.teams.team_volumes import volumes_url
+from trainmaster.service.users.caller import ROLES, Caller, caller
+from trainmaster.service.workflows.decisions import (
+    Due,
+    Waiting,
+    chain_fault,
+    due_time,
+    due_version,
+    plan,
+)
+from trainmaster.spec.errors import (
+    FullDiskError,
+    ProviderError,
+    PublishError,
+    StoreError,
+    TrainmasterError,
+    one_line,
+)
+from trainmaster.spec.states import EndReason
+from trainmaster.spec.trigger import Trigger
+from trainmaster.volumes.packed.head import MADE_BY, head_key, head_numbers, head_of, newest_version
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import RowMapping
+
+    from trainmaster.service.driving.submissions import Submissions
+    from trainmaster.service.service import Service
+
+#: New versions and times are looked for so often, in seconds.
+LOOK_S: Final = 2.0
+#: All versions of a volume are listed at every so many looks; else one object is asked for.
+_LIST_EVERY: Final = 30
+#: Who starts a run has so long, before another server may try.
+CLAIM_S: Final = 60.0
+#: What may pass by itself is tried again, this long after the first time, then twice as long, and so on.
+_RETRY_S, _LONGEST_RETRY_S = 5.0, 600.0
+#: It passes by itself.
+_PASSING: Final = (StoreError, ProviderError, PublishError, FullDiskError)
+_AT_ONCE: Final = 4
+
+log = logging.getLogger(__name__)
+
+
+class Triggers:
+    """Those of all workflows of a database.
+
+    Args:
+        service: of the home.
+        submissions: takes their runs.
+        environ: of the processes that drive.
+    """
+
+    def __init__(self, service: Service, submissions: Submissions, environ: Mapping[str, str]) -> None:
+        self._service = service
+        self._database = service.database
+        self._submissions = submissions
+        self._environ = environ
+        self._over, self._wake = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._busy: set[int] = set()
+        self._known: dict[str, tuple[int, int]] = {}  # largest number ever used, and newest version
+        self._looks = 0
+
+    def start(self) -> None:
+        """Look from now on, in the background."""
+        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="workflow start")
+        self._thread = threading.Thread(target=self._watch, name="workflows", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Begin nothing more; what was begun is gone on with by whoever looks next."""
+        self._over.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def wake(self) -> None:
+        """There may be something to start: look now."""
+        self._wake.set()
+
+    def _watch(self) -> None:
+        while not self._over.is_set():
+            self._wake.clear()
+            try:
+                self.look()
+            except TrainmasterError as error:  # a database that is away comes back
+                log.info("workflows were not looked at: %s", one_line(error))
+            except Exception:  # a mistake of ours ends no server
+                log.exception("workflows were not looked at; that is tried again")
+            self._wake.wait(LOOK_S)
+
+    def look(self) -> None:
+        """Look once.
+
+        Raises:
+            StoreError: the database cannot be used.
+        """
+        self._looks += 1
+        workflows = [row for row in rows.of_teams(self._database, None) if row["state"] == rows.ENABLED]
+        triggers = rows.triggers(self._database, [row["id"] for row in workflows])
+        for workflow in workflows:
+            for row in triggers[workflow["id"]]:
+                try:
+                    self._fire(workflow, row)
+                except (PublishError, OSError) as error:  # of the volume's store
+                    log.info("%s of %s: %s", row["key"], workflow["name"], error)
+        self.start_waiting()
+
+    # --- what has come ------------------------------------------------------------------------------
+
+    def _fire(self, workflow: RowMapping, row: RowMapping) -> None:
+        trigger, now = Trigger.model_validate_json(row["data"]), self._database.clock_s()
+        chain: tuple[str, ...] = ()
+        if trigger.volume is not None:
+            url = f"{volumes_url(self._service.home, workflow['team'] or None)}/{trigger.volume}"
+            due = self._due_version(url, trigger.volume, row["seen"])
+            if due is not None:
+                chain = self._chain(url, int(due.seen))
+        else:
+            due = None if trigger.schedule is None else due_time(trigger, row["seen"], now)
+        if due is None:
+            return
+        if not due.starts:
+            rows.pass_over(self._database, workflow["id"], row["key"], due.seen)
+            return
+        fault = ""
+        if chain:
+            names = {each["id"]: each["name"] for each in rows.of_teams(self._database, None)}
+            fault = chain_fault(workflow["id"], chain, names)
+        cause = rows.Cause(row["key"], due.cause, due.message, chain, fault)
+        rows.fire(self._database, workflow["id"], cause, now, (row["seen"], due.seen))
+
+    def _due_version(self, url: str, volume: str, seen: float) -> Due | None:
+        store, (last, newest) = ObjectStore(url), self._known.get(url, (-1, 0))
+        if (
+            last >= 0
+            and newest <= seen
+            and self._looks % _LIST_EVERY
+            and not store.exists(head_key(last + 1))
+        ):
+            return None
+        alive, most = head_numbers(store)
+        newest = newest_version(store, alive)
+        self._known[url] = most, newest
+        return due_version(volume, seen, [number for number in alive if number <= newest])
+
+    def _chain(self, url: str, version: int) -> tuple[str, ...]:
+        """The workflows that led to a version: that of the run that made it, and those before."""
+        head = head_of(ObjectStore(url), version)
+        for note in () if head is None else head.notes:
+            if note.startswith(MADE_BY):
+                start = rows.start_of(self._database, note.removeprefix(MADE_BY))
+                if start is not None:
+                    return (*json.loads(start["chain"]), start["workflow_id"])
+        return ()
+
+    # --- what waits ---------------------------------------------------------------------------------
+
+    def start_waiting(self) -> None:
+        """Start what may start now, and skip what never will.
+
+        Raises:
+            StoreError: the database cannot be used.
+        """
+        waiting: dict[str, list[RowMapping]] = {}
+        for row in rows.waiting(self._database):
+            waiting.setdefault(row["workflow_id"], []).append(row)
+        if not waiting:
+            return
+        under_way = rows.under_way(self._database, list(waiting))
+        for workflow, found in waiting.items():
+            self._settle(found, under_way.get(workflow, []))
+
+    def _settle(self, found: Sequence[RowMapping], under_way: Sequence[str]) -> None:
+        now = self._database.clock_s()
+        waiting = [Waiting(row["id"], row["cause"], row["due_at"]) for row in found]
+        wanted = plan(found[0]["concurrency"], waiting, under_way, now)
+        for firing, why in wanted.skip.items():
+            rows.end(self._database, firing, rows.SKIPPED, why, now)
+        for run in wanted.cancel:
+            if self._database.stop_wanted(run) is None:
+                self._service.database.want_stop(run, EndReason.CANCELLED)
+        for row in found:
+            if row["id"] == wanted.start and row["id"] not in self._busy:
+                self._busy.add(row["id"])
+                begin = partial(self._start, row)
+                begin() if self._pool is None else self._pool.submit(begin)
+
+    def _start(self, row: RowMapping) -> None:
+        try:
+            now = self._database.clock_s()
+            if rows.claim(self._database, row, now + CLAIM_S):
+                self._submit(row, now)
+        except StoreError as error:  # it waits, and the next look finds it
+            log.info("%s was not started: %s", row["name"], one_line(error))
+        finally:
+            self._busy.discard(row["id"])
+
+    def _submit(self, row: RowMapping, now: float) -> None:
+        firing, team = int(row["id"]), row["team"] or None
+        try:
+            who, why = self._caller(row)
+            if who is None:
+                rows.end(self._database, firing, rows.REFUSED, why, now)
+                return
+            request = RunRequest(**json.loads(row["request"]))
+            self._submissions.submit(who, request, start=Start(firing, _versions(row)))
+        except StartTakenError:  # another server was quicker, or a run has begun meanwhile
+            rows.put_off(self._database, firing, now, row["message"])
+        except _PASSING as error:
+            wait_s = min(_RETRY_S * 2.0 ** min(int(row["tries"]), 16), _LONGEST_RETRY_S)
+            with suppress(StoreError):
+                rows.put_off(self._database, firing, now + wait_s, f"tried again: {one_line(error)}")
+            log.info("%s of team %s was not started: %s", row["name"], team, one_line(error))
+        except TrainmasterError as error:
+            rows.end(self._database, firing, rows.REFUSED, one_line(error), now)
+        except Exception as error:
+            log.exception("%s could not be started", row["name"])
+            why = f"internal error: {type(error).__name__}: {error}"
+            rows.end(self._database, firing, rows.REFUSED, why, now)
+
+    def _caller(self, row: Mapping[Any, Any]) -> tuple[Caller | None, str]:
+        """Who has registered it, if that one may still run something in the team; else why not."""
+        team, name = row["team"] or None, row["registered_by"]
+        if row["account"] is not None:
+            found, roles = accounts.standing(self._database, row["account"])
+            scopes = ROLES.get(roles.get(team or "", ""), frozenset())
+            may = found is not None and found["disabled_at"] is None
+            may = may and ("run" in scopes or (found is not None and found["admin_by"] is not None))
+            if not may:
+                return None, f"{name}, who has registered it, may not run it any more: register it again"
+        elif row["token"] is not None:
+            token = access.tokens_by_name(self._database, [row["token"]]).get(row["token"])
+            if token is None or token["revoked_at"] is not None:
+                return (
+                    None,
+                    f"the token {row['token']} that it was registered with was revoked: register it again",
+                )
+        return caller(name, team, ["read", "run"]), ""
+
+
+def _versions(row: Mapping[Any, Any]) -> dict[str, int]:
+    """Which version of its volume a start is for."""
+    kind, _, volume = row["trigger"].partition(" ")
+    version = row["cause"].rpartition("@")[2]
+    return {volume: int(version)} if kind == "volume" else {}

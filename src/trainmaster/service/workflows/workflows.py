@@ -1,0 +1,381 @@
+"""`Workflows`: recipes that a server keeps, with what starts them and what became of each start."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.db import workflow_rows as rows
+from trainmaster.objects import ObjectStore
+from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.service.driving.encryption import SealingKey
+from trainmaster.service.driving.submissions import MAX_KEY
+from trainmaster.service.notifications.webhooks import signature
+from trainmaster.service.teams.team_volumes import volumes_url
+from trainmaster.service.users.caller import NO_TEAM, UnknownCallerError
+from trainmaster.service.workflows.decisions import loop_at
+from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.trigger import Trigger, pushed_volumes
+from trainmaster.volumes.packed.head import head_numbers, newest_version
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import RowMapping
+
+    from trainmaster.service.driving.submissions import RunRequest, Submissions
+    from trainmaster.service.service import Service
+    from trainmaster.service.users.caller import Caller
+    from trainmaster.spec import Recipe
+
+#: Of a start that somebody asks for.
+BY_HAND: Final = "by hand"
+WEBHOOK: Final = "webhook"
+#: A signed message that says that it is older, or from later, is refused.
+TOLERANCE_S: Final = 300.0
+SHOWN: Final = 50
+NEXT_TIMES: Final = 3
+MOST_WORKFLOWS: Final = 200
+
+
+class Workflows:
+    """The workflows of a home's teams.
+
+    Args:
+        service: of the home.
+        submissions: takes their runs.
+        environ: of the server.
+        wake: called when there may be something to start.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        submissions: Submissions,
+        environ: Mapping[str, str],
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._service = service
+        self._database = service.database
+        self._submissions = submissions
+        self._environ = environ
+        self._wake = wake
+
+    # --- changing -----------------------------------------------------------------------------------
+
+    def register(self, caller: Caller, request: RunRequest, *, starts_now: bool = False) -> dict[str, Any]:
+        """Keep a recipe and start runs of it from now on; one of that name gets a new revision.
+
+        Args:
+            caller: whose it will be: its runs start only while that one may run in the team.
+            request: what is submitted at each start.
+            starts_now: start one at once, too.
+
+        Returns:
+            As `show`, with ``new``, and the ``secret`` of its webhook if that is new: it is shown once.
+
+        Raises:
+            RecipeError: with all mistakes.
+            UsageError: it cannot run, nothing starts it, it would start itself, or there are too many.
+        """
+        caller.need("run")
+        recipe = self._submissions.read(caller, request)
+        if not recipe.on:
+            raise UsageError(
+                f"{recipe.name} has no `on`: nothing would start it", "POST /api/v1/runs runs it once."
+            )
+        if (
+            capabilities_of(recipe.provider).costs
+            and request.max_usd is None
+            and request.agreed_usd_per_hour is None
+        ):
+            raise UsageError(
+                f"each start rents machines of {recipe.provider}, and nobody has agreed to that",
+                '`"max_usd": 20` agrees to so much for each run.',
+            )
+        team, now = caller.team or "", self._database.clock_s()
+        pushes = pushed_volumes(experiment.command for experiment in recipe.experiments.values())
+        self._check_loop(team, recipe, pushes)
+        before = rows.named(self._database, team, recipe.name)
+        if before is None and len(rows.of_teams(self._database, [team])) >= MOST_WORKFLOWS:
+            raise UsageError(
+                f"there are {MOST_WORKFLOWS} workflows", "Remove one: DELETE /api/v1/workflows/NAME."
+            )
+        name = f"wf-{secrets.token_hex(8)}" if before is None else str(before["id"])
+        secret = new_secret() if any(each.webhook for each in recipe.on) else None
+        row = {
+            "id": name,
+            "team": team,
+            "name": recipe.name,
+            "request": json.dumps(asdict(request)),
+            "concurrency": recipe.concurrency,
+            "pushes": json.dumps(pushes),
+            "state": rows.ENABLED,
+            "revision": 1,
+            "registered_by": caller.name,
+            "account": caller.account,
+            "token": None if caller.account else caller.token,
+            "secret": None if secret is None else self._key().seal(secret.encode(), f"workflow/{name}"),
+            "created_at": now,
+            "changed_at": now,
+        }
+        if (
+            rows.put(self._database, row, [self._trigger(team, at, t, now) for at, t in enumerate(recipe.on)])
+            != name
+        ):
+            raise UsageError(
+                f"{recipe.name} was registered by somebody else just now", "Look at it, then decide."
+            )
+        if starts_now:
+            self._fire_by_hand(name, secrets.token_hex(8))
+        is_new_secret = secret is not None and (before is None or before["secret"] is None)
+        found = {**self.show(caller, recipe.name), "new": before is None}
+        return {**found, "secret": secret} if is_new_secret else found
+
+    def pause(self, caller: Caller, name: str) -> dict[str, Any]:
+        """Start nothing until `resume`: what comes meanwhile starts nothing later either."""
+        caller.need("run")
+        row = self._row(caller, name)
+        rows.change_state(self._database, row["id"], rows.PAUSED, self._database.clock_s())
+        return self.show(caller, name)
+
+    def resume(self, caller: Caller, name: str) -> dict[str, Any]:
+        """Go on, with what comes from now on."""
+        caller.need("run")
+        row, now = self._row(caller, name), self._database.clock_s()
+        if row["state"] == rows.PAUSED:
+            for found in rows.triggers(self._database, [row["id"]])[row["id"]]:
+                trigger = Trigger.model_validate_json(found["data"])
+                seen = self._present(row["team"], trigger, now)
+                rows.pass_over(self._database, row["id"], found["key"], seen)
+            rows.change_state(self._database, row["id"], rows.ENABLED, now)
+        return self.show(caller, name)
+
+    def remove(self, caller: Caller, name: str) -> None:
+        """Forget it and its history; its runs stay."""
+        caller.need("run")
+        rows.remove(self._database, self._row(caller, name)["id"])
+
+    def trigger(self, caller: Caller, name: str, key: str = "") -> dict[str, Any]:
+        """Start a run by hand; the same key starts one only.
+
+        Raises:
+            UsageError: the key is too long.
+        """
+        caller.need("run")
+        if len(key) > MAX_KEY:
+            raise UsageError(f"a key of {len(key)} characters", f"Use at most {MAX_KEY}: a UUID will do.")
+        self._fire_by_hand(self._row(caller, name)["id"], key or secrets.token_hex(8))
+        return self.show(caller, name)
+
+    def rotate(self, caller: Caller, name: str) -> dict[str, Any]:
+        """A new ``secret`` of its webhook, shown this once; the one before is good no more.
+
+        Raises:
+            UsageError: it has no webhook.
+        """
+        caller.need("run")
+        row = self._row(caller, name)
+        if row["secret"] is None:
+            raise UsageError(f"{name} has no webhook", "Write `on: webhook`, or a list with it.")
+        secret = new_secret()
+        rows.change_secret(
+            self._database, row["id"], self._key().seal(secret.encode(), f"workflow/{row['id']}")
+        )
+        return {**self.show(caller, name), "secret": secret}
+
+    def receive(self, workflow: str, headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
+        """A message to its webhook, signed as Standard Webhooks has it, or with the secret as a bearer token.
+
+        Args:
+            workflow: its id.
+            headers: of the request; their names are small.
+            body: as it came.
+
+        Returns:
+            ``workflow``, ``team``, ``id`` (of the message), and whether it ``starts`` a run: not one that
+            came before, nor while the workflow is paused.
+
+        Raises:
+            UnknownCallerError: there is no such webhook, or the signature is wrong or old.
+        """
+        row = rows.find(self._database, workflow)
+        triggers = [] if row is None else rows.triggers(self._database, [workflow])[workflow]
+        if row is None or row["secret"] is None or not any(each["key"] == WEBHOOK for each in triggers):
+            raise _unknown()
+        secret = self._key().open(row["secret"], f"workflow/{workflow}").decode()
+        name = _checked(secret, headers, body, self._database.clock_s()) or secrets.token_hex(8)
+        if len(name) > MAX_KEY:
+            raise UsageError(f"a webhook-id of {len(name)} characters", f"Use at most {MAX_KEY}.")
+        told = {"workflow": row["name"], "team": row["team"] or None, "id": name}
+        if row["state"] != rows.ENABLED:
+            return {**told, "starts": False}
+        fired = rows.fire(self._database, workflow, rows.Cause(WEBHOOK, name), self._database.clock_s())
+        self._wake()
+        return {**told, "starts": fired}
+
+    # --- looking ------------------------------------------------------------------------------------
+
+    def listed(self, caller: Caller) -> list[dict[str, Any]]:
+        """Those that a caller sees, by team and name: what `show` has, but for recipe and history."""
+        caller.need("read")
+        found = rows.of_teams(self._database, None if caller.sees_all else [_team(caller)])
+        ids = [row["id"] for row in found]
+        triggers, last = rows.triggers(self._database, ids), rows.last_starts(self._database, ids)
+        return [self._about(row, triggers[row["id"]], last.get(row["id"])) for row in found]
+
+    def show(self, caller: Caller, name: str) -> dict[str, Any]:
+        """One of them.
+
+        Returns:
+            ``workflow``, ``team``, ``state`` (``ENABLED`` or ``PAUSED``), ``revision``, ``concurrency``,
+            ``on`` (each ``trigger`` with ``seen``, the newest version or time that was looked at, and
+            ``next`` times), ``registered_by``, ``created_at``, ``changed_at``, ``code``, ``hook`` (path of
+            its webhook), ``last`` (its newest start), ``under_way`` (runs), ``recipe``, ``history`` (starts,
+            the newest first: ``start``, ``trigger``, ``cause``, ``at``, ``state``, ``run``, ``run_state``,
+            ``run_reason``, ``message``).
+
+        Raises:
+            NotFoundError: the caller's team has none of that name.
+        """
+        caller.need("read")
+        row = self._row(caller, name)
+        history = rows.history(self._database, row["id"], SHOWN)
+        triggers = rows.triggers(self._database, [row["id"]])[row["id"]]
+        return {
+            **self._about(row, triggers, history[0] if history else None),
+            "under_way": rows.under_way(self._database, [row["id"]]).get(row["id"], []),
+            "recipe": json.loads(row["request"])["recipe"],
+            "history": [_start(each) for each in history],
+        }
+
+    # --- parts --------------------------------------------------------------------------------------
+
+    def _row(self, caller: Caller, name: str) -> RowMapping:
+        row = rows.named(self._database, _team(caller), name)
+        if row is None:
+            raise NotFoundError(f"there is no workflow {name[:100]!r}", "`trainmaster workflows` lists them.")
+        return row
+
+    def _about(self, row: RowMapping, triggers: list[RowMapping], last: RowMapping | None) -> dict[str, Any]:
+        request, now = json.loads(row["request"]), self._database.clock_s()
+        on = []
+        for each in triggers:
+            trigger = Trigger.model_validate_json(each["data"])
+            is_on = row["state"] == rows.ENABLED
+            times = trigger.next_times(max(now, each["seen"]), NEXT_TIMES) if is_on else []
+            on.append({"trigger": each["key"], "seen": each["seen"] or None, "next": times})
+        return {
+            "workflow": row["name"],
+            "team": row["team"] or None,
+            "state": row["state"],
+            "revision": row["revision"],
+            "concurrency": row["concurrency"],
+            "on": on,
+            "registered_by": row["registered_by"],
+            "created_at": row["created_at"],
+            "changed_at": row["changed_at"],
+            "code": request["code"],
+            "hook": f"/api/v1/hooks/{row['id']}" if any(t["key"] == WEBHOOK for t in triggers) else None,
+            "last": None if last is None else _start(last),
+        }
+
+    def _check_loop(self, team: str, recipe: Recipe, pushes: list[str]) -> None:
+        found = rows.of_teams(self._database, [team])
+        triggers = rows.triggers(self._database, [row["id"] for row in found])
+        others = {
+            row["name"]: (
+                {each["key"].removeprefix("volume ") for each in triggers[row["id"]]},
+                set(json.loads(row["pushes"])),
+            )
+            for row in found
+        }
+        reads = {each.volume for each in recipe.on if each.volume is not None}
+        if loop := loop_at(recipe.name, reads, pushes, others):
+            raise UsageError(
+                f"a loop: {' -> '.join(loop)}: a command pushes the volume that starts the next one",
+                "Push another volume, or start it by a schedule.",
+            )
+
+    def _trigger(self, team: str, ordinal: int, trigger: Trigger, now: float) -> dict[str, Any]:
+        return {
+            "key": trigger.key,
+            "ordinal": ordinal,
+            "data": trigger.model_dump_json(),
+            "seen": self._present(team, trigger, now),
+        }
+
+    def _present(self, team: str, trigger: Trigger, now: float) -> float:
+        """What a trigger has seen that looks from now on."""
+        if trigger.volume is None:
+            return now if trigger.schedule is not None else 0.0
+        store = ObjectStore(f"{volumes_url(self._service.home, team or None)}/{trigger.volume}")
+        return float(newest_version(store, head_numbers(store)[0]))
+
+    def _fire_by_hand(self, workflow: str, key: str) -> None:
+        rows.fire(self._database, workflow, rows.Cause(BY_HAND, key), self._database.clock_s())
+        self._wake()
+
+    def _key(self) -> SealingKey:
+        return SealingKey.of(self._service.home.root, self._environ)
+
+
+def new_secret() -> str:
+    """As Standard Webhooks has them."""
+    return "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()
+
+
+def _team(caller: Caller) -> str:
+    """Whose workflows a caller means."""
+    if caller.team == NO_TEAM:
+        raise NotFoundError("who is in no team has no workflows", "Ask a manager of a team for an invite.")
+    return caller.team or ""
+
+
+def _checked(secret: str, headers: Mapping[str, str], body: bytes, now: float) -> str:
+    """The id of a message whose sender knows the secret; empty if it has none.
+
+    Raises:
+        UnknownCallerError: the sender does not, or the message is old.
+    """
+    name = headers.get("webhook-id", "")
+    if signed := headers.get("webhook-signature"):
+        stamp = headers.get("webhook-timestamp", "")
+        if not name or not re.fullmatch(r"\d{1,12}", stamp) or abs(now - int(stamp)) > TOLERANCE_S:
+            raise UnknownCallerError(
+                "webhook-id or webhook-timestamp is missing, or the time is not now",
+                "Sign each message when it is sent, as Standard Webhooks has it.",
+            )
+        right = signature(secret, name, int(stamp), body)
+        if any(hmac.compare_digest(right.encode(), each.encode()) for each in signed.split()):
+            return name
+        raise _unknown()
+    kind, _, token = headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), secret.encode()):
+        return name or headers.get("idempotency-key", "")
+    raise _unknown()
+
+
+def _unknown() -> UnknownCallerError:
+    return UnknownCallerError(
+        "there is no such webhook, or it was not signed with its secret",
+        "Sign it as Standard Webhooks has it, or send `Authorization: Bearer SECRET`.",
+    )
+
+
+def _start(row: RowMapping) -> dict[str, Any]:
+    return {
+        "start": row["id"],
+        "trigger": row["trigger"],
+        "cause": row["cause"],
+        "at": row["at"],
+        "state": row["state"],
+        "run": row["run_id"],
+        "run_state": row["run_state"],
+        "run_reason": row["run_reason"],
+        "message": row["message"],
+    }

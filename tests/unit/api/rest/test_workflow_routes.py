@@ -1,0 +1,224 @@
+"""Workflows over REST: kept, started by volumes and webhooks, once each; what starts nothing is told."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra `server` is not installed")
+pytest.importorskip("cronsim", reason="the extra `server` is not installed")
+pytest.importorskip("pyarrow", reason="the extra `volumes` is not installed")
+
+from served_home import Served
+
+from trainmaster.service.notifications.webhooks import signature
+from trainmaster.service.volumes import push
+from trainmaster.service.workflows.triggers import Triggers
+from trainmaster.spec.states import EndReason
+
+RECIPE = "name: {name}\non: {on}\n{more}experiments:\n  main:\n    command: '{command}'\n"
+
+
+@pytest.fixture
+def served(tmp_path, monkeypatch):
+    """What its owner runs there may be on the machine itself, as where there are no teams."""
+    found = Served(tmp_path)
+    monkeypatch.setattr(found.state.submissions, "is_shared", lambda caller: caller.team is not None)
+    yield found
+    found.service.close()
+
+
+@pytest.fixture
+def ask(served):
+    def ask(method, path="", body=None, who="owner", **more):
+        answer = served.ask(who, method, f"/api/v1{path}", json=body, **more)
+        return answer.status_code, answer.json() if answer.content else None
+
+    return ask
+
+
+@pytest.fixture
+def look(served):
+    """Two servers look, one after the other, as often as it takes."""
+    servers = [
+        served.state.triggers,
+        Triggers(served.service, served.state.submissions, served.state.environ),
+    ]
+
+    def look():
+        for server in servers * 2:
+            server.look()
+
+    return look
+
+
+@pytest.fixture
+def pets(served, tmp_path):
+    """A new version of a volume of the owner."""
+
+    def make(name="pets", **more):
+        folder = tmp_path / "files"
+        folder.mkdir(exist_ok=True)
+        (folder / "a.txt").write_text(str(time.time_ns()))
+        return push(folder, f"{served.service.home.store_url}/volumes/{name}", cache=tmp_path / "c", **more)
+
+    return make
+
+
+def recipe(on, name="nightly", more="", command="true"):
+    return {"recipe": RECIPE.format(name=name, on=on, more=more, command=command)}
+
+
+def end(served, run):
+    """As its driver would."""
+    from trainmaster.db import RunChange
+    from trainmaster.spec.states import State
+
+    database = served.service.database
+    lease = database.acquire(run, time.time())
+    database.commit(lease, [RunChange(State.WAITING, State.DONE, EndReason.SUCCEEDED)], time.time())
+    database.release(lease, time.time())
+
+
+def test_new_versions_of_a_volume_start_a_run_each_and_a_late_one_waits(served, ask, look, pets):
+    pets()
+    data = "    data: {pets: {volume: pets}}\n"
+    body = recipe("{volume: pets}")
+    body["recipe"] += data
+    code, found = ask("POST", "/workflows", body)
+    assert (code, found["new"], found["on"][0]["seen"]) == (201, True, 1.0)
+    look()
+    assert ask("GET", "/workflows/nightly")[1]["history"] == [], "what was there before starts nothing"
+    pets()
+    look()
+    (start,) = ask("GET", "/workflows/nightly")[1]["history"]
+    assert (start["state"], start["cause"], start["run_state"]) == ("STARTED", "pets@2", "WAITING")
+    run = start["run"]
+    stored = json.loads(served.service.database.run_row(run)["recipe"])
+    assert stored["experiments"]["main"]["data"]["pets"]["volume"] == "pets@2"
+    messages = [event["message"] for event in ask("GET", f"/runs/{run}/events")[1]["events"]]
+    assert "started by workflow nightly: volume pets, pets@2" in messages
+    pets()
+    look()
+    pets()
+    look()
+    second, first, _ = ask("GET", "/workflows/nightly")[1]["history"]
+    assert (first["state"], first["message"]) == ("SKIPPED", "pets@4 came before it could start")
+    assert second["state"] == "WAITING"
+    end(served, run)
+    look()
+    last = ask("GET", "/workflows/nightly")[1]["last"]
+    assert (last["state"], last["cause"]) == ("STARTED", "pets@4")
+    assert last["run"] != run
+
+
+def test_what_comes_while_no_server_looks_starts_one_run_of_the_newest(ask, look, pets):
+    ask("POST", "/workflows", recipe("{volume: pets}"))
+    for _ in range(3):
+        pets()
+    look()
+    (start,) = ask("GET", "/workflows/nightly")[1]["history"]
+    assert (start["cause"], start["state"]) == ("pets@3", "STARTED")
+    assert start["message"] == "versions 1, 2 were skipped: 3 is newer"
+
+
+def test_a_version_that_a_run_of_it_has_made_starts_nothing_and_says_why(ask, look, pets):
+    ask("POST", "/workflows", recipe("{volume: pets}"))
+    ask("POST", "/workflows", recipe("{volume: raw}", "cleaning"))
+    pets()
+    look()
+    run = ask("GET", "/workflows/nightly")[1]["last"]["run"]
+    pets("raw", made_by=run)
+    look()
+    found = ask("GET", "/workflows/cleaning")[1]["last"]
+    assert found["state"] == "STARTED"
+    pets("pets", made_by=found["run"])
+    look()
+    last = ask("GET", "/workflows/nightly")[1]["last"]
+    assert (last["state"], last["run"]) == ("REFUSED", None)
+    assert last["message"].startswith("a loop: nightly -> cleaning -> nightly")
+
+
+def test_a_loop_that_the_recipes_tell_of_is_refused_at_once(ask):
+    pushes = "trainmaster volume push out pets"
+    code, problem = ask("POST", "/workflows", recipe("{volume: pets}", command=pushes))
+    assert (code, "a loop: nightly -> nightly" in problem["title"]) == (422, True)
+    assert ask("POST", "/workflows", recipe("{volume: raw}", "cleaning", command=pushes))[0] == 201
+    back = recipe("{volume: pets}", command="trainmaster volume push x raw")
+    assert "nightly -> cleaning -> nightly" in ask("POST", "/workflows", back)[1]["title"]
+
+
+def test_a_webhook_starts_a_run_once_for_each_id_if_it_is_signed(served, ask, look):
+    code, found = ask("POST", "/workflows", recipe("[webhook, {schedule: '0 3 * * *'}]"))
+    secret, hook = found["secret"], found["hook"].removeprefix("/api/v1")
+    assert (code, len(found["on"][1]["next"])) == (201, 3)
+    again = ask("POST", "/workflows", recipe("webhook"))
+    assert (again[0], "secret" in again[1], again[1]["revision"]) == (200, False, 2)
+
+    def send(name, key=secret, at=None, body=b"{}", **more):
+        at = int(served.service.database.clock_s() if at is None else at)
+        headers = {"webhook-id": name, "webhook-timestamp": str(at)}
+        headers["webhook-signature"] = f"v1,AAAA {signature(key, name, at, b'{}')}"
+        answer = served.ask(None, "POST", f"/api/v1{hook}", content=body, headers=headers | more)
+        return answer.status_code, answer.json()
+
+    assert send("m-1") == (202, {"workflow": "nightly", "id": "m-1", "starts": True})
+    assert send("m-1")[1]["starts"] is False
+    look()
+    assert [each["cause"] for each in ask("GET", "/workflows/nightly")[1]["history"]] == ["m-1"]
+    assert send("m-2", body=b"{ }")[0] == 401, "another body was signed"
+    assert send("m-2", at=5)[0] == 401, "it is old"
+    assert send("m-2", "whsec_" + "A" * 43 + "=")[0] == 401
+    assert served.ask(None, "POST", "/api/v1/hooks/wf-0").status_code == 401
+    bearer = {"authorization": f"Bearer {secret}"}
+    assert served.ask(None, "POST", f"/api/v1{hook}", headers=bearer).json()["starts"]
+    new = ask("POST", "/workflows/nightly/secret")[1]["secret"]
+    assert (send("m-3")[0], send("m-3", new)[0]) == (401, 202)
+    ask("POST", "/workflows/nightly/pause")
+    assert send("m-4", new)[1]["starts"] is False
+    audit = served.ask("admin", "GET", "/api/v1/audit").json()
+    assert any(each["name"] == "webhook of nightly" for each in audit["audit"])
+
+
+def test_it_is_paused_resumed_started_by_hand_and_removed(ask, look, pets):
+    ask("POST", "/workflows", recipe("{volume: pets}"))
+    assert ask("POST", "/workflows/nightly/pause")[1]["state"] == "PAUSED"
+    pets()
+    look()
+    assert ask("POST", "/workflows/nightly/resume")[1]["history"] == []
+    look()
+    assert ask("GET", "/workflows/nightly")[1]["history"] == [], "what came meanwhile is passed over"
+    for _ in range(2):
+        assert ask("POST", "/workflows/nightly/trigger", headers={"Idempotency-Key": "k"})[0] == 202
+    look()
+    (start,) = ask("GET", "/workflows/nightly")[1]["history"]
+    assert (start["trigger"], start["state"]) == ("by hand", "STARTED")
+    assert ask("DELETE", "/workflows/nightly")[0] == 204
+    assert ask("GET", "/workflows/nightly")[0] == 404
+    assert ask("GET", f"/runs/{start['run']}")[0] == 200
+
+
+def test_who_may_not_run_any_more_starts_nothing(served, ask, look):
+    made = served.state.access.create_token("passing", ["read", "run"])["token"]
+    served.tokens["passing"] = made
+    ask("POST", "/workflows", recipe("webhook"), "passing")
+    served.state.access.revoke_token("passing")
+    ask("POST", "/workflows/nightly/trigger")
+    look()
+    last = ask("GET", "/workflows/nightly")[1]["last"]
+    assert (last["state"], "was revoked: register it again" in last["message"]) == ("REFUSED", True)
+
+
+def test_what_is_no_workflow_is_refused_with_what_to_do(served, ask):
+    assert ask("POST", "/workflows", {"recipe": "name: x\nexperiments: {a: {command: x}}\n"})[0] == 422
+    code, problem = ask("POST", "/runs", recipe("webhook"))
+    assert (code, "POST /api/v1/workflows" in problem["hint"]) == (422, True)
+    body = recipe("webhook", more="provider: lab\n")
+    code, problem = ask("POST", "/workflows", body, "red-user")
+    assert (code, "nobody has agreed" in problem["title"]) == (422, True)
+    assert ask("POST", "/workflows", body | {"max_usd": 5}, "red-user")[0] == 201
+    assert ask("GET", "/workflows/nightly", who="blue-user")[0] == 404
+    assert ask("GET", "/workflows", who="blue-user")[1] == {"workflows": []}
+    assert len(ask("GET", "/workflows", who="red-read")[1]["workflows"]) == 1
