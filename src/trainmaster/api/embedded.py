@@ -306,6 +306,9 @@ class EmbeddedClient:
     def open_tensorboard(self, runs: Sequence[str]) -> dict[str, Any]:
         return self._local_apps.tensorboard(runs)
 
+    def open_notebook(self, run: str | None) -> dict[str, Any]:
+        return self._local_apps.notebook(run)
+
     def apps(self) -> list[dict[str, Any]]:
         return self._local_apps.apps.listed()
 

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.service.apps.app_access import AppAccess
@@ -37,6 +38,13 @@ class LocalApps:
         """Open one."""
         need_part("tensorboard")
         found = self.apps.tensorboard(runs)
+        self._hosts.look()
+        return found
+
+    def notebook(self, run: str | None) -> dict[str, Any]:
+        """Open one; without a run it is for the directory in which one is."""
+        need_part("notebook")
+        found = self.apps.notebook(run, Path.cwd() if run is None else None)
         self._hosts.look()
         return found
 

@@ -377,6 +377,18 @@ class ClientProtocol(Protocol):
             MissingPartError: TensorBoard is not installed.
         """
 
+    def open_notebook(self, run: str | None) -> dict[str, Any]:
+        """Open a JupyterLab with what a run has, for the caller alone: an object of `apps`.
+
+        Args:
+            run: its id; None for an empty one: of the working directory, or on a server of one there.
+
+        Raises:
+            UsageError: there are too many, or files of the run are not there.
+            ForbiddenError: the server's machine is not for that.
+            MissingPartError: JupyterLab is not installed.
+        """
+
     def apps(self) -> list[dict[str, Any]]:
         """The newest apps, also those that are over: objects of ``trainmaster apps --json``."""
 

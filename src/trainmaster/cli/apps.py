@@ -1,4 +1,4 @@
-"""``trainmaster tensorboard``, and ``trainmaster apps``: what was opened."""
+"""``trainmaster tensorboard`` and ``notebook``, and ``trainmaster apps``: what was opened."""
 
 from __future__ import annotations
 
@@ -33,6 +33,23 @@ def tensorboard(
 
     client = open_client()
     found = client.open_tensorboard([client.resolve(run) for run in runs])
+    _lead(client, found, as_json)
+
+
+def notebook(
+    run: Annotated[
+        str | None,
+        typer.Argument(autocompletion=run_ids, help="Id of a run, or `latest`; none for an empty one."),
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """Open a JupyterLab with a copy of a run's code, its data, models, checkpoints and Python."""
+    from trainmaster.cli.opening import open_client
+
+    client = open_client()
+    found = client.open_notebook(None if run is None else client.resolve(run))
+    if not as_json:
+        say(f"what you write stays in {found['directory']}")
     _lead(client, found, as_json)
 
 

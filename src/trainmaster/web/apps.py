@@ -10,7 +10,7 @@ from fastapi.responses import Response
 
 from trainmaster.api.rest.apps import entry, opened
 from trainmaster.api.rest.state import Reader, State, Submitter
-from trainmaster.service.apps.apps import IDLE_S, Apps
+from trainmaster.service.apps.apps import IDLE_S, NOTEBOOK, TENSORBOARD, Apps
 from trainmaster.service.users.caller import ForbiddenError
 from trainmaster.web.rendering import page, redirect
 
@@ -24,9 +24,14 @@ def apps(request: Request, state: State, caller: Reader) -> Response:
 
 
 @router.post("/apps")
-def open_app(state: State, caller: Submitter, run: Annotated[list[str], Form()]) -> Response:
-    """Opens a TensorBoard of runs."""
-    found, _ = opened(state, caller, run)
+def open_app(
+    state: State,
+    caller: Submitter,
+    run: Annotated[list[str], Form()],
+    kind: Annotated[str, Form()] = TENSORBOARD,
+) -> Response:
+    """Opens a TensorBoard of runs, or a notebook."""
+    found, _ = opened(state, caller, NOTEBOOK if kind == NOTEBOOK else TENSORBOARD, run)
     return redirect(f"/apps/{quote(found['app'])}")
 
 

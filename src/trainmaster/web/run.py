@@ -8,7 +8,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
-from trainmaster.api.rest.state import Runs, State, Submitter
+from trainmaster.api.rest.state import Reader, Runs, State, Submitter
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.runs.comparison import recipe_diff, varied
 from trainmaster.service.teams.team_runs import TeamRuns
@@ -26,7 +26,7 @@ _MODELS: Final = 8
 
 
 @router.get("/runs/{run}")
-def show(request: Request, run: str, found: Runs) -> Response:
+def show(request: Request, run: str, state: State, caller: Reader, found: Runs) -> Response:
     """How far it is, its curves and the end of its logs, live."""
     status = found.status(run)
     details = found.details(run)
@@ -41,6 +41,7 @@ def show(request: Request, run: str, found: Runs) -> Response:
         graph=graph(details.graph()),
         highlights=found.highlights(run),
         models=found.models(run, _MODELS),
+        has_notebooks=state.submissions.may_use_machine(caller),
     )
 
 

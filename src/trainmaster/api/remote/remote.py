@@ -380,6 +380,11 @@ class RemoteClient:
         found: dict[str, Any] = self._to.post("/apps", {"kind": "tensorboard", "runs": list(runs)})
         return found
 
+    def open_notebook(self, run: str | None) -> dict[str, Any]:
+        runs = [] if run is None else [run]
+        found: dict[str, Any] = self._to.post("/apps", {"kind": "notebook", "runs": runs})
+        return found
+
     def apps(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self._to.get("/apps")["apps"]
         return found

@@ -11,8 +11,9 @@ from pydantic import BaseModel, ConfigDict
 from trainmaster.api.proxy.headers import ENTER
 from trainmaster.api.rest.state import Reader, ServerState, State, Submitter, credential_of
 from trainmaster.service.apps.app_hosts import need_part
-from trainmaster.service.apps.apps import Apps
+from trainmaster.service.apps.apps import NOTEBOOK, Apps
 from trainmaster.service.users.caller import Caller
+from trainmaster.spec.errors import UsageError
 
 router = APIRouter(tags=["apps"])
 
@@ -22,14 +23,14 @@ class NewApp(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    kind: Literal["tensorboard"]
+    kind: Literal["tensorboard", "notebook"]
     runs: list[str]
 
 
 @router.post("/apps", status_code=201)
 def open_app(body: NewApp, state: State, caller: Submitter) -> JSONResponse:
-    """Open an app; one that is open for the same runs is found: 200."""
-    found, is_new = opened(state, caller, body.runs)
+    """Open a TensorBoard of runs, or a notebook of one or none; one that is open is found: 200."""
+    found, is_new = opened(state, caller, body.kind, body.runs)
     return JSONResponse(found, 201 if is_new else 200)
 
 
@@ -57,10 +58,17 @@ def ticket(request: Request, app: str, state: State, caller: Reader) -> dict[str
     return {"url": entry(request, state, caller, app)}
 
 
-def opened(state: ServerState, caller: Caller, runs: list[str]) -> tuple[dict[str, Any], bool]:
-    """A TensorBoard of runs, and whether it is a new one."""
-    need_part("tensorboard")
-    found = Apps(state.service, caller).tensorboard(runs)
+def opened(state: ServerState, caller: Caller, kind: str, runs: list[str]) -> tuple[dict[str, Any], bool]:
+    """A TensorBoard of runs or a notebook of one, or of none, and whether it is a new one."""
+    need_part(kind)
+    apps = Apps(state.service, caller)
+    if kind == NOTEBOOK:
+        state.submissions.need_machine(caller)
+        if len(runs) > 1:
+            raise UsageError(f"{len(runs)} runs for one notebook", "Name one run, or none.")
+        found = apps.notebook(runs[0] if runs else None)
+    else:
+        found = apps.tensorboard(runs)
     state.app_hosts.wake()
     return found, found["state"] == "WAITING"
 

@@ -1,4 +1,4 @@
-"""All tables: of `runs`, `teams`, `apps`, `endpoints`, `workflows`, registered `models`; one `metadata`."""
+"""All tables: of `runs`, `teams`, `apps`, `endpoints`, `workflows`, `sinks`, `models`; one `metadata`."""
 
 from trainmaster.db.tables.apps import app as app
 from trainmaster.db.tables.apps import app_pass as app_pass
@@ -23,6 +23,8 @@ from trainmaster.db.tables.runs import run as run
 from trainmaster.db.tables.runs import run_file as run_file
 from trainmaster.db.tables.runs import run_private as run_private
 from trainmaster.db.tables.runs import task as task
+from trainmaster.db.tables.sinks import sink as sink
+from trainmaster.db.tables.sinks import sink_cursor as sink_cursor
 from trainmaster.db.tables.teams import account as account
 from trainmaster.db.tables.teams import admission as admission
 from trainmaster.db.tables.teams import audit as audit

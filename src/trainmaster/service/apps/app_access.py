@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.db import apps
 from trainmaster.service.apps.app_host import token_of
+from trainmaster.service.apps.apps import need_entry
 from trainmaster.service.users.access import SESSION_S, Access, digest_of
 from trainmaster.service.users.caller import Credential, UnknownCallerError
 from trainmaster.spec.errors import NotFoundError, StoreError, UsageError
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 #: The last use of an app is written down so often.
 _NOTE_S: Final = 10.0
-#: What an app needs of who uses it: notebooks run what they are told.
-_SCOPES: Final = {"tensorboard": "read", "notebook": "run"}
 
 
 class AppAccess:
@@ -71,7 +70,7 @@ class AppAccess:
                 raise UnknownCallerError("who has opened this may not any more", "Log in, and open it again.")
             if row is None or not caller.sees(row["team"]):
                 raise NotFoundError("there is no such app", "It may be over: open it again.")
-            caller.need(_SCOPES[row["kind"]])
+            need_entry(row, caller)
         if row is None or row["state"] == State.DONE:
             raise NotFoundError("the app is over", "Open it again.")
         if row["home_id"] != self._service.home.identity():

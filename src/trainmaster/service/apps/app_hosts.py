@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.db import apps
 from trainmaster.db.leases import is_alive
 from trainmaster.service.apps.app_host import app_directories
+from trainmaster.service.apps.apps import NOTEBOOK
+from trainmaster.service.apps.notebook import jupyter_python
 from trainmaster.service.server_loops import Turns
 from trainmaster.spec.errors import MissingPartError
 from trainmaster.spec.states import State
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from trainmaster.service.service import Service
 
 LOOK_S: Final = 2.0
-_PARTS: Final = {"tensorboard": "tensorboard", "notebook": "jupyterlab"}
 
 
 def need_part(kind: str) -> None:
@@ -32,8 +33,10 @@ def need_part(kind: str) -> None:
     Raises:
         MissingPartError: saying how it is.
     """
-    if find_spec(_PARTS[kind]) is None:
-        raise MissingPartError(f"{_PARTS[kind]} is not installed", "Run: pip install 'trainmaster[apps]'")
+    if kind == NOTEBOOK:
+        jupyter_python()
+    elif find_spec("tensorboard") is None:
+        raise MissingPartError("tensorboard is not installed", "Run: pip install 'trainmaster[apps]'")
 
 
 @dataclass

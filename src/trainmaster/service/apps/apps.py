@@ -13,16 +13,20 @@ from trainmaster.db import apps as rows
 from trainmaster.db.leases import is_alive
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.users.access import digest_of
+from trainmaster.service.users.caller import ForbiddenError
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sqlalchemy.engine import RowMapping
 
     from trainmaster.service.service import Service
     from trainmaster.service.users.caller import Caller, Credential
 
 TENSORBOARD: Final = "tensorboard"
+NOTEBOOK: Final = "notebook"
 #: So many runs are shown in one app, and so many apps are told.
 MOST_RUNS: Final = 20
 MOST_APPS: Final = 200
@@ -32,6 +36,19 @@ IDLE_S: Final = 1800.0
 TICKET_S: Final = 60.0
 #: So many apps of a team are open at once: each takes memory of the server's machine.
 MOST_OPEN: Final = 10
+
+
+def need_entry(row: RowMapping, caller: Caller) -> None:
+    """Refuse whom an app that the caller sees does not let in.
+
+    A notebook does what its user says, in his name, so it is for him alone.
+
+    Raises:
+        ForbiddenError: the caller.
+    """
+    caller.need("run" if row["kind"] == NOTEBOOK else "read")
+    if row["kind"] == NOTEBOOK and row["opened_by"] != caller.name:
+        raise ForbiddenError(f"it is the notebook of {row['opened_by']}", "Open one of your own.")
 
 
 class Apps:
@@ -68,10 +85,41 @@ class Apps:
             self._service.home_of(run)  # refused where its files are not here
         return self._opened(TENSORBOARD, ids, teams.pop())
 
-    def _opened(self, kind: str, runs: Sequence[str], team: str | None) -> dict[str, Any]:
+    def notebook(self, run: str | None, directory: Path | None = None) -> dict[str, Any]:
+        """Open a JupyterLab for the caller alone, or find the one that is open.
+
+        Args:
+            run: it has a copy of its code, its data, models, checkpoints and Python; None for an empty one.
+            directory: where the work of an empty one is; None for one of the caller's in the home.
+
+        Raises:
+            NotFoundError: there is no such run, or it is not the caller's to see.
+            UsageError: the run's files are not here, or there are too many apps.
+        """
+        self._caller.need("run")
+        ids, team = [], self._caller.team
+        if run is not None:
+            found = TeamRuns(self._service, self._caller)
+            ids = [found.resolve(run)]
+            self._service.home_of(ids[0])  # refused where its files are not here
+            team = found.row(ids[0])["team"]
+        if directory is None or ids:
+            whose = hashlib.sha256(self._caller.name.encode()).hexdigest()[:8]
+            place = self._service.home.root / "notebooks"
+            directory = place / (ids[0] if ids else "empty")
+            if self._caller.team is not None or self._caller.account is not None:
+                directory = place / f"of-{whose}" / directory.name
+        return self._opened(NOTEBOOK, ids, team, directory=str(directory))
+
+    def _opened(
+        self, kind: str, runs: Sequence[str], team: str | None, **more: str | int | None
+    ) -> dict[str, Any]:
         """The app is seen by the team of the runs: who opens it may be an admin of another one."""
         home_id = self._service.home.identity()
-        place = hashlib.sha256(json.dumps([kind, self._caller.team, home_id, runs]).encode()).hexdigest()
+        whole = [kind, self._caller.team, home_id, runs, *([more] if more else [])]
+        if kind == NOTEBOOK:
+            whole.append(self._caller.name)
+        place = hashlib.sha256(json.dumps(whole).encode()).hexdigest()
         now = time.time()
         row = {
             "id": f"{kind[:2]}-{secrets.token_hex(8)}",
@@ -85,6 +133,7 @@ class Apps:
             "state": State.WAITING,
             "created_at": now,
             "used_at": now,
+            **more,
         }
         found = rows.add(self._service.database, row, MOST_OPEN)
         if found is None:
@@ -104,8 +153,9 @@ class Apps:
 
         Returns:
             ``app``, ``kind``, ``team``, ``opened_by``, ``runs``, ``state`` (WAITING until it answers),
-            ``reason`` (why it is over), ``run`` (whose task it is, if it is one), ``created_at``,
-            ``used_at``, ``ended_at``, ``idle_s`` (after so long without use it ends), ``usd_per_hour``.
+            ``reason`` (why it is over), ``run`` (whose task it is, if it is one), ``directory`` (of a
+            notebook: where its user's work stays), ``created_at``, ``used_at``, ``ended_at``, ``idle_s``
+            (after so long without use it ends), ``usd_per_hour``.
 
         Raises:
             NotFoundError: there is none, or it is not the caller's to see.
@@ -134,9 +184,11 @@ class Apps:
 
         Raises:
             NotFoundError: there is none, or it is not the caller's to see.
+            ForbiddenError: it is the notebook of another one.
             UsageError: it is over, or does not answer yet.
         """
         row = self._row(app)
+        need_entry(row, self._caller)
         if row["state"] != State.RUNNING:
             raise UsageError(f"{app} {self._why_not(row)}", "Open it again, or wait for it.")
         secret, now = secrets.token_urlsafe(32), self._service.database.clock_s()
@@ -175,6 +227,7 @@ class Apps:
             "state": state,
             "reason": reason,
             "run": row["run_id"],
+            "directory": row["directory"],
             "created_at": row["created_at"],
             "used_at": row["used_at"],
             "ended_at": row["ended_at"],

@@ -220,6 +220,23 @@ class Submissions:
                 "Runs on rented machines are open to their team.",
             )
 
+    def may_use_machine(self, caller: Caller) -> bool:
+        """Whether the server's own machine, as its user, does what somebody writes."""
+        return caller.sees_all or not self.is_shared(caller)
+
+    def need_machine(self, caller: Caller) -> None:
+        """Refuse whom the server's own machine does not obey.
+
+        Raises:
+            ForbiddenError: the server is for others, too, and he is not its admin.
+        """
+        caller.need("run")
+        if not self.may_use_machine(caller):
+            raise ForbiddenError(
+                "a notebook on the server's machine could do all that the server may",
+                "Open it on your own machine: `trainmaster --local notebook`.",
+            )
+
     # --- parts --------------------------------------------------------------------------------------
 
     def is_shared(self, caller: Caller) -> bool:

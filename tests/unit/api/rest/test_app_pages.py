@@ -80,3 +80,20 @@ def test_the_page_waits_and_leads_to_the_other_origin(served):
     assert path in served.ask("blue-user", "GET", "/apps").text
     apps.end(served.service.database, app, "<b>", 1.0)
     assert "&lt;b&gt;" in served.ask("blue-user", "GET", path).text
+
+
+def test_a_notebook_on_the_machine_of_a_shared_server_is_for_its_admin(served, monkeypatch):
+    from trainmaster.api.rest import apps
+
+    monkeypatch.setattr(apps, "need_part", lambda _: None)
+    body = {"kind": "notebook", "runs": ["job-red"]}
+    refused = served.ask("red-user", "POST", "/api/v1/apps", json=body)
+    assert refused.status_code == 403
+    assert "--local notebook" in refused.json()["hint"]
+    opened = served.ask("admin", "POST", "/api/v1/apps", json=body)
+    assert (opened.status_code, opened.json()["kind"]) == (201, "notebook")
+    assert opened.json()["directory"].endswith("job-red")
+    two = {"kind": "notebook", "runs": ["job-red", "job-blue"]}
+    assert served.ask("admin", "POST", "/api/v1/apps", json=two).status_code == 422
+    assert 'kind" value="notebook' not in served.ask("red-user", "GET", "/runs/job-red").text
+    assert 'kind" value="notebook' in served.ask("admin", "GET", "/runs/job-red").text

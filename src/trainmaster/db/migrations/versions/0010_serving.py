@@ -15,6 +15,46 @@ def upgrade() -> None:
     """Each part in the order in which they refer to each other."""
     _endpoints()
     _workflows()
+    _apps()
+    _sinks()
+
+
+def _apps() -> None:
+    """Notebooks keep what was written in them; a port of a member is an app."""
+    op.add_column("app", sa.Column("directory", sa.Text(), nullable=True))
+    op.add_column("app", sa.Column("member", sa.Text(), nullable=True))
+
+
+def _sinks() -> None:
+    """How far what tasks report was sent to MLflow and others."""
+    op.create_table(
+        "sink",
+        sa.Column("run_id", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("remote", sa.Text(), nullable=True),
+        sa.Column("trouble", sa.Text(), server_default="", nullable=False),
+        sa.Column("failures", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("try_at", sa.Float(), server_default="0", nullable=False),
+        sa.Column("owner", sa.Text(), nullable=True),
+        sa.Column("expires_at", sa.Float(), nullable=True),
+        sa.ForeignKeyConstraint(["run_id"], ["run.id"], name="fk_sink_run_id"),
+        sa.PrimaryKeyConstraint("run_id", "kind", name="pk_sink"),
+    )
+    op.create_index("ix_sink_state", "sink", ["state"])
+    op.create_table(
+        "sink_cursor",
+        sa.Column("run_id", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("experiment", sa.Text(), nullable=False),
+        sa.Column("task", sa.BigInteger(), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("remote", sa.Text(), nullable=False),
+        sa.Column("reports", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("is_over", sa.Boolean(), server_default=sa.false(), nullable=False),
+        sa.ForeignKeyConstraint(["run_id"], ["run.id"], name="fk_sink_cursor_run_id"),
+        sa.PrimaryKeyConstraint("run_id", "kind", "experiment", "task", "attempt", name="pk_sink_cursor"),
+    )
 
 
 def _endpoints() -> None:

@@ -1,0 +1,158 @@
+"""Notebooks: what a run's has beside it, which Python it is given, and who gets in."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainmaster.artifacts import publish
+from trainmaster.control.layout import Home
+from trainmaster.db import NewRun, Submission, TaskChange, apps
+from trainmaster.service import Service
+from trainmaster.service.apps import notebook
+from trainmaster.service.apps.app_access import AppAccess
+from trainmaster.service.apps.apps import Apps
+from trainmaster.service.apps.notebook import Notebook, PythonFacts, jupyter_python, python_facts
+from trainmaster.service.apps.notebook_files import furnish
+from trainmaster.service.users.access import Access
+from trainmaster.service.users.caller import ForbiddenError, caller
+from trainmaster.spec import Recipe
+from trainmaster.spec.errors import MissingPartError, NotFoundError, RunError
+from trainmaster.spec.states import State
+
+RECIPE = """
+name: job
+env: {COLOUR: red}
+experiments:
+  main: {command: 'true', data: {d: {dir: data}, gone: {from: other}}}
+  other: {command: 'true'}
+"""
+ANN = caller("ann", "red", ["read", "run"])
+
+
+class Place:
+    """A home with a run whose task has a model."""
+
+    def __init__(self, root):
+        home = Home(root, root / "cache", f"file://{root}/store", f"sqlite:///{root / 'trainmaster.db'}")
+        self.service = Service(home)
+        self.access = Access(self.service.database)
+        self.access.make_team("red", None)
+        code = root / "snapshot"
+        (code / "data").mkdir(parents=True)
+        (code / "train.py").write_text("pass")
+        (code / "data" / "x").write_text("1")
+        recipe = Recipe.from_text(RECIPE, directory=code).model_dump_json()
+        new = NewRun(
+            "job-a", "job", recipe, "r.yaml", "local", str(code), home.store_url, [("main", 1), ("other", 1)],
+            home=str(root), home_id=home.identity(), submission=Submission("x", "red"),
+        )  # fmt: skip
+        uri = home.model_uri("job-a", "main", 0)
+        publish({"": code / "data"}, uri, kind="model")
+        lease = self.service.database.create_run(new, 1.0)
+        opened = {"creates": True, "opens": True, "fields": {"model_uri": uri}}
+        begins = TaskChange("main", 0, 1, State.WAITING, State.RUNNING, **opened)
+        self.service.database.commit(lease, [begins], 2.0)
+
+    def row(self, **more):
+        app = Apps(self.service, ANN).notebook(**more)["app"]
+        return apps.find(self.service.database, app)
+
+
+@pytest.fixture
+def place(tmp_path):
+    found = Place(tmp_path)
+    yield found
+    found.service.close()
+
+
+def test_a_notebook_of_a_run_has_its_code_data_and_models(place, tmp_path):
+    work = tmp_path / "work"
+    found = furnish(place.service, "job-a", work)
+    assert (work / "code/train.py").read_text() == "pass"
+    assert (work / "data/d/x").read_text() == "1"
+    assert (work / "models/main/0/x").read_text() == "1"
+    assert found.variables == {"COLOUR": "red", "TRAINMASTER_DATA_D": str(tmp_path / "snapshot/data")}
+    assert any("data/gone" in note for note in found.notes)
+
+
+def test_what_was_written_in_a_notebook_stays(place, tmp_path):
+    work = tmp_path / "work"
+    furnish(place.service, "job-a", work)
+    (work / "code/train.py").write_text("mine")
+    (work / "models/main/0/x").write_text("mine")
+    furnish(place.service, "job-a", work)
+    assert (work / "code/train.py").read_text() == (work / "models/main/0/x").read_text() == "mine"
+    assert (tmp_path / "snapshot/train.py").read_text() == "pass"
+
+
+def test_models_that_are_too_large_are_named(place, tmp_path):
+    found = furnish(place.service, "job-a", tmp_path / "work", most_bytes=0)
+    assert not (tmp_path / "work/models").exists()
+    assert any("no room" in note for note in found.notes)
+
+
+def test_jupyterlab_gets_its_token_by_its_environment_alone(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(notebook, "jupyter_python", lambda: Path(sys.executable))
+    kind = Notebook(place.service, place.row(run="job-a"), tmp_path / "app")
+    command, environment = kind.command(1234, "secret-token")
+    assert environment["JUPYTER_TOKEN"] == "secret-token"
+    assert "secret-token" not in " ".join(command)
+    assert f"--ServerApp.base_url={kind.prefix}" in command
+    assert "--ServerApp.ip=127.0.0.1" in command
+    work = tmp_path / "notebooks" / f"of-{Path(kind.row['directory']).parent.name[3:]}" / "job-a"
+    assert work == Path(kind.row["directory"])
+    assert stat.S_IMODE(work.stat().st_mode) == 0o700
+    assert "data/gone" in (work / "ABOUT-THIS-NOTEBOOK.md").read_text()
+    spec = json.loads((tmp_path / "app/jupyter/kernels/python3/kernel.json").read_text())
+    assert spec["env"]["COLOUR"] == "red"
+    assert spec["argv"][-1] == "{connection_file}"
+
+
+def test_a_python_without_a_kernel_for_its_version_is_named(place, tmp_path, monkeypatch):
+    own = tmp_path / "python"
+    facts = {own: PythonFacts((3, 9), False, "p"), Path("j"): PythonFacts((3, 11), True, "q")}
+    monkeypatch.setattr(notebook, "python_facts", facts.__getitem__)
+    kind = Notebook(place.service, place.row(run="job-a"), tmp_path / "app")
+    found = notebook.Furnished()
+    kind._write_kernels(found, {"main": own}, Path("j"))
+    assert "has no ipykernel" in found.notes[0]
+    assert not (tmp_path / "app/jupyter").exists()
+
+
+def test_what_a_python_says_of_itself():
+    facts = python_facts(Path(sys.executable))
+    assert facts.version == sys.version_info[:2]
+    assert Path(facts.packages).is_dir()
+    with pytest.raises(RunError, match="does not work"):
+        python_facts(Path("/none/python"))
+
+
+def test_jupyterlab_is_found_on_path_or_said_to_be_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(notebook, "find_spec", lambda _: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingPartError, match="not installed"):
+        jupyter_python()
+    for name in ("python", "jupyter-lab"):
+        (tmp_path / name).touch(0o700)
+    assert jupyter_python() == tmp_path / "python"
+
+
+def test_a_notebook_is_for_who_has_opened_it(place):
+    row = place.row(run="job-a")
+    assert place.row(run="job-a")["id"] == row["id"]
+    ben = Apps(place.service, caller("ben", "red", ["read", "run"]))
+    assert ben.notebook("job-a")["app"] != row["id"]
+    with pytest.raises(ForbiddenError, match="notebook of ann"):
+        ben.ticket(row["id"], None)
+    with pytest.raises(NotFoundError):
+        Apps(place.service, caller("eve", "blue", ["read", "run"])).notebook("job-a")
+    with pytest.raises(ForbiddenError):
+        Apps(place.service, caller("vic", "red", ["read"])).notebook("job-a")
+    token = place.access.create_token("ben", ["read", "run"], "red")["token"]
+    with pytest.raises(ForbiddenError, match="notebook of ann"):
+        AppAccess(place.service, place.access).admit(row["id"], [], token)
