@@ -1,4 +1,4 @@
-"""``python -m trainmaster.inference --port PORT``: serve a model until SIGTERM."""
+"""``python -m trainmaster.inference``: serve a model until SIGTERM, or ask it about files."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Final
 
 from trainmaster.inference.engines import load
 from trainmaster.inference.errors import ModelError
+from trainmaster.inference.files import FileError, answer_files
 from trainmaster.inference.http_server import MOST_BODY_BYTES, InferenceServer
 from trainmaster.inference.protocol import Protocol
 
@@ -23,9 +24,24 @@ DRAIN_S: Final = 30.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve, and say by the status how it went: 0 after SIGTERM, 1 if the model cannot be served."""
+    """Serve, or answer files; the status says how it went: 1 if the model, the port or a file is wrong."""
     options = _options(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    return _serve(options) if options.files is None else _answer(options)
+
+
+def _answer(options: argparse.Namespace) -> int:
+    try:
+        engine = load(Path(options.model_dir), Path.cwd())
+        for name, rows in answer_files(engine, Path(options.files), Path(options.to)):
+            print(f"{name}: {rows} rows", flush=True)  # noqa: T201
+    except (ModelError, FileError) as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        return 1
+    return 0
+
+
+def _serve(options: argparse.Namespace) -> int:
     protocol = Protocol(options.name, options.queue)
     try:
         server = InferenceServer((options.host, options.port), protocol, options.body_bytes)
@@ -55,7 +71,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m trainmaster.inference", description=__doc__)
-    parser.add_argument("--port", type=int, required=True, help="to listen at")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--port", type=int, help="to listen at")
+    what.add_argument("--files", help="to be answered: *.csv, *.npy, *.jsonl in this directory, then it ends")
+    parser.add_argument(
+        "--to", default=os.environ.get("TRAINMASTER_OUTPUT_DIR", "answers"), help="where answers to files go"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="to listen at; this machine only without")
     parser.add_argument("--name", default="model", help="of the model, in paths")
     parser.add_argument(

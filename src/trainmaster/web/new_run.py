@@ -13,6 +13,7 @@ from fastapi.responses import Response
 from pydantic import AfterValidator, Field
 
 from trainmaster.advisor.papers.policy_quote import POLICIES
+from trainmaster.api.rest.registry import registry_of
 from trainmaster.api.rest.state import Runs, ServerState, State, Submitter
 from trainmaster.artifacts.code_sources import as_git
 from trainmaster.control.data_sources import BUILT_IN
@@ -24,6 +25,7 @@ from trainmaster.service.uploads.code_uploads import CodeUploads
 from trainmaster.service.uploads.git_code import GitCode
 from trainmaster.service.users.caller import Caller
 from trainmaster.spec.errors import TrainmasterError, UsageError
+from trainmaster.web.batch_inference import batch_recipe
 from trainmaster.web.form_keys import key_of, new_key
 from trainmaster.web.mistakes import mistakes_of
 from trainmaster.web.recipe_form import RecipeForm, Typed
@@ -85,11 +87,23 @@ Filled = Annotated[NewRun, Form()]
 
 
 @router.get("/new")
-def new(request: Request, found: Runs, state: State, caller: Submitter, again: str = "") -> Response:
-    """Nothing filled in yet; or the recipe of an earlier run."""
+def new(
+    request: Request,
+    found: Runs,
+    state: State,
+    caller: Submitter,
+    again: str = "",
+    model: str = "",
+    files: str = "",
+) -> Response:
+    """Nothing filled in yet; or the recipe of an earlier run, or one that asks a model about files."""
     empty = RecipeForm(provider=_providers(state, caller)[0] if state.submissions.is_shared(caller) else "")
-    form = NewRun(**empty.model_dump(), recipe=found.recipe(again) if again else empty.text())
-    return show_form(request, state, caller, form)
+    recipe = found.recipe(again) if again else empty.text()
+    if model:
+        version = registry_of(state, caller).version(model)
+        _, manifest = found.manifest(version["run"], version["experiment"], version["task"])
+        recipe = batch_recipe(model, files, empty.provider, [entry.path for entry in manifest.files])
+    return show_form(request, state, caller, NewRun(**empty.model_dump(), recipe=recipe))
 
 
 @router.post("/new/recipe")
@@ -189,7 +203,7 @@ def show_form(
         "is_shared": state.submissions.is_shared(caller),
         "providers": _providers(state, caller),
         "policies": POLICIES,
-        "sources": [*_volumes(state, caller), *sorted(BUILT_IN)],
+        "sources": [*volumes_of(state, caller), *sorted(BUILT_IN)],
         "strategies": STRATEGIES,
         "frameworks": FRAMEWORKS,
         "samplers": SAMPLERS,
@@ -202,7 +216,8 @@ def _providers(state: ServerState, caller: Caller) -> list[str]:
     return [name for name, can in PROVIDERS.items() if can.rents or not is_shared]
 
 
-def _volumes(state: ServerState, caller: Caller) -> list[str]:
+def volumes_of(state: ServerState, caller: Caller) -> list[str]:
+    """Names of volumes that the caller may use."""
     try:
         return TeamVolumes(state.service.home, state.service.database, caller).names()
     except TrainmasterError:  # a store that is away: the name can be typed

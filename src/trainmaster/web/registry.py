@@ -9,6 +9,8 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
 from trainmaster.api.rest.registry import Readable, Writable
+from trainmaster.api.rest.state import State
+from trainmaster.web.new_run import volumes_of
 from trainmaster.web.rendering import page, redirect
 
 router = APIRouter(include_in_schema=False)
@@ -33,12 +35,16 @@ def register(
 
 
 @router.get("/registry/{name}")
-def model(request: Request, name: str, registry: Readable) -> Response:
+def model(request: Request, name: str, registry: Readable, state: State) -> Response:
     """One of them."""
     found = registry.show(name)
     metrics = list(dict.fromkeys(key for each in found["versions"] for key in each["metrics"]))
-    may_move = "run" in request.state.caller.scopes
-    return page(request, "registered_model.html", model=found, metrics=metrics, may_move=may_move)
+    caller = request.state.caller
+    may_move = "run" in caller.scopes
+    volumes = volumes_of(state, caller) if may_move else []
+    return page(
+        request, "registered_model.html", model=found, metrics=metrics, may_move=may_move, volumes=volumes
+    )
 
 
 @router.post("/registry/{name}/aliases/{alias}")

@@ -47,3 +47,16 @@ def test_examples_show_the_models_that_they_have_trained_for_a_team(served):
         served.ask("red-read", "GET", "/examples").text
     )
     assert "Its model will be" in served.ask("blue-user", "GET", "/examples").text
+
+
+def test_a_registered_model_is_asked_about_the_files_of_a_volume_by_a_recipe(served):
+    named = {"model": "job-red", "name": "birds", "alias": "production"}
+    served.ask("red-user", "POST", "/registry", data=named)
+    assert "Ask it about files" in served.ask("red-user", "GET", "/registry/birds").text
+    assert "Ask it about files" not in served.ask("red-read", "GET", "/registry/birds").text
+    asked = "/new?model=birds%40production&files=songs"
+    text = served.ask("red-user", "GET", asked).text
+    assert "data: {model: {model: birds@production}, files: {volume: &#34;songs&#34;}}" in text
+    assert "python -m trainmaster.inference" in text
+    assert served.ask("blue-user", "GET", asked).status_code == 404
+    assert served.ask("red-read", "GET", asked).status_code == 403
