@@ -27,7 +27,7 @@ def drive_many(number: Annotated[int, typer.Argument()]) -> None:
     import logging
 
     from trainmaster.service import Service
-    from trainmaster.service.driving.driver import Driver, take_place
+    from trainmaster.service.driving.driver import Driver, pipe_of, take_place
 
     service = Service.from_environment()
     place = take_place(service.home.root, number)
@@ -36,7 +36,7 @@ def drive_many(number: Annotated[int, typer.Argument()]) -> None:
     logging.basicConfig(format="%(asctime)s %(message)s")
     gc.freeze()
     gc.enable()
-    Driver(service, os.environ).work()
+    Driver(service, os.environ, wakes=pipe_of(service.home.root, number)).work()
 
 
 def look_after_app(app: Annotated[str, typer.Argument()]) -> None:

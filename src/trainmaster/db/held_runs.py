@@ -6,7 +6,7 @@ A process that drives hundreds of runs must not ask the database for each of the
 from __future__ import annotations
 
 import threading
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from trainmaster.db import admissions, run_rows
 from trainmaster.db import tables as t
+from trainmaster.db.changes import Change, ExperimentChange, RunChange
 from trainmaster.db.database import Database
 from trainmaster.db.events import event_row, insert_events
 from trainmaster.db.leases import LEASE_S, Lease, is_alive, this_process
@@ -178,11 +179,25 @@ class HeldDatabase(Database):
         database: whose connections it uses.
         patience: of this run.
         held: asks for all of them.
+        moved: called with the run when it, or an experiment of it, has another state; must be quick.
     """
 
-    def __init__(self, database: Database, patience: Patience, held: HeldRuns) -> None:
+    def __init__(
+        self,
+        database: Database,
+        patience: Patience,
+        held: HeldRuns,
+        moved: Callable[[str], None] = lambda _: None,
+    ) -> None:
         super().__init__("", patience, shares=database)
         self._held = held
+        self._moved = moved
+
+    def commit(self, lease: Lease, changes: Sequence[Change], now: float) -> None:
+        """See `Database.commit`."""
+        super().commit(lease, changes, now)
+        if any(isinstance(change, ExperimentChange | RunChange) for change in changes):
+            self._moved(lease.run)
 
     def renew(self, lease: Lease, now: float) -> EndReason | None:
         """See `Database.renew`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
@@ -28,7 +29,9 @@ from trainmaster.spec.states import State
 if TYPE_CHECKING:
     from trainmaster.service.quotes.quoting import QuoteOptions
 
-#: An answer is looked for after so many seconds: soon at first, as most are there at once.
+#: The server is to answer when there is news, or after so long. One of before that does not know how is
+#: asked after so many seconds: soon at first, as most answers are there at once.
+_WAIT_S: Final = 1.0
 _LOOKS_S: Final = (0.1, 0.2, 0.3, 0.5)
 
 
@@ -58,7 +61,8 @@ def asked(
     def told() -> Iterator[Any]:
         recipe, notes = sent()
         yield from (f"note: {note}" for note in notes)
-        found = connection.post(route, {**recipe, **options})
+        asked_at = time.monotonic()
+        found = connection.post(route, {**recipe, **options}, wait_s=_WAIT_S)
         names.append(f"{route}/{quoted(found['id'])}")
         seen, progress, looks = 0, None, 0
         while True:
@@ -76,9 +80,11 @@ def asked(
             if stopped:
                 connection.ask("DELETE", names[0], {})
                 raise InterruptedByUser("not measured to its end, as you asked", "Nothing was started.")
-            connection.sleep(_LOOKS_S[min(looks, len(_LOOKS_S) - 1)])
-            looks += 1
-            found = connection.get(names[0])
+            if time.monotonic() - asked_at < _WAIT_S / 2:
+                connection.sleep(_LOOKS_S[min(looks, len(_LOOKS_S) - 1)])
+                looks += 1
+            asked_at = time.monotonic()
+            found = connection.get(names[0], wait_s=_WAIT_S)
         if found["answer"] is None:
             raise error_of(422, {"error": "UsageError", **(found["error"] or {})}, connection.url)
         yield read(found["answer"])

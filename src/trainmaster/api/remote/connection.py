@@ -32,6 +32,8 @@ ANSWER_S: Final = 60.0
 SILENT_S: Final = 45.0
 #: What may be sent twice is sent again after these pauses, in seconds: a server starts within them.
 PAUSES_S: Final = (0.2, 0.5, 1.0, 2.0, 4.0)
+#: Servers keep a socket that nobody uses for a few seconds.
+_IDLE_S: Final = 1.0
 _PIECE_BYTES: Final = 64 << 10
 _BROKEN: Final = (OSError, http.client.HTTPException)
 #: Answers of a server, or of a proxy before it, that is not ready.
@@ -79,6 +81,7 @@ class Connection:
         self._host, self._port, self._prefix = parts.hostname, parts.port, parts.path
         self._token, self._fingerprint, self.sleep = token, fingerprint, sleep
         self._sockets: dict[int, http.client.HTTPConnection] = {}  # by thread
+        self._used_at: dict[int, float] = {}
         weakref.finalize(self, _close, self._sockets)
 
     def close(self) -> None:
@@ -90,7 +93,13 @@ class Connection:
         return self.ask("GET", path, query)
 
     def post(
-        self, path: str, body: Mapping[str, Any] | None = None, *, key: str = "", repeats: bool = False
+        self,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        key: str = "",
+        repeats: bool = False,
+        **query: object,
     ) -> Any:  # noqa: ANN401 - JSON
         """Ask for something to be done.
 
@@ -99,8 +108,9 @@ class Connection:
             body: JSON.
             key: it is done once, however often it has to be sent.
             repeats: it may be done several times.
+            query: parameters; those that are None are left out.
         """
-        return self.ask("POST", path, {}, json.dumps(body or {}).encode(), key=key, repeats=repeats)
+        return self.ask("POST", path, query, json.dumps(body or {}).encode(), key=key, repeats=repeats)
 
     def ask(
         self,
@@ -121,8 +131,8 @@ class Connection:
             TrainmasterError: what the server says, as the type that it has at home.
         """
         may_repeat = method != "POST" or repeats or bool(key)
-        if not may_repeat:
-            self._drop()  # a socket that was idle may have been closed by the other end
+        if not may_repeat and time.monotonic() - self._used_at.get(threading.get_ident(), 0.0) > _IDLE_S:
+            self._drop()  # the other end may have closed it
         for pause_s in (*PAUSES_S, None):
             more = {**(headers or {}), **({"Idempotency-Key": key} if key else {})}
             if body is not None:
@@ -130,6 +140,7 @@ class Connection:
             try:
                 answer = self._send(method, path, query, body, more, ANSWER_S)
                 data = answer.read()
+                self._used_at[threading.get_ident()] = time.monotonic()
             except _BROKEN as error:
                 self._drop()
                 if not may_repeat or pause_s is None or is_untrusted(error):

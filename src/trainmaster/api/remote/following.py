@@ -122,12 +122,14 @@ class RunFollower:
             MoreFailures,
         )
 
+        status: Mapping[str, Any] | None = None
         for row in rows:
             event = Event.of(row)
             if event.kind == "note":
                 yield Note(event.message, event.experiment, event.task, event.attempt, event.reason)
             elif event.kind == "experiment" and event.after in (State.RUNNING, State.DONE):
-                tally = dict(self._status()["experiments"][event.experiment]["tasks"])
+                status = status or self._status()
+                tally = dict(status["experiments"][event.experiment]["tasks"])
                 name, total = event.experiment or "", tally.pop("total")
                 yield ExperimentMoved(name, event.after, event.reason, event.message, total, tally)
             elif event.kind == "task" and event.attempt and _failed(event):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from trainmaster.spec import Recipe
 
 _WATCH_S: Final = 1.0
-#: A run that is over is let go of within that time, or goes on giving machines back.
-_CLOSED_S: Final = 3.0
 #: The server sends at most so many of a list at once.
 _PAGE: Final = 1000
 #: Of a line of a log, in bytes: so many times the lines that are asked for are looked at from the end.
@@ -57,6 +55,9 @@ class RemoteClient:
         self._to = connection
         self.url = connection.url
         self.registry = RemoteRegistry(connection)
+        #: What was planned here last, and the run of it: that need not be asked for.
+        self._planned: tuple[Recipe, RunPlan] | None = None
+        self._last: tuple[str, Recipe] | None = None
 
     def close(self) -> None:
         """Give back connections; its runs go on."""
@@ -76,7 +77,13 @@ class RemoteClient:
         from trainmaster.api.remote.asking import asked, plan_of
 
         options = {"allow_stale": allow_stale, "can_agree": can_agree, "measure_first": measure_first}
-        return asked(self._to, "/plans", lambda: self._sent(recipe), options, plan_of)
+
+        def read(found: Mapping[str, Any]) -> RunPlan:
+            plan = plan_of(found)
+            self._planned = recipe, plan
+            return plan
+
+        return asked(self._to, "/plans", lambda: self._sent(recipe), options, read)
 
     def quote_recipe(
         self, recipe: Recipe, path: str, options: QuoteOptions
@@ -104,17 +111,27 @@ class RemoteClient:
     def accept_run(
         self, plan: str, *, agreed_usd_per_hour: float = 0.0, keep_s: float = 0.0, queue: bool = False
     ) -> Accepted:
-        planned = self._to.get(f"/plans/{quoted(plan)}")["answer"] if plan else None
-        if planned is None:
-            raise NotFoundError(f"there is no plan {plan!r}", "Plan the run again.")
-        usd = planned["most_usd_per_hour"]
+        recipe, planned = self._planned or (None, None)
+        if planned is None or planned.id != plan or not plan:
+            recipe, planned = None, self._plan(plan)
+        usd = planned.most_usd_per_hour
         if usd > agreed_usd_per_hour:
             raise UsageError(
                 f"it costs at most ${usd:.4g} per hour, and nobody has agreed to that",
                 "Nothing was started. Agree to it, or change the recipe.",
             )
         run = self._to.post("/runs", {"plan": plan, "wait": queue, "keep_s": keep_s}, key=plan)
+        if recipe is not None:
+            self._last = run["run"], recipe
         return self._accepted(run)
+
+    def _plan(self, name: str) -> RunPlan:
+        from trainmaster.api.remote.asking import plan_of
+
+        answer = self._to.get(f"/plans/{quoted(name)}")["answer"] if name else None
+        if answer is None:
+            raise NotFoundError(f"there is no plan {name!r}", "Plan the run again.")
+        return plan_of(answer)
 
     def take_run(self, run: str) -> Accepted | None:
         line = self.brief(run)
@@ -123,19 +140,20 @@ class RemoteClient:
         return self._accepted(self._to.post(f"/runs/{quoted(run)}/resume", repeats=True))
 
     def _accepted(self, status: dict[str, Any]) -> Accepted:
-        found = self._line(status["run"])
-        waits_for = found["line"].get("queued", {}).get("waits_for")
+        waits_for = status.get("queued", {}).get("waits_for")
         notes = (*status.get("notes", ()), *([f"it waits for {waits_for}"] if waits_for else ()))
-        return Accepted(status["run"], notes, bool(found["rents"]), self.url)
+        rents = status["rents"] if "rents" in status else self._line(status["run"])["rents"]
+        return Accepted(status["run"], notes, bool(rents), self.url)
 
     def drive_run(self, run: str, view_every_s: float) -> Stream[RunNews | str]:
         def news() -> Iterator[RunNews | str]:
             from trainmaster.spec import Recipe
 
-            text = b"".join(self._to.pieces(f"/runs/{quoted(run)}/recipe", {})).decode()
-            follower = RunFollower(Recipe.from_text(text), lambda: self._status(run), view_every_s)
+            known, recipe = self._last or ("", None)
+            if recipe is None or known != run:
+                recipe = Recipe.from_text(self._text(run))
+            follower = RunFollower(recipe, lambda: self._status(run), view_every_s)
             yield from follower.follow(messages(self._to, run))
-            self._await_close(run)
 
         return Listening(news())
 
@@ -151,8 +169,6 @@ class RemoteClient:
             while page := self.events(run, seen):
                 events += page
                 seen = page[-1].id
-            if is_over:
-                self._await_close(run)
             line = self._line(run)
             yield Watched(tuple(events), line["line"], line["rents"])
             if is_over:
@@ -164,11 +180,6 @@ class RemoteClient:
         while page := self.events(run, last):
             last = page[-1].id
         return last
-
-    def _await_close(self, run: str) -> None:
-        until = time.monotonic() + _CLOSED_S
-        while self.brief(run)["driven"] and time.monotonic() < until:
-            self._to.sleep(_WATCH_S / 4)
 
     def cancel(self, run: str) -> None:
         self._to.post(f"/runs/{quoted(run)}/cancel", repeats=True)
@@ -201,6 +212,10 @@ class RemoteClient:
             if cursor is None:
                 break
         return {"runs": found} if limit is None else {"runs": found, "older": older}
+
+    def _text(self, run: str) -> str:
+        """Its recipe."""
+        return b"".join(self._to.pieces(f"/runs/{quoted(run)}/recipe", {})).decode()
 
     def brief(self, run: str) -> dict[str, Any]:
         found: dict[str, Any] = self._line(run)["line"]
@@ -299,10 +314,9 @@ class RemoteClient:
         asks = {"experiment": query.experiment, "task": query.task, "member": query.member, "tail": 0}
         for _ in self._to.pieces(f"/runs/{quoted(run)}/logs", asks | {"member": None}, is_same=False):
             pass  # only what is not there is said
-        text = b"".join(self._to.pieces(f"/runs/{quoted(run)}/recipe", {})).decode()
         chosen = [
             found
-            for found in Recipe.from_text(text).experiments.values()
+            for found in Recipe.from_text(self._text(run)).experiments.values()
             if query.experiment in (None, found.name)
         ]
         status = self._status(run)["experiments"]

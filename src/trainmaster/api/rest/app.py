@@ -104,6 +104,7 @@ def make_app(state: ServerState) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        state.hubs.start()
         state.drivers.start()
         state.quotes.start()
         state.webhooks.start()
@@ -113,7 +114,7 @@ def make_app(state: ServerState) -> FastAPI:
         watch = asyncio.create_task(state.lag.watch())
         yield
         watch.cancel()
-        state.hubs.end()
+        state.hubs.stop()
         state.retention.stop()
         await run_in_threadpool(state.triggers.stop)
         await run_in_threadpool(state.quotes.stop)

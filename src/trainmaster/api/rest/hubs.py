@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import secrets
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,6 +14,8 @@ from typing import TYPE_CHECKING, Final
 from starlette.concurrency import run_in_threadpool
 
 from trainmaster.api.rest.server_sent import RETRY, SILENT_S, STILL_HERE, event
+from trainmaster.service.driving.driver import SERVERS
+from trainmaster.service.driving.wake_pipes import SUFFIX, WakePipe
 from trainmaster.service.runs.run_stream import Cursor, Message, RunStream
 from trainmaster.spec.errors import TrainmasterError
 
@@ -73,6 +77,7 @@ class Hub:
         self._listeners: set[asyncio.Queue[_News | None]] = set()
         self._task: asyncio.Task[None] | None = None
         self._place: Cursor | None = None
+        self._woken = asyncio.Event()
         #: Many come at once, after a server has ended, and have missed the same.
         self._missed: dict[tuple[object, ...], asyncio.Task[_Missed]] = {}
 
@@ -160,7 +165,7 @@ class Hub:
         silent_s, pause_s = 0.0, _FIRST_LOOK_S
         rest: Iterator[Message] | None = None
         while self._listeners:
-            await asyncio.sleep(pause_s if rest is None else _GO_ON_S)
+            await self._pause(pause_s if rest is None else _GO_ON_S)
             self._missed.clear()
             try:
                 frames, rest = await run_in_threadpool(_piece, rest or stream.read())
@@ -174,6 +179,15 @@ class Hub:
             elif silent_s >= SILENT_S:
                 silent_s = 0.0
                 self._tell(_News(before, self._place, [STILL_HERE]))
+
+    def wake(self) -> None:
+        """There is something new: look now."""
+        self._woken.set()
+
+    async def _pause(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._woken.wait(), seconds)
+        self._woken.clear()
 
     def _tell(self, news: _News | None) -> None:
         for queue in list(self._listeners):
@@ -200,6 +214,28 @@ class Hubs:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._hubs: dict[str, Hub] = {}
+        self._pipe: WakePipe | None = None
+
+    def start(self) -> None:
+        """Let drivers of this home tell what has changed; those of others are looked at from time to time."""
+        path = self._service.home.root / SERVERS / f"{os.getpid()}-{secrets.token_hex(4)}{SUFFIX}"
+        with suppress(OSError):  # a file system without pipes
+            self._pipe = WakePipe(path)
+            asyncio.get_running_loop().add_reader(self._pipe, self._wake)
+
+    def stop(self) -> None:
+        """Send everybody away, and hear no more."""
+        self.end()
+        if self._pipe is not None:
+            asyncio.get_running_loop().remove_reader(self._pipe)
+            self._pipe.close()
+            self._pipe = None
+
+    def _wake(self) -> None:
+        assert self._pipe is not None
+        for run in self._pipe.read():
+            if run in self._hubs:
+                self._hubs[run].wake()
 
     def of(self, run: str) -> Hub:
         """That of a run."""

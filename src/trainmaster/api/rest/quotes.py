@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request, Response
@@ -21,7 +22,11 @@ from trainmaster.spec.errors import StoreError
 router = APIRouter(tags=["quotes"])
 
 _LOOK_EVERY_S: Final = 0.5
-After = Annotated[int, Query(ge=0, description="how much of what was told is known already")]
+_MOST_WAIT_S: Final = 30.0
+WaitS = Annotated[
+    float,
+    Query(ge=0, le=_MOST_WAIT_S, description="answer when there is news, or after so many seconds"),
+]
 
 
 class NewAsk(BaseModel):
@@ -68,27 +73,31 @@ class Requested(BaseModel):
 
 
 @router.post("/quotes", status_code=202)
-def ask_quote(body: NewQuote, state: State, caller: Submitter, response: Response) -> Requested:
+async def ask_quote(
+    body: NewQuote, state: State, caller: Submitter, response: Response, wait_s: WaitS = 0.0
+) -> Requested:
     """Ask for a quote. Its `answer` will be the object of `trainmaster quote --json`."""
-    return _asked(QUOTE, body, state, caller, response)
+    return await _asked(QUOTE, body, state, caller, response, wait_s)
 
 
 @router.post("/plans", status_code=202)
-def ask_plan(body: NewPlan, state: State, caller: Submitter, response: Response) -> Requested:
+async def ask_plan(
+    body: NewPlan, state: State, caller: Submitter, response: Response, wait_s: WaitS = 0.0
+) -> Requested:
     """Ask what a run would rent. `POST /runs` with the plan's id agrees to its costs, and runs it."""
-    return _asked(PLAN, body, state, caller, response)
+    return await _asked(PLAN, body, state, caller, response, wait_s)
 
 
 @router.get("/quotes/{quote}")
-def show_quote(quote: str, state: State, caller: Reader) -> Requested:
+async def show_quote(quote: str, state: State, caller: Reader, wait_s: WaitS = 0.0) -> Requested:
     """How far a quote is, what was told meanwhile, and its answer."""
-    return Requested(**state.quotes.show(caller, QUOTE, quote))
+    return await _shown(QUOTE, quote, state, caller, wait_s)
 
 
 @router.get("/plans/{plan}")
-def show_plan(plan: str, state: State, caller: Reader) -> Requested:
+async def show_plan(plan: str, state: State, caller: Reader, wait_s: WaitS = 0.0) -> Requested:
     """How far a plan is. Its `answer` has what would be rented, and the most that it costs per hour."""
-    return Requested(**state.quotes.show(caller, PLAN, plan))
+    return await _shown(PLAN, plan, state, caller, wait_s)
 
 
 @router.delete("/quotes/{quote}", status_code=204)
@@ -141,10 +150,31 @@ def score_line(runs: Runs, provider: str) -> dict[str, str]:
     return {"line": runs.score_line(provider)}
 
 
-def _asked(kind: str, body: NewAsk, state: State, caller: Caller, response: Response) -> Requested:
-    found = state.quotes.send(caller, kind, QuoteAsk(**body.model_dump()))
+async def _asked(
+    kind: str, body: NewAsk, state: State, caller: Caller, response: Response, wait_s: float
+) -> Requested:
+    found = await run_in_threadpool(state.quotes.send, caller, kind, QuoteAsk(**body.model_dump()))
     response.headers["location"] = f"/api/v1/{kind}s/{found['id']}"
-    return Requested(**found)
+    return await _shown(kind, found["id"], state, caller, wait_s)
+
+
+async def _shown(kind: str, name: str, state: State, caller: Caller, wait_s: float) -> Requested:
+    loop, news = asyncio.get_running_loop(), asyncio.Event()
+    until, first = loop.time() + wait_s, None
+
+    def hear() -> None:
+        loop.call_soon_threadsafe(news.set)
+
+    with state.quotes.listeners.listening(name, hear):
+        while True:
+            found = await run_in_threadpool(state.quotes.show, caller, kind, name)
+            first = first or found
+            left_s = until - loop.time()
+            if found["state"] == "DONE" or found["told"] != first["told"] or left_s <= 0:
+                return Requested(**found)
+            with suppress(TimeoutError):  # another server may work on it
+                await asyncio.wait_for(news.wait(), min(left_s, _LOOK_EVERY_S))
+            news.clear()
 
 
 async def _stream(

@@ -14,6 +14,7 @@ from starlette.concurrency import run_in_threadpool
 
 from trainmaster.api.rest.server_sent import HEADERS
 from trainmaster.api.rest.state import Following, Reader, Runs, ServerState, State, Submitter
+from trainmaster.service import capabilities_of
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.teams.team_runs import MAX_PAGE, POINTS, TeamRuns
 from trainmaster.service.users.caller import Caller
@@ -124,7 +125,12 @@ def send(
     if not is_new:
         response.status_code = 200
     response.headers["location"] = f"/api/v1/runs/{run}"
-    return {**state.service.status(run), "notes": notes}
+    return {**state.service.status(run), **_accepted(state, run, notes)}
+
+
+def _accepted(state: ServerState, run: str, notes: list[str]) -> dict[str, Any]:
+    provider = str(state.service.database.run_row(run)["provider"])
+    return {"notes": notes, "rents": not capabilities_of(provider).is_here}
 
 
 @router.post("/recipes/check")
@@ -172,7 +178,7 @@ def cancel(run: str, runs: Runs, state: State, caller: Submitter) -> dict[str, A
 def resume(run: str, runs: Runs, state: State, caller: Submitter) -> dict[str, Any]:
     """Have it driven again: all that did not succeed."""
     notes = runs.resume(run, state.environ)
-    return {**runs.status(run), "notes": notes}
+    return {**runs.status(run), **_accepted(state, run, notes)}
 
 
 @router.post("/runs/cancel")

@@ -25,6 +25,7 @@ from trainmaster.db import Patience
 from trainmaster.db.held_runs import HeldDatabase, HeldRuns, add_note, undriven
 from trainmaster.executors.core_dumps import forbid_core_dumps
 from trainmaster.executors.open_files import raise_limit
+from trainmaster.service.driving.wake_pipes import SUFFIX, WakePipe, wait_for, wake_all
 from trainmaster.service.full_disks import full_disk
 from trainmaster.service.service import Service
 from trainmaster.spec.clocks import boot_s
@@ -50,6 +51,9 @@ _AT_ONCE: Final = 16
 _RETRY_S, _LONGEST_RETRY_S = 5.0, 600.0
 #: A run of many: what it does by itself can wait half a second, and its pages read files, not rows.
 PACE: Final = Pace(idle_s=0.5, progress_s=1.0, stored_s=5.0)
+
+#: Where the pipes of drivers are, and of servers, in a home.
+DRIVERS, SERVERS = "drivers", "servers"
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +83,7 @@ class Driver:
         idle_s: how long to stay without any run.
         most_runs: how many to drive at once.
         on_start: called with each controller before it starts.
+        wakes: tells it that there is a run to take; None: it looks from time to time.
     """
 
     service: Service
@@ -86,6 +91,7 @@ class Driver:
     idle_s: float = IDLE_S
     most_runs: int = MOST_RUNS
     on_start: Callable[[Controller], None] = lambda _: None
+    wakes: WakePipe | None = None
     _threads: dict[str, threading.Thread] = field(default_factory=dict, init=False)
     _failures: dict[str, _Failure] = field(default_factory=dict, init=False)
 
@@ -113,7 +119,7 @@ class Driver:
             except Exception:  # too many threads or files, or a mistake of ours: runs that are driven go on
                 pause_s = _RETRY_S
                 log.exception("runs were not looked for; that is tried again in %.0f s", pause_s)
-            time.sleep(pause_s)
+            wait_for(self.wakes, pause_s)
 
     def look(self) -> int:
         """Look once: which runs are to stop, and which can be taken; how many there are to see to.
@@ -145,7 +151,8 @@ class Driver:
         return run not in self._threads and (failure is None or boot_s() >= failure.try_at)
 
     def _drive(self, run: str) -> None:
-        database = HeldDatabase(self.service.database, Patience(self.service.home.patience_s), self._held)
+        patience = Patience(self.service.home.patience_s)
+        database = HeldDatabase(self.service.database, patience, self._held, self._moved)
         service = Service(self.service.home, database)
         session: Session | None = None
         try:
@@ -169,6 +176,10 @@ class Driver:
                 with suppress(StoreError):
                     database.release(session.lease, time.time(), patient=True)
             service.close()
+
+    def _moved(self, run: str) -> None:
+        """Tell the servers of this home, whose users may wait for that."""
+        wake_all(self.service.home.root / SERVERS, run)
 
     def _failed(self, service: Service, run: str, why: str) -> None:
         failure = self._failures.setdefault(run, _Failure())
@@ -201,7 +212,7 @@ def take_place(home: Path, number: int, within_s: float = 1.0) -> int | None:
     Returns:
         A descriptor; the kernel gives the place free when it is closed.
     """
-    path = home / "drivers" / f"{number}.lock"
+    path = home / DRIVERS / f"{number}.lock"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + within_s
@@ -222,3 +233,10 @@ def is_taken(home: Path, number: int) -> bool:
     if descriptor is not None:
         os.close(descriptor)
     return descriptor is None
+
+
+def pipe_of(home: Path, number: int) -> WakePipe | None:
+    """By which the driver with a number is told of new runs; None where there can be no pipes."""
+    with suppress(OSError):
+        return WakePipe(home / DRIVERS / f"{number}{SUFFIX}")
+    return None

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.db.held_runs import count_open, undriven
-from trainmaster.service.driving.driver import is_taken
+from trainmaster.service.driving.driver import DRIVERS, is_taken
+from trainmaster.service.driving.wake_pipes import wake_all
 from trainmaster.service.server_loops import Turns
 from trainmaster.service.teams.admission import admit_waiting
 
@@ -74,6 +75,7 @@ class Drivers:
         identity = self.service.home.identity()
         if not undriven(self.service.database, identity, 1):
             return []
+        wake_all(self.service.home.root / DRIVERS, "look")
         most = self.most or len(os.sched_getaffinity(0))
         wanted = min(most, 1 + count_open(self.service.database, identity) // RUNS_EACH)
         missing = wanted - sum(self._is_there(number) for number in range(most))
@@ -101,7 +103,7 @@ class Drivers:
         return time.monotonic() - self._started_at.get(number, -_AGAIN_S) >= _AGAIN_S
 
     def _start(self, number: int) -> None:
-        directory = self.service.home.root / "drivers"
+        directory = self.service.home.root / DRIVERS
         self._started_at[number] = time.monotonic()
         with (directory / f"{number}.log").open("ab") as log:
             self._processes[number] = subprocess.Popen(

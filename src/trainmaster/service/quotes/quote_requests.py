@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import quote_requests as rows
 from trainmaster.service.driving.submissions import RunRequest
+from trainmaster.service.listeners import Listeners
 from trainmaster.service.offer_list import check_named
 from trainmaster.service.server_loops import Turns, is_passing
 from trainmaster.service.users.caller import caller as make_caller
@@ -135,6 +136,8 @@ class QuoteRequests:
         self._service = service
         self._submissions = submissions
         self._environ = environ
+        #: Told the id of a request of which there is news.
+        self.listeners = Listeners()
         self._over = threading.Event()
         self._news = threading.Event()
         self._free = threading.Semaphore(_THREADS)
@@ -218,6 +221,7 @@ class QuoteRequests:
         row = self._row(caller, kind, name)
         error = json.dumps({"title": "it was cancelled", "hint": "Ask again."})
         rows.end(self._service.database, rows.named(row["id"]), time.time(), answer=None, error=error)
+        self.listeners.tell(name)
 
     def accept(self, caller: Caller, name: str, max_usd: float | None) -> RunRequest:
         """The request of a run, as it was planned, with what its user agrees to by accepting the plan.
@@ -325,6 +329,7 @@ class QuoteRequests:
             self._planners.pop(worker, None)
             self._free.release()
             self._news.set()
+            self.listeners.tell(row["id"])
 
     def work(self, worker: str, row: RowMapping) -> None:
         """Answer one request that this worker holds.
@@ -338,6 +343,7 @@ class QuoteRequests:
         def tell(what: str | Quote) -> None:
             told.append(what if isinstance(what, str) else what.as_dict())
             self._write(worker, {"told": _as_text(told)})
+            self.listeners.tell(row["id"])
 
         def show(progress: ProfileProgress) -> None:
             nonlocal shown_s

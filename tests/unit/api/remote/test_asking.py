@@ -56,11 +56,11 @@ class Answers:
     def __init__(self, *answers):
         self.answers, self.asked = list(answers), []
 
-    def post(self, path, body):
+    def post(self, path, body, **_):
         self.asked.append(("POST", path, body))
         return self.answers.pop(0)
 
-    def get(self, path):
+    def get(self, path, **_):
         return self.answers.pop(0)
 
     def ask(self, *asked):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
+import threading
 
 import pytest
 
@@ -15,6 +17,7 @@ from trainmaster.service.models.model_files import ModelFiles
 from trainmaster.service.quotes.quote_requests import QuoteAsk
 from trainmaster.service.users.caller import caller
 from trainmaster.spec import Strategy
+from trainmaster.testing.waits import until
 
 QUOTED = """\
 name: job
@@ -164,3 +167,28 @@ def test_a_file_on_a_store_with_links_is_had_there(served, monkeypatch):
     assert (answer.status_code, answer.headers["location"]) == (302, "https://store.example/x?signed")
     assert served.ask("red-read", "GET", f"{path}?redirect=false").text == "weights"
     assert served.ask("blue-read", "GET", path).status_code == 404
+
+
+def test_who_asks_with_wait_s_is_answered_when_there_is_news(served):
+    body = {"recipe": QUOTED, "policy": "cost-opt", "catalogue": "fc2-2018"}
+    place = served.ask("blue-user", "POST", "/api/v1/quotes?wait_s=0.01", json=body).headers["location"]
+    found = []
+
+    def work():
+        until(lambda: served.state.quotes.listeners._calls, "the server waits with its answer", 60)
+        for number in itertools.count():
+            now = served.service.database.clock_s()
+            row = quote_requests.claim(served.service.database, f"w-{number}", now, 60.0)
+            if row is None:
+                return
+            served.state.quotes.work(f"w-{number}", row)
+            served.state.quotes.listeners.tell(row["id"])
+            found.append(row["id"])
+
+    working = threading.Thread(target=work)
+    working.start()
+    answer = served.ask("blue-read", "GET", f"{place}?wait_s=30").json()
+    working.join(60)
+    assert answer["state"] == "DONE"
+    assert answer["id"] in found
+    assert served.ask("blue-read", "GET", f"{place}?wait_s=31").status_code == 422

@@ -9,14 +9,16 @@ import threading
 import pytest
 
 from trainmaster.control.layout import Home
-from trainmaster.db import NewRun, Submission
-from trainmaster.db.held_runs import HeldDatabase, undriven
+from trainmaster.db import ExperimentChange, NewRun, Patience, Submission, TaskChange
+from trainmaster.db.held_runs import HeldDatabase, HeldRuns, undriven
 from trainmaster.db.queries import events
 from trainmaster.service import Service
-from trainmaster.service.driving.driver import Driver, is_taken, take_place
+from trainmaster.service.driving.driver import DRIVERS, SERVERS, Driver, is_taken, pipe_of, take_place
 from trainmaster.service.driving.drivers import Drivers
+from trainmaster.service.driving.wake_pipes import SUFFIX, WakePipe, wake_all
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import FullDiskError, StoreError, UsageError
+from trainmaster.spec.states import State
 from trainmaster.testing.waits import until
 
 RECIPE = "name: job\nexperiments:\n  main: {command: 'true'}\n"
@@ -290,3 +292,51 @@ def test_a_driver_of_another_server_counts(service, send, monkeypatch):
     held = take_place(service.home.root, 1)
     assert Drivers(service, os.environ, most=2).look() == []
     os.close(held)
+
+
+def test_drivers_that_are_there_are_told_of_new_runs(service, send, monkeypatch):
+    monkeypatch.setattr("trainmaster.service.driving.drivers.subprocess.Popen", None)
+    held = take_place(service.home.root, 0)
+    pipe = pipe_of(service.home.root, 0)
+    drivers = Drivers(service, os.environ, most=1)
+    drivers.look()
+    assert not pipe.wait(0.0)
+    send("a")
+    drivers.look()
+    assert pipe.wait(0.0)
+    pipe.close()
+    os.close(held)
+
+
+def test_a_driver_looks_when_it_is_told(service, send, drives, monkeypatch):
+    monkeypatch.setattr("trainmaster.service.driving.driver.LOOK_S", 10 * LONG_S)
+    looks, look = [], Driver.look
+    monkeypatch.setattr(Driver, "look", lambda driver: (looks.append(1), look(driver))[1])
+    driver = Driver(service, os.environ, idle_s=10 * LONG_S, wakes=pipe_of(service.home.root, 0))
+    working = threading.Thread(target=driver.work)
+    working.start()
+    until(lambda: looks, "it has looked", LONG_S)
+    send("a")
+    wake_all(service.home.root / DRIVERS, "look")
+    until(lambda: drives.begun == ["a"], "the run is taken", LONG_S)
+    monkeypatch.setattr("trainmaster.service.driving.driver.undriven", lambda *_: [])
+    drives.may_end.set()
+    driver.idle_s = 0.0
+    while working.is_alive():
+        wake_all(service.home.root / DRIVERS, "look")
+        working.join(0.1)
+
+
+def test_servers_are_told_of_the_states_of_runs_and_experiments(service, send):
+    send("a")
+    pipe = WakePipe(service.home.root / SERVERS / f"s{SUFFIX}")
+    driver = Driver(service, os.environ)
+    held = HeldRuns(service.database)
+    database = HeldDatabase(service.database, Patience(1.0), held, driver._moved)
+    lease = database.acquire("a", 1.0)
+    begun = TaskChange("main", 0, 1, State.WAITING, State.RUNNING, creates=True, opens=True)
+    database.commit(lease, [begun], 2.0)
+    assert pipe.read() == set(), "there are many tasks"
+    database.commit(lease, [ExperimentChange("main", State.WAITING, State.RUNNING)], 3.0)
+    assert pipe.read() == {"a"}
+    pipe.close()
