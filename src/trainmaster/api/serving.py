@@ -101,9 +101,11 @@ def serve(
 
         from trainmaster.api.proxy.grants import Grants
         from trainmaster.api.proxy.proxy import AppProxy
+        from trainmaster.api.proxy.services import Services
         from trainmaster.api.rest.app import make_app, make_state
         from trainmaster.api.rest.guards import Audit
         from trainmaster.service.apps.app_access import AppAccess
+        from trainmaster.service.endpoints.endpoint_access import EndpointAccess
         from trainmaster.service.users.single_sign_on import SignOnSettings, SingleSignOn
     except ModuleNotFoundError as error:
         raise MissingPartError(
@@ -122,7 +124,11 @@ def serve(
     apps_url = where.apps_url.rstrip("/")
     state = replace(state, apps_port=apps_port, apps_url=apps_url)
     audit = Audit(service.database)
-    proxy = AppProxy(Grants(AppAccess(service, state.access), is_secure=is_secure, refused=audit.note))
+    services = Services(EndpointAccess(service, state.members, state.access))
+    state = replace(state, services=services)
+    proxy = AppProxy(
+        Grants(AppAccess(service, state.access), is_secure=is_secure, refused=audit.note), services
+    )
     app = make_app(state)
     add_pages(app)
     config = uvicorn.Config(

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Protocol
 
+from trainmaster.api.proxy.admissions import CHECK_S, Admissions, RefusedError, status_of
 from trainmaster.api.proxy.headers import APPS, ENTER, Target
-from trainmaster.service.users.caller import ForbiddenError, UnknownCallerError
-from trainmaster.spec.errors import NotFoundError, StoreError, TrainmasterError
+from trainmaster.spec.errors import TrainmasterError
 
-#: Rights are asked again after so long, also of what is open.
-CHECK_S: Final = 2.0
 #: The app, the cookies that may be for it, and a token.
 Key = tuple[str, tuple[str, ...], str]
-
-log = logging.getLogger(__name__)
 
 
 class Gate(Protocol):
@@ -45,36 +39,7 @@ class Gate(Protocol):
         """Somebody has just used it; quick."""
 
 
-@dataclass(slots=True)
-class Grant:
-    """What was allowed.
-
-    Attributes:
-        target: the app.
-        at: when it was asked, in monotonic seconds.
-        open: what ends when it is allowed no more.
-    """
-
-    target: Target
-    at: float
-    open: set[asyncio.Task[None]] = field(default_factory=set)
-
-
-class RefusedError(Exception):
-    """The request is answered by us.
-
-    Attributes:
-        status: of HTTP.
-        text: for who asks.
-        headers: of the answer.
-    """
-
-    def __init__(self, status: int, text: str, headers: list[tuple[str, str]] | None = None) -> None:
-        super().__init__(text)
-        self.status, self.text, self.headers = status, text, headers or []
-
-
-class Grants:
+class Grants(Admissions[Key, Target]):
     """What was allowed a moment ago.
 
     Args:
@@ -94,34 +59,19 @@ class Grants:
         check_s: float = CHECK_S,
         refused: Callable[[str, str, int], None] | None = None,
     ) -> None:
+        super().__init__(clock, check_s)
         self.gate, self.is_secure = gate, is_secure
         self._refused = refused
-        self._clock, self._check_s = clock, check_s
-        self._grants: dict[Key, Grant] = {}
 
-    async def admitted(self, key: Key, *, again: bool = False) -> Grant:
-        """What a request may use.
-
-        Raises:
-            RefusedError: nothing.
-        """
-        known = self._grants.get(key)
-        if known is not None and not again and self._clock() - known.at < self._check_s:
-            return known
+    def ask(self, key: Key) -> Target:
+        """The app, for who may use it."""
         app, kept, bearer = key
-        try:
-            port, token = await asyncio.to_thread(self.gate.admit, app, list(kept), bearer)
-        except TrainmasterError as error:
-            if not isinstance(error, StoreError) or known is None:  # else the database comes back
-                self._end(key)
-            raise RefusedError(status_of(error), f"{error.args[0]}\n{error.hint}") from None
-        target = Target(app, port, f"token {token}" if token else "")
-        known = self._grants.get(key)
-        if known is None or known.target != target:
-            self._end(key)
-            known = self._grants[key] = Grant(target, self._clock())
-        known.at = self._clock()
-        return known
+        port, token = self.gate.admit(app, list(kept), bearer)
+        return Target(app, port, f"token {token}" if token else "")
+
+    def words(self, key: Key) -> str:
+        """Its name."""
+        return f"the app {key[0]}"
 
     async def enter(self, ticket: str) -> RefusedError:
         """The answer to a ticket: a cookie that is good for one app, and where that is."""
@@ -133,7 +83,7 @@ class Grants:
         kept = (
             f"{self.gate.cookie}={cookie}; Path={path}; Max-Age={lasts_s:.0f}; HttpOnly; SameSite=Lax{secure}"
         )
-        return RefusedError(303, "", [("location", path), ("set-cookie", kept + secure)])
+        return RefusedError(303, "", [("location", path), ("set-cookie", kept)])
 
     async def note(self, refused: RefusedError, address: str, method: bytes, target: bytes) -> None:
         """Tell of a request that was refused because of who asked."""
@@ -141,30 +91,3 @@ class Grants:
             path = target.decode("latin-1").partition("?")[0]
             what = f"{method.decode()} {ENTER if path.startswith(ENTER) else path}"  # no ticket, no token
             await asyncio.to_thread(self._refused, address, what, refused.status)
-
-    def _end(self, key: Key) -> None:
-        grant = self._grants.pop(key, None)
-        for task in grant.open if grant is not None else ():
-            task.cancel()
-
-    async def watch(self) -> None:
-        """Ask again, for ever, for what is open."""
-        while True:
-            await asyncio.sleep(self._check_s)
-            for key, grant in list(self._grants.items()):
-                if grant.open:
-                    try:
-                        await self.admitted(key, again=True)
-                    except RefusedError:
-                        pass  # what was open is ended
-                    except Exception:  # of one app: the others are still to be asked for
-                        log.exception("rights to the app %s cannot be asked; what was open is ended", key[0])
-                        self._end(key)
-                elif self._clock() - grant.at > self._check_s:
-                    del self._grants[key]
-
-
-def status_of(error: TrainmasterError) -> int:
-    """HTTP status of what a gate raises; what else may be wrong with an app is over in a moment."""
-    known = ((UnknownCallerError, 401), (ForbiddenError, 403), (NotFoundError, 404))
-    return next((status for kind, status in known if isinstance(error, kind)), 503)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -12,8 +13,11 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 #: Where apps lie: each is told this beginning of its paths, which are passed on as they are.
 APPS: Final = "/apps/"
+#: Where services lie: replicas get paths without this beginning.
+SERVICES: Final = "/services/"
 #: A browser is handed over here.
 ENTER: Final = "/enter/"
+_SERVICE: Final = re.compile(rb"/services/([a-z0-9-]{1,64})(/[^?]*)?(\?.*)?", re.DOTALL)
 _ID: Final = re.compile(rb"/apps/([a-z0-9-]{1,64})([/?].*)?", re.DOTALL)
 #: Of one connection, not of the message; `h11` writes those of the next one.
 _HOP_BY_HOP: Final = frozenset(
@@ -48,19 +52,30 @@ _OF_ORIGIN: Final = frozenset(
 _OUR_COOKIE: Final = re.compile(r"(__Host-|__Secure-)?trainmaster", re.IGNORECASE)
 
 
+Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where an app listens.
+    """Where an app, or a replica of a service, listens.
 
     Attributes:
-        app: its id.
-        port: on this machine's own address.
+        app: its id, or the name of the service.
+        port: on its machine's own address.
         authorization: what the app itself wants to be told; empty for nothing.
+        base: `APPS` or `SERVICES`.
+        replica: which one, of a service.
+        connect: leads there; None if it is on this machine.
+        answers: headers that we add to what it answers.
     """
 
     app: str
     port: int
     authorization: str = ""
+    base: str = APPS
+    replica: str = ""
+    connect: Connect | None = field(default=None, compare=False)
+    answers: tuple[tuple[bytes, bytes], ...] = ()
 
     @property
     def host(self) -> str:
@@ -70,7 +85,7 @@ class Target:
     @property
     def prefix(self) -> str:
         """What its paths begin with."""
-        return f"{APPS}{self.app}/"
+        return f"{self.base}{self.app}/"
 
 
 def app_of(target: bytes) -> tuple[str, bool] | None:
@@ -81,6 +96,16 @@ def app_of(target: bytes) -> tuple[str, bool] | None:
     """
     found = _ID.fullmatch(target)
     return None if found is None else (found[1].decode(), (found[2] or b"").startswith(b"/"))
+
+
+def service_of(target: bytes) -> tuple[str, bytes] | None:
+    """The service of a request's target, and the target as a replica gets it; None if it is no service's.
+
+    >>> service_of(b"/services/digits/v2/models?a=b"), service_of(b"/services/digits"), service_of(b"/apps/")
+    (('digits', b'/v2/models?a=b'), ('digits', b'/'), None)
+    """
+    found = _SERVICE.fullmatch(target)
+    return None if found is None else (found[1].decode(), (found[2] or b"/") + (found[3] or b""))
 
 
 def header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str:

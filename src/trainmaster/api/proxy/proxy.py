@@ -1,4 +1,4 @@
-"""`AppProxy`: an origin of its own in front of apps; requests and websockets go through as bytes.
+"""`AppProxy`: an origin of its own for apps and services; requests and websockets go through as bytes.
 
 Not an ASGI server with an HTTP client: these take websockets apart and put them together again, with limits
 of their own, and need more CPU than `h11` and two streams do (benchmarks/apps.py).
@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 import h11
 
-from trainmaster.api.proxy.connection import FIRST_S, PIECE_BYTES, Connection
+from trainmaster.api.proxy.connection import FIRST_S, Connection
 from trainmaster.api.proxy.grants import Grants
+from trainmaster.api.proxy.services import Services
+from trainmaster.api.proxy.upstream import PIECE_BYTES
 
 if TYPE_CHECKING:
     import ssl
@@ -34,15 +36,18 @@ class AppProxy:
     """One listener.
 
     Args:
-        grants: who may use what.
+        grants: who may use which app; None if there are none.
+        services: the way to services; None if there are none.
         answer_s: an app that does not answer is given up after so long.
     """
 
-    def __init__(self, grants: Grants, *, answer_s: float = ANSWER_S) -> None:
-        self._grants, self._answer_s = grants, answer_s
+    def __init__(
+        self, grants: Grants | None, services: Services | None = None, *, answer_s: float = ANSWER_S
+    ) -> None:
+        self._grants, self._services, self._answer_s = grants, services, answer_s
         self._connections: dict[asyncio.Task[None], Connection] = {}
         self._server: asyncio.Server | None = None
-        self._watch: asyncio.Task[None] | None = None
+        self._watches: list[asyncio.Task[None]] = []
 
     async def start(self, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """Take connections from now on."""
@@ -53,22 +58,27 @@ class AppProxy:
             ssl_handshake_timeout=FIRST_S if tls else None,
             limit=PIECE_BYTES,
         )
-        self._watch = asyncio.create_task(self._grants.watch())
+        if self._grants is not None:
+            self._watches.append(asyncio.create_task(self._grants.watch()))
+        if self._services is not None:
+            self._watches += map(asyncio.create_task, (self._services.watch(), self._services.tell()))
 
     async def stop(self) -> None:
         """Take no more, and end what is open."""
         if self._server is not None:
             self._server.close()
-        tasks = [*self._connections, *([self._watch] if self._watch else [])]
+        tasks = [*self._connections, *self._watches]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=_END_S)
+        if self._services is not None:
+            self._services.close()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        connection = Connection(self._grants, reader, writer, self._answer_s)
+        connection = Connection(self._grants, self._services, reader, writer, self._answer_s)
         if self._is_full(connection.address):
             writer.transport.abort()
             return

@@ -65,6 +65,7 @@ from trainmaster.spec.errors import (
 )
 
 if TYPE_CHECKING:
+    from trainmaster.api.proxy.services import Services
     from trainmaster.api.rest.hubs import Hubs
     from trainmaster.api.rest.loop_lag import LoopLag
     from trainmaster.service import Service
@@ -133,6 +134,7 @@ class ServerState:
         apps_port: where the proxy in front of apps listens.
         apps_url: how browsers reach it; empty for that port of the host by which they reach this server.
         openings: connections to members that are being opened.
+        services: the proxy's way to services, which counts; None without a proxy.
     """
 
     service: Service
@@ -159,6 +161,7 @@ class ServerState:
     apps_port: int = 0
     apps_url: str = ""
     openings: Openings = field(default_factory=Openings)
+    services: Services | None = None
 
     @cached_property
     def app_hosts(self) -> AppHosts:

@@ -1,0 +1,87 @@
+"""`Upstream`: a connection to an app or a replica."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Final
+
+import h11
+
+from trainmaster.api.proxy.admissions import RefusedError
+from trainmaster.api.proxy.headers import Target
+
+PIECE_BYTES: Final = 64 << 10
+#: Of a request or an answer, all headers together.
+_MOST_HEADERS_BYTES: Final = 64 << 10
+#: It listens, or not at all.
+_CONNECT_S: Final = 5.0
+
+
+class UnreachableError(RefusedError):
+    """No connection: nothing was sent."""
+
+
+class BrokenOffError(RefusedError):
+    """The connection has ended before an answer: who was asked may have begun to do it."""
+
+
+@dataclass(slots=True)
+class Upstream:
+    """A connection to an app or a replica, kept for the next request."""
+
+    target: Target
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    http: h11.Connection
+    used: bool = False
+    used_at: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    async def open(cls, target: Target) -> Upstream:
+        """Connect.
+
+        Raises:
+            UnreachableError: nothing listens there.
+        """
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                if target.connect is not None:
+                    reader, writer = await target.connect()
+                else:
+                    reader, writer = await asyncio.open_connection(
+                        "127.0.0.1", target.port, limit=PIECE_BYTES
+                    )
+        except (OSError, TimeoutError):
+            raise UnreachableError(
+                502, "The app does not answer.\nIt may have ended: open it again."
+            ) from None
+        return cls(target, reader, writer, http_of(h11.CLIENT))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it takes another request."""
+        return self.http.our_state is h11.IDLE and not self.reader.at_eof()
+
+
+def http_of(role: type[h11.CLIENT] | type[h11.SERVER]) -> h11.Connection:
+    """One end of a connection."""
+    return h11.Connection(role, max_incomplete_event_size=_MOST_HEADERS_BYTES)
+
+
+async def next_event(http: h11.Connection, reader: asyncio.StreamReader) -> h11.Event:
+    """What comes next.
+
+    Raises:
+        ConnectionResetError: a second request before the first one was answered.
+    """
+    while True:
+        event = http.next_event()
+        if event is h11.NEED_DATA:
+            http.receive_data(await reader.read(PIECE_BYTES))
+        elif event is h11.PAUSED:
+            raise ConnectionResetError("more than one request at a time")
+        else:
+            assert not isinstance(event, type)
+            return event
