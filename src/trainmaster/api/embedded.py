@@ -18,6 +18,7 @@ from trainmaster.service import Service, Session
 from trainmaster.spec.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
+    from trainmaster.api.home_workflows import HomeWorkflows
     from trainmaster.api.local_apps import LocalApps
     from trainmaster.api.port_forward import PortForward
     from trainmaster.api.protocol import Stream
@@ -294,6 +295,12 @@ class EmbeddedClient:
         from trainmaster.service.models.registry import Registry
 
         return Registry(self._service, None, "owner")
+
+    @property
+    def workflows(self) -> HomeWorkflows:
+        from trainmaster.api.home_workflows import HomeWorkflows
+
+        return HomeWorkflows(self._service, self._environ)
 
     # --- apps --------------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ from trainmaster.cli import (
     ssh,
     status,
     volume,
+    workflows,
 )
 
 app = typer.Typer(
@@ -91,6 +92,7 @@ app.add_typer(apps.app, name="apps")
 app.command()(offers.offers)
 app.command(no_args_is_help=True)(predict.predict)
 app.add_typer(volume.app, name="volume")
+app.add_typer(workflows.app, name="workflows")
 app.add_typer(lab.app, name="lab")
 app.command()(server.server)
 app.command()(budget.budget)

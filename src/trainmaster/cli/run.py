@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from trainmaster.cli.output import parsed, say
+from trainmaster.spec.errors import UsageError
 
 
 def run(
@@ -30,6 +31,9 @@ def run(
         bool,
         typer.Option("--queue", help="On a server: wait until it fits in the month's budget."),
     ] = False,
+    now: Annotated[
+        bool, typer.Option("--now", help="Of a recipe with `on`, which a server keeps: run it at once, too.")
+    ] = False,
     detach: Annotated[bool, typer.Option(help="Drive the run in the background and return at once.")] = False,
     on_server: Annotated[
         bool,
@@ -43,11 +47,12 @@ def run(
 ) -> None:
     """Run a recipe: quote, rent, run, keep the model, give the machines back."""
     from trainmaster.cli.driving import see_to_end
-    from trainmaster.cli.opening import ask_server, open_client, refuse_on_server
+    from trainmaster.cli.opening import ask_server, context, open_client, refuse_on_server
     from trainmaster.cli.quote import watched
     from trainmaster.cli.renting import agree, can_ask
     from trainmaster.service import capabilities_of
     from trainmaster.spec import parse_duration, read_recipe
+    from trainmaster.spec.trigger import needs_server
 
     keep_s = 0.0 if keep is None else parsed("--keep", parse_duration, keep)
     if on_server:
@@ -59,6 +64,10 @@ def run(
         give_whole_keys()
     recipe = _unpacked(recipe)
     found = read_recipe(recipe, overrides=set_ or (), provider=provider)
+    if found.on and context() is None:
+        raise needs_server(found.on[0].key)
+    if now and not found.on:
+        raise UsageError("--now is for a recipe with `on`", "Leave it out: this one runs now in any case.")
     client = open_client(runs_here=capabilities_of(found.provider).is_here and not detach)
     plan = watched(
         client.plan_run(
@@ -70,6 +79,11 @@ def run(
         )
     )
     agree(client, plan, yes=yes)
+    if found.on:
+        from trainmaster.cli.workflows import register
+
+        register(client, plan.id, starts_now=now, keep_s=keep_s, as_json=as_json)
+        return
     accepted = client.accept_run(
         plan.id, agreed_usd_per_hour=plan.most_usd_per_hour, keep_s=keep_s, queue=queue
     )

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Annotated, Any, Final
 
+from trainmaster.spec.errors import UsageError
 from trainmaster.spec.node import Kind, YamlNode
 from trainmaster.spec.reading import Key, Noun, Path, Problems, Refused, boolean, pattern, read_noun, text
 
@@ -148,6 +149,18 @@ def read_triggers(node: YamlNode, path: Path, problems: Problems) -> tuple[Trigg
     if len(found) < (len(node.items) if is_list else 1):
         raise Refused
     return tuple(found)
+
+
+def needs_server(what: str) -> UsageError:
+    """What is said of a recipe with ``on`` where no server keeps it.
+
+    Args:
+        what: the key of one of its triggers.
+    """
+    return UsageError(
+        f"on: {what}; only a server keeps a recipe and starts it itself",
+        "Send it to one (`trainmaster login URL`, docs/workflows.md); `--set on=null` runs it once.",
+    )
 
 
 #: How a command of a recipe makes a version of a volume, as far as its words tell.

@@ -25,7 +25,9 @@ from trainmaster.control.layout import Home
 from trainmaster.db import ClosedAttempt, NewRun, RunChange, TaskChange
 from trainmaster.db.changes import Note
 from trainmaster.service import OfferFilter, Service
+from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.runs.run_names import owner_of
+from trainmaster.service.workflows.triggers import Triggers
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
 from trainmaster.spec.states import EndReason, State
@@ -278,6 +280,27 @@ class ClientContract:
             assert found.offers == right.offers
         with pytest.raises(UsageError, match="sorted by 'colour'"):
             client.offers(wishes, "builtin", "colour")
+
+    def test_workflows_are_looked_after(
+        self, monkeypatch: pytest.MonkeyPatch, at_home: EmbeddedClient, client: ClientProtocol
+    ) -> None:
+        """Those that a server of the home keeps, whoever asks."""
+        monkeypatch.setattr(Triggers, "look", lambda _: None)  # nothing runs
+        home, text = at_home.workflows, "name: nightly\non: [webhook, {volume: pets}]\n"
+        request = RunRequest(text + "experiments: {main: {command: 'true'}}\n")
+        home._workflows.register(home._caller, request)
+        assert client.workflows.listed() == home.listed()
+        assert client.workflows.pause("nightly")["state"] == "PAUSED"
+        assert client.workflows.show("nightly") == home.show("nightly")
+        assert client.workflows.rotate("nightly")["secret"] != client.workflows.rotate("nightly")["secret"]
+        assert client.workflows.resume("nightly")["state"] == "ENABLED"
+        assert len(client.workflows.trigger("nightly")["history"]) == 1
+        client.workflows.remove("nightly")
+        assert client.workflows.listed() == home.listed() == []
+        with pytest.raises(NotFoundError, match="no workflow 'nightly'"):
+            client.workflows.trigger("nightly")
+        with pytest.raises(TrainmasterError):
+            client.workflows.register("none")
 
     def test_nothing_is_rented(self, at_home: EmbeddedClient, client: ClientProtocol) -> None:
         """Nothing can be given back."""

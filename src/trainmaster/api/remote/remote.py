@@ -16,6 +16,7 @@ from trainmaster.api.remote.following import RunFollower, follow_logs, rows_of, 
 from trainmaster.api.remote.listening import Listening
 from trainmaster.api.remote.registry import RemoteRegistry
 from trainmaster.api.remote.streaming import messages
+from trainmaster.api.remote.workflows import RemoteWorkflows
 from trainmaster.api.results import Accepted, Downloaded, Event, Model, RunPlan, RunStatus, Watched
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.states import EndReason, State
@@ -58,6 +59,7 @@ class RemoteClient:
         #: What was planned here last, and the run of it: that need not be asked for.
         self._planned: tuple[Recipe, RunPlan] | None = None
         self._last: tuple[str, Recipe] | None = None
+        self.workflows = RemoteWorkflows(connection)
 
     def close(self) -> None:
         """Give back connections; its runs go on."""

@@ -25,6 +25,7 @@ from trainmaster.spec import Recipe
 from trainmaster.spec.errors import PublishError, StoreError, UsageError
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.states import EndReason, State
+from trainmaster.spec.trigger import needs_server
 
 if TYPE_CHECKING:
     from trainmaster.cluster.renting.plan import ClusterPlan
@@ -58,10 +59,7 @@ def accept(
 ) -> Session:
     """Snapshot the code of a recipe, and write the run down; see `Service.start`."""
     if recipe.on and submission is None:
-        raise UsageError(
-            f"on: {recipe.on[0].key}; only a server keeps a recipe and starts it itself",
-            "Send it to one (`trainmaster login URL`), or run it once without: --set on=null.",
-        )
+        raise needs_server(recipe.on[0].key)
     notes = opened.check(recipe, environ)
     now = opened.database.clock_s()
     owner = claim_name(opened.home, opened.database, recipe.name, now)

@@ -1,0 +1,153 @@
+"""``trainmaster workflows``: recipes that a server keeps and starts itself."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainmaster.cli._groups import DefaultGroup
+from trainmaster.cli.output import print_json, say, show, table
+
+if TYPE_CHECKING:
+    from trainmaster.api import ClientProtocol
+    from trainmaster.api.protocol import WorkflowsProtocol
+
+app = typer.Typer(
+    cls=DefaultGroup,
+    help="List the recipes that a server starts by itself, or look after one.",
+    invoke_without_command=True,
+)
+
+_Json = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the workflow: that of its recipe.")]
+
+
+@app.command("list", hidden=True)
+def list_workflows(as_json: _Json = False) -> None:
+    """List workflows, what starts them and when, and what came of the newest start."""
+    found = _workflows().listed()
+    if as_json:
+        print_json({"workflows": found})
+        return
+    if not found:
+        say("there is none: `trainmaster run` of a recipe with `on` makes one, on a server")
+        return
+    rows = []
+    for each in found:
+        triggers = ", ".join(one["trigger"] for one in each["on"])
+        times = [one["next"][0] for one in each["on"] if one["next"]]
+        last = "-" if each["last"] is None else _outcome(each["last"])
+        at = when(min(times)) if times else "-"
+        rows.append([each["workflow"], each["state"].lower(), triggers, at, last])
+    show(table(["workflow", "state", "triggers", "next", "last start"], rows))
+
+
+@app.command("show")
+def show_workflow(name: _Name, as_json: _Json = False) -> None:
+    """Show what starts a workflow, and its history."""
+    found = _workflows().show(name)
+    if as_json:
+        print_json(found)
+        return
+    by, at = found["registered_by"], when(found["changed_at"])
+    show(f"{name}: {found['state'].lower()}, revision {found['revision']}, by {by}, {at}")
+    for line in trigger_lines(found, ""):
+        show(line)
+    if found["history"]:
+        rows = [[when(each["at"]), each["trigger"], _outcome(each)] for each in found["history"]]
+        show("")
+        show(table(["when", "trigger", "what came of it"], rows))
+
+
+@app.command()
+def pause(name: _Name, as_json: _Json = False) -> None:
+    """Start nothing any more until `resume`; what comes meanwhile is not made up for."""
+    _told(_workflows().pause(name), f"{name} is paused", as_json)
+
+
+@app.command()
+def resume(name: _Name, as_json: _Json = False) -> None:
+    """Go on, with what comes from now on."""
+    _told(_workflows().resume(name), f"{name} goes on", as_json)
+
+
+@app.command()
+def trigger(name: _Name, as_json: _Json = False) -> None:
+    """Start a run by hand; it waits while another one is under way."""
+    _told(_workflows().trigger(name), f"{name} is started: `trainmaster workflows show {name}`", as_json)
+
+
+@app.command()
+def secret(name: _Name, as_json: _Json = False) -> None:
+    """Make a new secret of its webhook; the one before is good no more."""
+    found = _workflows().rotate(name)
+    _told(found, f"its secret, shown this once: {found['secret']}", as_json)
+
+
+@app.command("rm")
+def remove(name: _Name) -> None:
+    """Forget a workflow and its history; its runs stay."""
+    _workflows().remove(name)
+    say(f"{name} is no more; its runs stay")
+
+
+def register(client: ClientProtocol, plan: str, *, starts_now: bool, keep_s: float, as_json: bool) -> None:
+    """Have the server in use keep what was planned, and say what starts it."""
+    from trainmaster.cli.opening import context
+
+    server = context()
+    url = "" if server is None else server.url
+    found = client.workflows.register(plan, starts_now=starts_now, keep_s=keep_s)
+    if as_json:
+        print_json(found)
+        return
+    name = found["workflow"]
+    say(f"{name} is kept by {url or 'the server'}, revision {found['revision']}")
+    for line in trigger_lines(found, url):
+        say(f"  {line}")
+    if secret := found.get("secret"):
+        say(f"its webhook's secret, shown this once: {secret}")
+    if starts_now:
+        say(f"a run is started, too: `trainmaster workflows show {name}`")
+    else:
+        say(f"nothing runs yet: its triggers start it, or `trainmaster workflows trigger {name}`")
+
+
+def trigger_lines(found: dict[str, Any], url: str) -> list[str]:
+    """What starts a workflow, a line each."""
+    lines = []
+    for each in found["on"]:
+        what = each["trigger"]
+        if what == "webhook":
+            what = f"webhook  POST {url}{found['hook']}"
+        elif each["next"]:
+            what = f"{what}  next {when(each['next'][0])}"
+        elif what.startswith("volume "):
+            what = f"{what}  " + (f"seen version {each['seen']:.0f}" if each["seen"] else "no version yet")
+        lines.append(what)
+    return lines
+
+
+def _outcome(start: dict[str, Any]) -> str:
+    said = f" ({start['message']})" if start["message"] else ""
+    if start["run"] is None:
+        return f"{start['cause']}: {start['state'].lower()}{said}"
+    became = start["run_reason"] or start["run_state"]
+    return f"{start['cause']}: {start['run']} {became.lower()}{said}"
+
+
+def when(at: float) -> str:
+    """A time for people."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _workflows() -> WorkflowsProtocol:
+    from trainmaster.cli.opening import open_client
+
+    return open_client().workflows
+
+
+def _told(found: dict[str, Any], words: str, as_json: bool) -> None:
+    print_json(found) if as_json else say(words)

@@ -1,0 +1,83 @@
+"""``trainmaster run`` of a recipe with `on`, and ``trainmaster workflows``, at home and with a server."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("fastapi", reason="the extra `server` is not installed")
+pytest.importorskip("cronsim", reason="the extra `server` is not installed")
+from served_tcp import serving
+
+from trainmaster.cli import opening
+from trainmaster.cli.app import app
+from trainmaster.control.layout import Home
+from trainmaster.service.workflows.triggers import Triggers
+from trainmaster.spec.errors import UsageError
+
+RECIPE = """name: nightly
+on: [webhook, {schedule: "0 3 * * *"}, {volume: pets}]
+experiments: {main: {command: 'true'}}
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    (tmp_path / "project").mkdir()
+    file = tmp_path / "project" / "recipe.yaml"
+    file.write_text(RECIPE)
+    return file
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """A server that this machine's command line asks; its own home is an empty one."""
+    monkeypatch.setattr(Triggers, "look", lambda _: None)  # nothing runs
+    root = tmp_path / "home"
+    root.mkdir()
+    home = Home(root, tmp_path / "cache", f"file://{tmp_path}/store", f"sqlite:///{tmp_path}/t.db")
+    with serving(home, ["read", "run"]) as connection:
+        monkeypatch.setattr(opening, "_is_local", False)
+        monkeypatch.setenv("TRAINMASTER_URL", connection.url)
+        monkeypatch.setenv("TRAINMASTER_TOKEN", connection._token)
+        monkeypatch.setenv("TRAINMASTER_HOME", str(tmp_path / "laptop"))
+        yield connection
+
+
+def call(*words):
+    done = CliRunner().invoke(app, list(map(str, words)))
+    if done.exception is not None:
+        raise done.exception
+    return done
+
+
+def test_a_server_keeps_it_and_the_verbs_look_after_it(server, recipe):
+    said = call("run", recipe).stderr.splitlines()
+    assert said[0] == f"nightly is kept by {server.url}, revision 1"
+    assert said[1].startswith(f"  webhook  POST {server.url}/api/v1/hooks/wf-")
+    assert said[2].startswith("  schedule 0 3 * * * UTC  next 20")
+    assert said[3] == "  volume pets  no version yet"
+    assert said[4].startswith("its webhook's secret, shown this once: whsec_")
+    assert "nothing runs yet" in said[5]
+    assert "nightly   enabled  webhook, schedule 0 3 * * * UTC, volume pets" in call("workflows").stdout
+    assert call("workflows", "pause", "nightly").stderr == "nightly is paused\n"
+    assert "nightly: paused, revision 1, by t, 20" in call("workflows", "show", "nightly").stdout
+    call("workflows", "resume", "nightly")
+    assert "whsec_" in call("workflows", "secret", "nightly").stderr
+    found = json.loads(call("workflows", "trigger", "nightly", "--json").stdout)
+    assert found["history"][0]["trigger"] == "by hand"
+    call("workflows", "rm", "nightly")
+    assert "there is none" in call("workflows").stderr
+
+
+def test_without_a_server_it_is_refused_with_what_to_do(recipe, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAINMASTER_HOME", str(tmp_path / "laptop"))
+    monkeypatch.delenv("TRAINMASTER_URL", raising=False)
+    monkeypatch.setattr(opening, "_is_local", True)
+    with pytest.raises(UsageError, match="only a server keeps a recipe") as refused:
+        call("run", recipe)
+    assert "--set on=null" in refused.value.hint
+    with pytest.raises(UsageError, match="--now is for"):
+        call("run", recipe, "--set", "on=null", "--now")
