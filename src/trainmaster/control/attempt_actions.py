@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from trainmaster.artifacts import Listing
 from trainmaster.control.effects import Effect, EffectKind, Job
-from trainmaster.control.environment import gang_environments
+from trainmaster.control.environment import SERVED_MODEL, gang_environments
 from trainmaster.control.gangs import (
     gang_of,
     gpus_here,
@@ -29,7 +29,7 @@ from trainmaster.control.layout import Home, attempt_id
 from trainmaster.control.run_state import Task
 from trainmaster.executors.base import GangRequest, GangStatus, MemberRequest
 from trainmaster.launchers import Launcher, get_launcher
-from trainmaster.spec import Experiment, ParameterValue, Recipe, TaskSpace
+from trainmaster.spec import DataSource, Experiment, ParameterValue, Recipe, TaskSpace
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class AttemptActions:
         site: where its attempts run; None for this machine.
         owner: what its artifacts say of whose they are; without one they say nothing.
         is_foreign: others have sent its recipe: this machine fetches no URL for it.
+        served: version and place of the model that a replica has, by experiment and number.
     """
 
     home: Home
@@ -74,6 +75,7 @@ class AttemptActions:
     site: Site | None = None
     owner: Owner | None = None
     is_foreign: bool = False
+    served: Callable[[str, int], tuple[str | None, str | None]] = lambda *_: (None, None)
     jobs: Jobs = field(init=False)
     _spaces: dict[str, TaskSpace] = field(default_factory=dict, init=False)
     _launchers: dict[str, Launcher] = field(default_factory=dict, init=False)
@@ -112,7 +114,9 @@ class AttemptActions:
         )
 
     def parameters(self, experiment: str, number: int) -> dict[str, ParameterValue]:
-        """A task's parameters; none where a sampler chooses them."""
+        """A task's parameters; none where a sampler chooses them, and of replicas."""
+        if self.recipe.experiments[experiment].serve is not None:
+            return {}
         if experiment not in self._spaces:
             self._spaces[experiment] = self.recipe.experiments[experiment].tasks(self.recipe.seed)
         return dict(self._spaces[experiment].parameters(number) or {})
@@ -142,7 +146,7 @@ class AttemptActions:
                 script=launcher.script(gang, member, script),
                 cwd=self._path(self.home.code_directory(self.run)),
                 env=environments.get(member.name, {}),
-                ports=launcher.ports_per_member(member.role),
+                ports=launcher.ports_per_member(member.role) + int(_chooses_port(experiment)),
                 essential=launcher.is_essential(gang, member),
                 gpus=(gpus_here if site is None else gpus_on_nodes)(experiment, member.role),
                 container=container,
@@ -270,7 +274,7 @@ class AttemptActions:
     def _context(
         self, experiment: str, number: int, attempt: int, bad: tuple[int, ...], task: Task | None = None
     ) -> TaskContext:
-        found = self.recipe.experiments[experiment]
+        found = self._served(self.recipe.experiments[experiment], number)
         return TaskContext(
             home=self.home,
             run=self.run,
@@ -294,6 +298,14 @@ class AttemptActions:
             owner=self.owner,
             is_foreign=self.is_foreign,
         )
+
+    def _served(self, experiment: Experiment, number: int) -> Experiment:
+        """With the model that a replica has as data."""
+        version, uri = self.served(experiment.name, number)
+        if version is None or uri is None:
+            return experiment
+        model = DataSource(model=version, model_uri=uri)
+        return experiment.model_copy(update={"data": {**experiment.data, SERVED_MODEL: model}})
 
     def _images_of(self, experiment: Experiment) -> Images | None:
         if experiment.container is None or self.site is not None:
@@ -321,6 +333,7 @@ class AttemptActions:
         restores = context.attempt > 1 or context.parent is not None
         prepares = experiment.setup is not None or experiment.container is not None
         scattered = self.site is not None and len(context.members) > 1  # they are told where the others are
+        ports = ports or _chooses_port(experiment)
         return ports or restores or prepares or scattered or bool(experiment.data)
 
     def _environments(
@@ -331,3 +344,8 @@ class AttemptActions:
     ) -> dict[str, dict[str, str]]:
         gang = gang_of(context.experiment, LOOPBACK, ports, addresses)
         return gang_environments(context, gang, self.base, self._source_of(context.experiment))
+
+
+def _chooses_port(experiment: Experiment) -> bool:
+    """Whether a replica is told where to listen."""
+    return experiment.serve is not None and experiment.serve.port is None

@@ -19,7 +19,7 @@ from trainmaster.control.layout import attempt_id
 from trainmaster.control.reconcile import Turn, reconcile
 from trainmaster.control.run_state import RunState, Task
 from trainmaster.control.saving_money import SavingMoney
-from trainmaster.db import Lease, Note, Progress
+from trainmaster.db import Change, Lease, Note, Progress
 from trainmaster.db.leases import RENEW_S
 from trainmaster.executors.base import Executor, GangStatus, Phase
 from trainmaster.spec.clocks import steady_s
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from trainmaster.control.ports import Actions, Allowance, Clusters, Forecaster, Records
     from trainmaster.control.progress import TaskProgress
     from trainmaster.control.recording import Recorder
+    from trainmaster.control.services import Services
     from trainmaster.control.store_silence import StoreSilence
 
 #: So long machines are looked for once somebody has asked for the end.
@@ -95,6 +96,7 @@ class Controller:
         saving: how long its machines may wait for something to be saved.
         silence: whether the store of its models answers; without it that is taken for granted.
         judge: what a gate says of an experiment of the run by what is recorded; needed where there is one.
+        services: look after the experiments that serve; needed where there is one.
         clock: gives Unix seconds that never jump.
         wall: gives Unix seconds as other processes have them, for what they read.
         pace: how often it looks.
@@ -115,6 +117,7 @@ class Controller:
     saving: SavingMoney = field(default_factory=SavingMoney)
     silence: StoreSilence | None = None
     judge: Callable[[str, Gate], Verdict] | None = None
+    services: Services | None = None
     clock: Callable[[], float] = steady_s
     wall: Callable[[], float] = time.time
     pace: Pace = USUAL_PACE
@@ -163,10 +166,12 @@ class Controller:
         self._adopt()
         while True:
             now = self.clock()
-            told = [*self._look_at_machines(now), *self._watch_budget(now)]
+            told: list[Change] = [*self._look_at_machines(now), *self._watch_budget(now)]
             self._watch_saving(now)
             self._ask_gates()
             wanted = EndReason.CANCELLED if self.interrupts else self._wanted
+            if self.services is not None and wanted is None:
+                told += self.services.look(self.run_state, self._gangs, now)
             turn = reconcile(self.run_state, self._look, self.policies, self.actions.columns, wanted, now)
             turn.changes += self._progress_changes(now)
             turn.changes += self._notes.look(self.run_state, self.jobs, self._checkpoint_at, now)
@@ -263,14 +268,16 @@ class Controller:
     def _look(self, task: Task, wanted: EndReason | None) -> Seen:
         attempt = self._id(task)
         gang = self._gangs.get(attempt) or GangStatus(attempt, Phase.UNKNOWN)
-        doomed = self._doomed.get(task.key)
-        if wanted is None and doomed is not None:
-            wanted = EndReason.PRUNED
+        why = self._why_wanted
+        if wanted is None and task.key in self._doomed:
+            wanted, why = EndReason.PRUNED, self._doomed[task.key]
+        elif wanted is None and self.services is not None and task.key in self.services.ends:
+            wanted, why = self.services.ends[task.key]
         return Seen(
             gang=gang,
             jobs=self.jobs.of(task.experiment, task.number, task.attempt),
             wanted=wanted,
-            why=doomed or "" if wanted is EndReason.PRUNED else self._why_wanted,
+            why=why,
             hurry=self.interrupts > 1,
             launched=attempt in self._launched,
             running_since=self._running_since.get(attempt),
@@ -405,6 +412,8 @@ class Controller:
             self._notes.forget(attempt)
             self._launched.discard(attempt)
             self._doomed.pop((effect.experiment, effect.task), None)
+            if self.services is not None:
+                self.services.forget(effect.experiment, effect.task, effect.attempt)
             return
         if task is None or task.attempt != effect.attempt:
             return  # a later step of the same turn has overtaken it

@@ -109,8 +109,8 @@ def begin(task: Task, kind: EffectKind, now: float) -> list[Step]:
 def finish(task: Task, seen: Seen, job: Job, now: float, reason: EndReason | None = None) -> list[Step]:
     """The task is DONE."""
     reason = reason or reason_of(task)
-    # How a pruned task's members died tells nothing: they were told to.
-    message = task.message if reason is EndReason.PRUNED else job.message or task.message
+    # How the members of one that nobody needs died tells nothing: they were told to.
+    message = task.message if reason.is_of_no_use else job.message or task.message
     told = _told(task, job) if reason is not EndReason.SUCCEEDED else []
     if job.error and reason is EndReason.SUCCEEDED:
         reason = EndReason.USER_ERROR if job.users_fault else EndReason.INTERNAL
@@ -192,7 +192,7 @@ def _last_word(task: Task, seen: Seen, kind: EffectKind, now: float) -> Job | li
     if "model_uri" in job.fields and (must_end or task.tries >= CHECKPOINT_TRIES):
         return replace(job, error="", unsaved=False)  # it is saved; but for a checkpoint that nobody needs
     if kept is None:
-        if seen.wanted is EndReason.PRUNED and kind is EffectKind.RECOVER:
+        if seen.wanted is not None and seen.wanted.is_of_no_use and kind is EffectKind.RECOVER:
             return job
         if must_end or (is_side and task.tries >= CHECKPOINT_TRIES):
             return _begun(task, EffectKind.KEEP)
@@ -217,7 +217,7 @@ def _note(task: Task, words: str) -> Note:
 
 def _is_stopped(seen: Seen) -> bool:
     """Whether the task must end: one that is only found hopeless has ended already."""
-    return seen.wanted is not None and seen.wanted is not EndReason.PRUNED
+    return seen.wanted is not None and not seen.wanted.is_of_no_use
 
 
 def _begun(task: Task, kind: EffectKind) -> list[Step]:

@@ -25,6 +25,8 @@ _SETTINGS = frozenset(
 
 #: Names those that a launcher has set: they are about this gang, and not for what a task runs in turn.
 LAUNCHER_VARIABLES = "TRAINMASTER_LAUNCHER_VARIABLES"
+#: Under this name replicas of a service find its model among their data.
+SERVED_MODEL = "trainmaster_model"
 #: Output goes through a pipe, where Python would hold it back for minutes.
 UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
 
@@ -92,6 +94,8 @@ def gang_environments(
     ):
         # ``python`` is not the one that runs Trainmaster.
         variables = with_library(variables, library.DIRECTORY, base.get("PYTHONPATH"))
+    if SERVED_MODEL in experiment.data:
+        data["TRAINMASTER_MODEL_DIR"] = data.pop(f"TRAINMASTER_DATA_{SERVED_MODEL.upper()}")
     variables = {**identity, **experiment.environment(context.parameters), **variables, **data}
     return {
         member.name: added
@@ -105,11 +109,20 @@ def gang_environments(
                 "TRAINMASTER_CHECKPOINT_DIR": path(place.checkpoint),
                 "TRAINMASTER_OUTPUT_DIR": path(place.output(member.name, first=rank == 0)),
                 "TRAINMASTER_METRICS": path(place.metrics(member.name)),
+                **_port_of(context, member),
             },
             venv,
         )
         for rank, member in enumerate(gang.members)
     }
+
+
+def _port_of(context: TaskContext, member: Member) -> dict[str, str]:
+    """Where a replica has to listen: the last port that is held for it."""
+    serve = context.experiment.serve
+    if serve is None or not (serve.port or member.ports):
+        return {}
+    return {"TRAINMASTER_PORT": str(serve.port or member.ports[-1])}
 
 
 def member_environment(

@@ -137,7 +137,8 @@ class TaskContext:
             digest = hashlib.sha256(source.volume.encode()).hexdigest()[:12]
             return self.home.data_directory(self.run) / f"volume-{digest}"
         if source.model is not None:
-            return self.home.data_directory(self.run) / f"model-{source.model}"  # an experiment has no "@"
+            name = f"model-{quote(source.model, safe='@')}"  # an experiment has no "@" or "%"
+            return self.home.data_directory(self.run) / name
         best = f"-best-{quote(source.best, safe='')}" if source.best else ""  # may be called val/loss
         return self.home.data_directory(self.run) / f"{source.experiment}{best}"
 

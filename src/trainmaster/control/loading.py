@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from trainmaster.spec import Experiment as RecipeExperiment
 from trainmaster.spec import Recipe
 from trainmaster.spec.gate import Gate
 from trainmaster.spec.model_reference import ModelReference
+from trainmaster.spec.serve import MOST_REPLICAS
 from trainmaster.spec.states import EndReason, State
 
 #: Tasks under way beyond those that run: they wait at the node, so that no slot is ever idle.
@@ -34,6 +36,7 @@ class Shape:
     keeps_results: bool = False
     promotes: Promotion | None = None
     gate: Gate | None = None
+    serves: bool = False
 
 
 def load_board(database: Database, run: str, recipe: Recipe, slots: int) -> RunState:
@@ -70,6 +73,8 @@ def ended_rows(database: Database, run: str, shapes: Mapping[str, Shape]) -> lis
 def shape_of(experiment: RecipeExperiment, slots: int) -> Shape:
     """An experiment's place in the run, with ``slots`` for its tasks."""
     after, promotes, gate = tuple(experiment.depends_on), promotion_of(experiment), gate_of(experiment)
+    if experiment.serve is not None:
+        return Shape(after, 2 * MOST_REPLICAS, serves=True)
     if experiment.search is None:
         window = min(slots, experiment.workers or slots) + LOOKAHEAD
         return Shape(after, window, promotes=promotes, gate=gate)
@@ -132,6 +137,7 @@ def board_from_rows(
             results={} if shape.keeps_results else None,
             promotes=shape.promotes,
             gate=shape.gate,
+            serves=shape.serves,
         )
         for name, shape in shapes.items()
     }
@@ -144,6 +150,9 @@ def board_from_rows(
             bad = experiment.first_bad
             if not reason.is_success and (bad is None or count["first"] < bad.task):
                 experiment.first_bad = FirstBad(count["first"], reason)
+    for experiment in experiments.values():
+        if experiment.serves:  # how many there are to be is decided anew
+            experiment.total = experiment.created
     for task in live_task_rows:
         experiments[task["experiment"]].live[task["number"]] = _task(task)
     for row in ended_task_rows:
@@ -169,7 +178,7 @@ def load_policies(recipe: Recipe) -> dict[str, Policy]:
             retries=experiment.retries,
             timeout_s=experiment.timeout_s,
             grace_s=experiment.grace_s,
-            checkpoint_every_s=checkpoints_of(experiment).every_s,
+            checkpoint_every_s=math.inf if experiment.serve else checkpoints_of(experiment).every_s,
             helpers=helpers_of(experiment, get_launcher(experiment.launcher)),
         )
         for name, experiment in recipe.experiments.items()

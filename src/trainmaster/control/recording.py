@@ -95,7 +95,9 @@ class Recorder:
     _traced: Counter[str] = field(default_factory=Counter, init=False)
 
     def look(self, task: Task, progress: TaskProgress, gang: GangStatus | None, now: float) -> None:
-        """A task runs, and this is what it has told so far."""
+        """A task runs, and this is what it has told so far; what a service does is no measure of anything."""
+        if self.recipe.experiments[task.experiment].serve is not None:
+            return
         attempt = attempt_id(self.run, task.experiment, task.number, task.attempt)
         known = self._followed.get(attempt)
         if known is None:
@@ -111,6 +113,8 @@ class Recorder:
 
     def ended(self, effect: Effect, gang: GangStatus | None, now: float) -> None:
         """An attempt is over, and its end is recorded."""
+        if self.recipe.experiments[effect.experiment].serve is not None:
+            return
         attempt = attempt_id(self.run, effect.experiment, effect.task, effect.attempt)
         known = self._followed.pop(attempt, None)
         if gang is None or gang.phase is not Phase.EXITED or gang.started_at is None or gang.ended_at is None:

@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from trainmaster.control.queue_wait import QueueWait
 from trainmaster.db.changes import (
     Change,
+    EndpointChange,
     ExperimentChange,
     Note,
     Progress,
     Promotion,
     QueueChange,
+    ReplicaChange,
     RunChange,
     TaskChange,
 )
@@ -104,6 +106,8 @@ class Experiment:
         promotes: what becomes of its best model when it has succeeded.
         results: tasks that are DONE, by number, with the reason in ``end_reason``; kept only where a search
             learns from them.
+        serves: its tasks are replicas of a service: it is over when somebody ends it.
+        last_ends: reason and message of its replicas that are DONE, until they have been looked at.
     """
 
     name: str
@@ -122,11 +126,13 @@ class Experiment:
     promotes: Promotion | None = None
     gate: Gate | None = None
     verdict: Verdict | None = field(default=None, compare=False)
+    serves: bool = False
+    last_ends: dict[int, tuple[EndReason, str]] = field(default_factory=dict, compare=False)
 
     @property
     def is_exhausted(self) -> bool:
         """True if every task has ended."""
-        return not self.live and self.created >= self.total
+        return not self.live and self.created >= self.total and not self.serves
 
     @property
     def awaits_verdict(self) -> bool:
@@ -184,7 +190,7 @@ class RunState:
             case Progress():
                 task = self.experiments[change.experiment].live[change.task]
                 _set_fields(task, change.fields)
-            case Note() | QueueChange():
+            case Note() | QueueChange() | EndpointChange() | ReplicaChange():
                 pass
 
     def _apply_task(self, change: TaskChange) -> None:
@@ -208,6 +214,8 @@ class RunState:
                 raise AssertionError(f"{task.key}: DONE without a reason")
             del experiment.live[change.task]
             experiment.ended[change.reason] += 1
+            if experiment.serves:
+                experiment.last_ends[change.task] = (change.reason, change.message)
             if experiment.results is not None:
                 task.end_reason, task.message = change.reason, change.message
                 experiment.results[change.task] = task

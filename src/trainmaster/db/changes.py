@@ -149,6 +149,23 @@ class QueueChange:
     waited_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class EndpointChange:
+    """New columns of the endpoint of an experiment that serves: no event."""
+
+    experiment: str
+    fields: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaChange:
+    """New columns of the replica that a task is; it gets its row with the first of them: no event."""
+
+    experiment: str
+    task: int
+    fields: Mapping[str, object]
+
+
 #: Those that become events.
 Told = TaskChange | ExperimentChange | RunChange | Note
-Change = Told | Progress | QueueChange
+Change = Told | Progress | QueueChange | EndpointChange | ReplicaChange

@@ -19,6 +19,7 @@ from trainmaster.db import (
     admissions,
     best_models,
     cluster_rows,
+    endpoint_changes,
     ledger,
     outbox,
     quote_rows,
@@ -26,7 +27,16 @@ from trainmaster.db import (
     run_rows,
 )
 from trainmaster.db import tables as t
-from trainmaster.db.changes import Change, ExperimentChange, Note, Progress, QueueChange, RunChange
+from trainmaster.db.changes import (
+    Change,
+    EndpointChange,
+    ExperimentChange,
+    Note,
+    Progress,
+    QueueChange,
+    ReplicaChange,
+    RunChange,
+)
 from trainmaster.db.cluster_rows import ClusterRow
 from trainmaster.db.engine import open_database
 from trainmaster.db.events import change_event, event_row, insert_events, storable
@@ -238,6 +248,8 @@ class Database:
                 match change:
                     case ExperimentChange():
                         _write_experiment(connection, ids[change.experiment], change)
+                        if change.after in (State.STOPPING, State.DONE):
+                            endpoint_changes.close(connection, lease.run, change.experiment, now)
                         if change.promotes is not None:
                             said = registry_rows.promote(
                                 connection, lease.run, change.experiment, change.promotes, now
@@ -248,9 +260,13 @@ class Database:
                         _write_run(connection, lease.run, change, now)
                     case QueueChange():
                         run_rows.write_queue(connection, lease.run, change, now)
+                    case EndpointChange():
+                        endpoint_changes.write_endpoint(connection, lease.run, change)
+                    case ReplicaChange():
+                        endpoint_changes.write_replica(connection, lease.run, change, now)
                     case _:
                         pass
-                if not isinstance(change, Progress | QueueChange):
+                if not isinstance(change, Progress | QueueChange | EndpointChange | ReplicaChange):
                     events += [*promoted, change_event(lease.run, change, now)]
                     promoted.clear()
             insert_events(connection, events, self._wanted_kinds(connection, lease.run))
@@ -264,7 +280,7 @@ class Database:
         )
 
     def requeue(self, lease: Lease, now: float, admit: Admit | None = None) -> None:
-        """Make everything WAITING again that ended neither SUCCEEDED nor PRUNED.
+        """Make everything WAITING again that ended without success.
 
         Args:
             lease: of the run.

@@ -2,87 +2,21 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from trainmaster.db import tables as t
 from trainmaster.db.database import Database
+from trainmaster.db.endpoint_changes import ReplicaState
 from trainmaster.db.patience import Try
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.states import State
 
 _E, _R, _L = t.endpoint.c, t.replica.c, t.replica_load.c
 #: What a proxy has counted is believed for so long: it may have been killed.
 LOAD_VALID_S: Final = 10.0
-#: Any number: that of nothing else of ours.
-_TAKING: Final = 0x7A11_A996
-
-
-class ReplicaState(StrEnum):
-    """How far a replica is: it gets requests while it is READY."""
-
-    STARTING = "STARTING"
-    READY = "READY"
-    DRAINING = "DRAINING"
-    GONE = "GONE"
-
-
-@dataclass(frozen=True, slots=True)
-class NewEndpoint:
-    """A service of a run that is accepted.
-
-    Attributes:
-        experiment: that serves.
-        name: by which it is asked.
-        model: as the recipe names it.
-    """
-
-    experiment: str
-    name: str
-    model: str | None = None
-
-
-def registering(
-    new: Sequence[NewEndpoint], run: str, team: str | None, now: float, admit: Callable[[Connection], None]
-) -> Callable[[Connection], None]:
-    """Take the names of a run's services in the transaction that accepts it; then ``admit`` decides."""
-
-    def accept(connection: Connection) -> None:
-        for each in new:
-            _take(connection, team, each.name)
-            connection.execute(
-                t.endpoint.insert().values(
-                    id=f"ep-{secrets.token_hex(8)}", team=team, name=each.name,
-                    place=_place(team, each.name), run_id=run, experiment=each.experiment,
-                    model=each.model, created_at=now,
-                )
-            )  # fmt: skip
-        admit(connection)
-
-    return accept if new else admit
-
-
-def reopen(connection: Connection, run: str) -> None:
-    """A run goes on: it takes the names of its services again."""
-    for row in connection.execute(sa.select(t.endpoint).where(_E.run_id == run, _E.place.is_(None))).all():
-        _take(connection, row.team, row.name)
-        again = {"place": _place(row.team, row.name), "ended_at": None, "failures": 0, "try_at": 0.0}
-        connection.execute(t.endpoint.update().where(_E.id == row.id).values(**again, refused=None))
-
-
-def close(connection: Connection, run: str, experiment: str, now: float) -> None:
-    """A service is over: its name is free, and no replica answers any more."""
-    mine = sa.select(_E.id).where(_E.run_id == run, _E.experiment == experiment).scalar_subquery()
-    connection.execute(t.endpoint.update().where(_E.id == mine).values(place=None, ended_at=now))
-    gone = {"state": ReplicaState.GONE, "ended_at": now}
-    connection.execute(
-        t.replica.update().where(_R.endpoint_id == mine, _R.state != ReplicaState.GONE).values(**gone)
-    )
 
 
 def of_team(database: Database, teams: Sequence[str | None] | None, most: int) -> Sequence[RowMapping]:
@@ -131,6 +65,12 @@ def replicas(database: Database, endpoints: Sequence[str], now: float) -> Sequen
     )
 
 
+def asked_at(database: Database, endpoint: str) -> float | None:
+    """When somebody was turned away last, by `Database.clock_s`."""
+    found: float | None = database.read(sa.select(_E.asked_at).where(_E.id == endpoint))[0]["asked_at"]
+    return found
+
+
 def report(database: Database, replica: str, server: str, in_flight: int) -> None:
     """Write how many requests a server's proxy has with a replica; unknown replicas are passed over."""
 
@@ -155,37 +95,14 @@ def note_asked(database: Database, endpoint: str) -> None:
     database.write(lambda connection, _: connection.execute(asked), patient=False)
 
 
-def write_endpoint(connection: Connection, run: str, experiment: str, values: Mapping[str, object]) -> None:
-    """Write columns of a run's service."""
-    mine = (_E.run_id == run, _E.experiment == experiment)
-    connection.execute(t.endpoint.update().where(*mine).values(**values))
-
-
-def write_replica(
-    connection: Connection, run: str, experiment: str, task: int, values: Mapping[str, Any], now: float
-) -> None:
-    """Write columns of a replica, which gets its row with the first of them."""
-    mine = sa.select(_E.id).where(_E.run_id == run, _E.experiment == experiment)
-    endpoint = connection.execute(mine).scalar_one()
-    known = (_R.endpoint_id == endpoint, _R.task == task)
-    ended = {"ended_at": now} if values.get("state") == ReplicaState.GONE else {}
-    if not connection.execute(t.replica.update().where(*known).values(**values, **ended)).rowcount:
-        row = {"id": f"{endpoint}-{task}", "endpoint_id": endpoint, "task": task, "created_at": now}
-        connection.execute(t.replica.insert().values(**row, **values))
-    if ended:
-        connection.execute(t.replica_load.delete().where(_L.replica_id == f"{endpoint}-{task}"))
-
-
-def _place(team: str | None, name: str) -> str:
-    return f"{team or ''}/{name}"  # no team's name is empty
-
-
-def _take(connection: Connection, team: str | None, name: str) -> None:
-    if connection.dialect.name != "sqlite":  # where every writer is alone
-        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_TAKING)))
-    other = connection.execute(sa.select(_E.run_id).where(_E.place == _place(team, name))).first()
-    if other is not None:
-        raise UsageError(
-            f"there is a service {name!r} already: that of {other.run_id}",
-            f"Cancel it, or give this one another `name` in `serve`: `trainmaster cancel {other.run_id}`.",
-        )
+def unfinished(database: Database, endpoints: Sequence[str]) -> Sequence[RowMapping]:
+    """The replicas of endpoints that are not gone, or whose tasks are not over."""
+    query = (
+        sa.select(t.replica)
+        .join(t.endpoint, _E.id == _R.endpoint_id)
+        .join(t.experiment, (t.experiment.c.run_id == _E.run_id) & (t.experiment.c.name == _E.experiment))
+        .join(t.task, (t.task.c.experiment_id == t.experiment.c.id) & (t.task.c.number == _R.task))
+        .where(_R.endpoint_id.in_(endpoints))
+        .where((t.task.c.state != State.DONE) | (_R.state != ReplicaState.GONE))
+    )
+    return database.read(query.order_by(_R.endpoint_id, _R.task))

@@ -6,21 +6,23 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from trainmaster.db import tables as t
+from trainmaster.db.endpoint_changes import reopen
 from trainmaster.db.events import event_row, insert_events
 from trainmaster.db.run_rows import run_row
 from trainmaster.spec.states import EndReason, State
 
-_FINISHED = (EndReason.SUCCEEDED, EndReason.PRUNED)
+_FINISHED = tuple(reason for reason in EndReason if reason.is_success)
 
 
 def requeue_rows(connection: Connection, run: str, now: float) -> None:
-    """Make everything WAITING again that ended neither SUCCEEDED nor PRUNED."""
-    ids = sa.select(t.experiment.c.id).where(t.experiment.c.run_id == run)
+    """Make everything WAITING again that ended without success; services get new replicas."""
+    serves = sa.select(t.endpoint.c.experiment).where(t.endpoint.c.run_id == run)
+    ids = sa.select(t.experiment.c.id).where(t.experiment.c.run_id == run, t.experiment.c.name.not_in(serves))
     bad = (t.task.c.state == State.DONE, t.task.c.reason.not_in(_FINISHED))
     again = connection.execute(
         sa.select(t.task.c.number, t.task.c.reason, t.task.c.attempt, t.experiment.c.name)
         .join(t.experiment)
-        .where(t.experiment.c.run_id == run, *bad)
+        .where(t.experiment.c.id.in_(ids), *bad)
         .order_by(t.experiment.c.ordinal, t.task.c.number)
     ).all()
     connection.execute(
@@ -70,6 +72,7 @@ def requeue_rows(connection: Connection, run: str, now: float) -> None:
         for number, reason, attempt, name in again
     ]
     insert_events(connection, events)
+    reopen(connection, run)
 
 
 def record_saved(

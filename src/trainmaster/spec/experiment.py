@@ -229,6 +229,10 @@ class Experiment(Noun):
         later = self.search is not None and self.search.chooses_later
         return TaskSpace(self.parameters, self.samples, seed, chosen_later=later)
 
+    def first_tasks(self, seed: int) -> int:
+        """How many tasks it has at first: more only if it is a service."""
+        return len(self.tasks(seed)) if self.serve is None else self.serve.replicas.fewest
+
     def members(self, workers: int | None = None) -> tuple[Role, ...]:
         """The roles of a task's gang. One ``worker`` without ``distributed``.
 

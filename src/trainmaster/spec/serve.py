@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Annotated, Any, Final
 
@@ -113,6 +114,16 @@ class Serve(Noun):
     def most_at_once(self) -> int:
         """Replicas that there may be while one version takes the place of another one."""
         return self.replicas.most + int(self.follows_alias)
+
+
+def service_name(recipe: str, experiment: str | None) -> str:
+    """What a service is called whose recipe does not say it.
+
+    >>> service_name("Digits_v2", None), service_name("digits", "api")
+    ('digits-v2', 'digits-api')
+    """
+    whole = recipe if experiment is None else f"{recipe}-{experiment}"
+    return re.sub(r"[^a-z0-9]+", "-", whole.lower())[:63].strip("-") or "service"
 
 
 def _is_moving(model: str) -> bool:

@@ -32,13 +32,20 @@ class EndReason(StrEnum):
     BUDGET = "BUDGET"
     CANCELLED = "CANCELLED"
     GATE_REFUSED = "GATE_REFUSED"
+    UNHEALTHY = "UNHEALTHY"
+    DRAINED = "DRAINED"
     SKIPPED = "SKIPPED"
     INTERNAL = "INTERNAL"
 
     @property
     def is_success(self) -> bool:
-        """True if nothing is left to do: SUCCEEDED or PRUNED."""
-        return self in (EndReason.SUCCEEDED, EndReason.PRUNED)
+        """True if nothing is left to do: SUCCEEDED, PRUNED or DRAINED."""
+        return self in (EndReason.SUCCEEDED, EndReason.PRUNED, EndReason.DRAINED)
+
+    @property
+    def is_of_no_use(self) -> bool:
+        """True if a task was ended as nobody needs it any more, though it might have gone on."""
+        return self in (EndReason.PRUNED, EndReason.DRAINED, EndReason.UNHEALTHY)
 
     @property
     def uses_retry(self) -> bool:

@@ -8,7 +8,16 @@ from typing import Any
 
 from trainmaster.control.loading import Shape, board_from_rows
 from trainmaster.control.run_state import RunState
-from trainmaster.db.changes import Change, ExperimentChange, Progress, QueueChange, RunChange, TaskChange
+from trainmaster.db.changes import (
+    Change,
+    EndpointChange,
+    ExperimentChange,
+    Progress,
+    QueueChange,
+    ReplicaChange,
+    RunChange,
+    TaskChange,
+)
 from trainmaster.db.events import change_event, json_column
 from trainmaster.db.leases import LEASE_S, Lease
 from trainmaster.db.task_rows import JSON_COLUMNS
@@ -139,7 +148,7 @@ class SimulatedStore:
                     self.seen["queued" if change.waits_for else "unqueued"] += 1
                 case _:
                     pass
-            if not isinstance(change, Progress | QueueChange):
+            if not isinstance(change, Progress | QueueChange | EndpointChange | ReplicaChange):
                 self.events.append(change_event(lease.run, change, now))
 
     def requeue(self, lease: Lease, now: float) -> None:

@@ -20,6 +20,7 @@ _STATES: Final = (
     "SUCCEEDED",
     "USER_ERROR",
     "GATE_REFUSED",
+    "UNHEALTHY",
     "OOM",
     "BUDGET",
     "CANCELLED",

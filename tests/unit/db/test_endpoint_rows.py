@@ -8,19 +8,22 @@ from threading import Barrier
 import pytest
 from database_nouns import NOW, new_run
 
-from trainmaster.db import access, endpoint_rows
-from trainmaster.db.endpoint_rows import LOAD_VALID_S, NewEndpoint, ReplicaState
+from trainmaster.db import access, endpoint_changes, endpoint_rows
+from trainmaster.db.changes import ReplicaChange
+from trainmaster.db.endpoint_changes import NewEndpoint, ReplicaState
+from trainmaster.db.endpoint_rows import LOAD_VALID_S
 from trainmaster.spec.errors import UsageError
 
 
 def accept(database, run, name, team=None):
-    admit = endpoint_rows.registering([NewEndpoint("a", name)], run, team, NOW, lambda _: None)
+    admit = endpoint_changes.registering([NewEndpoint("a", name)], run, team, NOW, lambda _: None)
     database.create_run(new_run(run), NOW, admit)
     return endpoint_rows.of_run(database, run)[0]
 
 
 def write(database, run, task, **values):
-    database.write(lambda connection, _: endpoint_rows.write_replica(connection, run, "a", task, values, NOW))
+    change = ReplicaChange("a", task, values)
+    database.write(lambda connection, _: endpoint_changes.write_replica(connection, run, change, NOW))
 
 
 def test_a_name_is_taken_once_in_a_team_until_its_service_is_over(database):
@@ -30,12 +33,12 @@ def test_a_name_is_taken_once_in_a_team_until_its_service_is_over(database):
         accept(database, "r-2", "digits")
     assert not database.has_run("r-2")
     accept(database, "r-3", "digits", "red")
-    database.write(lambda connection, _: endpoint_rows.close(connection, "r-1", "a", NOW))
+    database.write(lambda connection, _: endpoint_changes.close(connection, "r-1", "a", NOW))
     accept(database, "r-2", "digits")
     with pytest.raises(UsageError, match="r-2"):
-        database.write(lambda connection, _: endpoint_rows.reopen(connection, "r-1"))
-    database.write(lambda connection, _: endpoint_rows.close(connection, "r-2", "a", NOW))
-    database.write(lambda connection, _: endpoint_rows.reopen(connection, "r-1"))
+        database.write(lambda connection, _: endpoint_changes.reopen(connection, "r-1"))
+    database.write(lambda connection, _: endpoint_changes.close(connection, "r-2", "a", NOW))
+    database.write(lambda connection, _: endpoint_changes.reopen(connection, "r-1"))
     open_first = endpoint_rows.named(database, "digits")
     assert [row["place"] is None for row in open_first] == [False, False, True]
     assert [row["run_id"] for row in endpoint_rows.of_team(database, [None], 10)] == ["r-1", "r-2"]
@@ -75,5 +78,5 @@ def test_what_proxies_have_in_flight_is_added_up_and_gets_old(database):
     endpoint_rows.report(database, f"{endpoint}-0", "one", 3)
     found = endpoint_rows.replicas(database, [endpoint], NOW)
     assert [(row["task"], row["state"]) for row in found] == [(1, ReplicaState.STARTING)]
-    database.write(lambda connection, _: endpoint_rows.close(connection, "r-1", "a", NOW))
+    database.write(lambda connection, _: endpoint_changes.close(connection, "r-1", "a", NOW))
     assert not endpoint_rows.replicas(database, [endpoint], NOW)

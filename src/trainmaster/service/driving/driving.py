@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from trainmaster.service.driving.run_clusters import RunClusters
     from trainmaster.service.open_home import OpenHome
     from trainmaster.service.teams.allowance import Allowance
-    from trainmaster.spec import Recipe
+    from trainmaster.spec import Experiment, Recipe
 
 
 #: Called with the controller before it starts, so that signals can reach it.
@@ -144,7 +144,7 @@ def _drive(
     machine = detect_capacity()
     executor: Executor
     if machines is None:
-        slots = max([machine.cores, *(slots_of(experiment) for experiment in recipe.experiments.values())])
+        slots = max([machine.cores, *(_slots_at_once(each) for each in recipe.experiments.values())])
         executor, base = opened.executor_of(home), base_environment(environ)
     else:
         slots = machines.executor.slots
@@ -186,6 +186,13 @@ def _drive(
         meter.publishing.most_bytes = max(sizes, default=0.0)
     actions.jobs.published = meter.publishing.learn
     run_state = load_board(database, run, recipe, slots)
+    services = None
+    if any(each.serve is not None for each in recipe.experiments.values()):
+        from trainmaster.service.endpoints.service_world import services_of
+
+        nodes_of = None if machines is None else machines.executor.nodes_of
+        services = services_of(opened.of_team(row["team"]), run, recipe, nodes_of)
+        actions.served = services.model_of
     controller = Controller(
         database=database if files is None else files.records(database, run_state),
         lease=session.lease,
@@ -211,6 +218,7 @@ def _drive(
         saving=SavingMoney(recipe.budget.saving_usd if recipe.budget else None),
         silence=StoreSilence(home.store_url),
         judge=lambda experiment, gate: database.verdict(run, experiment, gate),
+        services=services,
         pace=pace,
     )
     on_start(controller)
@@ -219,6 +227,8 @@ def _drive(
         controller.run()
     finally:
         database.patience.hurried = None
+        if services is not None:
+            services.close()
         if controller.run_state.state is State.DONE:
             data = home.data_directory(run)
             if machines is not None:
@@ -234,6 +244,12 @@ def _drive(
                 from trainmaster.control.data_sources import withdraw_volumes
 
                 withdraw_volumes(data)
+
+
+def _slots_at_once(experiment: Experiment) -> int:
+    """What is wanted of this machine whatever it has: one gang as a whole, or all replicas."""
+    at_once = 1 if experiment.serve is None else experiment.serve.most_at_once
+    return slots_of(experiment) * at_once
 
 
 def _allowance(database: Database, session: Session, cap_usd: float, machines: RunClusters) -> Allowance:

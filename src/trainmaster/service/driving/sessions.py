@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from trainmaster.artifacts import materialise, take_snapshot
 from trainmaster.artifacts.owner import give_up_claim
 from trainmaster.db import Database, Lease, NewRun, Submission
+from trainmaster.db.endpoint_changes import registering
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.driving import Session, drive
 from trainmaster.service.models.starting_models import using
@@ -61,6 +62,11 @@ def accept(
     if recipe.on and submission is None:
         raise needs_server(recipe.on[0].key)
     notes = opened.check(recipe, environ)
+    endpoints = []
+    if any(each.serve is not None for each in recipe.experiments.values()):
+        from trainmaster.service.endpoints.service_world import new_endpoints
+
+        endpoints = new_endpoints(opened, recipe)
     now = opened.database.clock_s()
     owner = claim_name(opened.home, opened.database, recipe.name, now)
     run, home_id = owner.run, owner.home
@@ -91,7 +97,7 @@ def accept(
         provider=recipe.provider,
         code_path=str(snapshot.path),
         store_url=opened.home.store_url,
-        experiments=[(e.name, len(e.tasks(recipe.seed))) for e in recipe.experiments.values()],
+        experiments=[(e.name, e.first_tasks(recipe.seed)) for e in recipe.experiments.values()],
         home=str(opened.home.root),
         home_id=home_id,
         clusters=clusters,
@@ -103,6 +109,7 @@ def accept(
     may_cost, team = 0.0 if offer is None else offer.most_usd, (submission and submission.team) or OWNER
     try:
         admit = using(recipe, run, team, entrance(run, team, may_cost, application, now))
+        admit = registering(endpoints, run, submission.team if submission else None, now, admit)
         lease = opened.database.create_run(new, now, admit, waits=submission is not None)
     except (StoreError, OverBudgetError, UsageError):
         with suppress(StoreError, PublishError):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import endpoint_rows as rows
-from trainmaster.db.endpoint_rows import ReplicaState
+from trainmaster.db.endpoint_changes import ReplicaState
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec.errors import NotFoundError
 
