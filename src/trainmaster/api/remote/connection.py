@@ -175,13 +175,16 @@ class Connection:
         finally:
             apart._drop()
 
-    def pieces(self, path: str, query: Mapping[str, object], *, is_same: bool = True) -> Iterator[bytes]:
+    def pieces(
+        self, path: str, query: Mapping[str, object], *, is_same: bool = True, begin: int | None = None
+    ) -> Iterator[bytes]:
         """The bytes of an answer; begun anew behind what has come, if the connection breaks.
 
         Args:
             path: what is asked for.
             query: its parameters.
             is_same: it has the same bytes each time; else it is begun anew only while none has come.
+            begin: the path takes a parameter of that name: the first byte of it that is wanted.
 
         Raises:
             UnreachableError: nobody answers.
@@ -190,13 +193,15 @@ class Connection:
         pauses = iter(PAUSES_S)
         while True:
             try:
-                with self.open(path, query) as answer:
-                    skipped = 0
+                place = {} if begin is None else {"begin": begin + got}
+                with self.open(path, {**query, **place}) as answer:
+                    skipped = 0 if begin is None else got
                     while piece := answer.read1(_PIECE_BYTES):
                         new = piece[max(0, got - skipped) :]
                         skipped += len(piece)
                         got += len(new)
                         if new:
+                            pauses = iter(PAUSES_S)  # it goes on: a long answer may break often
                             yield new
                     if answer.length:
                         raise http.client.IncompleteRead(b"", answer.length)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
 from trainmaster.api.remote.following import rows_of
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 #: A server does not tell where its tables lie.
 _UNTOLD: Final = StoredTable("", 0)
+#: Less is not worth a request of its own.
+_PART_BYTES: Final = 8 << 20
 
 
 def is_name(text: str) -> bool:
@@ -142,7 +145,15 @@ class RemoteVolume:
         occupied = UsageError(f"{target} is not empty.", "Give another directory; nothing was changed.")
         if is_occupied(target):
             raise occupied
-        found = {entry.path: entry for path in only or ("",) for entry in self.entries(path, recursive=True)}
+        found: dict[str, Entry] = {}
+        parts: list[_Part] = []
+        for path in only or ("",):
+            new = list(self.entries(path, recursive=True))
+            # What another path has brought already comes once more, and is not written.
+            parts += _parts(
+                path, [(each, each.path not in found) for each in new if each.kind == "file"], jobs
+            )
+            found |= {entry.path: entry for entry in new}
         links = {entry.path: entry.target for entry in found.values() if entry.kind == "symlink"}
         for path in found:
             if not stays_inside(path) or (path in links and not link_stays_inside(path, links)):
@@ -152,21 +163,22 @@ class RemoteVolume:
         progress.total_bytes = progress.file_bytes
         try:
             with scratch_directory(target) as scratch:
-                self._fill(scratch, list(found.values()), jobs, progress)
+                self._fill(scratch, list(found.values()), parts, jobs, progress)
                 if not move_into_place(scratch, target):
                     raise occupied
         except OSError as error:
             raise explained(error, "write", str(target)) from error
 
-    def _fill(self, root: Path, found: Collection[Entry], jobs: int, progress: GetProgress) -> None:
+    def _fill(
+        self, root: Path, found: Collection[Entry], parts: Sequence[_Part], jobs: int, progress: GetProgress
+    ) -> None:
         """Files first, links last: nothing is written through one."""
         for entry in found:
             place = root / entry.path
             (place if entry.kind == "directory" else place.parent).mkdir(parents=True, exist_ok=True)
-        files = [entry for entry in found if entry.kind == "file"]
         with ThreadPoolExecutor(jobs, "get") as pool:
             try:
-                for _ in pool.map(lambda entry: self._write(entry, root / entry.path, progress), files):
+                for _ in pool.map(lambda part: self._write(part, root, progress), parts):
                     pass
             except BaseException:
                 pool.shutdown(cancel_futures=True)
@@ -179,21 +191,72 @@ class RemoteVolume:
             if entry.kind == "directory":
                 (root / entry.path).chmod(entry.mode & 0o777 | 0o700)
 
-    def _write(self, entry: Entry, place: Path, progress: GetProgress) -> None:
-        digests, size_bytes = _Digests(self._parts.get(entry.path, ())), 0
-        with place.open("xb") as file:
-            for piece in self.content(entry.path):
-                size_bytes += len(piece)
-                progress.done_bytes += len(piece)
-                digests.update(piece)
-                file.write(piece)
-            file.flush()
-            os.fchmod(file.fileno(), entry.mode & 0o777 | 0o600)
-            os.utime(file.fileno(), ns=(entry.mtime_ns, entry.mtime_ns))
-        if size_bytes != entry.size_bytes or (entry.hash and digests.whole() != entry.hash):
-            raise PublishError(
-                f"{self.uri}: {entry.path!r} came damaged.", "Get it again; nothing was changed."
-            )
+    def _write(self, part: _Part, root: Path, progress: GetProgress) -> None:
+        pieces = _Pieces(self._bytes_of(part)) if part.end > part.begin else _Pieces(iter(()))
+        for entry, is_wanted in part.files:
+            digests, left = _Digests(self._parts.get(entry.path, ())), entry.size_bytes
+            with (root / entry.path).open("xb") if is_wanted else nullcontext() as file:
+                while left and (piece := pieces.take(left)):
+                    left -= len(piece)
+                    digests.update(piece)
+                    if file is not None:
+                        progress.done_bytes += len(piece)
+                        file.write(piece)
+                if left or (entry.hash and digests.whole() != entry.hash):
+                    raise PublishError(
+                        f"{self.uri}: {entry.path!r} came damaged.", "Get it again; nothing was changed."
+                    )
+                if file is not None:
+                    file.flush()
+                    os.fchmod(file.fileno(), entry.mode & 0o777 | 0o600)
+                    os.utime(file.fileno(), ns=(entry.mtime_ns, entry.mtime_ns))
+
+    def _bytes_of(self, part: _Part) -> Iterator[bytes]:
+        query = {"version": self.head.version, "path": part.path, "end": part.end}
+        return self._to.pieces(f"/volume-contents/{self._name}", query, begin=part.begin)
+
+
+class _Part(NamedTuple):
+    """Files that are fetched by one request: the bytes from ``begin`` to ``end`` of all below a path.
+
+    Attributes:
+        files: in their order, and whether they are written.
+    """
+
+    path: str
+    begin: int
+    end: int
+    files: list[tuple[Entry, bool]]
+
+
+def _parts(path: str, files: Sequence[tuple[Entry, bool]], jobs: int) -> Iterator[_Part]:
+    """So many that they are worth their requests, of about the same size."""
+    total_bytes = sum(entry.size_bytes for entry, _ in files)
+    each_bytes = max(_PART_BYTES, total_bytes / jobs)
+    begin = end = 0
+    held: list[tuple[Entry, bool]] = []
+    for entry, is_wanted in files:
+        held.append((entry, is_wanted))
+        end += entry.size_bytes
+        if end - begin >= each_bytes:
+            yield _Part(path, begin, end, held)
+            begin, held = end, []
+    if held:
+        yield _Part(path, begin, end, held)
+
+
+class _Pieces:
+    """Bytes as they come, cut to what is asked for."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces, self._rest = pieces, memoryview(b"")
+
+    def take(self, most: int) -> memoryview:
+        """The next ones; none at the end."""
+        if not self._rest:
+            self._rest = memoryview(next(self._pieces, b""))
+        found, self._rest = self._rest[:most], self._rest[most:]
+        return found
 
 
 class _Digests:
@@ -208,7 +271,7 @@ class _Digests:
         self._digest = new_digest()
         self._done: list[bytes] = []
 
-    def update(self, data: bytes) -> None:
+    def update(self, data: bytes | memoryview) -> None:
         while self._left and len(data) >= self._left[0]:
             size = self._left.pop(0)
             self._digest.update(data[:size])

@@ -91,6 +91,28 @@ def content(name: str, found: Volumes, path: InIt = "", version: Version = None)
     )
 
 
+@router.get("/volume-contents/{name:path}", response_class=StreamingResponse)
+def contents(
+    name: str,
+    found: Volumes,
+    path: InIt = "",
+    version: Version = None,
+    begin: Annotated[int, Query(ge=0, description="the first of all these bytes that is wanted")] = 0,
+    end: Annotated[int | None, Query(ge=0, description="the first that is not wanted any more")] = None,
+) -> StreamingResponse:
+    """The bytes of all files in a directory of a version, proved, one after another.
+
+    They are in the order of `GET /volume-files` with `recursive`, which says how long each one is.
+    """
+    from trainmaster.service.volumes import contents as blocks_of
+
+    blocks = blocks_of(found.opened(name, version), path, begin, end)
+    first = next(blocks, b"")
+    return StreamingResponse(
+        _pieces(chain([first], blocks)), headers=saved("contents"), media_type="application/octet-stream"
+    )
+
+
 def _line(opened: OpenVolume, entry: Entry) -> dict[str, Any]:
     from trainmaster.service.volumes import entry_document
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from trainmaster.service.volumes.stored import StoredVolume as StoredVolume
     from trainmaster.service.volumes.stored import VolumeInfo as VolumeInfo
     from trainmaster.service.volumes.stored import content as content
+    from trainmaster.service.volumes.stored import contents as contents
     from trainmaster.service.volumes.stored import entries as entries
     from trainmaster.service.volumes.stored import entry_document as entry_document
     from trainmaster.volumes.mounting import mount as mount
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 __all__, __getattr__ = lazy_exports(
     __name__,
     {
-        "stored": "RemovedVolume StoredVolume VolumeInfo content entries entry_document",
+        "stored": "RemovedVolume StoredVolume VolumeInfo content contents entries entry_document",
         "trainmaster.volumes.mounting": "mount withdraw",
         "trainmaster.volumes.mounting.mounts": "means_of",
         "trainmaster.volumes.packed": (

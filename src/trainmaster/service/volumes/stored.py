@@ -23,7 +23,7 @@ from trainmaster.volumes.packed import (
     verified,
     volume_address,
 )
-from trainmaster.volumes.packed.getting import file_blocks
+from trainmaster.volumes.packed.getting import file_blocks, files_blocks
 from trainmaster.volumes.reading.paths import resolved
 
 
@@ -114,16 +114,50 @@ def content(opened: OpenVolume, path: str) -> Iterator[memoryview]:
     return file_blocks(opened, row)
 
 
+def contents(opened: OpenVolume, path: str, begin: int, end: int | None) -> Iterator[memoryview]:
+    """The bytes of all files in a directory, proved, one after another in the order of `entries`.
+
+    Args:
+        opened: the volume.
+        path: of the directory, or of one file.
+        begin: of all these bytes, the first that is wanted.
+        end: the first that is not wanted any more; None for all.
+
+    Raises:
+        NotFoundError: there is no such path.
+        PublishError: something is missing or damaged, or the store fails.
+    """
+    table, place, skipped = opened.table, 0, None
+    rows = []
+    for row in _listed(opened, path, recursive=True):
+        if table.kind(row) != "file":
+            continue
+        after = place + table.sizes[row]
+        if after > begin and (end is None or place < end):
+            skipped = begin - place if skipped is None else skipped
+            rows.append(row)
+        place = after
+    return _between(files_blocks(opened, rows), max(0, skipped or 0), None if end is None else end - begin)
+
+
+def _between(blocks: Iterator[memoryview], skipped: int, most: int | None) -> Iterator[memoryview]:
+    for block in blocks:
+        found = block[skipped:]
+        skipped = max(0, skipped - len(block))
+        if most is not None:
+            found = found[:most]
+            most -= len(found)
+        if found:
+            yield found
+
+
 def entries(opened: OpenVolume, path: str, *, recursive: bool) -> Iterator[Entry]:
     """What is in a directory by name, with ``recursive`` all below it; or the file itself.
 
     Raises:
         NotFoundError: there is no such path.
     """
-    table = opened.table
-    row = _listed_row(opened, path)
-    rows = _rows_below(table, row, recursive) if table.kind(row) == "directory" else iter([row])
-    return map(table.entry, rows)
+    return map(opened.table.entry, _listed(opened, path, recursive=recursive))
 
 
 def entry_document(entry: Entry) -> dict[str, Any]:
@@ -137,6 +171,12 @@ def entry_document(entry: Entry) -> dict[str, Any]:
         **({"target": entry.target} if entry.kind == "symlink" else {}),
         **({"hash": entry.hash.hex()} if entry.hash else {}),
     }
+
+
+def _listed(opened: OpenVolume, path: str, *, recursive: bool) -> Iterator[int]:
+    row = _listed_row(opened, path)
+    is_directory = opened.table.kind(row) == "directory"
+    return _rows_below(opened.table, row, recursive) if is_directory else iter([row])
 
 
 def _row_at(opened: OpenVolume, path: str) -> int:

@@ -9,7 +9,7 @@ import os
 import queue
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,10 +23,12 @@ from trainmaster.volumes.packed.buffers import chunk_buffer
 from trainmaster.volumes.packed.faults import DamagedChunkError, DamagedVolumeError, SourceChangedError
 from trainmaster.volumes.packed.hashes import file_digest
 from trainmaster.volumes.packed.opening import OpenVolume
-from trainmaster.volumes.packed.selecting import FetchPlan, Piece, Selection
-from trainmaster.volumes.packed.table import FileTable
+from trainmaster.volumes.packed.selecting import NEAR_BYTES, FetchPlan, Piece, Selection
+from trainmaster.volumes.packed.table import Extent, FileTable
 
 DEFAULT_JOBS = 4
+# So much of several files is fetched and held at once.
+_TOGETHER_BYTES = 8 << 20
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -117,6 +119,47 @@ def file_blocks(volume: OpenVolume, row: int) -> Iterator[memoryview]:
             yield volume.chunks.fetch(chunk, offset, length)
         else:
             yield volume.chunks.fetch_verified(chunk)[offset : offset + length]
+
+
+def files_blocks(volume: OpenVolume, rows: Iterable[int]) -> Iterator[memoryview]:
+    """Gives the bytes of several files, one after another, likewise; neighbours in a chunk come together.
+
+    Raises:
+        PublishError: something is missing or damaged, or the store fails.
+    """
+    run: list[tuple[int, Extent]] = []
+    for row in rows:
+        extents = volume.table.extents(row)
+        is_alone = len(extents) != 1 or volume.table.file_hash(row) is None
+        if run and (is_alone or not _goes_on(run, extents[0])):
+            yield from _run_blocks(volume, run)
+            run = []
+        if is_alone:
+            yield from file_blocks(volume, row)
+        else:
+            run.append((row, extents[0]))
+    yield from _run_blocks(volume, run)
+
+
+def _goes_on(run: Sequence[tuple[int, Extent]], extent: Extent) -> bool:
+    first, last = run[0][1], run[-1][1]
+    gap = extent.offset - last.offset - last.length
+    is_near = extent.chunk == last.chunk and 0 <= gap <= NEAR_BYTES
+    return is_near and extent.offset + extent.length - first.offset <= _TOGETHER_BYTES
+
+
+def _run_blocks(volume: OpenVolume, run: Sequence[tuple[int, Extent]]) -> Iterator[memoryview]:
+    if not run:
+        return
+    first, last = run[0][1], run[-1][1]
+    data = volume.chunks.fetch(first.chunk, first.offset, last.offset + last.length - first.offset)
+    for row, extent in run:
+        begin = extent.offset - first.offset
+        block = data[begin : begin + extent.length]
+        if file_digest([block]) == volume.table.file_hash(row):
+            yield block
+        else:  # it is read once more, and said if that does not help
+            yield from file_blocks(volume, row)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from trainmaster.volumes.packed.opening import OpenVolume
 from trainmaster.volumes.packed.table import FileTable
 
 # Less than this between two files is fetched with them: another request would cost more.
-_NEAR_BYTES = 256 << 10
+NEAR_BYTES = 256 << 10
 
 
 class Piece(NamedTuple):
@@ -101,7 +101,7 @@ class Selection:
         ranges: list[tuple[int, int]] = []
         for piece in sorted(pieces, key=lambda piece: piece.offset):
             end = piece.offset + piece.length
-            if ranges and piece.offset - ranges[-1][1] <= _NEAR_BYTES:
+            if ranges and piece.offset - ranges[-1][1] <= NEAR_BYTES:
                 ranges[-1] = (ranges[-1][0], max(end, ranges[-1][1]))
             else:
                 ranges.append((piece.offset, end))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -127,10 +128,53 @@ def test_a_file_in_several_chunks_is_proved(server, home, files, tmp_path):
     call("get", "pets", tmp_path / "one")
     assert (tmp_path / "one" / "big").read_bytes() == content
     found = RemoteVolume(server, "pets")
-    found.content = lambda path: iter([(files / path).read_bytes()[:-1] + b"!"])
+    found._bytes_of = lambda part: iter([(files / part.path).read_bytes()[:-1] + b"!"])
     with pytest.raises(PublishError, match="came damaged"):
         found.get(tmp_path / "two", only=["big"], jobs=1, progress=GetProgress())
     assert not (tmp_path / "two").exists()
+
+
+def test_many_files_come_in_few_requests_and_go_on_where_the_connection_broke(
+    server, home, tmp_path, monkeypatch
+):
+    place, told = tmp_path / "many", random.Random(2)
+    for number in range(400):
+        path = place / f"{number % 7}" / f"{number}.bin"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(told.randbytes(number % 5 * 500))
+    (place / "big").write_bytes(told.randbytes(700_000))
+    push(place, f"{home.store_url}/volumes/pets", cache=home.cache, chunk_limit_bytes=256 << 10)
+    monkeypatch.setattr("trainmaster.api.remote.volumes._PART_BYTES", 300_000)
+    monkeypatch.setattr(server, "sleep", lambda _: None)
+    asked, opened = [], server.open
+
+    @contextmanager
+    def breaking(path, query, headers=None):
+        asked.append((path, query.get("begin")))
+        with opened(path, query, headers) as answer:
+            if "contents" in path:
+                whole, left = answer.read1, [150_000]
+
+                def some(most):
+                    piece = whole(min(most, left[0]))
+                    left[0] -= len(piece)
+                    if not left[0]:
+                        raise OSError("broken")
+                    return piece
+
+                answer.read1 = some
+            yield answer
+
+    monkeypatch.setattr(server, "open", breaking)
+    found = RemoteVolume(server, "pets")
+    found.get(tmp_path / "one", only=[], jobs=4, progress=GetProgress())
+    for path in place.rglob("*.*"):
+        assert (tmp_path / "one" / path.relative_to(place)).read_bytes() == path.read_bytes()
+    assert (tmp_path / "one" / "big").read_bytes() == (place / "big").read_bytes()
+    assert len(asked) < 20, asked
+    found.get(tmp_path / "two", only=["3", "3/3.bin", "5/5.bin"], jobs=2, progress=GetProgress())
+    got = {str(path.relative_to(tmp_path / "two")) for path in (tmp_path / "two").rglob("*.bin")}
+    assert got == {f"3/{number}.bin" for number in range(400) if number % 7 == 3} | {"5/5.bin"}
 
 
 @pytest.mark.parametrize(
@@ -139,7 +183,7 @@ def test_a_file_in_several_chunks_is_proved(server, home, files, tmp_path):
 def test_a_server_writes_nothing_elsewhere(server, files, tmp_path, monkeypatch, row):
     call("push", files, "pets")
     line = {"kind": "file", "bytes": 1, "mode": "644", "mtime_ns": 0} | row
-    monkeypatch.setattr(server, "pieces", lambda *_: iter([json.dumps(line).encode() + b"\n"]))
+    monkeypatch.setattr(server, "pieces", lambda *_, **__: iter([json.dumps(line).encode() + b"\n"]))
     with pytest.raises(PublishError, match="leads out"):
         RemoteVolume(server, "pets").get(tmp_path / "one", only=[], jobs=1, progress=GetProgress())
     assert not (tmp_path / "one").exists()

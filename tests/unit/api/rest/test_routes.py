@@ -64,6 +64,7 @@ def routes():
         ("DELETE", "/api/v1/volumes/{name}"): "run",
         ("GET", "/api/v1/volume-files/{name}"): "read",
         ("GET", "/api/v1/volume-content/{name}"): "read",
+        ("GET", "/api/v1/volume-contents/{name}"): "read",
         ("GET", "/api/v1/models"): "read",
         ("GET", "/api/v1/models/{run}/{experiment}/{task}"): "read",
         ("GET", "/api/v1/models/{run}/{experiment}/{task}.zip"): "read",
