@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.redaction import redacted
+from trainmaster.spec.states import EndReason
 from trainmaster.spec.units import format_duration
 
 duration = format_duration
@@ -67,6 +68,13 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def number(value: object) -> str:
     """A metric for people."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def verdict_lines(name: str, experiment: Mapping[str, Any]) -> list[str]:
+    """What the gate of an experiment has decided, and what its model has become."""
+    refused = experiment.get("message") if experiment["reason"] == EndReason.GATE_REFUSED else ""
+    lines = [f"gate of {name}: {said}" for said in (refused or experiment.get("gate"),) if said]
+    return lines + ([experiment["promotion"]] if "promotion" in experiment else [])
 
 
 def best_text(experiment: str, best: Mapping[str, Any], metric: str = "", place: int = 1) -> str:

@@ -29,6 +29,7 @@ from trainmaster.cli.output import (
     table,
     unsaved_text,
     usage_text,
+    verdict_lines,
 )
 from trainmaster.spec.errors import UsageError
 
@@ -153,6 +154,8 @@ def _show_run(client: ClientProtocol, summary: Mapping[str, Any]) -> None:
     for name, experiment in summary["experiments"].items():
         for place, best in enumerate(experiment.get("top", ()), 1):
             show(f"  {best_text(name, best, place=place)}")
+        for line in verdict_lines(name, experiment):
+            show(f"  {line}")
     for name, experiment in summary["experiments"].items():
         if experiment.get("usage"):
             show(f"  {name} used: {usage_text(experiment['usage'])}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -331,6 +331,13 @@ def last_notes(database: Database, run: str, limit: int) -> Sequence[RowMapping]
         .limit(limit)
     )
     return list(reversed(database.read(query)))
+
+
+def experiment_notes(database: Database, run: str, experiments: Collection[str]) -> Sequence[RowMapping]:
+    """Notes about whole experiments of a run, the oldest first."""
+    of_them = (t.event.c.experiment.in_(experiments), t.event.c.task.is_(None))
+    query = sa.select(t.event).where(t.event.c.run_id == run, t.event.c.kind == "note", *of_them)
+    return database.read(query.order_by(t.event.c.id))
 
 
 def events(database: Database, run: str, after: int = 0, limit: int = 1000) -> Sequence[RowMapping]:

@@ -39,6 +39,7 @@ from trainmaster.web import (
     sessions,
     team,
     volumes,
+    workflows,
 )
 from trainmaster.web.rendering import HERE, is_part, page, redirect
 
@@ -61,6 +62,7 @@ _ROUTERS: Final[tuple[APIRouter, ...]] = (
     models.router,
     registry.router,
     volumes.router,
+    workflows.router,
     recommend.router,
     team.router,
     audit.router,

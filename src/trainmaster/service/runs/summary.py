@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.engine import RowMapping
@@ -20,6 +21,7 @@ from trainmaster.service.runs.usage_summary import run_usage
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.plain_json import parsed_json
 from trainmaster.spec.states import EndReason, State
+from trainmaster.spec.topics import PROMOTED
 
 if TYPE_CHECKING:
     from trainmaster.control.layout import Home
@@ -73,7 +75,9 @@ def run_summary(database: Database, run: str, home: Home | None = None) -> dict[
         NotFoundError: there is no such run.
     """
     row = database.run_row(run)
-    searches = _searches(row)
+    stored = _stored_experiments(row)
+    searches = {name: found.get("search") for name, found in stored.items()}
+    verdicts = _verdicts(database, run, stored)
     experiments: dict[str, Any] = {}
     counts: dict[str, list[RowMapping]] = {}
     for found in database.tallies(run):
@@ -92,6 +96,7 @@ def run_summary(database: Database, run: str, home: Home | None = None) -> dict[
         if search is not None:
             top = best_tasks(database, run, experiment["name"], search, BEST_TASKS)
             shown |= {"best": top[0] if top else None, "top": top}
+        shown |= verdicts.get(experiment["name"], {})
         if experiment["name"] in usage:
             shown["usage"] = usage[experiment["name"]]
         experiments[experiment["name"]] = shown
@@ -146,13 +151,27 @@ def _queued(row: RowMapping, now: float) -> dict[str, Any]:
     return {"queued": {"since": row["queued_at"], **found}}
 
 
-def _searches(row: RowMapping) -> dict[str, Any]:
-    """The search of each experiment; none if the recipe is damaged: the run is still told of."""
+def _stored_experiments(row: RowMapping) -> dict[str, Any]:
+    """Those of the recipe, as JSON; none if that is damaged: the run is still told of."""
     try:
         stored = parsed_json(row["recipe"])["experiments"]
-        return {name: found.get("search") for name, found in stored.items()}
+        return {name: found for name, found in stored.items() if isinstance(found, dict)}
     except (ValueError, LookupError, TypeError, AttributeError):
         return {}
+
+
+def _verdicts(database: Database, run: str, stored: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Of experiments with `require` what the gate said last, of those with `promote` what came of that."""
+    asked = {name: found for name, found in stored.items() if found.get("require") or found.get("promote")}
+    told: dict[str, dict[str, str]] = {}
+    for row in queries.experiment_notes(database, run, asked) if asked else ():
+        name, message = row["experiment"], row["message"]
+        target, said = asked[name].get("promote"), told.setdefault(name, {})
+        if message.startswith(gate := f"gate of {name}: "):
+            said["gate"] = message.removeprefix(gate)
+        elif target and message.startswith((PROMOTED, f"nothing becomes {target}", f"{target} was moved")):
+            said["promotion"] = message
+    return told
 
 
 def _kept_usd(database: Database, run: str) -> float:

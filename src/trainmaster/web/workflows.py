@@ -1,0 +1,50 @@
+"""Pages of workflows: the list, and one with its history, its next times and its buttons."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import quote
+
+from fastapi import APIRouter, Form, Request
+from fastapi.responses import Response
+
+from trainmaster.api.rest.state import Reader, State, Submitter
+from trainmaster.web.rendering import page, redirect
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/workflows")
+def workflows(request: Request, state: State, caller: Reader) -> Response:
+    """What the server starts by itself."""
+    return page(request, "workflows.html", workflows=state.workflows.listed(caller))
+
+
+@router.get("/workflows/{name}")
+def workflow(request: Request, name: str, state: State, caller: Reader) -> Response:
+    """One of them."""
+    found = state.workflows.show(caller, name)
+    return page(request, "workflow.html", workflow=found, may_change="run" in caller.scopes)
+
+
+@router.post("/workflows/{name}")
+def change(
+    request: Request, name: str, state: State, caller: Submitter, do: Annotated[str, Form()]
+) -> Response:
+    """Pauses it, goes on with it, starts a run, makes a new secret, or removes it."""
+    if do == "secret":
+        secret = state.workflows.rotate(caller, name)["secret"]
+        what = f"The secret of the webhook of {name}; the one before is good no more."
+        more = {"title": "Secret of a webhook", "what": what, "secret": secret}
+        return page(request, "shown_once.html", **more, back=f"/workflows/{quote(name)}")
+    if do == "remove":
+        state.workflows.remove(caller, name)
+        return redirect("/workflows")
+    acts = {
+        "pause": state.workflows.pause,
+        "resume": state.workflows.resume,
+        "start": state.workflows.trigger,
+    }
+    if do in acts:
+        acts[do](caller, name)
+    return redirect(f"/workflows/{quote(name)}")

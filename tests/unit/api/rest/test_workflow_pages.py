@@ -1,0 +1,49 @@
+"""Pages of workflows: what starts them, what came of it, and their buttons, all with plain forms."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra `server` is not installed")
+pytest.importorskip("cronsim", reason="the extra `server` is not installed")
+
+from served_home import Served
+
+RECIPE = """name: nightly
+provider: lab
+on: [webhook, {schedule: "0 3 * * *"}, {volume: pets}]
+experiments: {main: {command: 'echo <b>'}}
+"""
+
+
+@pytest.fixture
+def served(tmp_path):
+    found = Served(tmp_path)
+    found.ask("red-user", "POST", "/api/v1/workflows", json={"recipe": RECIPE, "max_usd": 5})
+    yield found
+    found.service.close()
+
+
+def test_a_workflow_is_shown_and_changed_by_forms(served):
+    def post(do, who="red-user"):
+        return served.ask(who, "POST", "/workflows/nightly", data={"do": do})
+
+    listed = served.ask("red-read", "GET", "/workflows").text
+    assert '<a href="/workflows/nightly">nightly</a>' in listed
+    assert "webhook, schedule 0 3 * * * UTC, volume pets" in listed
+    shown = served.ask("red-read", "GET", "/workflows/nightly").text
+    assert "Nothing has started it yet" in shown
+    assert "echo &lt;b&gt;" in shown
+    assert "<form" not in shown.split("<main")[1], "who only reads has no buttons"
+    assert "Pause" in served.ask("red-user", "GET", "/workflows/nightly").text
+    assert post("start").status_code == 303
+    assert "by hand" in served.ask("red-user", "GET", "/workflows/nightly").text
+    assert post("pause").headers["location"] == "/workflows/nightly"
+    shown = served.ask("red-user", "GET", "/workflows/nightly").text
+    assert "Go on" in shown
+    assert "the workflow was paused" in shown
+    assert "whsec_" in post("secret").text
+    assert post("resume", "red-read").status_code == 403
+    assert served.ask("blue-user", "GET", "/workflows/nightly").status_code == 404
+    assert post("remove").headers["location"] == "/workflows"
+    assert "The server starts nothing by itself yet" in served.ask("red-user", "GET", "/workflows").text
