@@ -19,8 +19,9 @@ from trainmaster.spec.private_files import make_private
 
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote
-    from trainmaster.api.protocol import Stream
+    from trainmaster.api.protocol import RegistryProtocol, Stream
     from trainmaster.api.remote.remote import RemoteClient
+    from trainmaster.api.results import Downloaded
 
 #: A file, a directory with a ``recipe.yaml``, the keys and values of one, or one that was read.
 AnyRecipe = str | os.PathLike[str] | Mapping[str, Any] | Recipe
@@ -60,6 +61,27 @@ class Client:
     def close(self) -> None:
         """Give back connections; its runs go on."""
         self._home.close()
+
+    @property
+    def registry(self) -> RegistryProtocol:
+        """Registered models: their names, versions, aliases and tags."""
+        return self._home.registry
+
+    def download(self, model: str, directory: str | os.PathLike[str]) -> Downloaded:
+        """Download a model and prove its hashes.
+
+        Args:
+            model: a registered one, ``NAME@3`` or ``NAME@ALIAS``, or ``RUN``, ``RUN/EXPERIMENT``,
+                ``RUN/EXPERIMENT/TASK``.
+            directory: where to; must not exist, or be empty.
+
+        Raises:
+            NotFoundError: there is no such model.
+            UsageError: the directory is not empty, or there are several models.
+            PublishError: a file is missing or damaged; nothing was changed.
+        """
+        found = self._home.registry.version(model)["model"] if "@" in model else model
+        return self._home.fetch_model(found, Path(directory))
 
     def runs(self, *, limit: int | None = None, after: Run | str | None = None) -> list[Run]:
         """Runs, newest first: all, or a page.

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.api.client import _refuse_costs
+from trainmaster.api.client import Client, _refuse_costs
 from trainmaster.api.results import RunPlan
+from trainmaster.service import Home, Service
 from trainmaster.service.run_planning import capped
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import RecipeError, UsageError
+from trainmaster.spec.errors import NotFoundError, RecipeError, UsageError
+from trainmaster.testing.client_contract import record_run
 
 GOOD = {"experiments": {"main": {"command": "true"}}}
 
@@ -68,3 +70,21 @@ def test_what_no_yaml_can_have_is_refused():
         Recipe.from_dict({**GOOD, "env": {"A": {1}}})
     with pytest.raises(RecipeError, match=r"<recipe>:\d+:\d+: experiments\.main\.comand"):
         Recipe.from_dict({"experiments": {"main": {"comand": "true"}}})
+
+
+def test_models_are_registered_moved_and_downloaded_by_name(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("TRAINMASTER_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("TRAINMASTER_STORE", raising=False)
+    client = Client()
+    service = Service(Home.from_environment())
+    for number in (1, 2):
+        record_run(service, f"job-{number}", float(number))
+        client.registry.register(f"job-{number}/main/0", "digits", "production" if number == 1 else None)
+    assert client.registry.promote("digits@2", "production", 1)["moved"]
+    assert client.registry.rollback("digits@production")["version"] == 1
+    assert client.download("digits@production", tmp_path / "one").files == 1
+    assert client.download("job-2", tmp_path / "two").files == 1
+    with pytest.raises(NotFoundError):
+        client.download("digits@3", tmp_path / "three")
+    service.close()
+    client.close()
