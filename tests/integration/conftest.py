@@ -251,7 +251,7 @@ class Trainmaster:
         assert (
             keys
             <= found.keys()
-            <= keys | optional | {"quote", "unsaved", "driver", "queued", "queued_s", "bound_to"}
+            <= keys | optional | {"quote", "unsaved", "driver", "queued", "queued_s", "bound_to", "services"}
         ), found
         assert isinstance(found["seconds"], int | float)
         assert found["seconds"] >= 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -151,6 +152,8 @@ def _show_run(client: ClientProtocol, summary: Mapping[str, Any]) -> None:
         )
         rows.append([name, _state(experiment), counters])
     show(table(["experiment", "state", "tasks"], rows))
+    for service in summary.get("services", ()):
+        show(f"  {_service_text(service)}")
     for name, experiment in summary["experiments"].items():
         for place, best in enumerate(experiment.get("top", ()), 1):
             show(f"  {best_text(name, best, place=place)}")
@@ -174,6 +177,16 @@ def _show_run(client: ClientProtocol, summary: Mapping[str, Any]) -> None:
         show(f"  ... {len(summary['models'])} models in all: `trainmaster models {run}`")
     for unsaved in summary.get("unsaved", ())[:SHOWN_MODELS]:
         show(f"  {unsaved_text(unsaved)}")
+
+
+def _service_text(service: Mapping[str, Any]) -> str:
+    """Its replicas by state, and which model they have."""
+    states = Counter(each["state"].lower() for each in service["replicas"])
+    replicas = ", ".join(f"{states[state]} {state}" for state in sorted(states)) or "no replicas"
+    version = f", {service['version']}" if service["version"] else ""
+    refused = f"; {service['refused']} did not become healthy" if service["refused"] else ""
+    busy = sum(each["in_flight"] for each in service["replicas"])
+    return f"service {service['name']}: {replicas}{version}, {busy} requests in flight{refused}"
 
 
 def _run_state(summary: Mapping[str, Any]) -> str:

@@ -247,6 +247,7 @@ def tally(
     counts = Counter(ended)
     if rest_reason is not None:
         counts[rest_reason] += total - created
+    counts[EndReason.SUCCEEDED] += counts.pop(EndReason.DRAINED, 0)  # it has done what it was for
     apart = (EndReason.SUCCEEDED, EndReason.PRUNED, EndReason.SKIPPED, EndReason.CANCELLED)
     return {
         "total": total,

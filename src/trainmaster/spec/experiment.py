@@ -195,7 +195,7 @@ class Experiment(Noun):
     def check(cls, values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
         """Check keys against each other."""
         values["name"] = path[-1]
-        check_serve(node, path, problems)
+        check_serve(values, node, path, problems)
         check_experiment(values, node, path, problems)
 
     @property

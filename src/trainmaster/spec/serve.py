@@ -13,6 +13,11 @@ from trainmaster.spec.reading import Key, Noun, Path, Problems, duration, intege
 #: What services may be called: they are parts of addresses.
 SERVICE_NAME: Final = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 SERVICE_NAME_RIGHT: Final = "write up to 63 small letters, digits and '-', such as digits-api"
+#: What answers for a model if the recipe has no command, and says whether it can.
+BUILT_IN_COMMAND: Final = (
+    'exec python -m trainmaster.inference --port {{port}} --model-dir "$TRAINMASTER_MODEL_DIR" --name '
+)
+BUILT_IN_HEALTH: Final = "/v2/health/ready"
 _HEALTH: Final = r"/[!-~]{0,500}"
 _TASK: Final = r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*){1,2}"
 _MODEL_RIGHT: Final = "write a registered model such as digits@production, or RUN/EXPERIMENT/TASK"
@@ -151,10 +156,16 @@ def lift_command(node: YamlNode, path: Path, problems: Problems) -> YamlNode:
     )
 
 
-def check_serve(node: YamlNode, path: Path, problems: Problems) -> None:
-    """Note what a service cannot have."""
+def check_serve(values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
+    """Note what a service cannot have; without a command, give it that of the built-in server."""
+    serve: Serve | None = values.get("serve")
     if "serve" not in node.entries:
         return
+    if serve is not None and serve.model is not None and "command" not in node.entries:
+        model = re.sub(r"[/@].*", "", serve.model) if "/" not in serve.model else path[-1]
+        values["command"] = BUILT_IN_COMMAND + model
+        if "health" not in node.entries["serve"].entries:
+            values["serve"] = serve.model_copy(update={"health": BUILT_IN_HEALTH})
     for key in NOT_FOR_SERVICES:
         if key in node.entries:
             message = f"`{key}` of a service; its tasks are all alike and do not end: leave it out"
@@ -162,6 +173,8 @@ def check_serve(node: YamlNode, path: Path, problems: Problems) -> None:
 
 
 def has_command(experiment: YamlNode) -> bool:
-    """Whether an experiment says what to run, beside ``serve`` or in it."""
+    """Whether an experiment says what to run, beside ``serve`` or in it; or which model answers."""
     serve = experiment.entries.get("serve")
-    return "command" in experiment.entries or (serve is not None and "command" in serve.entries)
+    return "command" in experiment.entries or (
+        serve is not None and bool({"command", "model"} & set(serve.entries))
+    )

@@ -78,3 +78,13 @@ def test_what_does_not_fit_is_refused_with_its_line(serve, more, line, words):
 def test_the_port_is_a_word_of_services_only():
     with pytest.raises(RecipeError, match="key `serve`"):
         Recipe.from_text("name: r\nexperiments:\n  a: {command: 'x {{port}}'}\n")
+
+
+def test_a_model_without_a_command_is_served_by_the_built_in_server():
+    found = read("{model: digits@production}").experiments["api"]
+    assert found.serve.health == "/v2/health/ready"
+    assert "trainmaster.inference --port ${TRAINMASTER_PORT}" in found.script({})
+    assert found.script({}).endswith("--name digits")
+    own = read("{model: digits@production, health: /}").experiments["api"]
+    assert own.serve.health == "/"
+    assert read("{model: run-12ab/train/0}").experiments["api"].script({}).endswith("--name api")

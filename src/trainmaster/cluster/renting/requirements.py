@@ -90,7 +90,7 @@ class Needs:
             servers=server.count if server and own else 0,
             helpers=helpers + (server.count if server and not own else 0),
             tasks=len(experiment.tasks(seed)),
-            spread=experiment.workers,
+            spread=experiment.workers or (experiment.serve.most_at_once if experiment.serve else None),
             node_slots=slots_per_member(experiment),
             fixed_per_node=distributed.per_node if distributed else None,
             is_gang=sum(role.count for role in roles.values()) > 1,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import endpoint_rows as rows
 from trainmaster.db.endpoint_changes import ReplicaState
 from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.service.endpoints.endpoint_summaries import endpoint_summaries
 from trainmaster.spec.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -62,7 +62,9 @@ class Endpoints:
         """The newest `MOST_ENDPOINTS`, those that are not over first; see `show`."""
         self._caller.need("read")
         teams = None if self._caller.sees_all else [self._caller.team]
-        return self._told(rows.of_team(self._service.database, teams, MOST_ENDPOINTS))
+        return endpoint_summaries(
+            self._service.database, rows.of_team(self._service.database, teams, MOST_ENDPOINTS)
+        )
 
     def show(self, name: str) -> dict[str, Any]:
         """One of them.
@@ -79,7 +81,7 @@ class Endpoints:
             NotFoundError: there is none, or it is not the caller's to see.
         """
         self._caller.need("read")
-        return self._told([self._row(name)])[0]
+        return endpoint_summaries(self._service.database, [self._row(name)])[0]
 
     def targets(self, name: str) -> list[Target]:
         """The replicas of a service that take requests, the least busy first; for `TARGETS_VALID_S`.
@@ -134,32 +136,3 @@ class Endpoints:
         if not seen:
             raise NotFoundError(f"there is no service {name!r}", "`GET /api/v1/services` lists them.")
         return min(seen, key=lambda row: (row["place"] is None, row["team"] != self._caller.team))
-
-    def _told(self, found: Sequence[RowMapping]) -> list[dict[str, Any]]:
-        database = self._service.database
-        replicas: dict[str, list[dict[str, Any]]] = {row["id"]: [] for row in found}
-        for each in rows.replicas(database, list(replicas), database.clock_s()):
-            replicas[each["endpoint_id"]].append(_told_replica(each))
-        return [_told_endpoint(row, replicas[row["id"]]) for row in found]
-
-
-def _told_endpoint(row: RowMapping, replicas: list[dict[str, Any]]) -> dict[str, Any]:
-    is_ready = any(each["state"] == ReplicaState.READY for each in replicas)
-    return {
-        "name": row["name"],
-        "team": row["team"],
-        "run": row["run_id"],
-        "experiment": row["experiment"],
-        "model": row["model"],
-        "version": row["version"],
-        "refused": row["refused"],
-        "state": "DONE" if row["place"] is None else "READY" if is_ready else "STARTING",
-        "created_at": row["created_at"],
-        "ended_at": row["ended_at"],
-        "replicas": replicas,
-    }
-
-
-def _told_replica(row: RowMapping) -> dict[str, Any]:
-    same = ("task", "version", "state", "said", "node", "port", "in_flight", "ready_at")
-    return {"replica": row["id"], **{name: row[name] for name in same}}

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy.engine import RowMapping
 
 from trainmaster.control.run_state import RUNNING_STATES, tally
-from trainmaster.db import Database, is_alive, queries
+from trainmaster.db import Database, endpoint_rows, is_alive, queries
 from trainmaster.db.leases import holder
 from trainmaster.db.run_rows import driven_until
+from trainmaster.service.endpoints.endpoint_summaries import endpoint_summaries
 from trainmaster.service.models.unpublished_models import unsaved_summary
 from trainmaster.service.quotes.quote_record import quote_summary
 from trainmaster.service.runs.highlights import Highlights, NoteLine, TaskLine
@@ -112,6 +113,7 @@ def run_summary(database: Database, run: str, home: Home | None = None) -> dict[
     now = database.clock_s()
     quote = quote_summary(database, run)
     unsaved = unsaved_summary(database, home, run)
+    services = endpoint_summaries(database, endpoint_rows.of_run(database, run))
     return {
         "run": run,
         "state": row["state"],
@@ -127,6 +129,7 @@ def run_summary(database: Database, run: str, home: Home | None = None) -> dict[
         **({"quote": quote} if quote else {}),
         "experiments": experiments,
         "models": models,
+        **({"services": services} if services else {}),
         **({"unsaved": unsaved} if unsaved else {}),
     }
 

@@ -1,0 +1,46 @@
+"""What is told of services and their replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.db import endpoint_rows as rows
+from trainmaster.db.endpoint_changes import ReplicaState
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import RowMapping
+
+    from trainmaster.db import Database
+
+
+def endpoint_summaries(database: Database, found: Sequence[RowMapping]) -> list[dict[str, Any]]:
+    """Rows of services with their replicas; see `Endpoints.show`."""
+    if not found:
+        return []
+    replicas: dict[str, list[dict[str, Any]]] = {row["id"]: [] for row in found}
+    for each in rows.replicas(database, list(replicas), database.clock_s()):
+        replicas[each["endpoint_id"]].append(_told_replica(each))
+    return [_told_endpoint(row, replicas[row["id"]]) for row in found]
+
+
+def _told_endpoint(row: RowMapping, replicas: list[dict[str, Any]]) -> dict[str, Any]:
+    is_ready = any(each["state"] == ReplicaState.READY for each in replicas)
+    return {
+        "name": row["name"],
+        "team": row["team"],
+        "run": row["run_id"],
+        "experiment": row["experiment"],
+        "model": row["model"],
+        "version": row["version"],
+        "refused": row["refused"],
+        "state": "DONE" if row["place"] is None else "READY" if is_ready else "STARTING",
+        "created_at": row["created_at"],
+        "ended_at": row["ended_at"],
+        "replicas": replicas,
+    }
+
+
+def _told_replica(row: RowMapping) -> dict[str, Any]:
+    same = ("task", "version", "state", "said", "node", "port", "in_flight", "ready_at")
+    return {"replica": row["id"], **{name: row[name] for name in same}}

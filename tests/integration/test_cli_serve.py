@@ -1,0 +1,108 @@
+"""Services on this machine: replicas that are killed, that get another model, that lose their driver."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import urllib.request
+
+SERVER = """
+    import http.server, json, os, pathlib, sys
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self):
+            said = pathlib.Path(model, "weights").read_text() if model else ""
+            body = json.dumps({"pid": os.getpid(), "model": said}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    model = os.environ.get("TRAINMASTER_MODEL_DIR")
+    if model and "sick" in pathlib.Path(model, "weights").read_text():
+        sys.exit("it cannot load this")
+
+    class Server(http.server.ThreadingHTTPServer):
+        request_queue_size = 128
+
+    Server(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+RECIPE = """
+name: {name}
+experiments:
+  api:
+    serve: {{command: 'exec python server.py {{{{port}}}}', health: /healthz, start: 60s, {serve}}}
+"""
+
+
+def replicas(tm, state="READY"):
+    """Task, port and version of the replicas in a state."""
+    with sqlite3.connect(tm.home / "trainmaster.db") as rows:
+        return rows.execute(
+            "select task, port, version from replica where state = ? order by task", [state]
+        ).fetchall()
+
+
+def ask(port):
+    import json
+
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=30) as answer:
+        return json.load(answer)
+
+
+def test_a_replica_that_is_killed_is_replaced_and_one_that_is_ready_outlives_its_driver(tm):
+    tm.write("server.py", SERVER)
+    call = tm.start("run", tm.recipe(RECIPE.format(name="echo", serve="replicas: 2")))
+    run = call.run_id()
+    call.until(lambda: len(replicas(tm)) == 2, "two replicas are ready")
+    (first, port, _), (second, other, _) = replicas(tm)
+    os.kill(ask(port)["pid"], signal.SIGKILL)
+    call.until(lambda: [each[0] for each in replicas(tm)] == [second, 2], "another one takes its place")
+    assert first == 0
+    pid = ask(other)["pid"]
+    call.kill()
+    assert ask(other)["pid"] == pid
+    again = tm.start("resume", run)
+    again.until(lambda: tm.status(run)["driver"], "somebody drives it")
+    again.until(lambda: len(replicas(tm)) == 2, "both are ready")
+    assert ask(other)["pid"] == pid
+    refused = tm.call("run", tm.recipe(RECIPE.format(name="echo", serve="replicas: 1")), code=2)
+    assert f"that of {run}" in refused.err
+    tm.call("cancel", run)
+    again.wait(1)
+    summary = tm.status(run)
+    assert (summary["state"], summary["reason"]) == ("DONE", "CANCELLED")
+    assert not replicas(tm)
+    assert not replicas(tm, "STARTING")
+    tm.until_quiet()
+
+
+def test_a_service_follows_its_alias_and_loses_no_request_and_refuses_a_sick_version(tm):
+    tm.write("server.py", SERVER)
+    for name in ("one", "two", "sick"):
+        recipe = {
+            "name": name,
+            "experiments": {"train": {"command": f"echo {name} > $TRAINMASTER_OUTPUT_DIR/weights"}},
+        }
+        run = tm.run(tm.recipe(recipe))["run"]
+        tm.call("models", "register", run, "digits", *(("--alias", "production") if name == "one" else ()))
+    serve = "model: digits@production, replicas: 1, drain: 20s"
+    call = tm.start("run", tm.recipe(RECIPE.format(name="digits", serve=serve)))
+    call.until(lambda: replicas(tm), "it is ready")
+    assert ask(replicas(tm)[0][1])["model"] == "one\n"
+    tm.call("models", "promote", "digits@3", "production")
+    call.until(lambda: "digits@1 goes on" in call.err + call.out, "the sick version is refused")
+    assert [each[2] for each in replicas(tm)] == ["digits@1"]
+    tm.call("models", "promote", "digits@2", "production")
+    call.until(lambda: [each[2] for each in replicas(tm)] == ["digits@2"], "the switch")
+    assert ask(replicas(tm)[0][1])["model"] == "two\n"
+    call.until(lambda: not replicas(tm, "DRAINING"), "the old one has drained")
+    call.send(signal.SIGINT)
+    call.wait(130)
+    tm.until_quiet()
