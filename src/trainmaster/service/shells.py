@@ -14,6 +14,7 @@ from uuid import uuid4
 from trainmaster.cluster.member_places import PLACES, read_places
 from trainmaster.control.layout import Home
 from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.service.runs.known_nodes import KnownNodes
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.spec.errors import MissingPartError, NotFoundError
 
@@ -78,6 +79,7 @@ def find_shell(
     is_terminal: bool | None = None,
     patience_s: float = _MACHINES_S,
     is_for_others: bool = False,
+    nodes: KnownNodes | None = None,
 ) -> Shell:
     """Where a member is, and by which command one gets there.
 
@@ -91,6 +93,7 @@ def find_shell(
         is_terminal: it gets one there; None: if it is a shell.
         patience_s: for how long they are.
         is_for_others: who types there is not the user of this machine: the client does nothing else for him.
+        nodes: machines of which the cloud need not be asked.
 
     Raises:
         NotFoundError: the run has no such member, or its machines are gone.
@@ -108,7 +111,7 @@ def find_shell(
             raise NotFoundError(f"the working copy of {run} is gone: {code}", "It was removed by somebody.")
         words = (shell, *(["-c", _line(command)] if command else []))
         return Shell(words, str(code), {**environ, **_environment_of(run, member)})
-    way = find_way(service, run, member, environ, tell, patience_s, is_for_others=is_for_others)
+    way = find_way(service, run, member, environ, tell, patience_s, is_for_others=is_for_others, nodes=nodes)
     from trainmaster.cluster.node_provisioner import root_on_nodes
 
     code_there = f"{root_on_nodes(home.identity())}/runs/{run}/code"
@@ -150,13 +153,14 @@ def find_way(
     patience_s: float = _MACHINES_S,
     *,
     is_for_others: bool = False,
+    nodes: KnownNodes | None = None,
 ) -> SshWay:
     """How to get to the machine of a member of a run that is on others than this one; see `find_shell`."""
     ssh = shutil.which("ssh")
     if ssh is None:
         raise MissingPartError("there is no OpenSSH client here", "apt install openssh-client")
     home = service.home_of(run)
-    node = _awaited(service, home, run, member, environ, tell, patience_s)
+    node = _awaited(service, home, run, member, environ, tell, patience_s, nodes or KnownNodes())
     return SshWay(
         node.id, (ssh, *(_closed(node) if is_for_others else ()), *_options(home, node)), node.address
     )
@@ -214,14 +218,15 @@ def _awaited(
     member: str | None,
     environ: Mapping[str, str],
     tell: Callable[[str], None],
-    patience_s: float = _MACHINES_S,
+    patience_s: float,
+    known: KnownNodes,
 ) -> Node:
     """The machine of a member; while somebody drives the run, one that is on its way is waited for."""
     until = time.monotonic() + patience_s
     is_told = False
     while True:
         try:
-            return _node(service, home, run, member, environ)
+            return _node(service, home, run, member, environ, known)
         except NotFoundError:
             row = service.database.run_row(run)
             is_coming = member is None or member in members_of(service, run)
@@ -233,7 +238,14 @@ def _awaited(
         time.sleep(_LOOK_S)
 
 
-def _node(service: Service, home: Home, run: str, member: str | None, environ: Mapping[str, str]) -> Node:
+def _node(
+    service: Service,
+    home: Home,
+    run: str,
+    member: str | None,
+    environ: Mapping[str, str],
+    known: KnownNodes,
+) -> Node:
     """The machine of a member."""
     from trainmaster.cluster.record import ClusterRecord, ClusterState
     from trainmaster.providers.base import NodeState
@@ -245,10 +257,13 @@ def _node(service: Service, home: Home, run: str, member: str | None, environ: M
     if not alive:
         raise NotFoundError(f"{run} has no machines now", "`trainmaster status` says how far it is.")
     wanted = _machine(home, run, member, alive)
+    if (node := known.find(run, wanted)) is not None:
+        return node
     provider = get_provider(alive[0].provider, ProviderPlace(home.root, home.identity(), dict(environ)))
     for record in alive:
         for node in provider.nodes(record.id):
             if node.id == wanted and node.state in (NodeState.READY, NodeState.LEAVING):
+                known.note(run, node)
                 return node
     raise NotFoundError(
         f"the machine {wanted} of {run} is gone", "Its run rents another one while it goes on."

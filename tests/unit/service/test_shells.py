@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.service import shells
+from trainmaster.service.runs.known_nodes import KnownNodes
 from trainmaster.service.runs.member_commands import Terminal
 from trainmaster.service.runs.member_connections import MemberConnections
 from trainmaster.spec.errors import NotFoundError
@@ -31,7 +32,7 @@ class Bench:
         return "the node"
 
     def ask(self, member):
-        return shells._awaited(self.service, None, "run", member, {}, self.told.append)
+        return shells._awaited(self.service, None, "run", member, {}, self.told.append, 60.0, KnownNodes())
 
 
 @pytest.mark.parametrize("member", [None, "worker-1"])

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.service.runs.known_nodes import KnownNodes
 from trainmaster.service.runs.member_commands import MemberCommand, Terminal
 from trainmaster.service.shells import SshWay, find_shell, find_way, members_of, processes_here
 from trainmaster.service.users.caller import TooOftenError
@@ -61,6 +62,7 @@ class MemberConnections:
         self._forwards: dict[tuple[str, str, int], _Forward] = {}
         self._making: list[str] = []  # runs to whose machines one is on its way
         self._ways: dict[tuple[str, str | None], tuple[float, SshWay]] = {}
+        self._known = KnownNodes()
         self._lock = threading.Lock()
         self._tending: threading.Thread | None = None
         self._over = threading.Event()
@@ -96,6 +98,7 @@ class MemberConnections:
         except ProviderError:
             with self._lock:
                 self._ways.pop((run, member), None)  # there may be another machine by now
+            self._known.forget(run, way.machine)
             raise
 
     def command(
@@ -125,6 +128,7 @@ class MemberConnections:
         shell = find_shell(
             self._service, run, member, command, self._environ, tell,
             is_terminal=terminal is not None, patience_s=patience_s, is_for_others=self._is_for_others,
+            nodes=self._known,
         )  # fmt: skip
         return MemberCommand(shell, terminal)
 
@@ -149,7 +153,7 @@ class MemberConnections:
                 return known[1]
         way = find_way(
             self._service, run, member, self._environ,
-            patience_s=patience_s, is_for_others=self._is_for_others,
+            patience_s=patience_s, is_for_others=self._is_for_others, nodes=self._known,
         )  # fmt: skip
         with self._lock:
             self._ways[run, member] = (time.monotonic(), way)
