@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _PIECE_BYTES: Final = 1 << 18
+#: After a connection that could not be taken.
+_PAUSE_S: Final = 0.5
 
 
 class ByteStream(Protocol):
@@ -79,6 +81,7 @@ class PortForward:
         closed: Callable[[], None] = lambda: None,
     ) -> None:
         self._open_stream, self._tell, self._closed = open_stream, tell, closed
+        self._over = threading.Event()
         self._streams: set[ByteStream] = set()
         self._lock = threading.Lock()
         try:
@@ -112,6 +115,7 @@ class PortForward:
 
     def close(self) -> None:
         """Listen no more, and end all connections."""
+        self._over.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # lets `accept` return
         self._listener.close()
@@ -124,12 +128,17 @@ class PortForward:
 
     def _accept(self) -> None:
         while True:
+            near = None
             try:
                 near = self._listener.accept()[0]
-            except OSError:  # it is closed
-                return
-            near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            threading.Thread(target=self._serve, args=(SocketStream(near),), daemon=True).start()
+                near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                threading.Thread(target=self._serve, args=(SocketStream(near),), daemon=True).start()
+            except (OSError, RuntimeError) as error:  # it is closed, or there are too many files or threads
+                if near is not None:
+                    near.close()
+                if self._over.wait(_PAUSE_S):
+                    return
+                self._tell(f"a connection could not be taken: {error}")
 
     def _serve(self, near: SocketStream) -> None:
         try:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.api.remote.connection import Connection, error_of, quoted
-from trainmaster.spec.errors import MissingPartError
+from trainmaster.spec.errors import AccessError, MissingPartError
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
@@ -23,6 +23,8 @@ _STDIN, _STDOUT, _STDERR, _STATUS, _SIZE = (bytes([number]) for number in range(
 _OPEN_S: Final = 90.0
 #: A command that nobody knows the end of.
 _LOST: Final = 255
+#: Close code of RFC 6455 with which a server cuts off who may not use a run any more.
+_REFUSED: Final = 1008
 
 
 def opened(connection: Connection, path: str, query: Mapping[str, object]) -> ClientConnection:
@@ -159,6 +161,12 @@ def execute(
                 else:
                     _write(output if channel == _STDOUT else errors, data)
         except ConnectionClosed as closed:
+            if closed.rcvd is not None and closed.rcvd.code == _REFUSED:
+                raise AccessError(
+                    f"{connection.url}: {closed.rcvd.reason}",
+                    "The token has ended or was revoked, or your team or role has changed: "
+                    f"`trainmaster login {connection.url}` logs in anew.",
+                ) from None
             raise connection.unreachable(closed) from None
         except BrokenPipeError:  # nobody reads any more
             return _LOST
