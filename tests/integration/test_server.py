@@ -26,6 +26,16 @@ with open(os.environ["TRAINMASTER_OUTPUT_DIR"] + "/model.txt", "w") as file:
     file.write("weights")
 """
 RECIPE = "name: job\nexperiments:\n  main: {command: python train.py}\n"
+RENTED = """
+name: rented
+provider: aws
+experiments:
+  main:
+    command: python train.py
+    steps: 1000
+    batch: {global: 64}
+    distributed: {strategy: ps-async, workers: 4}
+"""
 
 
 class Server(RunningServer):
@@ -205,6 +215,15 @@ def check_page(page, path, width):
     )
 
 
+def _quote(server, tm):
+    """One that is answered; its id."""
+    wanted = {"recipe": RENTED, "policy": "cost-opt", "catalogue": "fc2-2018"}
+    quote = server.ask("POST", "/quotes", wanted)[1]["id"]
+    found = tm.until(lambda: (told := server.ask("GET", f"/quotes/{quote}")[1])["state"] == "DONE" and told)
+    assert found["answer"], found["error"]
+    return quote
+
+
 def _walk(browser, server, tm, width, height, scheme):
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
     page = context.new_page()
@@ -243,9 +262,14 @@ def _walk(browser, server, tm, width, height, scheme):
     run = page.url.split("/models/")[1].split("/")[0]
     of_navigation = page.locator("header nav a").evaluate_all("all => all.map(a => a.pathname)")
     of_run = [f"/runs/{run}{part}" for part in ("", "/logs?text=step", "/machines", "/history", "/again")]
+    quote = _quote(server, tm)
+    tm.call("models", "register", run, "net", "--alias", "staging", code=0)
+    tm.call("models", "promote", "net@staging", "production", code=0)
     for path in (
         *of_navigation,
         *of_run,
+        "/registry/net",
+        f"/quotes/{quote}",
         f"/runs/{run}/sweeps",
         f"/models/{run}/main/0",
         f"/compare?run={run}",
@@ -257,6 +281,16 @@ def _walk(browser, server, tm, width, height, scheme):
     page.goto(server.url + "/models")
     assert "/login" in page.url
     check_page(page, "/login", width)
+    tm.call("team", "create", "vision", code=0)
+    invite = tm.call("team", "invite", "vision", "--json", code=0).json["path"]
+    page.goto(server.url + invite)
+    check_page(page, "/join", width)
+    page.get_by_label("name").fill("ann")
+    page.get_by_role("button").first.click()
+    page.get_by_text("Welcome, ann").wait_for()
+    check_page(page, "/join when it is done", width)
+    context.clear_cookies()
+    page.goto(server.url + "/login")
     assert problems == []
     page.get_by_label("Token").fill(server.token)
     page.get_by_role("button", name="Log in").click()
