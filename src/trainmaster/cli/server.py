@@ -38,6 +38,14 @@ def server(
         str,
         typer.Option(metavar="URL", help="How browsers reach apps, if that is another host."),
     ] = "",
+    local_runs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOW",
+            envvar="TRAINMASTER_LOCAL_RUNS",
+            help="How tasks of teams run on this machine: user[:PATTERN], container[:IMAGE], none.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON when it is ready.")] = False,
 ) -> None:
     """Serve this home by REST and web, until Ctrl-C. Runs go on when it stops."""
@@ -45,6 +53,7 @@ def server(
 
     from trainmaster.api.serving import Listening, serve
     from trainmaster.service import Service
+    from trainmaster.service.driving.local_runs import local_runs_of
 
     service, fingerprint = Service.from_environment(), ""
     if self_signed:
@@ -55,11 +64,15 @@ def server(
         pem, fingerprint = certificate(service.home.root, host)
         tls_cert = tls_key = str(pem)
 
+    local = local_runs_of(service.home, local_runs, os.environ)
+
     def ready(url: str, setup_url: str, apps: str) -> None:
         if as_json:
             more = {"fingerprint": fingerprint} if fingerprint else {}
             print_json({"url": url, "setup_url": setup_url, "apps_url": apps, **more})
             return
+        if local:
+            say(f"tasks of teams with `provider: local` run {local}")
         if fingerprint:
             say(f"its certificate has the SHA-256 {fingerprint}: `trainmaster login` shows the same")
         say(f"Trainmaster is at {url} (stop it with Ctrl-C; runs go on), apps are at {apps}")

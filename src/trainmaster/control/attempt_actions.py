@@ -35,6 +35,7 @@ from trainmaster.spec.errors import UsageError
 if TYPE_CHECKING:
     from trainmaster.artifacts.owner import Owner
     from trainmaster.control.images import Images
+    from trainmaster.control.isolation import Isolation
     from trainmaster.control.job_context import ImageSource, Site
     from trainmaster.control.progress import TaskProgress
     from trainmaster.control.run_state import Experiment as BoardExperiment
@@ -63,6 +64,7 @@ class AttemptActions:
         owner: what its artifacts say of whose they are; without one they say nothing.
         is_foreign: others have sent its recipe: this machine fetches no URL for it.
         served: version and place of the model that a replica has, by experiment and number.
+        isolation: how its members are kept apart from this machine, if they are here.
     """
 
     home: Home
@@ -76,6 +78,7 @@ class AttemptActions:
     owner: Owner | None = None
     is_foreign: bool = False
     served: Callable[[str, int], tuple[str | None, str | None]] = lambda *_: (None, None)
+    isolation: Isolation | None = None
     jobs: Jobs = field(init=False)
     _spaces: dict[str, TaskSpace] = field(default_factory=dict, init=False)
     _launchers: dict[str, Launcher] = field(default_factory=dict, init=False)
@@ -140,6 +143,8 @@ class AttemptActions:
         environments = {} if hold else self._environments(context, {})
         images = self._source_of(experiment)
         container = None if images is None else images.request(context, context.data_places)
+        if self.isolation is not None:
+            container = self.isolation.enclosed(context, container)
         members = tuple(
             MemberRequest(
                 name=member.name,
@@ -297,6 +302,7 @@ class AttemptActions:
             site=self.site,
             owner=self.owner,
             is_foreign=self.is_foreign,
+            isolation=self.isolation,
         )
 
     def _served(self, experiment: Experiment, number: int) -> Experiment:
@@ -313,7 +319,7 @@ class AttemptActions:
         if self._images is None:
             from trainmaster.control.images import Images
 
-            self._images = Images()
+            self._images = Images(isolation=self.isolation)
         return self._images
 
     def _source_of(self, experiment: Experiment) -> ImageSource | None:
@@ -331,10 +337,10 @@ class AttemptActions:
         ports = any(context.launcher.ports_per_member(name.rpartition("-")[0]) for name in context.members)
         experiment = context.experiment
         restores = context.attempt > 1 or context.parent is not None
-        prepares = experiment.setup is not None or experiment.container is not None
+        prepares = experiment.setup is not None or experiment.container is not None or self.isolation
         scattered = self.site is not None and len(context.members) > 1  # they are told where the others are
         ports = ports or _chooses_port(experiment)
-        return ports or restores or prepares or scattered or bool(experiment.data)
+        return ports or restores or bool(prepares) or scattered or bool(experiment.data)
 
     def _environments(
         self,

@@ -135,7 +135,7 @@ def _pinned(name: str, address: str, directory: Path) -> str | None:
     return uri
 
 
-def provide_volume(name: str, address: str, directory: Path) -> None:
+def provide_volume(name: str, address: str, directory: Path, *, fetches: bool = False) -> None:
     """Make a volume's files appear at a directory: mounted where that is possible, else fetched.
 
     All attempts of a run see the version that the first one has seen, also after a reboot.
@@ -144,6 +144,7 @@ def provide_volume(name: str, address: str, directory: Path) -> None:
         name: as in the recipe; one that is no volume may be a built-in set.
         address: see `volume_url`.
         directory: where.
+        fetches: it is fetched, whatever is possible.
 
     Raises:
         UsageError: there is no such volume.
@@ -156,7 +157,7 @@ def provide_volume(name: str, address: str, directory: Path) -> None:
         if uri is None:
             BUILT_IN[name.removeprefix(BUILT_IN_PREFIX)](directory)
         elif provided(uri, directory) is None:
-            provide(uri, directory)
+            provide(uri, directory, means="fetched" if fetches else None)
 
 
 def withdraw_volumes(data: Path) -> None:

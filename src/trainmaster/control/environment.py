@@ -90,7 +90,7 @@ def gang_environments(
         variables = with_library(variables, site.library, base.get("PYTHONPATH"))
         venv = Path(path(venv)) if venv is not None else None
     elif experiment.container is None and (
-        venv is not None or base.get("VIRTUAL_ENV", sys.prefix) != sys.prefix
+        venv is not None or base.get("VIRTUAL_ENV", sys.prefix) != sys.prefix or context.isolation
     ):
         # ``python`` is not the one that runs Trainmaster.
         variables = with_library(variables, library.DIRECTORY, base.get("PYTHONPATH"))

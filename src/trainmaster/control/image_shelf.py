@@ -18,9 +18,9 @@ from typing import BinaryIO, Final
 
 from trainmaster.control.environment import UNBUFFERED
 from trainmaster.executors import containers
-from trainmaster.executors.base import Container
+from trainmaster.executors.base import Container, Sandbox
 from trainmaster.executors.engine_calls import MAKING_S
-from trainmaster.executors.engines import Engine, Image, container_fields, last_words
+from trainmaster.executors.engines import Engine, Image, last_words
 from trainmaster.spec.errors import UsageError
 
 #: A directory that anybody may write in nearly every image, and that goes with the container.
@@ -80,18 +80,19 @@ class ImageShelf:
             raise UsageError(f"{self.engine.kind} does not know the image {name} after it was sent there")
         return image
 
-    def try_out(self, name: str, cwd: str, *, gpus: bool) -> None:
+    def try_out(self, name: str, cwd: str, *, gpus: bool, sandbox: Sandbox | None = None) -> None:
         """Start an image once, as members will be started: what is wrong is told before they are.
 
         Args:
             name: of an image that is here.
             cwd: a directory to mount.
             gpus: all of them are shown to it.
+            sandbox: of members.
 
         Raises:
             UsageError: it cannot be started, or has no bash.
         """
-        container = self.engine.container(name, (cwd,))
+        container = replace(self.engine.container(name, (cwd,)), sandbox=sandbox)
         probe = containers.container_name(self._owner, f"{name}/{os.getpid()}", "probe")
         gpu_ids = ("all",) if gpus else ()
         said = os.memfd_create("said")
@@ -180,7 +181,7 @@ def _run(
 ) -> int:
     """Run bash in a container to its end; the exit code."""
     command = containers.run_command(
-        container_fields(container),
+        container.message(),
         name=name,
         labels={},
         cwd=cwd,

@@ -15,6 +15,7 @@ from trainmaster.executors.engines import Image, find_engine
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
+    from trainmaster.control.isolation import Isolation
     from trainmaster.control.job_context import TaskContext
 
 #: The tasks of an experiment that all fail for want of its image ask for it once.
@@ -26,9 +27,12 @@ class Images:
 
     Args:
         environ: the caller's.
+        isolation: how members are kept apart from this machine.
     """
 
-    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, environ: Mapping[str, str] | None = None, isolation: Isolation | None = None) -> None:
+        self._isolation = isolation
+        self._user = own_user() if isolation is None else isolation.user
         self._environ = dict(os.environ if environ is None else environ)
         self._shelf: ImageShelf | None = None
         self._ready: dict[str, Image] = {}
@@ -62,8 +66,11 @@ class Images:
             try:
                 shelf = self._own_shelf(context)
                 image = shelf.find(name)
-                code = str(context.home.code_directory(context.run))
-                shelf.try_out(name, code, gpus=bool(context.experiment.hardware.gpus))
+                gpus = bool(context.experiment.hardware.gpus)
+                if self._isolation is None:
+                    shelf.try_out(name, str(context.home.code_directory(context.run)), gpus=gpus)
+                else:  # the code is handed over later
+                    shelf.try_out(name, "/", gpus=gpus, sandbox=self._isolation.sandbox())
             except UsageError as error:
                 refusal = UsageError(f"experiments.{context.experiment.name}.container: {error}")
                 self._refused[name] = (time.monotonic(), refusal)
@@ -77,11 +84,11 @@ class Images:
         Args:
             name: of an image that is ready.
         """
-        return base_inside(self._ready.get(name), own_user())
+        return base_inside(self._ready.get(name), self._user)
 
     def additions(self, name: str) -> dict[str, str]:
         """What every member gets that the image does not set."""
-        return added_inside(self._ready.get(name), own_user())
+        return added_inside(self._ready.get(name), self._user)
 
     def set_up(self, context: TaskContext, venv: Path, output: BinaryIO, marker: Mapping[str, str]) -> int:
         """Make a virtual environment with the image's Python and run the recipe's ``setup`` in it.

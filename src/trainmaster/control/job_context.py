@@ -24,6 +24,7 @@ from trainmaster.spec import Experiment, ParameterValue, Recipe
 if TYPE_CHECKING:
     from trainmaster.artifacts import JSON
     from trainmaster.artifacts.owner import Owner
+    from trainmaster.control.isolation import Isolation
     from trainmaster.executors.base import Container
     from trainmaster.executors.engines import Image
 
@@ -51,6 +52,7 @@ class TaskContext:
         site: the nodes that it runs on; None for this machine.
         owner: what its artifacts say of whose they are.
         is_foreign: others have sent its recipe: this machine fetches no URL for it.
+        isolation: how its members are kept apart from this machine, if they are here.
     """
 
     home: Home
@@ -74,6 +76,7 @@ class TaskContext:
     site: Site | None = None
     owner: Owner | None = None
     is_foreign: bool = False
+    isolation: Isolation | None = None
 
     @property
     def checkpoints(self) -> CheckpointSeries:

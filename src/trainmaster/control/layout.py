@@ -163,6 +163,11 @@ class AttemptPlace:
         return self.directory / "checkpoint"
 
     @property
+    def scratch(self) -> Path:
+        """What members have as ``/tmp`` that run as a user of their own."""
+        return self.directory / "tmp"
+
+    @property
     def members(self) -> Path:
         """Output directories of the members that are not rank 0."""
         return self.directory / "members"

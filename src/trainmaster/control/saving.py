@@ -345,6 +345,7 @@ def clean_up(context: TaskContext, *, keep_output: bool, keep_checkpoint: bool) 
         (place.checkpoint, keep_checkpoint),
         (place.output("", first=True), keep_output),
         (place.members, keep_output),
+        (place.scratch, False),
     ):
         try:
             directory.rmdir()  # nearly always empty in a sweep: one call instead of a walk

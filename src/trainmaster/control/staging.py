@@ -71,6 +71,8 @@ def _stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Jo
             context.images.prepare(context)
         setup_environment(context)
         note_environment(context)
+        if context.isolation is not None:
+            context.isolation.hand_over(context)
     except UsageError as error:
         return Job(done=True, error=one_line(error), users_fault=True)
     except (ProviderError, NodeGoneError) as error:
@@ -92,6 +94,8 @@ def _provide(context: TaskContext, name: str) -> None:
 
     source, target = context.experiment.data[name], context.data_path(name)
     try:
+        if source.url is not None and context.isolation is not None:
+            raise UsageError("a server fetches no URL for others", "Push it as a volume.")
         if source.url is not None:
             fetch_url(
                 source.url_with(context.variables),
@@ -102,7 +106,8 @@ def _provide(context: TaskContext, name: str) -> None:
             )
         elif source.volume is not None:
             address = volume_url(source.volume, context.home.volumes_in or context.home.store_url)
-            provide_volume(source.volume, address, target)
+            # Only whoever has mounted a volume sees what is in it.
+            provide_volume(source.volume, address, target, fetches=context.isolation is not None)
     except UsageError as error:
         raise UsageError(f"data.{name}: {error.args[0]}", error.hint) from error
 

@@ -140,8 +140,13 @@ class GangProcesses:
         gang.share_gpus = request["share_gpus"]
         gang.is_on_node = any(member.directories for member in members)  # here they are made by the driver
         gang.client = client
-        if contained := [member.container for member in members if member.container is not None]:
+        contained = [
+            each.container for each in members if each.container and each.container["kind"] != "user"
+        ]
+        if contained:
             gang.engine = {key: contained[0][key] for key in ("program", "kind", "settings")}
+            if sandbox := contained[0].get("sandbox"):
+                gang.engine["holds_network"] = sandbox["has_peers"]
         return gang
 
     def find_engine(self) -> None:

@@ -109,6 +109,11 @@ class Spawner:
 
         container = member.container
         assert container is not None
+        if container["kind"] == "user":
+            return self._spawn_as_user(gang, member, container, pipe)
+        sandbox, network = container.get("sandbox"), ""
+        if sandbox is not None and sandbox["has_peers"]:
+            network = containers.container_name(self._home_id, gang.attempt, containers.NETWORK)
         command = containers.run_command(
             container,
             name=containers.container_name(self._home_id, gang.attempt, member.name),
@@ -117,18 +122,27 @@ class Spawner:
             gpu_ids=member.gpu_ids if member.gpus else (),
             user=(os.getuid(), os.getgid()),
             groups=os.getgroups(),
+            network=network,
         )
         arguments = self._arguments(gang, member)[len(_FLAGS) :]
         markers = self._markers(gang)
-        stdin = os.memfd_create("variables")
-        try:
-            with open(stdin, "wb", closefd=False) as file:
-                file.write(containers.records(arguments, {**member.env, **markers}))
-            os.lseek(stdin, 0, os.SEEK_SET)
-            env = {**container["settings"], **markers}
-            return _start(command[0], command, env, _streams(stdin, pipe))
-        finally:
-            os.close(stdin)
+        records = containers.records(arguments, {**member.env, **markers})
+        return _start_reading(records, command, {**container["settings"], **markers}, pipe)
+
+    def _spawn_as_user(
+        self, gang: GangProcesses, member: MemberProcess, container: dict[str, Any], pipe: int
+    ) -> int:
+        """Start the program that becomes the script in a sandbox."""
+        from trainmaster.executors import sandbox
+
+        env = {**container["settings"], **member.env}
+        if member.gpus:
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(member.gpu_ids)
+        env |= self._markers(gang)
+        arguments = self._arguments(gang, member)
+        seen = {**container["sandbox"], "scratch": f"{container['sandbox']['scratch']}/{member.name}"}
+        order = sandbox.order(seen, member.cwd, self._shell(os.defpath), arguments, env)
+        return _start_reading(order, sandbox.command(container["program"]), self._markers(gang), pipe)
 
     def _markers(self, gang: GangProcesses) -> dict[str, str]:
         return {ATTEMPT_VARIABLE: gang.attempt, HOME_VARIABLE: self._home_id}
@@ -142,6 +156,8 @@ class Spawner:
         path = os.path.join(gang.directory, member.name + ".sh")
         with open(path, "wb") as file:
             file.write(data)
+        if member.container is not None and member.container.get("sandbox"):
+            os.chmod(path, 0o644)  # noqa: PTH101 - of who runs it, for whom nothing else is in sight
         return [*_FLAGS, "--", path]
 
     def _shell(self, path: str) -> str:
@@ -154,6 +170,18 @@ class Spawner:
 
 def _streams(stdin: int, output: int) -> list[tuple[int, int, int]]:
     return [(os.POSIX_SPAWN_DUP2, old, new) for old, new in ((stdin, 0), (output, 1), (output, 2))]
+
+
+def _start_reading(data: bytes, command: list[str], env: dict[str, str], pipe: int) -> int:
+    """Start a program that reads this from its standard input."""
+    stdin = os.memfd_create("variables")
+    try:
+        with open(stdin, "wb", closefd=False) as file:
+            file.write(data)
+        os.lseek(stdin, 0, os.SEEK_SET)
+        return _start(command[0], command, env, _streams(stdin, pipe))
+    finally:
+        os.close(stdin)
 
 
 def _start(program: str, arguments: list[str], env: dict[str, str], files: Sequence[tuple[Any, ...]]) -> int:

@@ -8,9 +8,9 @@ per attempt, so the control loop may repeat any of them after a crash at any lin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Phase(StrEnum):
@@ -31,18 +31,54 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Sandbox:
+    """What a member that others have sent sees of this machine, and as whom it runs.
+
+    Attributes:
+        uid: user of its processes.
+        gid: their group.
+        groups: further ones.
+        readable: absolute paths that exist by the start; they are the same inside.
+        writable: likewise; some lie in readable ones.
+        hidden: directories of which it sees nothing but those paths; containers see nothing of any.
+        scratch: has a directory for each member, by its name: its ``/tmp``. Containers have their own.
+        memory_bytes: most that it takes; 0 is any.
+        cpus: most cores that it takes; 0 is any.
+        processes: most processes and threads.
+        has_peers: other members share its network. Containers have no other one.
+    """
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+    readable: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    scratch: str = ""
+    memory_bytes: int = 0
+    cpus: int = 0
+    processes: int = 0
+    has_peers: bool = False
+
+
+#: The kind of a `Container` that is none: its member runs as a Unix user in a sandbox.
+UNIX_USER = "user"
+
+
+@dataclass(frozen=True, slots=True)
 class Container:
     """The image that a member runs in, and the engine that starts it.
 
     Attributes:
         image: one that the engine has on this node; it holds a bash.
         program: absolute path of the engine's client.
-        kind: ``docker`` or ``podman``.
+        kind: ``docker``, ``podman`` or `UNIX_USER`; that one has neither image nor engine.
         rootless: the engine runs as an ordinary user.
         mounts: absolute paths that exist by the start; they are the same inside, and writable.
         settings: all the environment that the client gets.
         engine_file: absolute path of a file on the node, empty where there is one node only. By the start it
             has ``program``, ``kind``, ``rootless`` and ``settings`` as JSON: they differ from node to node.
+        sandbox: what it sees, instead of ``mounts`` and the network of this machine.
     """
 
     image: str
@@ -52,6 +88,15 @@ class Container:
     mounts: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     engine_file: str = ""
+    sandbox: Sandbox | None = None
+
+    def message(self) -> dict[str, Any]:
+        """As the supervisor's part knows it."""
+        fields = asdict(self)
+        if self.sandbox is not None:
+            # A supervisor of the version before knows no sandbox: without this it starts nothing.
+            fields["sandboxed_image"] = fields.pop("image")
+        return fields
 
 
 @dataclass(frozen=True, slots=True)

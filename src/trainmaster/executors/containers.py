@@ -5,6 +5,7 @@ Pure. The supervisor loads it with the first container, so nothing here is impor
 
 from __future__ import annotations
 
+import shlex
 from binascii import crc32
 
 TYPE_CHECKING = False
@@ -44,7 +45,27 @@ done
 exit "$status"
 """
 
+#: Starts the client of a member that shares its network with others, once there is the container that holds
+#: it: the first one of them makes that, and none of them may end before the others.
+JOIN = r"""
+engine=$1 holder=$2 image=$3 options=$4
+shift 4
+exec 9<> <(:)
+for ((turn = 0; turn < 300; turn++)); do
+  running=$("$engine" container inspect --format '{{.State.Running}}' "$holder" 2>/dev/null </dev/null || :)
+  [[ $running != true ]] || exec "$@" 9<&-
+  said=$("$engine" run --detach --name "$holder" $options "$image" -c "$HOLD" 2>&1 </dev/null) || :
+  read -rt 0.1 -u 9 || :
+done
+echo "there is no network for its members: $said" >&2
+exit 125
+"""
+#: What holds the network is called like a member with this name; theirs have a number.
+NETWORK = "network"
+HOLD = "trap exit TERM; exec 9<> <(:); while :; do read -rt 1000 -u 9; done"
+
 _NAME_LETTERS = 100
+_KEPT_FROM_OTHERS = ("--cap-drop=ALL", "--security-opt=no-new-privileges", "--security-opt=label=disable")
 
 
 def records(arguments: Sequence[str], env: Mapping[str, str]) -> bytes:
@@ -82,6 +103,7 @@ def run_command(
     gpu_ids: Sequence[str],
     user: tuple[int, int],
     groups: Iterable[int],
+    network: str = "",
 ) -> list[str]:
     """The engine's command line; the container then waits for `records` on its standard input.
 
@@ -93,6 +115,7 @@ def run_command(
         gpu_ids: the only ones it sees, as for CUDA_VISIBLE_DEVICES.
         user: ids of the user and the group that own what it writes.
         groups: further ones.
+        network: name of the container whose network it shares; of use in a sandbox only.
     """
     command = [container["program"], "run", "--rm", "--interactive", "--name", name]
     for key, value in labels.items():
@@ -101,21 +124,41 @@ def run_command(
         "--pull=never",
         "--log-driver=none",  # we keep the logs; the engine's copy would grow without end
         "--no-healthcheck",
-        "--network=host",
-        "--ipc=host",  # data loaders and NCCL share memory; 64 MiB would not do
-        "--pids-limit=-1",
-        "--security-opt=label=disable",
         f"--workdir={cwd}",
     ]
+    sandbox = container.get("sandbox")
+    if sandbox is None:
+        command += [
+            "--network=host",
+            "--ipc=host",  # data loaders and NCCL share memory; 64 MiB would not do
+            "--pids-limit=-1",
+            "--security-opt=label=disable",
+        ]
+        mounts = [(path, "") for path in container["mounts"]]
+    else:
+        command += _sandbox_options(sandbox, network)
+        user, groups = (sandbox["uid"], sandbox["gid"]), sandbox["groups"]
+        # What is writable may lie in what is not.
+        mounts = [(path, ",readonly") for path in sandbox["readable"]]
+        mounts += [(path, "") for path in sandbox["writable"]]
     command += _user_options(container, user, groups)
-    for path in container["mounts"]:
+    for path, how in mounts:
         source, target = (_quoted(f"{key}={path}") for key in ("source", "target"))
-        command += ["--mount", f"type=bind,{source},{target}"]
+        command += ["--mount", f"type=bind,{source},{target}{how}"]
     if gpu_ids and container["kind"] == "podman":
         command += [f"--device=nvidia.com/gpu={gpu_id}" for gpu_id in gpu_ids]
     elif gpu_ids:
         command += ["--gpus", f'"device={",".join(gpu_ids)}"']  # quoted, or it ends at the first comma
-    return [*command, "--entrypoint=bash", container["image"], "-c", PROCESS_1, "trainmaster"]
+    image = container["image"] if sandbox is None else container["sandboxed_image"]
+    command += ["--entrypoint=bash", image, "-c", PROCESS_1, "trainmaster"]
+    if not network:
+        return command
+    options = ["--rm", "--pull=never", "--network=none", "--pids-limit=8", "--entrypoint=bash"]
+    options += ["--log-driver=none", "--no-healthcheck", *_KEPT_FROM_OTHERS]
+    options += _user_options(container, user, ())
+    script = f"HOLD={shlex.quote(HOLD)}\n{JOIN}"
+    joining = ["/bin/bash", "-uc", script, "trainmaster", container["program"], network, image]
+    return [*joining, " ".join(options), *command]
 
 
 def stop_command(container: Mapping[str, Any], name: str) -> list[str]:
@@ -129,9 +172,24 @@ def remove_command(container: Mapping[str, Any], names: Sequence[str]) -> list[s
     return [container["program"], "rm", "--force", "--volumes", *at_once, *names]
 
 
+def _sandbox_options(sandbox: Mapping[str, Any], network: str) -> list[str]:
+    options = [
+        f"--network=container:{network}" if network else "--network=none",
+        f"--pids-limit={sandbox['processes'] or -1}",
+        "--shm-size=1g",  # for data loaders
+        *_KEPT_FROM_OTHERS,
+    ]
+    if sandbox["memory_bytes"]:
+        options += [f"--memory={sandbox['memory_bytes']}b", f"--memory-swap={sandbox['memory_bytes']}b"]
+    if sandbox["cpus"]:
+        options.append(f"--cpus={sandbox['cpus']}")
+    return options
+
+
 def _user_options(container: Mapping[str, Any], user: tuple[int, int], groups: Iterable[int]) -> list[str]:
     uid, gid = user
-    if container["kind"] == "podman" and uid:
+    is_ours = container.get("sandbox") is None or container["rootless"]
+    if container["kind"] == "podman" and uid and is_ours:
         return ["--userns=keep-id", f"--user={uid}:{gid}"]
     if container["rootless"]:
         return ["--user=0:0"]  # root in there is the caller out here

@@ -77,7 +77,13 @@ class EngineCalls:
         """Whether no container of a gang without processes is left; asks the engine if that is in doubt."""
         if gang.engine is None:
             return True
-        if not gang.lost and not gang.killed and all(member.exit_code == 0 for member in gang.members):
+        holds_network = gang.engine.get("holds_network", False)
+        if (
+            not gang.lost
+            and not gang.killed
+            and not holds_network
+            and all(member.exit_code == 0 for member in gang.members)
+        ):
             return True
         if self._is_removing(gang):
             return False
@@ -120,6 +126,8 @@ class EngineCalls:
         assert gang.engine is not None
         self._gone.discard(gang.attempt)
         names = [self._name(gang, member.name) for member in gang.members]
+        if gang.engine.get("holds_network"):
+            names.append(self._name(gang, containers.NETWORK))
         pid = self._call(gang, containers.remove_command(gang.engine, names))
         if pid:
             self._removing[pid] = (gang.attempt, time.monotonic())

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from io import BufferedIOBase
-from typing import Any
 
 from trainmaster.executors import containers
 from trainmaster.executors.base import Container
@@ -299,8 +298,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def container_fields(container: Container) -> dict[str, Any]:
-    """As the supervisor's part knows it."""
-    return {name: getattr(container, name) for name in Container.__slots__}

@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, Protocol
 
 from trainmaster.executors.base import (
@@ -303,7 +302,7 @@ def _fields(request: GangRequest | MemberRequest) -> Message:
 def _container(container: Container | None) -> Message | None:
     if container is None:
         return None
-    return {**asdict(container), "settings": _portable(container.settings)}
+    return {**container.message(), "settings": _portable(container.settings)}
 
 
 def _status(row: Sequence[Any]) -> GangStatus:

@@ -39,6 +39,7 @@ def checkup(home: Home) -> list[Finding]:
         *_disk(home),
         *_database(home),
         *_kept(),
+        *_local_runs(home),
         *_object_store(home),
         *_supervisor(home),
         *_many_machines(home),
@@ -94,6 +95,16 @@ def _kept() -> Iterator[Finding]:
         yield Finding("kept by a server", told(os.environ))
     except TrainmasterError as error:
         yield Finding(VARIABLE, str(error), ok=False, advice=error.hint)
+
+
+def _local_runs(home: Home) -> Iterator[Finding]:
+    from trainmaster.service.driving.local_runs import VARIABLE, local_runs_of
+
+    try:
+        if found := local_runs_of(home, os.environ.get(VARIABLE), os.environ, keeps=False):
+            yield Finding("tasks of teams here", found)
+    except TrainmasterError as error:
+        yield Finding("tasks of teams here", str(error), ok=False, advice=error.hint)
 
 
 def _object_store(home: Home) -> Iterator[Finding]:

@@ -212,8 +212,7 @@ def show_form(
 
 
 def _providers(state: ServerState, caller: Caller) -> list[str]:
-    is_shared = state.submissions.is_shared(caller)
-    return [name for name, can in PROVIDERS.items() if can.rents or not is_shared]
+    return [name for name in PROVIDERS if state.submissions.may_run_on(caller, name)]
 
 
 def volumes_of(state: ServerState, caller: Caller) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainmaster.executors import containers
+from trainmaster.executors.base import Container, Sandbox
 
 DOCKER = {"program": "/bin/docker", "kind": "docker", "rootless": False, "image": "i:1", "mounts": ["/a"]}
 PODMAN = {**DOCKER, "program": "/bin/podman", "kind": "podman"}
@@ -45,6 +46,40 @@ def test_as_the_caller_in_the_same_places():
 def test_files_belong_to_the_caller(container, user, options):
     found = command(container, user=user, groups=[user[1]])
     assert {each for each in found if each.startswith(("--user", "--group-add"))} == options
+
+
+def sandboxed(container, **fields):
+    sandbox = Sandbox(65534, 65534, readable=("/code",), writable=("/code/out",), processes=99, **fields)
+    values = {name: container[name] for name in ("program", "kind", "rootless", "image")}
+    return Container(**values, sandbox=sandbox).message()
+
+
+def test_in_a_sandbox_nothing_is_of_this_machine():
+    found = command(sandboxed(PODMAN, memory_bytes=2**30, cpus=2))
+    assert {"--network=none", "--cap-drop=ALL", "--security-opt=no-new-privileges"} <= set(found)
+    assert {"--user=65534:65534", "--pids-limit=99", "--cpus=2", "--memory=1073741824b"} <= set(found)
+    assert not {"--network=host", "--ipc=host", "--pids-limit=-1"} & set(found)
+    assert not [each for each in found if each.startswith(("--userns", "--group-add"))]
+    mounts = [found[place + 1] for place, each in enumerate(found) if each == "--mount"]
+    assert mounts == [
+        "type=bind,source=/code,target=/code,readonly",
+        "type=bind,source=/code/out,target=/code/out",
+    ]
+    assert found[-4] == "i:1"
+
+
+def test_members_of_a_sandbox_have_one_network_of_their_own():
+    found = command(sandboxed(DOCKER, has_peers=True), network="holder")
+    assert found[:2] == ["/bin/bash", "-uc"]
+    assert found[4:7] == ["/bin/docker", "holder", "i:1"]
+    assert {"--network=none", "--cap-drop=ALL", "--user=65534:65534"} <= set(found[7].split())
+    assert "--network=container:holder" in found[8:]
+
+
+def test_a_supervisor_that_knows_no_sandbox_starts_nothing():
+    """Those of the version before take what they know by name."""
+    with pytest.raises(KeyError, match="image"):
+        dict(sandboxed(DOCKER))["image"]
 
 
 def test_gpus():

@@ -140,12 +140,18 @@ def _drive(
     files: Replication | None,
 ) -> None:
     database, recipe, run = opened.database, session.recipe, session.run
-    home = opened.home_of(run)
+    home, row = opened.home_of(run), database.run_row(run)
+    isolation = None
+    if machines is None and row["team"] is not None:  # whatever has accepted it
+        from trainmaster.service.driving.local_runs import isolation_of
+
+        isolation = isolation_of(home, row["team"])
     machine = detect_capacity()
     executor: Executor
     if machines is None:
         slots = max([machine.cores, *(_slots_at_once(each) for each in recipe.experiments.values())])
-        executor, base = opened.executor_of(home), base_environment(environ)
+        executor = opened.executor_of(home)
+        base = base_environment(environ) if isolation is None else isolation.base_environment()
     else:
         slots = machines.executor.slots
         executor, base = machines.executor, {}
@@ -166,12 +172,11 @@ def _drive(
             recipe.provider, machines.executor.records, database.cluster_waits(recipe.provider)
         )
         where = partial(where_in, clusters)
-    row = database.run_row(run)
     snapshot = opened.replicas.code(row)
     actions = AttemptActions(
         home=home,
         run=run,
-        recipe=recipe,
+        recipe=recipe if isolation is None else isolation.applied(recipe),
         base=base,
         secrets=session.secrets,
         find_models=partial(find_models, database, run),
@@ -179,6 +184,7 @@ def _drive(
         site=None if machines is None else machines.site,
         owner=owner_of(row, home),
         is_foreign=row["team"] is not None,
+        isolation=isolation,
     )
     if machines is not None and recipe.budget is not None and recipe.budget.total_usd is not None:
         known = histories(database, opened.home, recipe, snapshot, row["team"]).values()

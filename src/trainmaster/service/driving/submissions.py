@@ -6,12 +6,14 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.db import Submission, access
 from trainmaster.db.ledger import ALL
 from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.service.driving.local_runs import LocalRuns, isolation_of
 from trainmaster.service.teams.admission import PRIORITIES, Application
 from trainmaster.service.teams.team_budget import OWNER, Budgets, OverBudgetError, TeamBudget
 from trainmaster.service.teams.team_volumes import is_volume_name, with_team_volumes, with_versions
@@ -127,9 +129,12 @@ class Submissions:
             directory = self._service.home.root / "uploads" / "empty"
             make_private(directory)
         recipe = Recipe.from_text(request.recipe, directory=directory, provider=request.provider)
-        mistakes = list(refusals(recipe, is_shared=self.is_shared(caller), team=caller.team))
+        is_shared, is_local = self.is_shared(caller), self._is_local(caller)
+        mistakes = list(refusals(recipe, is_shared=is_shared, team=caller.team, is_local=is_local))
         if mistakes:
             raise UsageError("\n".join(mistakes), "See docs/server.md: what a server does not run.")
+        if is_shared and caller.team and recipe.provider == "local":
+            isolation_of(self._service.home, caller.team)
         return with_team_volumes(with_versions(recipe, versions or {}), self._service.home, caller.team)
 
     def code_of(self, caller: Caller, run: str) -> str | None:
@@ -243,6 +248,16 @@ class Submissions:
         """Whether others than the owner of the home may be behind this."""
         return caller.team is not None or not self._is_private or bool(self._access.teams())
 
+    def may_run_on(self, caller: Caller, provider: str) -> bool:
+        """Whether what a caller sends may name a provider."""
+        if not self.is_shared(caller) or capabilities_of(provider).rents:
+            return True
+        return provider == "local" and self._is_local(caller)
+
+    def _is_local(self, caller: Caller) -> bool:
+        """Whether this machine runs tasks of a caller's team, apart from it."""
+        return bool(caller.team) and LocalRuns.of(self._service.home) is not None
+
     def _known(self, caller: Caller, request: RunRequest, key: str) -> str | None:
         row = access.submission(self._service.database, caller.team or "", key) if key else None
         if row is None:
@@ -319,7 +334,7 @@ class Submissions:
         )
 
 
-def refusals(recipe: Recipe, *, is_shared: bool, team: str | None) -> Iterator[str]:
+def refusals(recipe: Recipe, *, is_shared: bool, team: str | None, is_local: bool = False) -> Iterator[str]:
     """What a server does not do for others, a line per key: it would be done as the server's user.
 
     Of providers, code and data what is allowed is named; what else a recipe has runs on rented machines.
@@ -329,11 +344,15 @@ def refusals(recipe: Recipe, *, is_shared: bool, team: str | None) -> Iterator[s
         recipe: as read, in the directory of what was sent.
         is_shared: others than the owner of the home may have sent it.
         team: whose run it would be; None for the owner's.
+        is_local: this machine runs tasks of teams, apart from it.
     """
     if not is_shared:
         return
-    if not capabilities_of(recipe.provider).rents:
-        yield f"provider: {recipe.provider}; the code of others runs on rented machines only"
+    runs_here = is_local and recipe.provider == "local"
+    if not capabilities_of(recipe.provider).rents and not runs_here:
+        line = f"provider: {recipe.provider}; the code of others runs on rented machines only"
+        may = recipe.provider == "local" and not is_local
+        yield line + (", unless this server is started with `--local-runs` for teams" if may else "")
     if recipe.code != "." and _leaves(recipe.directory, recipe.code):
         yield f"code: {recipe.code}; only what was sent: a server gets no code with its own keys"
     if recipe.notify:
@@ -341,7 +360,10 @@ def refusals(recipe: Recipe, *, is_shared: bool, team: str | None) -> Iterator[s
     for name, experiment in recipe.experiments.items():
         if experiment.secrets and team is None:  # a team has its own, which are looked for when it starts
             yield f"experiments.{name}.secrets: the server's own are not for others; send it for a team"
-        yield from (f"experiments.{name}.{line}" for line in _refusals(experiment, recipe.directory))
+        lines = _refusals(experiment, recipe.directory)
+        if runs_here:
+            lines = chain(lines, _refusals_here(experiment))
+        yield from (f"experiments.{name}.{line}" for line in lines)
 
 
 def _refusals(experiment: Experiment, directory: Path) -> Iterator[str]:
@@ -359,6 +381,15 @@ def _refusals(experiment: Experiment, directory: Path) -> Iterator[str]:
             yield f"{where}.volume: {source.volume}; only the name of a volume of the team"
         if source.url is not None and (not source.url.startswith("https://") or source.url_variables):
             yield f"{where}.url: {source.url}; only https, without variables: no keys of the server are used"
+
+
+def _refusals_here(experiment: Experiment) -> Iterator[str]:
+    """What needs another network than that of its own members, or would be shared by teams."""
+    if experiment.setup is not None:
+        yield "setup: what tasks of teams need is installed on this machine, or in its image"
+    for key, source in experiment.data.items():
+        if source.url is not None:
+            yield f"data.{key}.url: this server fetches no URL for others; push it as a volume"
 
 
 def _leaves(directory: Path, text: str) -> bool:

@@ -17,7 +17,7 @@ def refused(tmp_path, monkeypatch):
     (sent / "link").symlink_to(home)
     monkeypatch.setenv("HOME", str(home))
 
-    def lines(is_shared=True, **keys):
+    def lines(is_shared=True, is_local=False, **keys):
         top = {key: keys.pop(key) for key in ("provider", "code", "notify") if key in keys}
         content = {
             "name": "a",
@@ -25,9 +25,23 @@ def refused(tmp_path, monkeypatch):
             **top,
             "experiments": {"main": {"command": "true", **keys}},
         }
-        return list(refusals(Recipe.from_dict(content, directory=sent), is_shared=is_shared, team=None))
+        return list(
+            refusals(
+                Recipe.from_dict(content, directory=sent), is_shared=is_shared, team=None, is_local=is_local
+            )
+        )
 
     return lines
+
+
+def test_tasks_of_teams_run_here_only_if_they_are_kept_apart(refused):
+    assert "unless this server is started with `--local-runs`" in refused(provider="local")[0]
+    assert refused(provider="local", is_local=True) == []
+    assert refused(provider="hosts", is_local=True)
+    assert "setup" in refused(provider="local", is_local=True, setup="pip install x")[0]
+    data = {"d": {"url": "https://example.org/d"}}
+    assert "push it as a volume" in refused(provider="local", is_local=True, data=data)[0]
+    assert refused(provider="local", is_local=True, container="private-image")
 
 
 @pytest.mark.parametrize(
