@@ -385,6 +385,8 @@ def _refusals(experiment: Experiment, directory: Path) -> Iterator[str]:
 
 def _refusals_here(experiment: Experiment) -> Iterator[str]:
     """What needs another network than that of its own members, or would be shared by teams."""
+    if experiment.serve is not None:
+        yield "serve: services of teams run on rented machines only"
     if experiment.setup is not None:
         yield "setup: what tasks of teams need is installed on this machine, or in its image"
     for key, source in experiment.data.items():
