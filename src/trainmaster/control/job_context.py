@@ -24,7 +24,6 @@ from trainmaster.spec import Experiment, ParameterValue, Recipe
 if TYPE_CHECKING:
     from trainmaster.artifacts import JSON
     from trainmaster.artifacts.owner import Owner
-    from trainmaster.control.isolation import Isolation
     from trainmaster.executors.base import Container
     from trainmaster.executors.engines import Image
 
@@ -76,7 +75,7 @@ class TaskContext:
     site: Site | None = None
     owner: Owner | None = None
     is_foreign: bool = False
-    isolation: Isolation | None = None
+    isolation: Apart | None = None
 
     @property
     def checkpoints(self) -> CheckpointSeries:
@@ -175,6 +174,13 @@ class TaskContext:
                 for file in sorted(p for p in path.rglob("*") if p.is_file()):
                     digest.update(f"\0{file.relative_to(code)}\0".encode() + file.read_bytes())
         return self.home.cache / "environments" / digest.hexdigest()[:20]
+
+
+class Apart(Protocol):
+    """How members here are kept apart from this machine; see `Isolation`."""
+
+    def hand_over(self, context: TaskContext) -> None:
+        """Let the members of an attempt that was staged read what is for them, and write what is theirs."""
 
 
 class ImageSource(Protocol):
