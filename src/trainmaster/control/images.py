@@ -42,7 +42,7 @@ class Images:
     def request(self, context: TaskContext, data: Mapping[str, Path]) -> Container:
         """The container of an attempt's members; what it mounts is there once it was staged."""
         image = image_of(context)
-        paths = tuple(str(path) for path in mounts_of(context, data))
+        paths = tuple(str(path) for path in context.seen(data))
         try:
             return self._own_shelf(context).engine.container(image, paths)
         except UsageError:  # staging says so, and then nothing is started
@@ -123,14 +123,3 @@ def image_of(context: TaskContext) -> str:
     """The name of the image that a task's members run in."""
     assert context.experiment.container is not None
     return context.experiment.container
-
-
-def mounts_of(context: TaskContext, data: Mapping[str, Path]) -> list[Path]:
-    """What members see of the machine they are on, here: code, working directories, data, environments."""
-    code = context.home.code_directory(context.run)
-    mounts = [code, context.place.directory, *data.values()]
-    places = (source.at or "" for source in context.experiment.data.values())
-    mounts += [code.parent / at.split("/")[1] for at in places if at.startswith("../")]
-    if context.experiment.setup is not None:
-        mounts.append(context.home.cache / "environments")
-    return list(dict.fromkeys(mounts))

@@ -122,9 +122,7 @@ def _python() -> Iterator[str]:
 
 def _readable(context: TaskContext) -> list[Path]:
     """Code and data, here."""
-    from trainmaster.control.images import mounts_of
-
-    return [path for path in mounts_of(context, context.data_places) if path != context.place.directory]
+    return [path for path in context.seen(context.data_places) if path != context.place.directory]
 
 
 def _writable(context: TaskContext) -> list[Path]:

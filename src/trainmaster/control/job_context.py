@@ -144,6 +144,20 @@ class TaskContext:
         best = f"-best-{quote(source.best, safe='')}" if source.best else ""  # may be called val/loss
         return self.home.data_directory(self.run) / f"{source.experiment}{best}"
 
+    def seen(self, data: Mapping[str, Path]) -> list[Path]:
+        """What members see of the machine they are on, here: code, working directories, data, environments.
+
+        Args:
+            data: where they find it there.
+        """
+        code = self.home.code_directory(self.run)
+        paths = [code, self.place.directory, *data.values()]
+        places = (source.at or "" for source in self.experiment.data.values())
+        paths += [code.parent / at.split("/")[1] for at in places if at.startswith("../")]
+        if self.experiment.setup is not None:
+            paths.append(self.home.cache / "environments")
+        return list(dict.fromkeys(paths))
+
     @property
     def venv(self) -> Path | None:
         """The cached virtual environment here that the experiment's ``setup`` makes; None without ``setup``.

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.control.image_shelf import added_inside, base_inside
-from trainmaster.control.images import REMEMBER_REFUSAL_S, image_of, mounts_of
+from trainmaster.control.images import REMEMBER_REFUSAL_S, image_of
 from trainmaster.executors.base import Container
 from trainmaster.executors.engines import Engine, Image, find_engine
 from trainmaster.spec.errors import UsageError
@@ -67,7 +67,7 @@ class NodeImages:
 
     def request(self, context: TaskContext, data: Mapping[str, Path]) -> Container:
         """The container of an attempt's members, wherever they go; see `ImageSource.request`."""
-        mounts = [*map(self._paths.there, mounts_of(context, data)), f"{self._paths.root}/lib"]
+        mounts = [*map(self._paths.there, context.seen(data)), f"{self._paths.root}/lib"]
         return Container(
             image_of(context),
             program="",
