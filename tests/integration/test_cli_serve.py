@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
+import threading
 import urllib.request
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 
 SERVER = """
     import http.server, json, os, pathlib, sys
@@ -50,8 +56,6 @@ def replicas(tm, state="READY"):
 
 
 def ask(port):
-    import json
-
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=30) as answer:
         return json.load(answer)
 
@@ -84,6 +88,7 @@ def test_a_replica_that_is_killed_is_replaced_and_one_that_is_ready_outlives_its
 
 
 def test_a_service_follows_its_alias_and_loses_no_request_and_refuses_a_sick_version(tm):
+    pytest.importorskip("fastapi", reason="the extra `server` is not installed")
     tm.write("server.py", SERVER)
     for name in ("one", "two", "sick"):
         recipe = {
@@ -99,10 +104,33 @@ def test_a_service_follows_its_alias_and_loses_no_request_and_refuses_a_sick_ver
     tm.call("models", "promote", "digits@3", "production")
     call.until(lambda: "digits@1 goes on" in call.err + call.out, "the sick version is refused")
     assert [each[2] for each in replicas(tm)] == ["digits@1"]
-    tm.call("models", "promote", "digits@2", "production")
-    call.until(lambda: [each[2] for each in replicas(tm)] == ["digits@2"], "the switch")
-    assert ask(replicas(tm)[0][1])["model"] == "two\n"
-    call.until(lambda: not replicas(tm, "DRAINING"), "the old one has drained")
+    server = tm.start("server", "--port", "0", "--json")
+    server.until(lambda: server.out.endswith("\n"), "the server is ready")
+    token = tm.call("token", "create", "caller", "--scopes", "infer", "--json").json["token"]
+    address = json.loads(server.out)["apps_url"] + "/services/digits/"
+    is_over, answers = threading.Event(), Counter()
+
+    def ask_on():
+        while not is_over.is_set() or answers.total() < 1000:
+            wanted = urllib.request.Request(address, headers={"Authorization": f"Bearer {token}"})
+            with urllib.request.urlopen(wanted, timeout=60) as answer:  # raises if one is lost
+                answers[json.load(answer)["model"], answer.headers["trainmaster-model"]] += 1
+
+    with ThreadPoolExecutor(4) as pool:
+        asking = [pool.submit(ask_on) for _ in range(4)]
+        try:
+            call.until(lambda: answers or any(each.done() for each in asking), "the first answers")
+            tm.call("models", "promote", "digits@2", "production")
+            call.until(lambda: [each[2] for each in replicas(tm)] == ["digits@2"], "the switch")
+            call.until(lambda: not replicas(tm, "DRAINING"), "the old one has drained")
+        finally:
+            is_over.set()
+        for each in asking:
+            each.result()
+    server.send(signal.SIGTERM)
+    server.wait()
+    assert set(answers) == {("one\n", "digits@1"), ("two\n", "digits@2")}
+    assert answers.total() >= 1000
     call.send(signal.SIGINT)
     call.wait(130)
     tm.until_quiet()

@@ -42,6 +42,8 @@ _ARCHES: Final = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "arm64", "ar
 #: Those that are still going are among them.
 _LATEST_RUNS: Final = 100
 
+_NO_END: Final = "it is a service, and has no end: `trainmaster run` says what it costs per hour"
+
 Tell = Callable[[str], None]
 Show = Callable[["ProfileProgress"], None]
 
@@ -138,6 +140,11 @@ class Quoter:
         catalogue = self._catalogue(recipe, environ, options)
         if options.policy != "quote":
             return self._by_policy(recipe, catalogue, options)
+        if all(each.serve is not None for each in recipe.experiments.values()):
+            raise UsageError(
+                f"{recipe.name} is a service: it has no end, so there is no time and no cost to quote",
+                "`trainmaster run` says what its machines cost per hour, and asks, before it rents any.",
+            )
         self._check(recipe, catalogue, options)
         found, missing = self.knowledge(recipe, recipe_path, environ, catalogue, options)
         if not found:
@@ -166,9 +173,15 @@ class Quoter:
         for name, found in known.items():
             if not _has_length(recipe.experiments[name], found):
                 return None, no_length(name).args[0]
+        if all(each.serve is not None for each in recipe.experiments.values()):
+            return None, "a service has no end"
         if not known:
             return None, "nothing was measured before (`trainmaster quote` does so on this machine)"
-        missing = {name: "not measured yet" for name in recipe.experiments if name not in known}
+        missing = {
+            name: "not measured yet" if each.serve is None else _NO_END
+            for name, each in recipe.experiments.items()
+            if name not in known
+        }
         return self.put_together(recipe, catalogue, options, known, missing), ""
 
     def memory(self, recipe: Recipe, environ: Mapping[str, str]) -> dict[str, Memory]:
@@ -273,7 +286,8 @@ class Quoter:
         from trainmaster.service.quotes.profiling import Profiler, Unmeasured
 
         only: dict[str, tuple[int, ...]] = {}
-        names = [name for name in recipe.experiments if options.only is None or name in options.only]
+        wanted = [name for name in recipe.experiments if options.only is None or name in options.only]
+        names = [name for name in wanted if recipe.experiments[name].serve is None]
         found = self._given(recipe, names, catalogue, options)
         if not options.fresh:
             for name in (name for name in names if name not in found):
@@ -304,6 +318,7 @@ class Quoter:
                 if known.similar:
                     missing.pop(name, None)
         ordered = {name: found[name] for name in names if name in found}
+        missing |= {name: _NO_END for name in wanted if name not in names}
         return ordered, {name: why for name, why in missing.items() if name not in found}
 
     def _given(
