@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hmac
 import json
+import logging
 import re
 import secrets
 from collections.abc import Callable, Mapping
@@ -20,7 +21,7 @@ from trainmaster.service.notifications.webhooks import signature
 from trainmaster.service.teams.team_volumes import volumes_url
 from trainmaster.service.users.caller import NO_TEAM, UnknownCallerError
 from trainmaster.service.workflows.decisions import loop_at
-from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.errors import NotFoundError, StoreError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.trigger import Trigger, pushed_volumes
 from trainmaster.volumes.packed.head import head_numbers, newest_version
 
@@ -40,6 +41,8 @@ TOLERANCE_S: Final = 300.0
 SHOWN: Final = 50
 NEXT_TIMES: Final = 3
 MOST_WORKFLOWS: Final = 200
+
+log = logging.getLogger(__name__)
 
 
 class Workflows:
@@ -202,12 +205,19 @@ class Workflows:
 
         Raises:
             UnknownCallerError: there is no such webhook, or the signature is wrong or old.
+            StoreError: the secret cannot be opened with the key of this server.
         """
         row = rows.find(self._database, workflow)
         triggers = [] if row is None else rows.triggers(self._database, [workflow])[workflow]
         if row is None or row["secret"] is None or not any(each["key"] == WEBHOOK for each in triggers):
             raise _unknown()
-        secret = self._key().open(row["secret"], f"workflow/{workflow}").decode()
+        try:
+            secret = self._key().open(row["secret"], f"workflow/{workflow}").decode()
+        except TrainmasterError as error:  # what is wrong here is for nobody who is not known
+            log.warning("the webhook of %s cannot be checked: %s", row["name"], one_line(error))
+            raise StoreError(
+                "this server cannot check that now", "Its log says why; send it again."
+            ) from None
         name = _checked(secret, headers, body, self._database.clock_s()) or secrets.token_hex(8)
         if len(name) > MAX_KEY:
             raise UsageError(f"a webhook-id of {len(name)} characters", f"Use at most {MAX_KEY}.")
