@@ -22,6 +22,7 @@ from trainmaster.db.registry_rows import (
     alias_version,
     move_alias,
 )
+from trainmaster.db.removed_models import note_removed
 from trainmaster.spec.errors import NotFoundError
 from trainmaster.spec.states import State
 
@@ -69,10 +70,13 @@ def describe(
 def remove_version(database: Database, team: str, name: str, version: int) -> RunModel:
     """Take a version out of the registry: what it pointed to; its number is never given again.
 
+    Its files go some time after (`removed_models`), unless it is needed by then.
+
     Raises:
         NotFoundError: there is none.
         ModelInUseError: an alias means it, or a run that is not over starts from it.
     """
+    now = database.clock_s()
 
     def write(connection: Connection, _: Try) -> RunModel:
         which = (_VERSION.team == team, _VERSION.name == name, _VERSION.version == version)
@@ -103,6 +107,7 @@ def remove_version(database: Database, team: str, name: str, version: int) -> Ru
         if (run := connection.execute(using).scalar()) is not None:
             raise ModelInUseError(f"{run} starts from {name}@{version}", "Wait for its end, or cancel it.")
         connection.execute(t.model_version.delete().where(*which))
+        note_removed(connection, row, now)
         return RunModel(row["run_id"], row["experiment"], row["task"], row["uri"])
 
     return database.write(write)

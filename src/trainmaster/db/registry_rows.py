@@ -18,7 +18,8 @@ from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.topics import PROMOTED
 
 _MODEL, _VERSION, _ALIAS = t.registered_model.c, t.model_version.c, t.model_alias.c
-#: What helps who names a version that is not there.
+#: What helps who names a model or version that is not there.
+_LEFT: Final = "`trainmaster models` lists those that there are."
 LISTED: Final = "`trainmaster models show {}` lists its versions."
 
 
@@ -120,6 +121,19 @@ def add_version(connection: Connection, new: NewVersion, now: float) -> tuple[in
             same = (_VERSION.team == team, _VERSION.name == name, _VERSION.version == known.version)
             connection.execute(t.model_version.update().where(*same).values(tags=tags))
         return int(known.version), False
+    task = (
+        sa.select(t.task.c.model_uri)
+        .join(t.experiment)
+        .where(
+            t.experiment.c.run_id == model.run,
+            t.experiment.c.name == model.experiment,
+            t.task.c.number == model.task,
+        )
+    )
+    # Whoever removes its files holds this row, too (`removed_models`).
+    found = connection.execute(task.with_for_update(of=t.task)).first()
+    if found is not None and found.model_uri is None:
+        raise NotFoundError(f"{model.run}/{model.experiment}/{model.task} has no model any more", _LEFT)
     number = last + 1
     which = (_MODEL.team == team, _MODEL.name == name)
     connection.execute(t.registered_model.update().where(*which).values(last_version=number))

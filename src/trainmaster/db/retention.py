@@ -28,6 +28,7 @@ _AGES: Final[dict[str, tuple[sa.Column[Any], sa.Column[Any]]]] = {
     "device_logins": (t.device_login.c.digest, t.device_login.c.expires_at),
     "sign_ins": (t.sign_in.c.digest, t.sign_in.c.expires_at),
     "login_attempts": (t.login_attempt.c.id, t.login_attempt.c.at),
+    "starts": (t.workflow_firing.c.id, t.workflow_firing.c.at),
     "invites": (t.invite.c.digest, t.invite.c.expires_at),
 }
 KINDS: Final = (*_AGES, "sealed")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.db import retention as rows
 from trainmaster.db.webhook_rows import SHOWN_S
 from trainmaster.service.driving.replicas import remove_unused_code
+from trainmaster.service.models.removed_models import remove_files
 from trainmaster.service.quotes.quote_requests import KEPT_S
 from trainmaster.service.server_loops import Turns
 from trainmaster.spec.errors import UsageError
@@ -50,6 +51,8 @@ KEPT: Final = (
     Kept("audit", 365 * DAY_S, "who did, or was refused, what"),
     Kept("sealed", 30 * DAY_S, "keys and secrets of runs that did not succeed, after their end"),
     Kept("code", 7 * DAY_S, "code on the object store that no run names, after it was put there"),
+    Kept("models", 30 * DAY_S, "files of models that were taken out of the registry, after that"),
+    Kept("starts", 365 * DAY_S, "the history of workflows"),
     Kept("notices", SHOWN_S, "messages to webhooks, after they were taken or given up"),
     Kept("quotes", KEPT_S, "quotes and plans that were asked for, after their answer"),
     Kept("invites", 7 * DAY_S, "invites, after they expired"),
@@ -59,7 +62,7 @@ KEPT: Final = (
     Kept("login_attempts", DAY_S, "logins that went wrong"),
 )
 #: What `VARIABLE` may change.
-CHANGEABLE: Final = ("audit", "sealed", "code")
+CHANGEABLE: Final = ("audit", "sealed", "code", "models")
 
 
 def kept(environ: Mapping[str, str]) -> tuple[Kept, ...]:
@@ -124,7 +127,9 @@ class Retention:
         now = self._database.clock_s()
         removed = {}
         for each in self.table:
-            if each.kind == "code":
+            if each.kind == "models":
+                removed[each.kind] = remove_files(self._home, self._database, now - each.seconds)
+            elif each.kind == "code":
                 removed[each.kind] = remove_unused_code(
                     self._home.store_url, self._database, now - each.seconds
                 )

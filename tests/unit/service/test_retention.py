@@ -94,7 +94,7 @@ def test_it_sweeps_at_once_and_ends(home, database, monkeypatch):
 
 
 def test_all_kinds_are_in_the_table_and_in_the_docs():
-    assert {each.kind for each in KEPT} == {*rows.KINDS, "code"}
+    assert {each.kind for each in KEPT} == {*rows.KINDS, "code", "models"}
     text = DOCS.read_text()
     told_there = dict(re.findall(r"^\| `(\w+)` \|[^|]*\| (?:at once|(\d+) days?) \|", text, re.MULTILINE))
     assert told_there == {each.kind: f"{each.seconds / DAY_S:.0f}" if each.seconds else "" for each in KEPT}

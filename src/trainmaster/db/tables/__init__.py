@@ -9,6 +9,7 @@ from trainmaster.db.tables.models import model_alias as model_alias
 from trainmaster.db.tables.models import model_move as model_move
 from trainmaster.db.tables.models import model_version as model_version
 from trainmaster.db.tables.models import registered_model as registered_model
+from trainmaster.db.tables.models import removed_model as removed_model
 from trainmaster.db.tables.models import run_model as run_model
 from trainmaster.db.tables.runs import attempt as attempt
 from trainmaster.db.tables.runs import cluster as cluster

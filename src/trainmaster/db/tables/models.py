@@ -83,3 +83,16 @@ run_model = Table(
     Column("version", Integer, nullable=False, doc="fixed when the run was accepted"),
 )
 Index(None, run_model.c.team, run_model.c.name, run_model.c.version)
+
+removed_model = Table(
+    "removed_model",
+    metadata,
+    Column("run_id", Text, ForeignKey("run.id"), primary_key=True, doc="that left it"),
+    Column("experiment", Text, primary_key=True),
+    Column("task", BigInteger, primary_key=True, autoincrement=False),
+    Column("uri", Text, nullable=False, doc="whose files go some time after"),
+    Column("team", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("version", Integer, nullable=False, doc="that was taken out of the registry last"),
+    Column("removed_at", Float, nullable=False),
+)

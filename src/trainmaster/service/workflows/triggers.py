@@ -21,6 +21,7 @@ from trainmaster.db import workflow_rows as rows
 from trainmaster.db.workflow_starts import StartTakenError
 from trainmaster.objects import ObjectStore
 from trainmaster.service.driving.submissions import RunRequest, Start
+from trainmaster.service.server_loops import Turns
 from trainmaster.service.teams.team_volumes import volumes_url
 from trainmaster.service.users.caller import ROLES, Caller, caller
 from trainmaster.service.workflows.decisions import (
@@ -105,14 +106,11 @@ class Triggers:
         self._wake.set()
 
     def _watch(self) -> None:
+        turns = Turns("workflows")
         while not self._over.is_set():
             self._wake.clear()
-            try:
+            with turns.turn():
                 self.look()
-            except TrainmasterError as error:  # a database that is away comes back
-                log.info("workflows were not looked at: %s", one_line(error))
-            except Exception:  # a mistake of ours ends no server
-                log.exception("workflows were not looked at; that is tried again")
             self._wake.wait(LOOK_S)
 
     def look(self) -> None:

@@ -15,6 +15,7 @@ def upgrade() -> None:
     """Each part in the order in which they refer to each other."""
     _endpoints()
     _workflows()
+    _removed_models()
     _apps()
     _sinks()
 
@@ -168,3 +169,20 @@ def _workflows() -> None:
     op.create_index("ix_workflow_firing_workflow_id_id", "workflow_firing", ["workflow_id", "id"])
     op.create_index("ix_workflow_firing_run_id", "workflow_firing", ["run_id"])
     op.create_index("ix_workflow_firing_state", "workflow_firing", ["state"])
+
+
+def _removed_models() -> None:
+    """Models that were taken out of the registry: their files go some time after."""
+    op.create_table(
+        "removed_model",
+        sa.Column("run_id", sa.Text(), nullable=False),
+        sa.Column("experiment", sa.Text(), nullable=False),
+        sa.Column("task", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("uri", sa.Text(), nullable=False),
+        sa.Column("team", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("version", sa.Integer(), nullable=False),
+        sa.Column("removed_at", sa.Float(), nullable=False),
+        sa.ForeignKeyConstraint(["run_id"], ["run.id"], name="fk_removed_model_run_id"),
+        sa.PrimaryKeyConstraint("run_id", "experiment", "task", name="pk_removed_model"),
+    )
