@@ -57,6 +57,7 @@ class NewRun:
         home_id: identity of that home.
         clusters: that it is to have.
         notify: for each of its subscriptions the kinds of events that it wants.
+        sinks: kinds of sinks that get what its tasks report.
         submission: of a run that was sent to a server.
         can_move: any server can go on with it.
         private: what only servers with the key may read, sealed, by name.
@@ -74,6 +75,7 @@ class NewRun:
     home_id: str = ""
     clusters: Sequence[ClusterRow] = ()
     notify: Sequence[Sequence[str]] = ()
+    sinks: Sequence[str] = ()
     submission: Submission | None = None
     can_move: bool = False
     private: Mapping[str, bytes] = field(default_factory=dict)
@@ -119,6 +121,9 @@ def insert_run(connection: Connection, new: NewRun, owner: str | None, now: floa
             for ordinal, (name, total) in enumerate(new.experiments)
         ],
     )
+    if new.sinks:
+        found = [{"run_id": new.id, "kind": kind, "state": State.RUNNING} for kind in new.sinks]
+        connection.execute(t.sink.insert(), found)
     if new.private:
         rows = [{"run_id": new.id, "name": name, "sealed": data} for name, data in new.private.items()]
         connection.execute(t.run_private.insert(), rows)

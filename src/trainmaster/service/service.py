@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster.control.controller import USUAL_PACE, Pace, Watcher
 from trainmaster.db import Submission, is_alive, queries
+from trainmaster.db.sinks import open_sinks
 from trainmaster.service.models import model_names
 from trainmaster.service.notifications.delivery import deliver_left
 from trainmaster.service.open_home import OpenHome
@@ -88,7 +89,14 @@ class Service(OpenHome):
 
     def deliver_left(self, run: str, environ: Mapping[str, str]) -> str:
         """Send what is still to be told of a run that is over; what to tell the user of what is left."""
-        return deliver_left(self.database, run, environ)
+        left = [deliver_left(self.database, run, environ)]
+        if not self.is_driven(run) and open_sinks(self.database, run):
+            from trainmaster.service.sinks.feeding import SinkFeeder, SinkThread
+
+            thread = SinkThread(SinkFeeder(self, environ), run)
+            thread.start()
+            left.append(thread.finish())
+        return "\n".join(line for line in left if line)
 
     def drive(
         self,

@@ -35,6 +35,7 @@ from trainmaster.spec.reading import (
     text,
 )
 from trainmaster.spec.redaction import redacted
+from trainmaster.spec.sinks import Sinks
 from trainmaster.spec.trigger import CONCURRENCY, Trigger, read_triggers
 
 _NAME = re.compile(EXPERIMENT_NAME)
@@ -78,6 +79,7 @@ class Recipe(Noun):
         secrets: names of secret variables of all experiments.
         data: data of all experiments.
         notify: who is told what happens to a run.
+        sinks: where what tasks report is sent, too.
         on: what starts it again and again on a server, which keeps it: it is a workflow.
         concurrency: of a workflow: what a start does while a run of it is under way.
         experiments: by name, in the recipe's order; they include the recipe's data, env and secrets.
@@ -100,6 +102,7 @@ class Recipe(Noun):
     secrets: Annotated[tuple[str, ...], Key("secrets", read_secrets)] = ()
     data: Annotated[dict[str, DataSource], Key("data", read_data)] = Field(default={})
     notify: Annotated[tuple[Subscription, ...], Key("notify", read_notify)] = ()
+    sinks: Annotated[Sinks | None, Key("sinks", noun(Sinks))] = None
     on: Annotated[tuple[Trigger, ...], Key("on", read_triggers)] = ()
     concurrency: Annotated[str, Key("concurrency", choice(*CONCURRENCY))] = "wait"
     experiments: Annotated[

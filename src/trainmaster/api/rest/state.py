@@ -33,6 +33,7 @@ from trainmaster.service.notifications.webhooks import Webhooks
 from trainmaster.service.quotes.quote_requests import QuoteRequests, TooManyError
 from trainmaster.service.retention import Retention
 from trainmaster.service.runs.member_connections import MemberConnections
+from trainmaster.service.sinks.feeding import SinkFeeder, SinkThread
 from trainmaster.service.teams.team_budget import OverBudgetError
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.teams.team_secrets import TeamSecrets
@@ -177,6 +178,11 @@ class ServerState:
     def webhooks(self) -> Webhooks:
         """Who is told what happens to a team's runs."""
         return Webhooks(self.service, self.environ)
+
+    @cached_property
+    def sinks(self) -> SinkThread:
+        """Sends what tasks report to where recipes say."""
+        return SinkThread(SinkFeeder(self.service, self.environ))
 
     @cached_property
     def triggers(self) -> Triggers:

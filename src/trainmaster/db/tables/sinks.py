@@ -31,5 +31,7 @@ sink_cursor = Table(
     Column("attempt", Integer, primary_key=True, autoincrement=False),
     Column("remote", Text, nullable=False, doc="what the other side calls the task"),
     Column("reports", BigInteger, nullable=False, server_default="0", doc="so many were taken"),
-    Column("is_over", Boolean, nullable=False, server_default=false(), doc="it was told how the task ended"),
+    Column("sending", BigInteger, nullable=False, server_default="0", doc="up to here is on its way"),
+    Column("sending_at", Float, nullable=False, server_default="0", doc="when what has no time was made"),
+    Column("is_over", Boolean, nullable=False, server_default=false(), doc="there is nothing more of it"),
 )

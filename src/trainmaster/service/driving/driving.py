@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from trainmaster.service.driving.replication import Replication
     from trainmaster.service.driving.run_clusters import RunClusters
     from trainmaster.service.open_home import OpenHome
+    from trainmaster.service.sinks.feeding import SinkThread
     from trainmaster.service.teams.allowance import Allowance
     from trainmaster.spec import Experiment, Recipe
 
@@ -81,6 +82,7 @@ def drive(
     machines = None
     files = opened.replicas.replication(session.lease, environ)
     delivery = Delivery(opened.database, session.lease, session.recipe.notify, environ)
+    feeding = _feeding(opened, session, environ)
     controllers: list[Controller] = []
 
     def started(controller: Controller) -> None:
@@ -90,6 +92,8 @@ def drive(
 
     try:
         delivery.start()
+        if feeding is not None:
+            feeding.start()
         if files is not None:
             files.begin()
         if not capabilities_of(session.recipe.provider).is_here:
@@ -119,14 +123,29 @@ def drive(
             _record_truth(opened, session.run)
         # Last: neither a quote nor whoever waits for the run or resumes it waits for those who are told.
         for controller in controllers:
-            if controller.run_state.state is State.DONE and (left := _finish(delivery, controller)):
-                _teller(watcher)(left)
+            if controller.run_state.state is State.DONE:
+                for left in _finish(delivery, feeding, controller):
+                    _teller(watcher)(left)
         delivery.stop()
+        if feeding is not None:
+            feeding.stop()
 
 
-def _finish(delivery: Delivery, controller: Controller) -> str:
+def _feeding(opened: OpenHome, session: Session, environ: Mapping[str, str]) -> SinkThread | None:
+    """Sends what tasks report to where the recipe says; on a server that does so for all runs."""
+    if session.recipe.sinks is None or opened.database.run_row(session.run)["submitted_by"] is not None:
+        return None
+    from trainmaster.service.sinks.feeding import SinkFeeder, SinkThread
+
+    return SinkThread(SinkFeeder(opened, environ), session.run)
+
+
+def _finish(delivery: Delivery, feeding: SinkThread | None, controller: Controller) -> Iterator[str]:
+    """Wait for what others are still to be told; what to tell the user of what is left."""
     interrupts = controller.interrupts
-    return delivery.finish(lambda: controller.interrupts > interrupts)
+    for each in (delivery, feeding):
+        if each is not None and (left := each.finish(lambda: controller.interrupts > interrupts)):
+            yield left
 
 
 def _drive(

@@ -67,6 +67,10 @@ def accept(
         from trainmaster.service.endpoints.service_world import new_endpoints
 
         endpoints = new_endpoints(opened, recipe)
+    if recipe.sinks is not None:
+        from trainmaster.service.sinks.feeding import check_sinks
+
+        check_sinks(opened, recipe, environ)
     now = opened.database.clock_s()
     owner = claim_name(opened.home, opened.database, recipe.name, now)
     run, home_id = owner.run, owner.home
@@ -102,6 +106,7 @@ def accept(
         home_id=home_id,
         clusters=clusters,
         notify=[subscription.events for subscription in recipe.notify],
+        sinks=() if recipe.sinks is None else recipe.sinks.kinds,
         submission=submission,
         can_move=private is not None,
         private=private or {},

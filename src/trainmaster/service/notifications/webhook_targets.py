@@ -38,11 +38,13 @@ class Answer:
         status: of HTTP; 0 if there was none.
         trouble: what went wrong, for people; empty if it took the message.
         retry_after_s: what it asks for; 0 if nothing.
+        body: what it says, as far as that was asked for.
     """
 
     status: int
     trouble: str = ""
     retry_after_s: float = 0.0
+    body: bytes = b""
 
 
 def networks(environ: Mapping[str, str]) -> tuple[Network, ...]:
@@ -105,11 +107,13 @@ def post(
     allowed: Sequence[Network],
     resolve: Callable[..., list[tuple]] = socket.getaddrinfo,  # type: ignore[type-arg]
     timeout_s: float = TIMEOUT_S,
+    *,
+    most_bytes: int = 0,
 ) -> Answer:
     """Send one message; redirects are not followed, and only 2xx is taken for an answer.
 
     The name is resolved once, and what is connected to is what was checked: a name that means something
-    else a moment later changes nothing.
+    else a moment later changes nothing. Of what is answered ``most_bytes`` are read.
     """
     parts = urllib.parse.urlsplit(url)
     is_tls, host = parts.scheme == "https", parts.hostname or ""
@@ -136,6 +140,7 @@ def post(
             connection.request("POST", path, body, {**headers, "connection": "close"})
             answer = connection.getresponse()
             status, wait = answer.status, answer.headers.get("retry-after", "")
+            said = answer.read(most_bytes) if most_bytes else b""
     except (OSError, http.client.HTTPException) as error:
         late = f"no answer within {timeout_s:g} s" if is_late.is_set() else ""
         return Answer(0, late or f"{type(error).__name__} {str(error)[:200]}".rstrip())
@@ -145,9 +150,9 @@ def post(
     if is_late.is_set():
         return Answer(0, f"no answer within {timeout_s:g} s")
     if 200 <= status < 300:
-        return Answer(status)
+        return Answer(status, body=said)
     trouble = f"HTTP {status}" + (": redirects are not followed" if 300 <= status < 400 else "")
-    return Answer(status, trouble, float(wait) if wait.isdecimal() and len(wait) < 7 else 0.0)
+    return Answer(status, trouble, float(wait) if wait.isdecimal() and len(wait) < 7 else 0.0, said)
 
 
 def _connect(

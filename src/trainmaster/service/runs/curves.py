@@ -127,7 +127,7 @@ def reported(
         name = row["experiment"]
         place = home.attempt(run, name, row["task"], row["number"])
         at = {"experiment": name, "task": row["task"], "attempt": row["number"]}
-        for line in _lines(recipe.experiments[name], place):
+        for line in attempt_reports(recipe.experiments[name], place):
             yield {**at, **line, **at}  # first, and not what the script calls so
 
 
@@ -165,7 +165,7 @@ def _read(experiment: Experiment, places: Iterable[AttemptPlace], curves: dict[s
     axis = ""
     for place in places:
         at: dict[str, float] = {}
-        for row in _lines(experiment, place):
+        for row in attempt_reports(experiment, place):
             numbers = {key: value for key, value in row.items() if _is_number(value)}
             at.update({key: numbers[key] for key in ("step", "epoch") if key in numbers})
             if at and not axis:
@@ -177,7 +177,7 @@ def _read(experiment: Experiment, places: Iterable[AttemptPlace], curves: dict[s
     return axis
 
 
-def _lines(experiment: Experiment, place: AttemptPlace) -> Iterator[Metrics]:
+def attempt_reports(experiment: Experiment, place: AttemptPlace) -> Iterator[Metrics]:
     """What the first member of an attempt reported; if nothing, then what it printed."""
     from trainmaster.control.gangs import member_names
     from trainmaster.executors.log_metrics import LogMetrics

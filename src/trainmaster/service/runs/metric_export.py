@@ -65,16 +65,16 @@ class EventFiles:
             if f"{key[0]}/{key[1]}" in self.skipped:
                 continue
             number = seen[key] = seen.get(key, 0) + 1  # of this attempt
-            if (step := _step(report)) is not None:
+            if (step := step_of(report)) is not None:
                 steps[key] = step
             if number <= self._written.get(key, 0):
                 continue
-            scalars = list(_scalars(report))
-            if scalars:
+            found = list(scalars(report))
+            if found:
                 pieces.setdefault(key, []).append(
-                    _event(_when(report, now), int(steps.get(key, number)), scalars)
+                    _event(when_of(report, now), int(steps.get(key, number)), found)
                 )
-                values += len(scalars)
+                values += len(found)
         for key, events in pieces.items():
             self._append(key, events, now)
         self._written.update({key: max(count, self._written.get(key, 0)) for key, count in seen.items()})
@@ -90,16 +90,18 @@ class EventFiles:
             file.write(b"".join(events))
 
 
-def _step(report: Mapping[str, Any]) -> float | None:
+def step_of(report: Mapping[str, Any]) -> float | None:
     """How far the task says that it was; without a word, reports are counted."""
     return next((float(report[name]) for name in _STEPS if _is_finite(report.get(name))), None)
 
 
-def _when(report: Mapping[str, Any], now: float) -> float:
+def when_of(report: Mapping[str, Any], now: float) -> float:
+    """When the task says that it was, in Unix seconds; ``now`` without a word."""
     return next((float(report[name]) for name in _TIMES if _is_finite(report.get(name))), now)
 
 
-def _scalars(report: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+def scalars(report: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Names and values of what was measured, not of what counts or says who."""
     for name, value in report.items():
         if name in (*_PLACE, *_STEPS, *_TIMES) or isinstance(value, bool):
             continue

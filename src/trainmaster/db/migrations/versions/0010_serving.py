@@ -52,6 +52,8 @@ def _sinks() -> None:
         sa.Column("attempt", sa.Integer(), nullable=False),
         sa.Column("remote", sa.Text(), nullable=False),
         sa.Column("reports", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("sending", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("sending_at", sa.Float(), server_default="0", nullable=False),
         sa.Column("is_over", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.ForeignKeyConstraint(["run_id"], ["run.id"], name="fk_sink_cursor_run_id"),
         sa.PrimaryKeyConstraint("run_id", "kind", "experiment", "task", "attempt", name="pk_sink_cursor"),

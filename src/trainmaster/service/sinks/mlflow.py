@@ -1,0 +1,205 @@
+"""`Mlflow`: one MLflow server, by its REST interface; a task is a run there.
+
+Everything may be sent again: a run is found by its tag, parameters and tags are set to what they are, and the
+server knows a value by its name, step and time.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from trainmaster.service.notifications.webhook_targets import Answer
+from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.states import EndReason
+
+#: Of one `log-batch`, as MLflow documents it; longer texts are cut.
+MOST_METRICS: Final = 1000
+_MOST_PARAMS: Final = 100
+_KEY_LENGTH: Final = 250
+_VALUE_LENGTH: Final = 500
+#: How it knows again which of its runs a task is.
+_TAG: Final = "trainmaster.task"
+_NO_KEY: Final = re.compile(r"[^A-Za-z0-9_.\- /]")
+_ENDS: Final[Mapping[str, str]] = {
+    EndReason.SUCCEEDED: "FINISHED",
+    EndReason.PRUNED: "FINISHED",
+    EndReason.CANCELLED: "KILLED",
+}
+
+#: Sends JSON to a path: the status and body.
+Post = Callable[[str, bytes, Mapping[str, str]], Answer]
+
+
+class SinkError(TrainmasterError):
+    """The other side has not taken something.
+
+    Attributes:
+        code: what it calls that.
+        is_final: it never will.
+    """
+
+    def __init__(self, message: str, status: int = 0, code: str = "") -> None:
+        super().__init__(message)
+        self.code, self.is_final = code, status in (400, 413, 422)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What was reported of one thing.
+
+    Attributes:
+        name: of it.
+        value: may be infinite, or not a number.
+        step: how far the task was.
+        at: Unix seconds.
+    """
+
+    name: str
+    value: float
+    step: int
+    at: float
+
+
+class Mlflow:
+    """One server.
+
+    Args:
+        url: of it.
+        post: sends.
+        token: what is to be said; empty for nothing.
+        login: ``USER:PASSWORD``, likewise.
+    """
+
+    def __init__(self, url: str, post: Post, token: str = "", login: str = "") -> None:
+        self._url, self._post = url.rstrip("/"), post
+        self._headers = {"content-type": "application/json", "user-agent": "trainmaster"}
+        if token:
+            self._headers["authorization"] = f"Bearer {token}"
+        elif login:
+            self._headers["authorization"] = f"Basic {base64.b64encode(login.encode()).decode()}"
+
+    def experiment(self, name: str) -> str:
+        """Id of the experiment with a name, which is made if there is none.
+
+        Raises:
+            SinkError: the server has not taken it.
+        """
+        quoted = name.replace("'", "\\'")
+        for _ in range(2):
+            wanted = {"filter": f"name = '{quoted}'", "max_results": 1, "view_type": "ACTIVE_ONLY"}
+            if found := self._ask("experiments/search", wanted).get("experiments"):
+                return str(found[0]["experiment_id"])
+            try:
+                return str(self._ask("experiments/create", {"name": name})["experiment_id"])
+            except SinkError as error:
+                if error.code != "RESOURCE_ALREADY_EXISTS":  # else somebody was quicker
+                    raise
+        raise SinkError(f"there is no experiment {name!r}, or it was deleted", 404)
+
+    def begin(self, experiment: str, task: str, tags: Mapping[str, str], at: float) -> str:
+        """Id of the run of a task, which is made if there is none.
+
+        Raises:
+            SinkError: the server has not taken it.
+        """
+        wanted = {
+            "experiment_ids": [experiment],
+            "filter": f"tags.`{_TAG}` = '{task}'",
+            "max_results": 1,
+        }
+        if found := self._ask("runs/search", wanted).get("runs"):
+            return str(found[0]["info"]["run_id"])
+        made = {
+            "experiment_id": experiment,
+            "run_name": task,
+            "start_time": int(at * 1000),
+            "tags": [{"key": key, "value": value} for key, value in {_TAG: task, **tags}.items()],
+        }
+        return str(self._ask("runs/create", made)["run"]["info"]["run_id"])
+
+    def describe(self, run: str, parameters: Mapping[str, object]) -> None:
+        """Say with which parameters a task runs.
+
+        Raises:
+            SinkError: the server has not taken them.
+        """
+        params = [
+            {"key": _key(name), "value": str(value)[:_VALUE_LENGTH]} for name, value in parameters.items()
+        ]
+        for begin in range(0, len(params), _MOST_PARAMS):
+            self._ask("runs/log-batch", {"run_id": run, "params": params[begin : begin + _MOST_PARAMS]})
+
+    def send(self, run: str, values: Sequence[Value]) -> None:
+        """Send values, at most `MOST_METRICS`.
+
+        Raises:
+            SinkError: the server has not taken them.
+        """
+        metrics = [
+            {
+                "key": _key(each.name),
+                "value": _number(each.value),
+                "step": each.step,
+                "timestamp": int(each.at * 1000),
+            }
+            for each in values
+        ]
+        self._ask("runs/log-batch", {"run_id": run, "metrics": metrics})
+
+    def end(self, run: str, reason: str, at: float) -> None:
+        """Say how a task has ended.
+
+        Raises:
+            SinkError: the server has not taken it.
+        """
+        status = _ENDS.get(reason, "FAILED")
+        self._ask("runs/update", {"run_id": run, "status": status, "end_time": int(at * 1000)})
+
+    def _ask(self, what: str, body: Mapping[str, object]) -> dict[str, Any]:
+        url = f"{self._url}/api/2.0/mlflow/{what}"
+        answer = self._post(url, json.dumps(body).encode(), self._headers)
+        try:
+            said = json.loads(answer.body or b"{}")
+        except ValueError:
+            said = {}
+        said = said if isinstance(said, dict) else {}
+        if answer.trouble:
+            code, message = str(said.get("error_code", "")), str(said.get("message", ""))[:200]
+            raise SinkError(
+                f"MLflow, {what}: {answer.trouble} {code} {message}".rstrip(), answer.status, code
+            )
+        return said
+
+
+def batches(values: Iterable[Value], most: int = MOST_METRICS) -> Iterable[list[Value]]:
+    """Pieces of values that may be sent at once."""
+    piece: list[Value] = []
+    for each in values:
+        piece.append(each)
+        if len(piece) == most:
+            yield piece
+            piece = []
+    if piece:
+        yield piece
+
+
+def _key(name: str) -> str:
+    """A name as MLflow takes it.
+
+    >>> _key("val:loss")
+    'val_loss'
+    """
+    return _NO_KEY.sub("_", name)[:_KEY_LENGTH]
+
+
+def _number(value: float) -> float | str:
+    """As JSON of protocol buffers has it."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

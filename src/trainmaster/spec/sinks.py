@@ -1,0 +1,62 @@
+"""Where what tasks report is sent, too: the nouns of ``sinks`` in a recipe."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from trainmaster.spec.node import Kind, YamlNode
+from trainmaster.spec.reading import Key, Noun, Path, Problems, noun, pattern, text
+
+_SECRET: Final = pattern(r"[A-Za-z_][A-Za-z0-9_]*", "write the name of a secret such as MLFLOW_TOKEN")
+_URL: Final = pattern(r"https?://[^\s@]+", "write a URL such as https://mlflow.example.org, without a login")
+
+
+class MlflowSink(Noun):
+    """An MLflow server.
+
+    Attributes:
+        url: of the server.
+        experiment: its name there; empty for that of the recipe.
+        token: name of the secret with a token.
+        login: name of the secret with ``USER:PASSWORD``.
+    """
+
+    url: Annotated[str, Key("url", _URL, required="write the URL of the MLflow server")]
+    experiment: Annotated[str, Key("experiment", text("write the name of an experiment"))] = ""
+    token: Annotated[str, Key("token", _SECRET)] = ""
+    login: Annotated[str, Key("login", _SECRET)] = ""
+
+    @classmethod
+    def check(cls, values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
+        """Refuse two ways to log in."""
+        if values.get("token") and values.get("login"):
+            problems.add(node, path, "token and login; write one of them")
+
+
+class Sinks(Noun):
+    """Those of a recipe.
+
+    Attributes:
+        mlflow: an MLflow server.
+    """
+
+    mlflow: Annotated[MlflowSink | None, Key("mlflow", noun(MlflowSink))] = None
+
+    @classmethod
+    def prepare(cls, node: YamlNode, path: Path, problems: Problems) -> YamlNode:
+        """Refuse what is no mapping, with an example of one."""
+        if node.kind is not Kind.MAPPING:
+            raise problems.refuse(node, path, f"{node.describe()}; write {{mlflow: {{url: URL}}}}")
+        return node
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Which there are."""
+        return tuple(name for name in type(self).model_fields if getattr(self, name) is not None)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Names of the secrets that they need."""
+        mlflow = self.mlflow
+        found = () if mlflow is None else (mlflow.token, mlflow.login)
+        return tuple(name for name in found if name)
