@@ -7,6 +7,7 @@ import secrets
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from trainmaster.service.driving.run_news import RunNews
     from trainmaster.service.models.registry import Registry
     from trainmaster.service.offer_list import OfferList
+    from trainmaster.service.on_cluster.away import AwayRuns
     from trainmaster.service.quotes.quoting import QuoteOptions
     from trainmaster.service.run_planning import PlannedRun, RunPlanner
     from trainmaster.service.runs.run_picture import RunPicture
@@ -55,10 +57,10 @@ class EmbeddedClient:
         self._service = Service.from_environment(self._environ, makes=makes)
         self._plans: dict[str, PlannedRun] = {}
         self._sessions: dict[str, Session] = {}
+        self._moving: set[str] = set()
         self.close = weakref.finalize(self, self._service.close)
         # These it answers as they are.
-        self.resolve, self.find_model = self._service.resolve, self._service.find_model
-        self.listed, self.brief = self._service.runs, self._service.brief
+        self.find_model, self.brief = self._service.find_model, self._service.brief
         self.highlights, self.save_models = self._service.highlights, self._service.save_kept
         self.clusters, self.score = self._service.clusters, self._service.score
 
@@ -74,6 +76,25 @@ class EmbeddedClient:
     def warm_up(self) -> None:
         """Start what a run on this machine will need in the background."""
         self._service.warm_up()
+
+    # --- which runs there are ---------------------------------------------------------------------
+
+    def resolve(self, text: str) -> str:
+        run = self._service.resolve(text)
+        if self._service.database.run_row(run)["away"] is not None:
+            self._away.follow(run)
+        return run
+
+    def listed(self, limit: int | None = None, after: str | None = None) -> dict[str, Any]:
+        if self._service.has_runs_away():
+            self._away.look_at_all()
+        return self._service.runs(limit, after)
+
+    @cached_property
+    def _away(self) -> AwayRuns:
+        from trainmaster.service.on_cluster.away import AwayRuns
+
+        return AwayRuns(self._service, self._environ)
 
     # --- starting, and going on -------------------------------------------------------------------
 
@@ -120,7 +141,13 @@ class EmbeddedClient:
         return WorkStream(work, lambda: sum(planner.interrupt() for planner in planners))
 
     def accept_run(
-        self, plan: str, *, agreed_usd_per_hour: float = 0.0, keep_s: float = 0.0, queue: bool = False
+        self,
+        plan: str,
+        *,
+        agreed_usd_per_hour: float = 0.0,
+        keep_s: float = 0.0,
+        queue: bool = False,
+        on_cluster: bool = False,
     ) -> Accepted:
         if queue:
             raise UsageError("only a server has a queue", "Nothing was started. Leave it out.")
@@ -128,6 +155,12 @@ class EmbeddedClient:
         if planned is None:
             raise NotFoundError(f"there is no plan {plan!r}", "Plan the run again.")
         offer, notes = planned.offer, []
+        if on_cluster:
+            from trainmaster.service.on_cluster.hand_over import why_not
+
+            plans = () if offer is None else offer.plans
+            if why := why_not(planned.recipe, self._service.home.store_url, plans):
+                raise UsageError(why, "Nothing was started. Leave out --on-cluster, or change that.")
         if offer is not None:
             from trainmaster.service.renting import check_with_provider
 
@@ -138,9 +171,13 @@ class EmbeddedClient:
                     "Nothing was started. Agree to it, or change the recipe.",
                 )
             notes = check_with_provider(self._service, offer.plans, self._environ)
-        session = self._service.start(planned.recipe, planned.path, self._environ, offer, keep_s)
+        session = self._service.start(
+            planned.recipe, planned.path, self._environ, offer, keep_s, moves=on_cluster
+        )
         del self._plans[plan]
-        return self._accepted(session, notes)
+        if on_cluster:
+            self._moving.add(session.run)
+        return replace(self._accepted(session, notes), moves=on_cluster)
 
     def take_run(self, run: str) -> Accepted | None:
         session = self._service.resume(run, self._environ)
@@ -159,14 +196,20 @@ class EmbeddedClient:
 
         def work(tell: Callable[[RunNews | str], None]) -> None:
             watcher = RunWatcher(self._service, session, tell, tell, view_every_s)
-            self._service.drive(session, self._environ, watcher, on_start=controllers.append)
+            if run in self._moving:
+                from trainmaster.service.on_cluster.hand_over import drive_away
+
+                drive_away(self._service, session, self._environ, watcher, controllers.append, tell)
+            else:
+                self._service.drive(session, self._environ, watcher, on_start=controllers.append)
 
         return WorkStream(work, lambda: sum(controller.interrupt() for controller in controllers))
 
     def detach_run(self, run: str) -> None:
         from trainmaster.service.driving.background import drive_in_background
 
-        drive_in_background(self._service, self._sessions.pop(run), self._environ)
+        is_moving = run in self._moving
+        drive_in_background(self._service, self._sessions.pop(run), self._environ, on_cluster=is_moving)
 
     def watch_run(self, run: str) -> Iterator[Watched]:
         rents, seen = (

@@ -200,7 +200,13 @@ class ClientProtocol(Protocol):
         """
 
     def accept_run(
-        self, plan: str, *, agreed_usd_per_hour: float = 0.0, keep_s: float = 0.0, queue: bool = False
+        self,
+        plan: str,
+        *,
+        agreed_usd_per_hour: float = 0.0,
+        keep_s: float = 0.0,
+        queue: bool = False,
+        on_cluster: bool = False,
     ) -> Accepted:
         """Write a run down; `drive_run` or `detach_run` is to follow.
 
@@ -209,6 +215,7 @@ class ClientProtocol(Protocol):
             agreed_usd_per_hour: what its user has agreed to pay at most.
             keep_s: how long rented machines stay warm for the next run, in seconds.
             queue: on a server: it waits where it does not fit in the month's budget.
+            on_cluster: its first machine drives it; a server drives it anyway.
 
         Raises:
             UsageError: it costs more than was agreed to, the provider would not give the machines, or there

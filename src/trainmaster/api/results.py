@@ -221,12 +221,14 @@ class Accepted:
         notes: what the user may want to know.
         rents: it has machines that say themselves when they are lost.
         server: URL of the server that drives it in any case; empty if it is to be driven from here.
+        moves: its first machine drives it as soon as that is there.
     """
 
     run: str
     notes: tuple[str, ...]
     rents: bool
     server: str = ""
+    moves: bool = False
 
 
 @dataclass(frozen=True, slots=True)

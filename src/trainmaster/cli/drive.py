@@ -9,7 +9,10 @@ from typing import Annotated
 import typer
 
 
-def drive(run: Annotated[str, typer.Argument()]) -> None:
+def drive(
+    run: Annotated[str, typer.Argument()],
+    on_cluster: Annotated[bool, typer.Option("--on-cluster")] = False,
+) -> None:
     """Drive an accepted run to its end, showing nothing."""
     from trainmaster.cli.driving import catch_signals
     from trainmaster.service import Service
@@ -19,7 +22,12 @@ def drive(run: Annotated[str, typer.Argument()]) -> None:
     if session is not None:
         gc.freeze()
         gc.enable()  # `main` turned it off for quick verbs
-        service.drive(session, os.environ, on_start=lambda controller: catch_signals(controller.interrupt))
+        if on_cluster:
+            from trainmaster.service.on_cluster.hand_over import drive_away
+
+            drive_away(service, session, os.environ, None, lambda it: catch_signals(it.interrupt), print)
+        else:
+            service.drive(session, os.environ, on_start=lambda it: catch_signals(it.interrupt))
 
 
 def drive_many(number: Annotated[int, typer.Argument()]) -> None:

@@ -75,6 +75,15 @@ def see_to_end(client: ClientProtocol, accepted: Accepted, left_to: str, *, as_j
         except KeyboardInterrupt:
             display.say(f"{run} goes on; `trainmaster logs -f {run}` shows its output")
             return 130
+    if accepted.moves and client.brief(run)["state"] != State.DONE:
+        say(f"{run}: its first machine drives it from now on; this one may be turned off")
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.default_int_handler)
+        try:
+            return attach(client, client.resolve(run), as_json=as_json)
+        except KeyboardInterrupt:
+            say(f"{run} goes on; `trainmaster logs -f {run}` shows its output")
+            return 130
     code = finish(client, run, as_json=as_json)
     if interrupted is not None and code != 0:
         say_error(interrupted)

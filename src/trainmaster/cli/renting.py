@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from trainmaster.api import ClientProtocol, RunPlan
 from trainmaster.cli.output import say
@@ -41,6 +42,32 @@ def agree(client: ClientProtocol, plan: RunPlan, *, yes: bool) -> None:
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise UsageError("not rented: you did not agree", "Nothing was started.")
+
+
+def agree_to_send(lines: Sequence[str], *, yes: bool) -> None:
+    """Show what is sent to the machine that is to drive a run, and ask.
+
+    Args:
+        lines: what that is.
+        yes: the user has agreed before.
+
+    Raises:
+        UsageError: the user does not want it, or there is no terminal to ask on; nothing was started.
+    """
+    say("its first machine is sent, into memory only:")
+    for line in lines:
+        say(f"  {line}")
+    if yes:
+        return
+    if not can_ask():
+        raise UsageError(
+            "--on-cluster sends credentials to a machine, and there is no terminal to ask on",
+            "Nothing was started. `--yes` agrees.",
+        )
+    sys.stderr.write("Send them? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise UsageError("not sent: you did not agree", "Nothing was started.")
 
 
 def can_ask() -> bool:

@@ -39,6 +39,10 @@ def run(
         bool,
         typer.Option("--on-server", help="Send it to the server that you have logged in to: that drives it."),
     ] = False,
+    on_cluster: Annotated[
+        bool,
+        typer.Option("--on-cluster", help="Its first rented machine drives it: this one may be turned off."),
+    ] = False,
     lend_keys: Annotated[
         bool,
         typer.Option("--lend-keys", help="Give nodes your own keys of object stores, not narrower ones."),
@@ -49,7 +53,7 @@ def run(
     from trainmaster.cli.driving import see_to_end
     from trainmaster.cli.opening import ask_server, context, open_client, refuse_on_server
     from trainmaster.cli.quote import watched
-    from trainmaster.cli.renting import agree, can_ask
+    from trainmaster.cli.renting import agree, agree_to_send, can_ask
     from trainmaster.service import capabilities_of
     from trainmaster.spec import parse_duration, read_recipe
     from trainmaster.spec.trigger import needs_server
@@ -57,6 +61,13 @@ def run(
     keep_s = 0.0 if keep is None else parsed("--keep", parse_duration, keep)
     if on_server:
         ask_server()
+    if on_cluster:
+        refuse_on_server("--on-cluster")
+        if lend_keys:
+            raise UsageError(
+                "--lend-keys and --on-cluster do not go together",
+                "Nothing was started. Leave out one of them.",
+            )
     if lend_keys:
         refuse_on_server("--lend-keys")
         from trainmaster.service import give_whole_keys
@@ -84,8 +95,12 @@ def run(
 
         register(client, plan.id, starts_now=now, keep_s=keep_s, as_json=as_json)
         return
+    if on_cluster:
+        from trainmaster.service import sent_to_machine
+
+        agree_to_send(sent_to_machine(found), yes=yes)
     accepted = client.accept_run(
-        plan.id, agreed_usd_per_hour=plan.most_usd_per_hour, keep_s=keep_s, queue=queue
+        plan.id, agreed_usd_per_hour=plan.most_usd_per_hour, keep_s=keep_s, queue=queue, on_cluster=on_cluster
     )
     told = f"{accepted.run} runs in the background; `trainmaster logs -f {accepted.run}` shows its output"
     raise typer.Exit(see_to_end(client, accepted, told if detach else "", as_json=as_json))

@@ -60,6 +60,7 @@ class ClusterExecutor:
 
     Attributes:
         on_lost: is told which members of an attempt were lost with their nodes.
+        own_cluster: the one that this very process runs on, which is given back after all others; or empty.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class ClusterExecutor:
         self._token = 0
         self._places: dict[str, Places] = {}
         self.on_lost: Callable[[str, Sequence[str]], None] = lambda *_: None
+        self.own_cluster = ""
 
     # --- Executor --------------------------------------------------------------------------------
 
@@ -210,7 +212,7 @@ class ClusterExecutor:
             over = all(experiment.state is State.DONE for experiment in mine)
             if over or run_state.state is not State.RUNNING:
                 post.loop.unwant()
-            if over and not post.loop.record.keep_s:
+            if over and not post.loop.record.keep_s and post.loop.record.id != self.own_cluster:
                 post.loop.end()
         if meter is not None:
             saving = sum(task.state in _WITH_OUTPUT for task in run_state.live_tasks())
@@ -278,10 +280,14 @@ class ClusterExecutor:
             is_up = record.state is ClusterState.ACTIVE
             if keep and record.keep_s and is_up and self._keep(post, tell):
                 continue
+            if record.id == self.own_cluster:
+                post.loop.close()  # whoever called us ends it last, and this process with it
+                continue
             post.loop.end()
             post.loop.start()  # its loop may have ended with an error
         begun = self._clock()
-        while waiting := [p.loop for p in self._all if not (p.loop.is_over or p.loop.is_kept)]:
+        others = [post.loop for post in self._all if post.loop.record.id != self.own_cluster]
+        while waiting := [loop for loop in others if not (loop.is_over or loop.is_kept)]:
             waited_s = self._clock() - begun
             is_late = waited_s > (min(patience_s, _HURRIED_S) if hurried() else patience_s)
             if is_late or not any(loop.is_running for loop in waiting):
@@ -313,6 +319,18 @@ class ClusterExecutor:
         machines = {machine for _, machine in self._member_places.machines(attempt, nodes)}
         rented = {machine.id for machine in loop.record.rented}
         return bool((machines & rented) - set(nodes) - gone)
+
+    def first_machine(self) -> tuple[str, NodeAccess] | None:
+        """The head of a cluster that is up and cannot be taken back, with the cluster's id; None as yet."""
+        for post in self._all:
+            record, formation = post.loop.record, post.loop.formation
+            if formation is None:
+                continue
+            head = next((machine for machine in record.rented if machine.id == formation.head), None)
+            node = None if head is None else _present(post.loop).get(head.id)
+            if head is not None and node is not None and not head.rental.spot and not head.is_leaving:
+                return record.id, node
+        return None
 
     def all_nodes(self, experiment: str) -> list[NodeAccess]:
         """Nodes that an experiment may run on now."""

@@ -100,6 +100,7 @@ class Controller:
         clock: gives Unix seconds that never jump.
         wall: gives Unix seconds as other processes have them, for what they read.
         pace: how often it looks.
+        leaves: says whether another driver goes on from now on; asked while nothing of ours is under way.
     """
 
     database: Records
@@ -121,6 +122,7 @@ class Controller:
     clock: Callable[[], float] = steady_s
     wall: Callable[[], float] = time.time
     pace: Pace = USUAL_PACE
+    leaves: Callable[[], bool] | None = None
     interrupts: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -155,7 +157,7 @@ class Controller:
         return self.interrupts
 
     def run(self) -> RunState:
-        """Drive the run until it is DONE.
+        """Drive the run until it is DONE, or left to another driver.
 
         Raises:
             InterruptedByUser: the user interrupted it; its members have ended, it can be resumed.
@@ -191,6 +193,8 @@ class Controller:
                 self.watcher.turned(self.run_state, turn, self._progress)
             if self.run_state.state is State.DONE:
                 break
+            if self.leaves is not None and not self.jobs.pending and self.leaves():
+                return self.run_state
             self._observe(0.0 if turn.changes else JOB_POLL_S if self.jobs.pending else self.pace.idle_s)
         if self.recorder is not None:
             self.recorder.flush(self.clock())

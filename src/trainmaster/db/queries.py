@@ -349,3 +349,8 @@ def events(database: Database, run: str, after: int = 0, limit: int = 1000) -> S
         .limit(limit)
     )
     return database.read(query)
+
+
+def has_runs_away(database: Database) -> bool:
+    """Whether any run is driven by a machine of its own."""
+    return bool(database.read(sa.select(t.run.c.id).where(t.run.c.away.is_not(None)).limit(1)))

@@ -165,7 +165,7 @@ def existing(row: RowMapping | None, run: str) -> RowMapping:
 
 
 def take_lease(connection: Connection, run: str, owner: str, now: float, lease_now: float) -> Lease | None:
-    """Take the lease of a run; None if a living process holds it.
+    """Take the lease of a run; None if a living process holds it, or a machine of its own drives it.
 
     Compare and swap: what was seen of the lease must still be so when it is written. On PostgreSQL
     two processes may see the same lease, and the holder may renew it between a look and a write.
@@ -182,6 +182,8 @@ def take_lease(connection: Connection, run: str, owner: str, now: float, lease_n
     """
     while True:
         row = run_row(connection, run)
+        if row["away"] is not None:
+            return None
         if row["lease_owner"] != owner and is_alive(row["lease_owner"], row["lease_expires_at"], lease_now):
             return None
         token = int(row["lease_token"]) + 1
@@ -191,6 +193,7 @@ def take_lease(connection: Connection, run: str, owner: str, now: float, lease_n
                 t.run.c.id == run,
                 t.run.c.lease_token == row["lease_token"],
                 t.run.c.turn == row["turn"],
+                t.run.c.away.is_(None),
                 t.run.c.lease_owner.is_not_distinct_from(row["lease_owner"]),
                 t.run.c.lease_expires_at.is_not_distinct_from(row["lease_expires_at"]),
             )

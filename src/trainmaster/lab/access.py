@@ -35,10 +35,11 @@ def write_private(path: Path, text: str) -> None:
     draft.replace(path)
 
 
-def access(place: LabPlace, settings: LabSettings, endpoint: str, group: str) -> dict[str, Any]:
-    """What a provider needs to rent hosts here."""
+def access(place: LabPlace, settings: LabSettings, endpoint: str, inside: str, group: str) -> dict[str, Any]:
+    """What a provider needs to rent hosts here; ``inside``: where the API answers hosts."""
     return {
         "endpoint_url": endpoint,
+        "inside_endpoint_url": inside,
         "region": settings.region,
         "zones": list(settings.zones),
         "access_key_id": settings.access_key_id,

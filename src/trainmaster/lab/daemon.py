@@ -22,7 +22,7 @@ from trainmaster.lab.control import Control
 from trainmaster.lab.host_keys import SshKey
 from trainmaster.lab.metadata import handler_for
 from trainmaster.lab.place import LabPlace
-from trainmaster.lab.region import Region
+from trainmaster.lab.region import METADATA_ADDRESS, Region
 from trainmaster.lab.settings import LabSettings
 from trainmaster.lab.traffic import Traffic
 from trainmaster.spec.processes import start_ticks
@@ -30,6 +30,8 @@ from trainmaster.spec.processes import start_ticks
 log = logging.getLogger(__name__)
 
 _METADATA_PORT = 80
+#: The API answers hosts as well: a run may be driven from one.
+_INSIDE_PORT = 8080
 #: How soon it notices that its home is gone.
 _LOOK_INTERVAL_S = 2.0
 
@@ -83,6 +85,11 @@ def _serve(place: LabPlace, settings: LabSettings, region: Region) -> Cloud:
     server = make_server("127.0.0.1", settings.port, front, threaded=True)
     threading.Thread(target=server.serve_forever, daemon=True, name="api").start()
     endpoint = f"http://127.0.0.1:{server.server_port}"
+    listener = region.listen(_INSIDE_PORT)
+    within = make_server(METADATA_ADDRESS, _INSIDE_PORT, front, threaded=True, fd=listener.fileno())
+    listener.close()  # it has a descriptor of its own
+    threading.Thread(target=within.serve_forever, daemon=True, name="api inside").start()
+    inside = f"http://{METADATA_ADDRESS}:{_INSIDE_PORT}"
 
     def changed() -> None:
         _write_known_hosts(place, cloud)
@@ -94,7 +101,8 @@ def _serve(place: LabPlace, settings: LabSettings, region: Region) -> Cloud:
     access.write_private(place.private_key.with_suffix(".pub"), key.public + "\n")
     access.write_private(place.prices, access.price_list(settings, datetime.now(UTC).date()))
     access.write_private(
-        place.access_file, json.dumps(access.access(place, settings, endpoint, group), indent=1) + "\n"
+        place.access_file,
+        json.dumps(access.access(place, settings, endpoint, inside, group), indent=1) + "\n",
     )
     ready = {"pid": os.getpid(), "start_time": start_ticks(os.getpid()), "endpoint": endpoint}
     access.write_private(place.daemon_file, json.dumps({**ready, "token": settings.control_token}))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from trainmaster.providers import OfferFilter as OfferFilter
     from trainmaster.providers import capabilities_of as capabilities_of
     from trainmaster.service.driving.driving import Session as Session
+    from trainmaster.service.on_cluster.credentials import sent_to_machine as sent_to_machine
     from trainmaster.service.service import Service as Service
     from trainmaster.sweeps import Curve as Curve
     from trainmaster.sweeps import TrialState as TrialState
@@ -36,6 +37,7 @@ __all__, __getattr__ = lazy_exports(
     {
         "service": "Service",
         "driving.driving": "Session",
+        "on_cluster.credentials": "sent_to_machine",
         "trainmaster.advisor.model.tables": "predict_tables",
         "trainmaster.advisor.quote.quote": "Alternative ExperimentQuote Interval Quote",
         "trainmaster.artifacts": "fetch",

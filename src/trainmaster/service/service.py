@@ -30,7 +30,8 @@ from trainmaster.spec import Recipe
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
-    from trainmaster.service.driving.driving import OnStart, Session
+    from trainmaster.service.driving.driving import HandOver, OnStart, Session
+    from trainmaster.service.driving.replication import Replication
     from trainmaster.service.driving.sessions import AgreedClusters
     from trainmaster.service.models.unpublished_models import SavedModel
     from trainmaster.service.runs.curves import ExperimentCurves
@@ -53,6 +54,8 @@ class Service(OpenHome):
         keep_s: float = 0.0,
         submission: Submission | None = None,
         application: Application | None = None,
+        *,
+        moves: bool = False,
     ) -> Session:
         """Accept a recipe: snapshot its code, write the run down. Nothing of it runs yet.
 
@@ -64,6 +67,7 @@ class Service(OpenHome):
             keep_s: how long they are to stay warm afterwards.
             submission: of a run that was sent to a server: it waits for one of its drivers.
             application: of such a run: what it asks for until its turn comes.
+            moves: a machine of its own is to drive it.
 
         Raises:
             UsageError: it cannot run here; nothing was written.
@@ -71,7 +75,7 @@ class Service(OpenHome):
         """
         from trainmaster.service.driving.sessions import accept
 
-        return accept(self, recipe, recipe_path, environ, offer, keep_s, submission, application)
+        return accept(self, recipe, recipe_path, environ, offer, keep_s, submission, application, moves=moves)
 
     def resume(self, run: str, environ: Mapping[str, str]) -> Session | None:
         """Take over a run that nobody drives; all that did not succeed waits again.
@@ -105,8 +109,10 @@ class Service(OpenHome):
         watcher: Watcher | None = None,
         on_start: OnStart | None = None,
         pace: Pace = USUAL_PACE,
+        files: Replication | None = None,
+        hand_over: HandOver | None = None,
     ) -> None:
-        """Drive a run to its end.
+        """Drive a run to its end; see `trainmaster.service.driving.driving.drive`.
 
         Raises:
             InterruptedByUser: its members were stopped; it can be resumed.
@@ -115,7 +121,7 @@ class Service(OpenHome):
         """
         from trainmaster.service.driving.driving import drive
 
-        drive(self, session, environ, watcher, on_start, pace)
+        drive(self, session, environ, watcher, on_start, pace, files, hand_over)
 
     def cancel(self, run: str, environ: Mapping[str, str]) -> None:
         """Ask for the end of a run; of one that nobody drives, what is left is stopped here.
@@ -239,6 +245,10 @@ class Service(OpenHome):
         from trainmaster.service.quotes.score import score_line
 
         return score_line(self.database, self.home.identity(), kind, provider)
+
+    def has_runs_away(self) -> bool:
+        """Whether machines of their own drive runs of this home."""
+        return queries.has_runs_away(self.database)
 
     def last_event(self, run: str) -> int:
         """Id of the newest event of a run."""

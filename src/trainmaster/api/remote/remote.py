@@ -111,8 +111,18 @@ class RemoteClient:
             self._to.ask("PUT", f"/code/{digest}", {}, packed, kind="application/x-tar")
 
     def accept_run(
-        self, plan: str, *, agreed_usd_per_hour: float = 0.0, keep_s: float = 0.0, queue: bool = False
+        self,
+        plan: str,
+        *,
+        agreed_usd_per_hour: float = 0.0,
+        keep_s: float = 0.0,
+        queue: bool = False,
+        on_cluster: bool = False,
     ) -> Accepted:
+        if on_cluster:
+            raise UsageError(
+                f"{self.url} drives the run itself: no machine of its own needs to", "Leave out --on-cluster."
+            )
         recipe, planned = self._planned or (None, None)
         if planned is None or planned.id != plan or not plan:
             recipe, planned = None, self._plan(plan)

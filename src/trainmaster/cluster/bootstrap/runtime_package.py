@@ -169,37 +169,40 @@ class RuntimePackage:
     imports: tuple[str, ...]
 
 
-def make_runtime_package(roots: Sequence[str] = ROOTS, imports: Sequence[str] = IMPORTS) -> RuntimePackage:
+def make_runtime_package(
+    roots: Sequence[str] = ROOTS, imports: Sequence[str] = IMPORTS, *, drives: bool = False
+) -> RuntimePackage:
     """Find what a host needs of this installation.
 
     Args:
         roots: distributions, perhaps with extras, that come with all that they need.
         imports: modules that are tried on the host at the end.
+        drives: the host is to make runtime packages of its own installation in turn.
 
     Raises:
         MissingPartError: something is not installed here.
     """
     soabi = str(sysconfig.get_config_var("SOABI"))
     needed = closure(roots)
-    packages = make_layer("packages", _files_of(needed), soabi)
+    packages = make_layer("packages", _files_of(needed, drives=drives), soabi)
     pins = tuple(sorted(f"{dist.name}=={dist.version}" for dist in needed))
     return RuntimePackage(
         minor=sys.version_info[:2],
         soabi=soabi,
         packages=packages,
-        source=make_layer("runtimes", _own_files()),
+        source=make_layer("runtimes", _own_files(drives=drives)),
         pins=pins,
         imports=tuple(imports),
     )
 
 
 def make_runtime_packages(
-    roots: Sequence[str] = ROOTS, imports: Sequence[str] = IMPORTS
+    roots: Sequence[str] = ROOTS, imports: Sequence[str] = IMPORTS, *, drives: bool = False
 ) -> tuple[RuntimePackage, RuntimePackage]:
     """The packages for hosts without and with GPUs; the same where nothing for GPUs is installed here."""
-    plain = make_runtime_package(roots, imports)
+    plain = make_runtime_package(roots, imports, drives=drives)
     try:
-        return plain, make_runtime_package((*roots, *GPU_ROOTS), imports)
+        return plain, make_runtime_package((*roots, *GPU_ROOTS), imports, drives=drives)
     except MissingPartError:
         return plain, plain
 
@@ -285,7 +288,8 @@ def tree(directory: Path, skip: Callable[[Path], bool] = lambda _: False) -> Ite
             yield path.relative_to(directory).as_posix(), path
 
 
-def _files_of(dists: Iterable[metadata.Distribution]) -> Iterator[tuple[str, Path]]:
+def _files_of(dists: Iterable[metadata.Distribution], *, drives: bool) -> Iterator[tuple[str, Path]]:
+    unwanted = ("direct_url.json",) if drives else ("RECORD", "direct_url.json")
     for dist in dists:
         if dist.files is None:
             raise MissingPartError(
@@ -299,7 +303,7 @@ def _files_of(dists: Iterable[metadata.Distribution]) -> Iterator[tuple[str, Pat
                 or "__pycache__" in entry.parts
                 or "tests" in entry.parts
                 or entry.as_posix().startswith(_UNUSED)
-                or entry.name in ("RECORD", "direct_url.json")
+                or entry.name in unwanted
             ):
                 continue
             path = Path(str(dist.locate_file(entry)))
@@ -307,7 +311,7 @@ def _files_of(dists: Iterable[metadata.Distribution]) -> Iterator[tuple[str, Pat
                 yield entry.as_posix(), path
 
 
-def _own_files() -> Iterator[tuple[str, Path]]:
+def _own_files(*, drives: bool) -> Iterator[tuple[str, Path]]:
     """Trainmaster as it is imported here, be it installed or a source tree."""
     source = Path(trainmaster.__file__).parent
     for name, file in tree(source, lambda path: "__pycache__" in path.parts):
@@ -315,8 +319,9 @@ def _own_files() -> Iterator[tuple[str, Path]]:
             continue
         yield f"trainmaster/{name}", file
     dist = metadata.distribution("trainmaster")
+    names = ("METADATA", "entry_points.txt", *(("RECORD",) if drives else ()))
     for entry in dist.files or ():
-        if entry.parent.suffix == ".dist-info" and entry.name in ("METADATA", "entry_points.txt"):
+        if entry.parent.suffix == ".dist-info" and entry.name in names:
             yield entry.as_posix(), Path(str(dist.locate_file(entry)))
 
 

@@ -31,7 +31,7 @@ _Places = list[tuple[str, Stamp]]
 
 
 def cached_runtime_packages(
-    cache: Path, roots: Sequence[str], imports: Sequence[str]
+    cache: Path, roots: Sequence[str], imports: Sequence[str], *, drives: bool = False
 ) -> tuple[RuntimePackage, RuntimePackage]:
     """What `make_runtime_packages` gives, found out again only if a file has changed since the last time.
 
@@ -39,17 +39,26 @@ def cached_runtime_packages(
         cache: a directory for what can be made again.
         roots: see `make_runtime_packages`.
         imports: see there.
+        drives: see there.
 
     Raises:
         MissingPartError: something is not installed here.
     """
-    about = [_FORMAT, roots, imports, sys.prefix, sys.version, str(Path(trainmaster.__file__).parent)]
+    about = [
+        _FORMAT,
+        roots,
+        imports,
+        *(["drives"] if drives else []),
+        sys.prefix,
+        sys.version,
+        str(Path(trainmaster.__file__).parent),
+    ]
     name = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:_NAME_CHARACTERS]
     path = cache / f"kits-{name}.json"
     found = _recall(path)
     if found is None:
         places, begun_ns = _places(), time.time_ns()
-        found = make_runtime_packages(roots, imports)
+        found = make_runtime_packages(roots, imports, drives=drives)
         with contextlib.suppress(OSError):  # a full disk: it is found out again
             _write(path, found, places, begun_ns)
     return found

@@ -71,11 +71,13 @@ run = Table(
     Column("submitted_by", Text, doc="who sent it to a server, which has it driven; null without one"),
     Column("can_move", Boolean, nullable=False, server_default=false(), doc="any server may go on with it"),
     Column("kept_by", Text, doc="home that has its files since it took the run over; null: `home_id`"),
+    Column("away", Text, doc="while a machine of its own drives it: what is known of that one, as JSON"),
 )
 Index(None, run.c.created_at)
 Index(None, run.c.team, run.c.created_at)
 # Of a hundred thousand runs few are not over, and drivers ask for those twice a second.
 _is_open = run.c.state != text("'DONE'")
+Index(None, run.c.away)
 Index("ix_run_open", run.c.lease_owner, sqlite_where=_is_open)
 
 experiment = Table(

@@ -98,6 +98,7 @@ def node_of(
     key: Path,
     leaves_at: float | None = None,
     ahead_s: float = 0.0,
+    inside_vpc: str = "",
 ) -> Node:
     """One machine; its times are by our clock.
 
@@ -107,13 +108,15 @@ def node_of(
         key: private key file.
         leaves_at: Unix seconds by EC2's clock, if its end is announced.
         ahead_s: how far EC2's clock is ahead of ours.
+        inside_vpc: the network that we are in ourselves, if it is one of EC2's.
     """
     tags = tags_of(instance)
     state = _STATES.get(state_of(instance), NodeState.STARTING)
     if leaves_at is not None and state is not NodeState.GONE:
         state = NodeState.LEAVING
     private = str(instance.get("PrivateIpAddress") or "")
-    address = str(instance.get("PublicIpAddress") or private)
+    is_near = bool(inside_vpc) and instance.get("VpcId") == inside_vpc
+    address = private if is_near else str(instance.get("PublicIpAddress") or private)
     launched = instance.get("LaunchTime")
     gone = state is NodeState.GONE
     ended = ended_at(str(instance.get("StateTransitionReason") or "")) if gone else None

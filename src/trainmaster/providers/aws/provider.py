@@ -375,6 +375,7 @@ class AwsProvider:
                 key=self._memory.private_key,
                 leaves_at=notices.get(str(one["InstanceId"])),
                 ahead_s=self._client.clock.ahead_s,
+                inside_vpc=self.settings.inside_vpc,
             )
             for one in instances
         ]

@@ -45,6 +45,7 @@ class AwsSettings:
         attempts: of a call that fails for reasons that pass.
         backoff_s: before the second attempt; it doubles.
         timeout_s: for an answer.
+        inside_vpc: network that this machine is in: machines of it are reached at their private addresses.
         facts_file: of a lab: goes when the lab is taken down; None for clouds that stay.
         release_patience_s: how long `release` waits for machines to be gone, to remove what they used.
     """
@@ -62,6 +63,7 @@ class AwsSettings:
     disk_bytes: int = DISK_BYTES
     public_addresses: bool = True
     placement_groups: bool | None = None
+    inside_vpc: str = ""
     facts_file: Path | None = None
     attempts: int = 6
     backoff_s: float = 0.5
@@ -90,10 +92,11 @@ class AwsSettings:
 
     @property
     def is_own_cloud(self) -> bool:
-        """Whether the API is a stand-in on this machine rather than Amazon's."""
+        """Whether the API is a stand-in on this machine, or a lab's, rather than Amazon's."""
         host = urlsplit(self.endpoint_url).hostname or ""
         try:
-            return ipaddress.ip_address(host).is_loopback
+            address = ipaddress.ip_address(host)
+            return address.is_loopback or address.is_link_local  # a host of a lab sees its API there
         except ValueError:
             return host == "localhost"
 
@@ -119,6 +122,7 @@ class AwsSettings:
             user=text("USER"),
             vpc=text("VPC"),
             ssh_from=text("SSH_FROM"),
+            inside_vpc=text("INSIDE_VPC"),
             disk_bytes=_disk_bytes(text("DISK_GIB")),
             public_addresses=_yes(text("PUBLIC_ADDRESSES"), "PUBLIC_ADDRESSES"),
         )
@@ -147,6 +151,7 @@ class AwsSettings:
                 ssh_from=_ANYWHERE,  # only this machine can reach the lab's hosts anyway
                 disk_bytes=8 * _GIB,
                 placement_groups=False,  # the lab's API knows none; its hosts are all on one machine
+                inside_vpc=str(facts.get("inside_vpc", "")),
                 facts_file=path,
                 backoff_s=0.1,  # it answers at once, and its hosts are gone within seconds
             )

@@ -20,13 +20,16 @@ TAKEN_WITHIN_S: Final = 10.0
 _POLL_S: Final = 0.02
 
 
-def drive_in_background(service: Service, session: Session, environ: Mapping[str, str]) -> None:
+def drive_in_background(
+    service: Service, session: Session, environ: Mapping[str, str], *, on_cluster: bool = False
+) -> None:
     """Hand a run to a process of its own that gives up this terminal; returns once it has taken it.
 
     Args:
         service: of the home that ``environ`` names.
         session: of the run; its lease is given up.
         environ: of that process.
+        on_cluster: it drives it only until the run's first machine can.
 
     Raises:
         TrainmasterError: it ended at once.
@@ -38,7 +41,15 @@ def drive_in_background(service: Service, session: Session, environ: Mapping[str
     with path.open("ab") as log:
         driver = subprocess.Popen(
             # -P: a file called signal.py in the user's folder is none of ours
-            [sys.executable, "-P", "-m", "trainmaster", "_drive", session.run],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "trainmaster",
+                "_drive",
+                session.run,
+                *(["--on-cluster"] if on_cluster else []),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

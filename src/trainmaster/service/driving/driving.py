@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.control.attempt_actions import AttemptActions
 from trainmaster.control.budget import Meter
@@ -34,6 +34,7 @@ from trainmaster.spec.errors import StoreError
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
+    from trainmaster.cluster.cluster_executor import ClusterExecutor
     from trainmaster.control.controller import Watcher
     from trainmaster.control.decide_task import Policy
     from trainmaster.db import Database, Lease
@@ -45,6 +46,16 @@ if TYPE_CHECKING:
     from trainmaster.service.sinks.feeding import SinkThread
     from trainmaster.service.teams.allowance import Allowance
     from trainmaster.spec import Experiment, Recipe
+
+
+class HandOver(Protocol):
+    """Has another driver go on with a run; see `trainmaster.service.on_cluster.hand_over`."""
+
+    def watch(self, executor: ClusterExecutor) -> None:
+        """Look at its machines from now on."""
+
+    def is_due(self) -> bool:
+        """Whether the other one can go on; never False again once it was True."""
 
 
 #: Called with the controller before it starts, so that signals can reach it.
@@ -74,16 +85,23 @@ def drive(
     watcher: Watcher | None = None,
     on_start: OnStart | None = None,
     pace: Pace = USUAL_PACE,
+    files: Replication | None = None,
+    hand_over: HandOver | None = None,
 ) -> None:
-    """Drive a run to its end; see `Service.drive`."""
+    """Drive a run to its end, or until it is handed over; see `Service.drive`.
+
+    ``files`` sends the files of the run, instead of how its home does. ``hand_over`` says when another driver
+    goes on; the lease is kept for it then.
+    """
     forbid_core_dumps()
     if watcher is not None:
         opened.database.patience.tell = watcher.say
     machines = None
-    files = opened.replicas.replication(session.lease, environ)
+    files = files or opened.replicas.replication(session.lease, environ)
     delivery = Delivery(opened.database, session.lease, session.recipe.notify, environ)
     feeding = _feeding(opened, session, environ)
     controllers: list[Controller] = []
+    is_left = False
 
     def started(controller: Controller) -> None:
         controllers.append(controller)
@@ -109,16 +127,22 @@ def drive(
                 _teller(watcher),
                 session.recipe.budget.usd_per_hour if session.recipe.budget else None,
                 saved=_nothing if files is None else files.save_private,
+                own_cluster="" if files is None else files.own_cluster,
             )
-        _drive(opened, session, environ, watcher, started, machines, pace, files)
+        if hand_over is not None and machines is not None:
+            hand_over.watch(machines.executor)
+        leaves = None if hand_over is None else hand_over.is_due
+        _drive(opened, session, environ, watcher, started, machines, pace, files, leaves)
+        is_left = leaves is not None and leaves() and controllers[-1].run_state.state is not State.DONE
     finally:
         if machines is not None:
             machines.close()
         if files is not None:
             with suppress(StoreError):  # who drives it next sends the rest
                 files.close(controllers[-1].run_state if controllers else None)
-        with suppress(StoreError):  # it expires by itself, and is broken at once when this process ends
-            opened.database.release(session.lease, time.time())
+        if not is_left:
+            with suppress(StoreError):  # it expires by itself, and is broken at once when this process ends
+                opened.database.release(session.lease, time.time())
         with suppress(StoreError):  # the run matters more; also of one that was interrupted
             _record_truth(opened, session.run)
         # Last: neither a quote nor whoever waits for the run or resumes it waits for those who are told.
@@ -157,6 +181,7 @@ def _drive(
     machines: RunClusters | None,
     pace: Pace,
     files: Replication | None,
+    leaves: Callable[[], bool] | None,
 ) -> None:
     database, recipe, run = opened.database, session.recipe, session.run
     home, row = opened.home_of(run), database.run_row(run)
@@ -245,6 +270,7 @@ def _drive(
         judge=lambda experiment, gate: database.verdict(run, experiment, gate),
         services=services,
         pace=pace,
+        leaves=leaves,
     )
     on_start(controller)
     database.patience.hurried = lambda: controller.interrupts > 1

@@ -138,6 +138,8 @@ class Replicas:
         snapshot: Path,
         secrets: Mapping[str, Mapping[str, str]],
         environ: Mapping[str, str],
+        *,
+        has_rows: bool = False,
     ) -> dict[str, bytes] | None:
         """Make a new run one that any server can go on with.
 
@@ -147,11 +149,12 @@ class Replicas:
             snapshot: of its code, which goes to the object store.
             secrets: per experiment, names and values.
             environ: the variables, which may name the key.
+            has_rows: who goes on with it is given its rows.
 
         Returns:
             What the database is to keep of it, sealed; None of a run that stays on this server.
         """
-        why = why_bound(recipe.provider, self._home.store_url, is_shared=self._database.is_shared)
+        why = why_bound(recipe.provider, self._home.store_url, is_shared=has_rows or self._database.is_shared)
         if why or not _has_its_data(recipe, snapshot):
             return None
         send_code(self._home.store_url, snapshot)

@@ -60,7 +60,12 @@ class Replication:
         home: that the run is driven in.
         provider: of its machines.
         key: of the servers.
+
+    Attributes:
+        own_cluster: that the driver itself runs on; or empty.
     """
+
+    own_cluster = ""
 
     def __init__(self, database: Database, lease: Lease, home: Home, provider: str, key: SealingKey) -> None:
         self._database = database

@@ -114,6 +114,8 @@ class RunClusters:
         tell: shows lines to the user.
         per_hour_usd: what all machines may cost per hour.
         saved: called when something was written that is needed to go on, before it is relied on.
+        own_cluster: the one that this process runs on; it knows of no other runs of its home then, and so
+            gives back no machines that seem to be nobody's.
 
     Attributes:
         clusters: the executor of all its clusters.
@@ -135,6 +137,7 @@ class RunClusters:
         tell: Tell,
         per_hour_usd: float | None = None,
         saved: Callable[[], None] = lambda: None,
+        own_cluster: str = "",
     ) -> None:
         from trainmaster.cluster.node_files.remote_site import RemoteSite
         from trainmaster.transport import HostKeys, Ssh, SshSettings
@@ -143,6 +146,8 @@ class RunClusters:
         self._home = home
         self._lease = lease
         self._tell = tell
+        self._saved = saved
+        self._own_cluster = own_cluster
         identity = home.identity()
         self._provider = get_provider(provider, ProviderPlace(home.root, identity, dict(environ), saved))
         settings = SshSettings(connect_timeout_s=_CONNECT_S, keepalive_s=_KEEPALIVE_S, keepalive_count=3)
@@ -179,6 +184,7 @@ class RunClusters:
             earlier_usd=self._earlier_usd,
             per_hour_usd=math.inf if per_hour_usd is None else per_hour_usd,
         )
+        self.executor.own_cluster = own_cluster
         self.site: RemoteSite = RemoteSite(
             home,
             lease.run,
@@ -193,6 +199,8 @@ class RunClusters:
         )
         self.executor.on_lost = self.site.lost
         self._reaping: threading.Timer | None = None
+        if own_cluster:
+            return
         # The provider need not be asked for anything yet; and machines that are there must be looked after at
         # once, though their provider may not answer, or refuse credentials that have expired.
         if self._taken or any(record.rented for record in self.executor.records()):
@@ -364,6 +372,8 @@ class RunClusters:
     def _write(self, record: ClusterRecord) -> None:
         self._mark(record)
         self._database.put_cluster(self._lease, record.as_row(), time.time())
+        if self._own_cluster:
+            self._saved()
 
     def _write_cost(self, cost_usd: float) -> None:
         self._database.put_cost(self._lease, cost_usd, self._database.clock_s())

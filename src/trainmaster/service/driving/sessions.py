@@ -57,6 +57,8 @@ def accept(
     keep_s: float = 0.0,
     submission: Submission | None = None,
     application: Application | None = None,
+    *,
+    moves: bool = False,
 ) -> Session:
     """Snapshot the code of a recipe, and write the run down; see `Service.start`."""
     if recipe.on and submission is None:
@@ -80,9 +82,14 @@ def accept(
         snapshot = take_snapshot(recipe.code, recipe.directory, opened.home.snapshots, exclude=excluded)
         notes += snapshot.notes
         materialise(snapshot.path, opened.home.code_directory(run))
-        if submission is not None:
+        if submission is not None or moves:
             values = opened.secrets_of(recipe, environ)
-            private = opened.replicas.prepare(run, recipe, snapshot.path, values, environ)
+            private = opened.replicas.prepare(run, recipe, snapshot.path, values, environ, has_rows=moves)
+        if moves and private is None:
+            raise UsageError(
+                "its data are in a directory beside its code, which is on this machine only",
+                "Put them into the code's directory or a volume, or leave out --on-cluster.",
+            )
     except BaseException:
         with suppress(PublishError):
             give_up_claim(opened.home.store_url, owner)
@@ -130,6 +137,12 @@ def accept(
 def resume(opened: OpenHome, run: str, environ: Mapping[str, str]) -> Session | None:
     """Take over a run that nobody drives, that did not succeed; see `Service.resume`."""
     row = opened.database.run_row(run)
+    if row["away"] is not None:
+        from trainmaster.service.on_cluster.away import AwayRuns
+
+        AwayRuns(opened, environ).take_back(run)
+        if (row := opened.database.run_row(run))["away"] is not None:
+            return None
     if row["team"] != opened.team:
         return resume(opened.of_team(row["team"]), run, environ)
     if row["reason"] == EndReason.SUCCEEDED:
@@ -186,7 +199,14 @@ def take(opened: OpenHome, run: str, environ: Mapping[str, str]) -> Session | No
 
 def cancel(opened: OpenHome, run: str, environ: Mapping[str, str]) -> None:
     """End a run; see `Service.cancel`."""
-    if opened.database.run_row(run)["state"] == State.DONE:
+    row = opened.database.run_row(run)
+    if row["away"] is not None:
+        from trainmaster.service.on_cluster.away import AwayRuns
+
+        if AwayRuns(opened, environ).cancel(run):
+            return
+        row = opened.database.run_row(run)
+    if row["state"] == State.DONE:
         return
     opened.database.want_stop(run, EndReason.CANCELLED)
     if opened.is_driven(run):

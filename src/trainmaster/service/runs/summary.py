@@ -293,7 +293,8 @@ def driver(row: RowMapping, now: float) -> dict[str, Any] | None:
         now: Unix seconds of `Database.clock_s`.
 
     Returns:
-        ``state`` (``working``, ``stopped`` or ``silent``), ``pid`` (null on another machine), ``silent_s``.
+        ``state`` (``working``, ``stopped`` or ``silent``), ``pid`` (null on another machine), ``silent_s``,
+        and ``machine`` if one of the run's own drives it.
     """
     found = None
     if row["state"] != State.DONE:
@@ -301,7 +302,8 @@ def driver(row: RowMapping, now: float) -> dict[str, Any] | None:
     if found is None:
         return None
     state = "stopped" if found.is_stopped else "silent" if found.silent_s > SILENT_S else "working"
-    return {"state": state, "pid": found.pid or None, "silent_s": round(found.silent_s, 1)}
+    machine = {} if row["away"] is None else {"machine": json.loads(row["away"])["machine"]}
+    return {"state": state, "pid": found.pid or None, "silent_s": round(found.silent_s, 1), **machine}
 
 
 def resolve_run(database: Database, text: str, which: queries.RunFilter = queries.ALL_RUNS) -> str:

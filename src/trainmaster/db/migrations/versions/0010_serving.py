@@ -18,6 +18,7 @@ def upgrade() -> None:
     _removed_models()
     _apps()
     _sinks()
+    _on_cluster()
 
 
 def _apps() -> None:
@@ -58,6 +59,12 @@ def _sinks() -> None:
         sa.ForeignKeyConstraint(["run_id"], ["run.id"], name="fk_sink_cursor_run_id"),
         sa.PrimaryKeyConstraint("run_id", "kind", "experiment", "task", "attempt", name="pk_sink_cursor"),
     )
+
+
+def _on_cluster() -> None:
+    """Runs that a machine of their own drives."""
+    op.add_column("run", sa.Column("away", sa.Text(), nullable=True))
+    op.create_index("ix_run_away", "run", ["away"])
 
 
 def _endpoints() -> None:

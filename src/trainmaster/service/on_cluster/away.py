@@ -1,0 +1,191 @@
+"""Runs that are away, as their home sees them: read from the object store, ended by a wish, taken back.
+
+What a machine's driver publishes is written into the home's database, so that every verb shows it as of any
+other run. A driver that has said nothing for `LOST_S` is lost with its machine: the next `resume` or `cancel`
+claims the run, and goes on with what was published last.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.cluster.record import ClusterState
+from trainmaster.db import run_transfer
+from trainmaster.service.driving.encryption import SealingKey
+from trainmaster.service.notifications.delivery import deliver_left
+from trainmaster.service.on_cluster.assignment import key_of, resealed
+from trainmaster.service.on_cluster.driver_store import LOST_S, DriverStore, Published
+from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
+from trainmaster.spec.states import EndReason, State
+
+if TYPE_CHECKING:
+    from trainmaster.service.open_home import OpenHome
+
+#: How often a run is looked at that somebody follows, in seconds.
+FOLLOW_S: Final = 1.0
+#: So often at most somebody else may have brought a run on before us.
+_TRIES: Final = 20
+
+
+@dataclass(slots=True)
+class AwayRuns:
+    """Those of a home.
+
+    Args:
+        home: its own.
+        environ: of the caller: credentials.
+        lost_s: how long a driver may be silent, for tests.
+    """
+
+    home: OpenHome
+    environ: Mapping[str, str]
+    lost_s: float = LOST_S
+    _followed: set[str] = field(default_factory=set, init=False)
+
+    def follow(self, run: str) -> None:
+        """Bring a run on, and go on with that as long as this process lives; nothing if it is not away.
+
+        Raises:
+            PublishError: the object store cannot be read.
+        """
+        if run in self._followed or self.home.database.run_row(run)["away"] is None:
+            return
+        self.look(run)
+        self._followed.add(run)
+        threading.Thread(target=self._follow, args=(run,), name=f"follows {run}", daemon=True).start()
+
+    def look_at_all(self) -> None:
+        """Bring all of them on; what cannot be read stays as it was."""
+        for run in run_transfer.runs_away(self.home.database, self.home.home.identity()):
+            with suppress(TrainmasterError):
+                self.look(run)
+
+    def look(self, run: str) -> None:
+        """Bring a run on to what its driver has published; take it back if it is over.
+
+        Raises:
+            PublishError: the object store cannot be read.
+        """
+        found = self._look(run)
+        if found is None:
+            return
+        store, state = found
+        if state is not None and state.is_over:
+            self._take_back(run, store, state)
+
+    def cancel(self, run: str) -> bool:
+        """Ask the driver to end a run; False if it is not away (any more): end it here.
+
+        Raises:
+            PublishError: the object store cannot be read or written.
+        """
+        self.take_back(run)
+        row = self.home.database.run_row(run)
+        if row["away"] is None:
+            return False
+        self._store(row).wish(EndReason.CANCELLED)
+        return True
+
+    def take_back(self, run: str) -> None:
+        """Make a run this home's again if its driver is lost, or never began; else leave it.
+
+        Raises:
+            PublishError: the object store cannot be read or written.
+        """
+        self.look(run)
+        row = self.home.database.run_row(run)
+        if row["away"] is None:
+            return
+        store = self._store(row)
+        state = store.state()
+        me = f"home {self.home.home.identity()}"
+        if state is None and store.take(me):
+            # Its machine has not begun, and cannot any more.
+            run_transfer.come_back(self.home.database, run, row["away"])
+            return
+        silent_s = store.claimed_s_ago() if state is None else state.age_s
+        if silent_s > self.lost_s or store.is_followed():
+            self._take_back(run, store, state)
+
+    def where(self, run: str) -> str:
+        """Which machine drives a run; empty if it is not away."""
+        away = self.home.database.run_row(run)["away"]
+        return "" if away is None else str(json.loads(away)["machine"])
+
+    # --- private ------------------------------------------------------------------------------------
+
+    def _follow(self, run: str) -> None:
+        while True:
+            time.sleep(FOLLOW_S)
+            with suppress(TrainmasterError):  # the store is away, or the database: what is shown stays
+                if self.home.database.run_row(run)["away"] is None:
+                    self._followed.discard(run)
+                    return
+                self.look(run)
+
+    def _store(self, row: Mapping[Any, Any]) -> DriverStore:
+        return DriverStore(row["store_url"], row["id"], json.loads(row["away"])["claim"])
+
+    def _look(self, run: str) -> tuple[DriverStore, Published | None] | None:
+        """Bring it on; None if it is not away."""
+        database = self.home.database
+        for _ in range(_TRIES):
+            row = database.run_row(run)
+            if row["away"] is None:
+                return None
+            store = self._store(row)
+            state = store.state()
+            if self._bring(row, store, state):
+                return store, state
+        raise ProviderError(f"{run} is brought here by another process all the time", "Try again.")
+
+    def _bring(self, row: Mapping[Any, Any], store: DriverStore, state: Published | None) -> bool:
+        """Write what is new into the database; False if somebody else has done so."""
+        database, run, before = self.home.database, row["id"], row["away"]
+        away = json.loads(before)
+        if state is None:
+            alive = store.claimed_s_ago() < self.lost_s
+            return run_transfer.bring(database, run, before, away, (), None, is_alive=alive)
+        alive = state.age_s < self.lost_s
+        for number in range(away["news"] + 1, state.news + 1):
+            away["news"] = number
+            news = [store.news(number)]
+            if not run_transfer.bring(database, run, before, away, news, None, is_alive=alive):
+                return False
+            before = json.dumps(away)
+        home = SealingKey.of(self.home.home.root, self.environ)
+        rows = resealed(state.rows, key_of(home, run), home)
+        return run_transfer.bring(database, run, before, away, (), rows, is_alive=alive)
+
+    def _take_back(self, run: str, store: DriverStore, state: Published | None) -> None:
+        """Claim it, so that its driver does nothing any more; bring the last of it here."""
+        me = f"home {self.home.home.identity()}"
+        if not store.next().take(me):
+            raise UsageError(f"{run} is driven by another machine", "Somebody has handed it over once more.")
+        found = self._look(run)  # it may have published something before it saw our claim
+        row = self.home.database.run_row(run)
+        if found is None or not run_transfer.come_back(self.home.database, run, row["away"]):
+            return  # another process of this home was quicker
+        if row["state"] == State.DONE:
+            self._close(run)
+            with suppress(TrainmasterError):
+                store.remove()
+
+    def _close(self, run: str) -> None:
+        """Give back what is left of the machines of a run that is over, and tell who is to be told."""
+        from trainmaster.service.clusters import end_clusters
+
+        opened = self.home
+        rows = opened.database.living_clusters(None, opened.home.identity())
+        gone = (ClusterState.ENDED, ClusterState.KEPT, ClusterState.PLANNED)
+        left = [row["id"] for row in rows if row["run_id"] == run and row["state"] not in gone]
+        with suppress(TrainmasterError):  # they end themselves, and `trainmaster clusters` shows them
+            end_clusters(opened.database, opened.home, self.environ, left, lambda _: None)
+        with suppress(TrainmasterError):
+            deliver_left(opened.database, run, self.environ)

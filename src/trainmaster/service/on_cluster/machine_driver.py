@@ -1,0 +1,223 @@
+"""``python -m trainmaster.service.on_cluster.machine_driver PLACE``: drives one run on a machine of its own.
+
+Its home, with a database of its own, is at PLACE. It may be killed at any line: the next one, started by
+`on_cluster/keeper.py` with the same `Assignment`, goes on. Its last act is to give its own machine back.
+"""
+
+# ruff: noqa: T201 - what it prints is its answer
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import logging
+import os
+import sys
+import time
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.cluster.bootstrap.guest.stores import trust_somebody
+from trainmaster.cluster.record import ClusterState
+from trainmaster.db import run_transfer
+from trainmaster.service.clusters import end_clusters
+from trainmaster.service.driving.encryption import KEY_FILE_VARIABLE, SealingKey
+from trainmaster.service.on_cluster.assignment import Assignment
+from trainmaster.service.on_cluster.driver_store import DriverStore
+from trainmaster.service.on_cluster.keeper import DRIVING, FAILED, OVER, REFUSED, forbid_looking
+from trainmaster.service.on_cluster.publication import Publication
+from trainmaster.service.service import Service
+from trainmaster.spec.errors import LeaseLostError, TrainmasterError, one_line
+from trainmaster.spec.states import State
+
+if TYPE_CHECKING:
+    from trainmaster.db import Lease
+
+_METADATA: Final = "169.254.169.254"
+_METADATA_S: Final = 2.0
+#: How often it is tried to give our own machine back; its dead-man switch ends it in any case.
+_AGAIN_S: Final = 15.0
+_TRIES: Final = 40
+
+log = logging.getLogger(__name__)
+
+
+class MachineDriver:
+    """Drives the run of an assignment.
+
+    Args:
+        assignment: what was sent.
+        place: the home that is made for it.
+    """
+
+    def __init__(self, assignment: Assignment, place: Path) -> None:
+        self._assignment = assignment
+        self._environ = _environment(assignment, place)
+        os.environ.update(self._environ)  # object stores and boto3 read it
+        trust_somebody()
+        self._service = Service.from_environment(self._environ)
+        self._store = DriverStore(assignment.store_url, assignment.run, assignment.claim)
+
+    def settle(self) -> bool:
+        """Make the home, and claim the run; False if somebody else drives it.
+
+        Raises:
+            TrainmasterError: it cannot be done here.
+        """
+        given, home = self._assignment, self._service.home
+        home.identity()
+        run_transfer.settle(
+            self._service.database,
+            given.rows,
+            given.news,
+            {
+                "lease_owner": None,
+                "lease_expires_at": None,
+                "away": None,
+                "team": None,  # whose it is matters at home, where it is charged and its secrets are
+                "notify": None,  # and who is to be told
+                "can_move": True,
+                "lease_token": given.rows.run["lease_token"] + 1,
+            },
+        )
+        return self._store.take(given.who) and not self._store.is_followed()
+
+    def drive(self) -> None:
+        """Drive the run to its end, and give back all its machines, our own last.
+
+        Raises:
+            LeaseLostError: somebody else drives it.
+        """
+        run, database = self._assignment.run, self._service.database
+        if database.run_row(run)["state"] != State.DONE:
+            session = self._service.take(run, self._environ)
+            if session is None:
+                raise LeaseLostError.of(run)
+            publication = self._publication(session.lease)
+            self._service.drive(session, self._environ, files=publication)
+        else:  # an earlier driver was killed at its end
+            lease = database.acquire(run, time.time())
+            if lease is None:
+                raise LeaseLostError.of(run)
+            publication = self._publication(lease)
+            publication.begin()
+            database.release(lease, time.time())
+        self._give_back(publication)
+
+    # --- private ------------------------------------------------------------------------------------
+
+    def _publication(self, lease: Lease) -> Publication:
+        given, row = self._assignment, self._service.database.run_row(self._assignment.run)
+        return Publication(
+            self._service.database,
+            lease,
+            self._service.home_of(given.run),
+            row["provider"],
+            SealingKey.of(self._service.home.root, self._environ),
+            self._store,
+            given.own_cluster,
+            given.begun,
+        )
+
+    def _give_back(self, publication: Publication) -> None:
+        """End what is left of the run's clusters; our own only when all that we know is published."""
+        database, run = self._service.database, self._assignment.run
+        home, own = self._service.home_of(run), self._assignment.own_cluster
+        left = [
+            row["id"]
+            for row in database.living_clusters(None, home.identity())
+            if row["state"] not in (ClusterState.ENDED, ClusterState.KEPT)
+        ]
+        with suppress(TrainmasterError):
+            end_clusters(database, home, self._environ, [each for each in left if each != own], log.info)
+        publication.finish()
+        for _ in range(_TRIES if own in left else 0):
+            try:
+                end_clusters(database, home, self._environ, [own], log.info)
+            except TrainmasterError as error:
+                log.warning("%s", one_line(error))
+            time.sleep(_AGAIN_S)
+
+
+def _environment(given: Assignment, place: Path) -> dict[str, str]:
+    """Ours, with what was sent; its key is in memory only."""
+    key = os.memfd_create("key")
+    os.fchmod(key, 0o600)
+    os.write(key, given.key.encode())
+    found = {
+        **os.environ,
+        **given.environ,
+        "TRAINMASTER_HOME": str(place),
+        "TRAINMASTER_CACHE": str(place / "cache"),
+        "TRAINMASTER_STORE": given.store_url,
+        "TRAINMASTER_AWS_INSIDE_VPC": _vpc(),
+        KEY_FILE_VARIABLE: f"/proc/self/fd/{key}",
+    }
+    if given.lab is not None:
+        memory = Path("/dev/shm" if Path("/dev/shm").is_dir() else place) / f"trainmaster-{given.run}"  # noqa: S108
+        memory.mkdir(mode=0o700, exist_ok=True)
+        facts = {**given.lab, "inside_vpc": found["TRAINMASTER_AWS_INSIDE_VPC"]}
+        draft = memory / ".lab.json"
+        draft.touch(mode=0o600)
+        draft.write_text(json.dumps(facts))
+        draft.replace(memory / "lab.json")
+        with suppress(FileExistsError):
+            (place / "lab").symlink_to(memory)
+    return found
+
+
+def _vpc() -> str:
+    """The network of this machine, as EC2 tells it; empty elsewhere."""
+    try:
+        token = _metadata("/latest/api/token", "PUT", {"X-aws-ec2-metadata-token-ttl-seconds": "60"})
+        known = {"X-aws-ec2-metadata-token": token}
+        mac = _metadata("/latest/meta-data/mac", "GET", known)
+        return _metadata(f"/latest/meta-data/network/interfaces/macs/{mac}/vpc-id", "GET", known)
+    except (OSError, http.client.HTTPException):
+        return ""
+
+
+def _metadata(path: str, method: str, headers: dict[str, str]) -> str:
+    connection = http.client.HTTPConnection(_METADATA, timeout=_METADATA_S)
+    try:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        body = answer.read().decode().strip()
+        return body if answer.status == http.client.OK else ""
+    finally:
+        connection.close()
+
+
+def main(place: Path) -> int:
+    """Drive what standard input says."""
+    forbid_looking()
+    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
+    assignment = Assignment.unpacked(sys.stdin.buffer.read())
+    assert base64.b64decode(assignment.key, validate=True)
+    try:
+        driver = MachineDriver(assignment, place)
+        if not driver.settle():
+            print(f"{FAILED.decode()}another driver has it", flush=True)
+            return REFUSED
+    except TrainmasterError as error:
+        print(f"{FAILED.decode()}{one_line(error)}", flush=True)
+        raise
+    except Exception as error:
+        print(f"{FAILED.decode()}{type(error).__name__}: {error}", flush=True)
+        raise
+    print(DRIVING.decode(), flush=True)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    try:
+        driver.drive()
+    except LeaseLostError:
+        return REFUSED
+    except Exception:  # noqa: BLE001 - started anew
+        traceback.print_exc()
+        return 1
+    return OVER
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

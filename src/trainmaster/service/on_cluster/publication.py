@@ -1,0 +1,178 @@
+"""`Publication`: what the driver on a machine of its run tells the world: all that it knows, on the store."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.db import ExperimentChange, RunChange, TaskChange, run_transfer
+from trainmaster.service.driving.replication import Replication
+from trainmaster.service.on_cluster.driver_store import BEAT_S, GIVES_UP_S
+from trainmaster.spec.clocks import boot_s
+from trainmaster.spec.errors import LeaseLostError, PublishError, StoreError, one_line
+from trainmaster.spec.states import EndReason
+
+if TYPE_CHECKING:
+    from trainmaster.control.layout import Home
+    from trainmaster.control.ports import Records
+    from trainmaster.control.run_state import RunState
+    from trainmaster.db import Change, Database, Lease
+    from trainmaster.service.driving.encryption import SealingKey
+    from trainmaster.service.on_cluster.driver_store import DriverStore
+
+#: A driver that could tell nobody that it is there ends with this code, and is started anew.
+GAVE_UP: Final = 75
+_AGAIN_S: Final = 1.0
+_LOOK_S: Final = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class Publication(Replication):
+    """Publishes a run while it is driven, before anything is done that others must know of.
+
+    Args:
+        database: of this machine; it has this run only.
+        lease: of the run.
+        home: that the run is driven in.
+        provider: of its machines.
+        key: of this run.
+        store: where it is published, under our claim.
+        own_cluster: that this machine belongs to.
+        begun: ids of the last event and the last piece that the home has.
+        give_up: ends this process: others may take it for lost.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        lease: Lease,
+        home: Home,
+        provider: str,
+        key: SealingKey,
+        store: DriverStore,
+        own_cluster: str,
+        begun: tuple[int, int],
+        give_up: Callable[[], None] = lambda: os._exit(GAVE_UP),
+    ) -> None:
+        super().__init__(database, lease, home, provider, key)
+        self.own_cluster = own_cluster
+        self._store = store
+        self._last_event, self._last_piece = begun
+        self._give_up = give_up
+        self._publishing = threading.Lock()
+        self._news = 0
+        self._rows: run_transfer.RunRows | None = None
+        self._heard_at = self._said_at = boot_s()
+        self._ended = threading.Event()
+        self._beating = threading.Thread(target=self._beat, name="beat", daemon=True)
+
+    def begin(self) -> None:
+        """Go on with what an earlier driver on this machine has published; then say that we are there.
+
+        Raises:
+            LeaseLostError: somebody else drives the run.
+            PublishError: the store cannot be read.
+        """
+        found = self._store.state()
+        if found is not None and found.news:
+            self._news = found.news
+            last = self._store.news(found.news)
+            self._last_event, self._last_piece = last.last_event, last.last_piece
+        super().begin()
+        self.publish()
+        self._beating.start()
+
+    def close(self, run_state: RunState | None) -> None:
+        """Publish the rest; it is not put together, as that would be sent once more."""
+        super().close(None)
+        self.publish()
+
+    def finish(self) -> None:
+        """Say that the run is over, all else was given back, and nobody drives it any more."""
+        self._ended.set()
+        self.publish(is_over=True)
+
+    def save_private(self) -> None:
+        """Publish what is needed to go on with the run's machines: before it is relied on."""
+        super().save_private()
+        if self._beating.is_alive():  # else `begin` does so in a moment
+            self.publish()
+
+    def records(self, records: Records, run_state: RunState) -> Records:
+        """The database as the controller is to write to it: what it has written is published at once."""
+        return _Published(super().records(records, run_state), self)
+
+    def publish(self, *, is_over: bool = False) -> None:
+        """Publish all that is new.
+
+        Raises:
+            LeaseLostError: somebody else drives the run.
+        """
+        with self._publishing:
+            while True:
+                begun = boot_s()
+                try:
+                    if self._store.is_followed():
+                        raise LeaseLostError.of(self._lease.run)
+                    self._publish(is_over=is_over)
+                    self._heard_at = begun
+                    return
+                except PublishError as error:
+                    log.warning("what became of %s is not published: %s", self._lease.run, one_line(error))
+                if boot_s() - self._heard_at > GIVES_UP_S:
+                    self._give_up()
+                time.sleep(_AGAIN_S)
+
+    # --- private ------------------------------------------------------------------------------------
+
+    def _publish(self, *, is_over: bool) -> None:
+        run = self._lease.run
+        while True:
+            news = run_transfer.news_of(self._database, run, self._last_event, self._last_piece)
+            if news.is_empty:
+                break
+            self._store.put_news(self._news + 1, news)
+            self._news += 1
+            self._last_event, self._last_piece = news.last_event, news.last_piece
+        rows = run_transfer.rows_of(self._database, run)
+        for name in ("turn", "lease_expires_at"):  # a renewal is nothing new
+            rows.run[name] = 0 if self._rows is None else self._rows.run[name]
+        now = boot_s()
+        if is_over or rows != self._rows or now - self._said_at >= BEAT_S:
+            self._store.put_state(rows, self._news, is_over=is_over)
+            self._rows, self._said_at = rows, now
+
+    def _beat(self) -> None:
+        """Say now and then that we are there, and hear whether somebody wants the end of the run."""
+        run = self._lease.run
+        while not self._ended.wait(_LOOK_S):
+            try:
+                self.publish()
+                if wish := self._store.wished():
+                    self._database.want_stop(run, EndReason(wish))
+            except LeaseLostError:
+                self._give_up()
+            except (PublishError, StoreError) as error:
+                log.info("%s: %s", run, one_line(error))
+
+
+class _Published:
+    """See `Publication.records`."""
+
+    def __init__(self, records: Records, publication: Publication) -> None:
+        self._records = records
+        self._publication = publication
+        self.renew: Callable[[Lease, float], EndReason | None] = records.renew
+        self.stop_wanted: Callable[[str], EndReason | None] = records.stop_wanted
+        self.want_stop: Callable[[str, EndReason], None] = records.want_stop
+
+    def commit(self, lease: Lease, changes: Sequence[Change], now: float) -> None:
+        """Write changes in one transaction, and publish those of a state before anybody acts on them."""
+        self._records.commit(lease, changes, now)
+        if any(isinstance(each, TaskChange | ExperimentChange | RunChange) for each in changes):
+            self._publication.publish()

@@ -1,0 +1,85 @@
+"""A run is driven by its first machine: the home may be away, the driver killed, its machine lost."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray", reason="ray is not installed")
+pytest.importorskip("boto3", reason="boto3 is not installed")
+pytest.importorskip("cryptography", reason="cryptography is not installed")
+
+from renter import Renter, Renting
+
+from trainmaster.testing.counting_proxy import CountingProxy
+from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
+
+pytestmark = [pytest.mark.ray, pytest.mark.s3, pytest.mark.timeout(600)]
+
+RECIPE = """
+name: steps
+experiments:
+  train:
+    command: python3 steps.py {steps} 0.2
+    hardware: {{instance: m4.2xlarge}}
+    checkpoint: {{every: 1s}}
+"""
+
+
+@pytest.fixture
+def store(lab: Any, renter: Renter) -> Iterator[str]:
+    """Machines of the lab reach it where this machine has its end of their network."""
+    network = ipaddress.ip_network(lab.json("status")["network"])
+    try:
+        server = PrivateS3()
+    except NoS3Error as error:
+        pytest.skip(str(error))
+    with server, CountingProxy(server.url, str(network[2])) as line:
+        renter.env |= server.environment(line.url)
+        renter.env["TRAINMASTER_STORE"] = f"s3://{server.new_bucket()}/store"
+        yield line.url
+
+
+def drivers(run: str) -> list[int]:
+    """Processes on machines of the lab that drive a run."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+            if b"trainmaster.service.on_cluster.machine_driver" in words and run.encode() in words[-2]:
+                found.append(int(entry.name))
+    return found
+
+
+def moved(renter: Renter, steps: int) -> tuple[Renting, str]:
+    """A run that its first machine drives."""
+    renting = renter.run(renter.recipe(RECIPE.format(steps=steps)), "--on-cluster")
+    run = renting.run
+    renting.until_said("drives it from now on")
+    return renting, run
+
+
+def test_the_home_is_away_the_driver_is_killed_and_the_record_comes_back(
+    lab: Any, renter: Renter, store: str
+) -> None:
+    before = lab.alive()
+    renting, run = moved(renter, 250)
+    renting.kill()
+    (driver,) = drivers(run)
+    os.kill(driver, signal.SIGKILL)
+    again = renter.start("resume", run, "--json")
+    again.until_said("driven by another process")
+    ended = again.end()
+    assert ended["reason"] == "SUCCEEDED", again.text
+    assert renter.attempts(run) == ["SUCCEEDED"]
+    assert renter.starts(run) == [(1, 0)]
+    assert "done at 250" in renter.call("logs", run).stdout
+    assert lab.alive() == before
+    print(again.text)

@@ -1,0 +1,102 @@
+"""A run is carried to a database of its own and back: nothing lost, nothing twice, by one at a time."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from database_nouns import NOW
+
+from trainmaster.db import Database, RunChange, TaskChange, run_files, run_transfer
+from trainmaster.db.run_files import Piece
+from trainmaster.spec.errors import LeaseLostError
+from trainmaster.spec.states import EndReason, State
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """The database of the machine that is to drive the run."""
+    database = Database(f"sqlite:///{tmp_path}/machine.db")
+    yield database
+    database.close()
+
+
+def all_news(database, run, events=0, pieces=0):
+    found = []
+    while not (news := run_transfer.news_of(database, run, events, pieces)).is_empty:
+        found.append(news)
+        events, pieces = news.last_event, news.last_piece
+    return found
+
+
+def messages(database, run):
+    return [row["message"] for each in all_news(database, run) for row in each.events]
+
+
+def through_json(value):
+    return type(value)(**json.loads(json.dumps({name: getattr(value, name) for name in value.__slots__})))
+
+
+def sent(database, lease, machine, away):
+    """The run, driven by the machine from now on."""
+    begun = run_transfer.newest(database, lease.run)
+    rows, news = run_transfer.rows_of(database, lease.run), all_news(database, lease.run, begun[0])
+    run_transfer.go_away(database, lease, away)
+    changes = {"away": None, "lease_owner": None, "lease_token": rows.run["lease_token"] + 1}
+    for _ in range(2):  # its driver may have been killed in between
+        run_transfer.settle(machine, through_json(rows), list(map(through_json, news)), changes)
+    return (0, begun[1]), machine.acquire(lease.run, NOW)
+
+
+def test_a_run_comes_back_as_it_is_on_the_machine(database, lease, machine):
+    run, away = lease.run, {"claim": 1, "news": 0}
+    run_files.put_pieces(database, lease, [Piece("tasks/a/0/1/x.log", 0, b"one\n")])
+    events = len(messages(database, run))
+    begun, there = sent(database, lease, machine, away)
+    assert there.token > lease.token
+    run_files.put_pieces(machine, there, [Piece("tasks/a/0/1/x.log", 4, b"two\n")])
+    machine.commit(there, [RunChange(State.WAITING, State.RUNNING)], NOW)
+    machine.commit(there, [RunChange(State.RUNNING, State.DONE, EndReason.SUCCEEDED, "well")], NOW)
+
+    news = all_news(machine, run, *begun)
+    rows = run_transfer.rows_of(machine, run)
+    before = json.dumps(away)
+    after = {**away, "news": len(news)}
+    assert run_transfer.bring(database, run, before, after, news, rows, is_alive=True)
+    # Who had looked at the same time brings nothing twice.
+    assert not run_transfer.bring(database, run, before, after, news, rows, is_alive=True)
+    row = database.run_row(run)
+    assert (row["state"], row["reason"], row["message"]) == ("DONE", "SUCCEEDED", "well")
+    assert run_files.sizes(database, run) == {"tasks/a/0/1/x.log": 8}
+    assert messages(database, run)[-1] == "well"
+    assert len(messages(database, run)) == events + len(messages(machine, run))
+
+
+def test_nobody_drives_a_run_here_that_is_away(database, lease, machine):
+    away = {"claim": 1, "news": 0}
+    _, there = sent(database, lease, machine, away)
+    assert database.acquire(lease.run, NOW) is None
+    with pytest.raises(LeaseLostError):
+        database.commit(lease, [RunChange(State.WAITING, State.RUNNING)], NOW)
+    with pytest.raises(LeaseLostError):
+        run_transfer.go_away(database, lease, away)
+    machine.commit(there, [RunChange(State.WAITING, State.RUNNING)], NOW)
+    rows = run_transfer.rows_of(machine, lease.run)
+    assert run_transfer.bring(database, lease.run, json.dumps(away), away, (), rows, is_alive=False)
+    assert run_transfer.come_back(database, lease.run, json.dumps(away))
+    assert not run_transfer.come_back(database, lease.run, json.dumps(away))
+    back = database.acquire(lease.run, NOW)
+    assert back is not None
+    assert back.token > there.token
+
+
+def test_tasks_and_attempts_come_back_once(database, lease, machine):
+    run, away = lease.run, {"claim": 1, "news": 0}
+    name = database.experiment_rows(run)[0]["name"]
+    _, there = sent(database, lease, machine, away)
+    change = TaskChange(name, 0, 1, State.WAITING, State.ACQUIRING, creates=True, opens=True)
+    machine.commit(there, [change], NOW)
+    for _ in range(2):
+        rows = run_transfer.rows_of(machine, run)
+        assert run_transfer.bring(database, run, json.dumps(away), away, (), rows, is_alive=True)
+    assert [row["number"] for row in database.live_task_rows(run)] == [0]

@@ -1,0 +1,249 @@
+"""A run moves to its machine and comes back; whatever is lost at whichever step, one drives it, never two."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import pytest
+
+from trainmaster.control.layout import Home
+from trainmaster.db import NewRun, RunChange, TaskChange, run_files
+from trainmaster.db.run_files import Piece
+from trainmaster.service import Service
+from trainmaster.service.driving.encryption import SealingKey
+from trainmaster.service.driving.replicas import send_code
+from trainmaster.service.driving.replication import SECRETS, private_place
+from trainmaster.service.on_cluster import machine_driver
+from trainmaster.service.on_cluster.assignment import Assignment
+from trainmaster.service.on_cluster.away import AwayRuns
+from trainmaster.service.on_cluster.driver_store import DriverStore
+from trainmaster.service.on_cluster.hand_over import HandingOver, why_not
+from trainmaster.service.on_cluster.machine_driver import MachineDriver
+from trainmaster.spec import Recipe
+from trainmaster.spec.errors import LeaseLostError, UsageError
+from trainmaster.spec.states import EndReason, State
+
+RECIPE = Recipe.from_dict({"name": "r", "provider": "aws", "experiments": {"main": {"command": "true"}}})
+RUN = "r-1"
+
+
+class Scene:
+    """A home, and the machine that is to drive its run."""
+
+    def __init__(self, place, monkeypatch):
+        monkeypatch.setattr(machine_driver, "_vpc", lambda: "")
+        self.place = place
+        self.store_url = f"file://{place}/store"
+        self.environ = {"TRAINMASTER_HOME": str(place / "home"), "TRAINMASTER_CACHE": str(place / "cache"),
+                        "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}  # fmt: skip
+        self.home = Service(Home.from_environment(self.environ))
+        snapshot = self.home.home.snapshots / "1a2b"
+        snapshot.mkdir(parents=True)
+        (snapshot / "train.py").write_text("1")
+        send_code(self.store_url, snapshot)
+        key = SealingKey.of(self.home.home.root, self.environ)
+        sealed = key.seal(json.dumps({"TOKEN": "hush"}).encode(), private_place(RUN, SECRETS))
+        new = NewRun(
+            RUN, "r", RECIPE.model_dump_json(), "r.yaml", "aws", str(snapshot), self.store_url, [("main", 9)],
+            home=str(self.home.home.root), home_id=self.home.home.identity(), can_move=True,
+            private={SECRETS: sealed},
+        )  # fmt: skip
+        self.lease = self.home.database.create_run(new, time.time())
+        self.sent: list[Assignment] = []
+        self.drivers: list[MachineDriver] = []
+
+    def hand_over(self, machine):
+        """Hand the run over; ``machine`` is what it does with the assignment: its answer."""
+        handing = HandingOver(self.home, RUN, self.environ, lambda _: None)
+        handing._ready = "c-1", SimpleNamespace(id="i-1", root="/var/tmp/x"), "python3"
+
+        def send(_node, _python, assignment):
+            self.sent.append(Assignment.unpacked(assignment.packed()))
+            return machine(self.sent[-1])
+
+        handing._send = send
+        return handing.perform(self.lease)
+
+    def driver(self, assignment=None):
+        """The machine's driver, or the one after it."""
+        with patch.dict(os.environ):
+            found = MachineDriver(assignment or self.sent[-1], self.place / "machine")
+        self.drivers.append(found)
+        return found
+
+    def begins(self, assignment):
+        return "driving" if self.driver(assignment).settle() else "another driver has it"
+
+    def drives(self, driver):
+        """What it drives with."""
+        lease = driver._service.database.acquire(RUN, time.time())
+        driver._service.replicas.take_over(lease, driver._environ)
+        publication = driver._publication(lease)
+        publication._give_up = lambda: None
+        return driver._service.database, lease, publication
+
+    def away(self, lost_s=1e9):
+        return AwayRuns(self.home, self.environ, lost_s)
+
+    @property
+    def row(self):
+        return self.home.database.run_row(RUN)
+
+    def is_free(self):
+        """Whether this home may drive it."""
+        return self.home.database.acquire(RUN, time.time()) is not None
+
+    def close(self):
+        self.home.close()
+        for driver in self.drivers:
+            driver._service.close()
+
+
+@pytest.fixture
+def scene(tmp_path, monkeypatch):
+    found = Scene(tmp_path, monkeypatch)
+    yield found
+    found.close()
+
+
+def test_the_record_comes_back_whole(scene):
+    assert scene.hand_over(scene.begins)
+    assert not scene.is_free()
+    database, lease, publication = scene.drives(scene.drivers[-1])
+    publication.begin()
+    database.commit(lease, [RunChange(State.WAITING, State.RUNNING)], time.time())
+    change = TaskChange("main", 3, 1, State.WAITING, State.ACQUIRING, creates=True, opens=True)
+    database.commit(lease, [change], time.time())
+    run_files.put_pieces(database, lease, [Piece("tasks/main/3/1/worker-0.log", 0, b"one\n")])
+    publication.publish()
+    scene.away().look(RUN)
+    assert (scene.row["state"], scene.row["away"] is None) == ("RUNNING", False)
+    assert scene.home.brief(RUN)["driven"]
+    log = scene.home.home_of(RUN).run_directory(RUN) / "tasks/main/3/1/worker-0.log"
+    assert log.read_bytes() == b"one\n"
+
+    database.commit(lease, [RunChange(State.RUNNING, State.DONE, EndReason.SUCCEEDED, "well")], time.time())
+    publication.close(None)
+    publication.finish()
+    for _ in range(2):
+        scene.away().look(RUN)
+    assert (scene.row["state"], scene.row["reason"], scene.row["away"]) == ("DONE", "SUCCEEDED", None)
+    events = [(event["kind"], event["after"]) for event in scene.home.events(RUN)]
+    assert events == [("run", "WAITING"), ("run", "RUNNING"), ("task", "ACQUIRING"), ("run", "DONE")]
+    assert not scene.drivers[-1].settle()  # nobody begins it once more
+
+
+def lost_before_its_claim(_scene, _assignment):
+    return "the connection was lost"
+
+
+def lost_after_its_claim(scene, assignment):
+    scene.begins(assignment)
+    return "the connection was lost"
+
+
+def lost_when_it_drives(scene, assignment):
+    answer = scene.begins(assignment)
+    scene.drives(scene.drivers[-1])[2].begin()
+    return answer
+
+
+@pytest.mark.parametrize("fate", [lost_before_its_claim, lost_after_its_claim, lost_when_it_drives])
+def test_a_machine_is_lost_and_the_home_goes_on(scene, fate):
+    has_moved = scene.hand_over(lambda assignment: fate(scene, assignment))
+    assert has_moved == (fate is not lost_before_its_claim)
+    if has_moved:
+        scene.away().take_back(RUN)
+        assert not scene.is_free()  # it is not known to be lost
+        scene.away(lost_s=-1).take_back(RUN)
+    assert scene.row["away"] is None
+    assert scene.is_free()
+    assert not scene.driver().settle()  # it was only cut off, and is there again
+
+
+def test_a_machine_that_was_taken_for_lost_does_nothing_any_more(scene):
+    scene.hand_over(scene.begins)
+    database, lease, publication = scene.drives(scene.drivers[-1])
+    publication.begin()
+    scene.away(lost_s=-1).take_back(RUN)
+    back = scene.home.database.acquire(RUN, time.time())
+    assert back.token > lease.token
+    database.commit(lease, [RunChange(State.WAITING, State.RUNNING)], time.time())
+    with pytest.raises(LeaseLostError):
+        publication.publish()
+    with pytest.raises(LeaseLostError):
+        publication.save_private()
+    scene.away().look(RUN)
+    assert scene.row["state"] == "WAITING"
+
+
+def test_a_home_that_is_killed_while_it_hands_over_has_the_run_again(scene):
+    def killed(_assignment):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        scene.hand_over(killed)
+    assert not scene.is_free()
+    scene.away().take_back(RUN)
+    assert scene.is_free()
+    assert scene.begins(scene.sent[-1]) == "another driver has it"
+
+
+def test_a_home_that_is_killed_while_it_takes_back_does_so_again(scene):
+    scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
+    assert DriverStore(scene.store_url, RUN, 2).take(f"home {scene.home.home.identity()}")
+    scene.away().take_back(RUN)
+    assert scene.row["away"] is None
+    assert scene.is_free()
+
+
+def test_a_driver_that_was_killed_goes_on_where_it_was(scene):
+    scene.hand_over(scene.begins)
+    database, lease, publication = scene.drives(scene.drivers[-1])
+    publication.begin()
+    database.commit(lease, [RunChange(State.WAITING, State.RUNNING)], time.time())
+    publication.publish()
+    database.release(lease, time.time())
+    again = scene.driver()
+    assert again.settle()
+    database, lease, publication = scene.drives(again)
+    publication.begin()
+    database.commit(lease, [RunChange(State.RUNNING, State.STOPPING)], time.time())
+    publication.publish()
+    scene.away().look(RUN)
+    states = [event["after"] for event in scene.home.events(RUN)]
+    assert states == ["WAITING", "RUNNING", "STOPPING"]
+
+
+def test_a_wish_reaches_the_machine(scene):
+    scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
+    assert scene.away().cancel(RUN)
+    assert scene.drivers[-1]._store.wished() == EndReason.CANCELLED
+    assert not scene.away(lost_s=-1).cancel(RUN)  # of a machine that is lost it is done here
+
+
+def test_secrets_are_sealed_with_a_key_of_the_run_alone(scene):
+    scene.hand_over(scene.begins)
+    (sealed,) = scene.sent[-1].rows.private
+    theirs = SealingKey.of(scene.drivers[-1]._service.home.root, scene.drivers[-1]._environ)
+    ours = SealingKey.of(scene.home.home.root, scene.environ)
+    assert theirs.key != ours.key
+    service = scene.drivers[-1]._service
+    assert service.replicas.kept_secrets(service.database.run_row(RUN), scene.drivers[-1]._environ) == {
+        "TOKEN": "hush"
+    }
+    assert "hush" not in json.dumps(sealed)
+
+
+@pytest.mark.parametrize(
+    ("provider", "store", "why"),
+    [("local", "s3://b", "rents no machine"), ("hosts", "s3://b", "rents no machine"),
+     ("aws", "file:///store", "on this machine"), ("gcp", "s3://b", "in this home only")],
+)  # fmt: skip
+def test_what_cannot_be_driven_elsewhere_is_told(provider, store, why):
+    assert why in why_not(RECIPE.model_copy(update={"provider": provider}), store, ())
+    assert UsageError(why).args
