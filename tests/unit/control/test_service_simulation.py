@@ -171,7 +171,7 @@ class Simulation:
         assert not [gang for gang in self.node.gangs.values() if gang.phase is Phase.RUNNING]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_a_driver_that_is_killed_between_any_two_steps_loses_no_ready_replica(seed):
     simulation = Simulation(seed)
     simulation.until_steps(600)
@@ -183,7 +183,7 @@ def test_a_driver_that_is_killed_between_any_two_steps_loses_no_ready_replica(se
     simulation.end()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_whatever_befalls_nodes_and_replicas_two_answer_at_last(seed):
     simulation = Simulation(seed)
     node = simulation.node
@@ -205,7 +205,7 @@ def test_whatever_befalls_nodes_and_replicas_two_answer_at_last(seed):
         assert simulation.store.experiments["api"]["reason"] is not EndReason.CANCELLED
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_switch_goes_on_whoever_drives_it_and_a_sick_version_does_not_take_over(seed):
     simulation = Simulation(seed)
     simulation.until_steps(500)
