@@ -180,7 +180,7 @@ def _sandbox_options(sandbox: Mapping[str, Any], network: str) -> list[str]:
         *_KEPT_FROM_OTHERS,
     ]
     if sandbox["memory_bytes"]:
-        options += [f"--memory={sandbox['memory_bytes']}b", f"--memory-swap={sandbox['memory_bytes']}b"]
+        options.append(f"--memory={sandbox['memory_bytes']}b")
     if sandbox["cpus"]:
         options.append(f"--cpus={sandbox['cpus']}")
     return options

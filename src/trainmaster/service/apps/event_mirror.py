@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.artifacts.tree import real_place
 from trainmaster.db import queries
 from trainmaster.service.runs.metric_export import EventFiles
 from trainmaster.spec.clocks import boot_s
@@ -69,7 +70,7 @@ class EventMirror:
             return 0
         for row in tasks:
             task = f"{row['experiment']}/{row['number']}"
-            base = home.run_directory(run) / "tasks" / task
+            base = Path(os.path.realpath(home.run_directory(run) / "tasks" / task))
             target = self._directory / run / task
             for path in _event_files(base):
                 # The number of the attempt is no part of the name: TensorBoard joins the files of a folder.
@@ -81,8 +82,9 @@ class EventMirror:
                 found += self._bring_again(uri, target)
             if any(_event_files(target / "output")):
                 own.add(task)
-        for path in _event_files(home.code_directory(run)):
-            found += _link(path, self._directory / run / path.relative_to(home.code_directory(run)))
+        code = Path(os.path.realpath(home.code_directory(run)))
+        for path in _event_files(code):
+            found += _link(path, self._directory / run / path.relative_to(code))
         files = self._metrics[run]
         files.skipped = frozenset(own)
         with suppress(TrainmasterError, OSError):
@@ -148,14 +150,27 @@ def _event_files(directory: Path) -> Iterator[Path]:
 
 
 def _link(path: Path, target: Path) -> int:
-    """Have a file there, too, which grows with it; 1 if it was not."""
+    """Have a file there, too, which grows with it; 1 if it was not.
+
+    Args:
+        path: without links, when it was found: a script may have made one of a directory since.
+        target: where.
+    """
     if target.exists():
         return 0
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        os.link(path, target, follow_symlinks=False)
+        descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    try:
+        if real_place(descriptor) != str(path):
+            return 0
+        os.link(f"/proc/self/fd/{descriptor}", target, follow_symlinks=True)
     except FileNotFoundError:
         return 0
     except OSError:  # another file system
         target.symlink_to(path)
+    finally:
+        os.close(descriptor)
     return 1
