@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
+import logging
 import secrets
 import signal
 import socket
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from trainmaster.executors.open_files import raise_limit
+from trainmaster.service.server_loops import is_passing
 from trainmaster.spec.errors import MissingPartError, UsageError
 
 if TYPE_CHECKING:
@@ -21,6 +26,9 @@ if TYPE_CHECKING:
 
 #: How long answers that are under way are waited for at the end, in seconds.
 _END_S: Final = 5
+_SAID_S: Final = 60.0
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +157,7 @@ def serve(
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            asyncio.get_running_loop().set_exception_handler(_Mishaps())
             await super().startup(sockets=sockets)
             await proxy.start(for_apps, config.ssl)
             ready(url, setup, apps_url or f"{scheme}://{name}:{apps_port}")
@@ -158,9 +167,30 @@ def serve(
             await proxy.stop()
             await super().shutdown(sockets=sockets)
 
+    raise_limit()  # a connection is an open file
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn sends itself once more what has ended it
         signal.signal(number, lambda *_: None)
     Server(config).run(sockets=[listener])
+
+
+class _Mishaps:
+    """Says once a minute that connections cannot be taken: asyncio does so 2048 times a second.
+
+    Args:
+        clock: gives seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._said_at = -_SAID_S
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not isinstance(error, OSError) or not is_passing(error):
+            loop.default_exception_handler(context)
+        elif self._clock() - self._said_at >= _SAID_S:
+            self._said_at = self._clock()
+            log.warning("connections cannot be taken: %s", error)
 
 
 def _bound_for_apps(where: Listening, port: int) -> socket.socket:

@@ -324,6 +324,7 @@ def _options(home: Home, node: Node) -> list[str]:
         "StrictHostKeyChecking": "yes",
         "ConnectTimeout": "10",
         "ConnectionAttempts": "30",  # a second apart: a machine that runs may not listen yet
+        "ServerAliveInterval": "15",  # one that is lost says nothing; three times, and it is given up
     }
     options = [text for key, value in settings.items() for text in ("-o", f"{key}={value}")]
     options += ["-p", str(target.port), "-l", target.login]

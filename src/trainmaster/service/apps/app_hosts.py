@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.db import apps
 from trainmaster.db.leases import is_alive
+from trainmaster.executors.open_files import give_back
 from trainmaster.service.apps.app_host import app_directories
 from trainmaster.service.apps.apps import NOTEBOOK
 from trainmaster.service.apps.notebook import jupyter_python
@@ -101,7 +102,7 @@ class AppHosts:
                 shutil.rmtree(directory, ignore_errors=True)
 
     def _start(self, app: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-P", "-m", "trainmaster", "_app", app],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -109,6 +110,8 @@ class AppHosts:
             start_new_session=True,
             env=dict(self.environ),
         )
+        give_back(process.pid)
+        return process
 
     def _watch(self) -> None:
         turns = Turns("apps")

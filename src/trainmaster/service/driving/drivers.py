@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.db.held_runs import count_open, undriven
+from trainmaster.executors.open_files import give_back
 from trainmaster.service.driving.driver import DRIVERS, is_taken
 from trainmaster.service.driving.wake_pipes import wake_all
 from trainmaster.service.server_loops import Turns
@@ -115,3 +116,4 @@ class Drivers:
                 start_new_session=True,
                 env=dict(self.environ),
             )
+        give_back(self._processes[number].pid)

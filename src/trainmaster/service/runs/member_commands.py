@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.executors.open_files import give_back
 from trainmaster.spec.errors import MissingPartError, UsageError
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ class MemberCommand:
             env={**self._shell.environment, **term},
             start_new_session=own_session,
         )
+        give_back(self._process.pid)
         return self._process
 
     async def write(self, data: bytes) -> None:

@@ -218,7 +218,7 @@ class _Forward:
         self._said: deque[str] = deque(maxlen=20)
         self._streams: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._used_at = time.monotonic()
-        options = ("-T", "-o", "ExitOnForwardFailure=yes", "-o", "ServerAliveInterval=15")
+        options = ("-T", "-o", "ExitOnForwardFailure=yes")
         self._process = subprocess.Popen(
             [*way.command, *options, "-L", f"{self._place}:localhost:{port}", way.address, _THERE],
             stdin=subprocess.PIPE,

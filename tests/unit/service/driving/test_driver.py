@@ -269,6 +269,8 @@ def test_a_server_has_at_most_so_many_drivers_and_only_if_there_is_something_to_
     started = []
 
     class Started:
+        pid = os.getpid()
+
         def __init__(self, command, **_):
             started.append(command[-1])
 
