@@ -21,6 +21,7 @@ from trainmaster.spec.errors import NotFoundError, UsageError
 if TYPE_CHECKING:
     from trainmaster.api.home_workflows import HomeWorkflows
     from trainmaster.api.local_apps import LocalApps
+    from trainmaster.api.local_services import LocalServices
     from trainmaster.api.port_forward import PortForward
     from trainmaster.api.protocol import Stream
     from trainmaster.api.results import LogQuery
@@ -243,6 +244,12 @@ class EmbeddedClient:
     def models(self, run: str | None = None) -> list[Model]:
         return [Model(**found) for found in self._service.models(run)]
 
+    def model_files(self, name: str) -> list[str]:
+        from trainmaster.artifacts import read_manifest
+
+        manifest = read_manifest(self.find_model(name))
+        return [] if manifest is None else [entry.path for entry in manifest.files if entry.kind == "file"]
+
     def fetch_model(self, name: str, directory: Path) -> Downloaded:
         from trainmaster.artifacts import fetch
 
@@ -370,6 +377,23 @@ class EmbeddedClient:
 
     def end_app(self, app: str) -> None:
         self._local_apps.apps.end(app)
+
+    # --- services ----------------------------------------------------------------------------------
+
+    @cached_property
+    def _local_services(self) -> LocalServices:
+        from trainmaster.api.local_services import LocalServices
+
+        return LocalServices(self._service, self._environ)
+
+    def services(self) -> list[dict[str, Any]]:
+        return self._local_services.services()
+
+    def service(self, name: str) -> dict[str, Any]:
+        return self._local_services.service(name)
+
+    def service_url(self, name: str, port: int = 0) -> str:
+        return self._local_services.url(name, port)
 
     # --- volumes -----------------------------------------------------------------------------------
 

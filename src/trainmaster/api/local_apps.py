@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
-import threading
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -64,17 +61,9 @@ class LocalApps:
         """Of the proxy, which goes on as long as this process does."""
         try:
             from trainmaster.api.proxy.grants import Grants
-            from trainmaster.api.proxy.proxy import AppProxy
+            from trainmaster.api.proxy.proxy import AppProxy, listen_in_thread
         except ModuleNotFoundError as error:
             raise MissingPartError(
                 f"{error.name} is not installed", "Run: pip install 'trainmaster[apps]'"
             ) from error
-        listener = socket.create_server(("127.0.0.1", 0))
-        proxy = AppProxy(Grants(AppAccess(self._service, Access(self._service.database))))
-
-        async def serve() -> None:
-            await proxy.start(listener)
-            await asyncio.Event().wait()
-
-        threading.Thread(target=lambda: asyncio.run(serve()), name="apps", daemon=True).start()
-        return int(listener.getsockname()[1])
+        return listen_in_thread(AppProxy(Grants(AppAccess(self._service, Access(self._service.database)))))

@@ -288,6 +288,9 @@ class ClientProtocol(Protocol):
     def find_model(self, name: str) -> str:
         """The URI of the one model that ``RUN``, ``RUN/EXPERIMENT`` or ``RUN/EXPERIMENT/TASK`` means."""
 
+    def model_files(self, name: str) -> list[str]:
+        """Paths in that model."""
+
     def fetch_model(self, name: str, directory: Path) -> Downloaded:
         """Download that model into a directory, which must not exist or be empty, and prove its hashes.
 
@@ -471,6 +474,28 @@ class ClientProtocol(Protocol):
         """
 
     # --- volumes -----------------------------------------------------------------------------------
+
+    def services(self) -> list[dict[str, Any]]:
+        """Services of runs, those that are not over first: objects of ``trainmaster services --json``."""
+
+    def service(self, name: str) -> dict[str, Any]:
+        """One of them.
+
+        Raises:
+            NotFoundError: there is none of that name.
+        """
+
+    def service_url(self, name: str, port: int = 0) -> str:
+        """Where it is asked; at home as long as this process lives.
+
+        Args:
+            name: of the service.
+            port: of this machine, at home; 0 for any that is free.
+
+        Raises:
+            NotFoundError: there is none of that name.
+            UsageError: the port is taken.
+        """
 
     def volumes(self) -> list[str]:
         """Volumes with short names."""

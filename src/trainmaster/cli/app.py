@@ -32,6 +32,7 @@ from trainmaster.cli import (
     run,
     score,
     server,
+    services,
     ssh,
     status,
     volume,
@@ -89,6 +90,8 @@ app.add_typer(metrics.app, name="metrics")
 app.command(no_args_is_help=True)(apps.tensorboard)
 app.command()(apps.notebook)
 app.add_typer(apps.app, name="apps")
+app.command(no_args_is_help=True)(services.serve)
+app.add_typer(services.app, name="services")
 app.command()(offers.offers)
 app.command(no_args_is_help=True)(predict.predict)
 app.add_typer(volume.app, name="volume")

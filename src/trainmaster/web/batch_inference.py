@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
+from trainmaster.service.endpoints.serving_recipe import package_for
 from trainmaster.spec.model_reference import ModelReference
 
 _ASK = (
@@ -39,14 +40,6 @@ def batch_recipe(model: str, files: str, provider: str = "", model_files: Iterab
     lines.append(f"    data: {{model: {{model: {asked}}}, files: {{volume: {json.dumps(files)}}}}}")
     if provider:
         lines.insert(1, f"provider: {provider}")
-        lines.append(f"    setup: pip install {_package(model_files)}")
+        lines.append(f"    setup: pip install {package_for(model_files)}")
     lines.append(f"    command: {_ASK}")
     return "\n".join(lines) + "\n"
-
-
-def _package(model_files: Iterable[str]) -> str:
-    names = list(model_files)
-    for ending, package in ((".onnx", "onnxruntime"), (".skops", "skops"), ("saved_model.pb", "tensorflow")):
-        if any(name.endswith(ending) for name in names):
-            return package
-    return "numpy"

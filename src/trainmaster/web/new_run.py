@@ -19,7 +19,9 @@ from trainmaster.artifacts.code_sources import as_git
 from trainmaster.control.data_sources import BUILT_IN
 from trainmaster.providers.capabilities import BUILT_IN as PROVIDERS
 from trainmaster.service.driving.submissions import RunRequest
+from trainmaster.service.endpoints.serving_recipe import serving_recipe
 from trainmaster.service.quotes.quote_requests import QUOTE, QuoteAsk
+from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.teams.team_volumes import TeamVolumes
 from trainmaster.service.uploads.code_uploads import CodeUploads
 from trainmaster.service.uploads.git_code import GitCode
@@ -95,15 +97,27 @@ def new(
     again: str = "",
     model: str = "",
     files: str = "",
+    serve: str = "",
 ) -> Response:
-    """Nothing filled in yet; or the recipe of an earlier run, or one that asks a model about files."""
+    """Nothing filled in yet; or the recipe of an earlier run, or one that serves or asks a model."""
     empty = RecipeForm(provider=_providers(state, caller)[0] if state.submissions.is_shared(caller) else "")
     recipe = found.recipe(again) if again else empty.text()
     if model:
-        version = registry_of(state, caller).version(model)
-        _, manifest = found.manifest(version["run"], version["experiment"], version["task"])
-        recipe = batch_recipe(model, files, empty.provider, [entry.path for entry in manifest.files])
+        recipe = batch_recipe(model, files, empty.provider, _files_of(state, caller, found, model))
+    elif serve:
+        names = _files_of(state, caller, found, serve)
+        recipe = serving_recipe(serve, provider=empty.provider, model_files=names)
     return show_form(request, state, caller, NewRun(**empty.model_dump(), recipe=recipe))
+
+
+def _files_of(state: ServerState, caller: Caller, found: TeamRuns, model: str) -> list[str]:
+    """Paths in a registered model, or in that of a task."""
+    run, experiment, task = model.split("/") if model.count("/") == 2 else ("", "", "")
+    if not task.isdecimal():
+        version = registry_of(state, caller).version(model)
+        run, experiment, task = version["run"], version["experiment"], str(version["task"])
+    _, manifest = found.manifest(run, experiment, int(task))
+    return [entry.path for entry in manifest.files]
 
 
 @router.post("/new/recipe")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import threading
 from typing import TYPE_CHECKING, Final
 
 import h11
@@ -103,3 +104,19 @@ class AppProxy:
             return True
         others = self._connections.values()
         return sum(each.address == address and not each.is_known for each in others) >= MOST_STRANGERS
+
+
+def listen_in_thread(proxy: AppProxy, port: int = 0) -> int:
+    """Take connections from this machine as long as this process lives; the port.
+
+    Raises:
+        OSError: it is taken.
+    """
+    listener = socket.create_server(("127.0.0.1", port))
+
+    async def serve() -> None:
+        await proxy.start(listener)
+        await asyncio.Event().wait()
+
+    threading.Thread(target=lambda: asyncio.run(serve()), name="proxy", daemon=True).start()
+    return int(listener.getsockname()[1])

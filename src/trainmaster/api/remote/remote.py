@@ -271,6 +271,11 @@ class RemoteClient:
     def find_model(self, name: str) -> str:
         return str(self._to.get("/find-model", name=name)["uri"])
 
+    def model_files(self, name: str) -> list[str]:
+        at = self._to.get("/find-model", name=name)
+        found = self._to.get(f"/models/{at['run']}/{at['experiment']}/{at['task']}")
+        return [each["path"] for each in found["files"]]
+
     def fetch_model(self, name: str, directory: Path) -> Downloaded:
         from trainmaster.api.remote.downloads import download
 
@@ -424,6 +429,19 @@ class RemoteClient:
 
     def end_app(self, app: str) -> None:
         self._to.ask("DELETE", f"/apps/{quoted(app)}", {})
+
+    # --- services ---------------------------------------------------------------------------------------
+
+    def services(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._to.get("/services")["services"]
+        return found
+
+    def service(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self._to.get(f"/services/{quoted(name)}")
+        return found
+
+    def service_url(self, name: str, port: int = 0) -> str:
+        return str(self.service(name)["url"])
 
     # --- volumes -----------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from trainmaster.api.rest import (
     registry,
     run_details,
     runs,
+    services,
     teams,
     tunnels,
     uploads,
@@ -153,6 +154,7 @@ def make_app(state: ServerState) -> FastAPI:
         workflows,
         teams,
         apps,
+        services,
         tunnels,
     ):
         app.include_router(part.router, prefix=API)

@@ -76,8 +76,4 @@ def opened(state: ServerState, caller: Caller, kind: str, runs: list[str]) -> tu
 def entry(request: Request, state: ServerState, caller: Caller, app: str) -> str:
     """Where a browser is handed over to an app."""
     secret = Apps(state.service, caller).ticket(app, credential_of(request))
-    url = state.apps_url
-    if not url:
-        host = request.url.hostname or "127.0.0.1"
-        url = f"{request.url.scheme}://{f'[{host}]' if ':' in host else host}:{state.apps_port}"
-    return f"{url}{ENTER}{secret}"
+    return f"{state.url_of_apps(request)}{ENTER}{secret}"

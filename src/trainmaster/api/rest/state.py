@@ -164,6 +164,13 @@ class ServerState:
     openings: Openings = field(default_factory=Openings)
     services: Services | None = None
 
+    def url_of_apps(self, request: HTTPConnection) -> str:
+        """The origin of apps and services, as who asks reaches it."""
+        if self.apps_url:
+            return self.apps_url
+        host = request.url.hostname or "127.0.0.1"
+        return f"{request.url.scheme}://{f'[{host}]' if ':' in host else host}:{self.apps_port}"
+
     @cached_property
     def app_hosts(self) -> AppHosts:
         """The processes that look after apps."""

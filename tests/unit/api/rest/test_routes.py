@@ -95,6 +95,8 @@ def routes():
         ("POST", "/api/v1/clusters/end"): "run",
         ("DELETE", "/api/v1/clusters/{cluster}"): "run",
         ("GET", "/metrics"): "read",
+        ("GET", "/api/v1/services"): "read",
+        ("GET", "/api/v1/services/{service}"): "read",
         ("POST", "/api/v1/apps"): "run",
         ("GET", "/api/v1/apps"): "read",
         ("GET", "/api/v1/apps/{app}"): "read",

@@ -1,0 +1,176 @@
+"""``trainmaster serve``: a model behind an address; and ``trainmaster services``: what is served."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainmaster.cli._groups import DefaultGroup
+from trainmaster.cli.output import print_json, say, show, table
+from trainmaster.spec.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from trainmaster.api import ClientProtocol
+
+app = typer.Typer(
+    cls=DefaultGroup, help="List services, show where one is asked, or end one.", invoke_without_command=True
+)
+
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="As listed.")]
+_Port = Annotated[int, typer.Option(help="Of this machine, without a server; 0: any that is free.")]
+_STATES = {"READY": "ready", "STARTING": "starts", "DONE": "over"}
+_LOOK_S = 0.5
+
+
+def serve(
+    model: Annotated[
+        str,
+        typer.Argument(help="A registered model such as digits@production, or RUN[/EXPERIMENT/TASK]."),
+    ],
+    replicas: Annotated[int, typer.Option(min=1, help="How many answer.")] = 1,
+    provider: Annotated[str, typer.Option(help="Where they run.")] = "local",
+    name: Annotated[str, typer.Option(help="Of the service, instead of the model's.")] = "",
+    command: Annotated[
+        str, typer.Option(help="What answers at {{port}}, instead of what knows the model's format.")
+    ] = "",
+    health: Annotated[str, typer.Option(help="Path of the command's health check.")] = "",
+    port: _Port = 0,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before money is spent.")] = False,
+    detach: Annotated[bool, typer.Option(help="Drive it in the background and return at once.")] = False,
+    as_json: _Json = False,
+) -> None:
+    """Serve a model: a run whose replicas answer requests until you cancel it."""
+    from trainmaster.cli.driving import see_to_end
+    from trainmaster.cli.opening import context, open_client
+    from trainmaster.cli.quote import watched
+    from trainmaster.cli.renting import agree, can_ask
+    from trainmaster.service import capabilities_of
+    from trainmaster.service.endpoints.serving_recipe import service_name, serving_recipe
+    from trainmaster.spec import read_recipe
+
+    client = open_client(runs_here=capabilities_of(provider).is_here and not detach)
+    reference, found = _model(client, model)
+    text = serving_recipe(
+        reference, name, replicas=replicas, provider=provider, command=command, health=health,
+        model_files=found,
+    )  # fmt: skip
+    name = name or service_name(reference)
+    with tempfile.TemporaryDirectory(prefix="trainmaster-serve-") as directory:
+        file = Path(directory) / "recipe.yaml"
+        file.write_text(text, encoding="utf-8")
+        plan = watched(client.plan_run(read_recipe(file), str(file), can_agree=yes or can_ask()))
+        agree(client, plan, yes=yes)
+        accepted = client.accept_run(plan.id, agreed_usd_per_hour=plan.most_usd_per_hour)
+    told = ""
+    if detach:
+        where = f"`trainmaster services open {name}` says where it is asked"
+        told = f"{accepted.run} runs in the background; {where}, `trainmaster services stop {name}` ends it"
+    else:
+        _say_where(client.service_url(name, port), name, needs_token=context() is not None)
+    raise typer.Exit(see_to_end(client, accepted, told, as_json=as_json))
+
+
+def _model(client: ClientProtocol, text: str) -> tuple[str, list[str]]:
+    """A model as recipes name it, and the paths of its files."""
+    if "/" not in text:
+        try:
+            return text, client.model_files(client.registry.version(text)["model"])
+        except NotFoundError:
+            if "@" in text:
+                raise
+    uri = client.find_model(text)
+    run = client.resolve(text.partition("/")[0])
+    model = next(each for each in client.models(run) if each.uri == uri)
+    reference = f"{run}/{model.experiment}/{model.task}"
+    return reference, client.model_files(reference)
+
+
+def _say_where(url: str, name: str, *, needs_token: bool) -> None:
+    show(url)
+    token = ' -H "Authorization: Bearer $TOKEN"' if needs_token else ""
+    say(f"as soon as a replica is ready: curl {url}v2/models/{name}{token}")
+
+
+@app.command("list", hidden=True)
+def list_services(as_json: _Json = False) -> None:
+    """List services, those that are not over first."""
+    from trainmaster.cli.opening import open_client
+
+    found = open_client().services()
+    if as_json:
+        print_json({"services": found})
+    elif found:
+        head = ["service", "state", "model", "replicas", "run"]
+        show(table(head, [_row(each) for each in found]))
+    else:
+        say("nothing is served yet: `trainmaster serve MODEL` serves a model")
+
+
+def _row(found: dict[str, Any]) -> list[str]:
+    ready = sum(each["state"] == "READY" for each in found["replicas"])
+    count = f"{ready} of {len(found['replicas'])} ready" if found["replicas"] else "0"
+    return [
+        found["name"],
+        _STATES[found["state"]],
+        found["version"] or found["model"] or "-",
+        count,
+        found["run"],
+    ]
+
+
+@app.command("show")
+def show_service(name: _Name, as_json: _Json = False) -> None:
+    """Show a service and its replicas."""
+    from trainmaster.cli.opening import open_client
+
+    found = open_client().service(name)
+    if as_json:
+        print_json(found)
+        return
+    show(table(["service", "state", "model", "replicas", "run"], [_row(found)]))
+    if found["url"]:
+        show(found["url"])
+    if found["refused"]:
+        say(f"{found['refused']} did not become healthy: the version before goes on")
+    rows = [
+        [str(each["task"]), each["state"].lower(), each["version"] or "-", each["node"] or "here",
+         str(each["port"] or "-"), str(each["in_flight"]), each["said"]]
+        for each in found["replicas"]
+    ]  # fmt: skip
+    if rows:
+        show(table(["replica", "state", "model", "machine", "port", "in flight", "health check"], rows))
+
+
+@app.command("open")
+def open_service(name: _Name, port: _Port = 0) -> None:
+    """Say where a service is asked; without a server it is asked there until Ctrl-C."""
+    from trainmaster.cli.opening import context, open_client
+
+    client = open_client()
+    is_remote = context() is not None
+    _say_where(client.service_url(name, port), name, needs_token=is_remote)
+    if is_remote:
+        return
+    say("Ctrl-C ends this, not the service")
+    try:
+        while client.service(name)["state"] != "DONE":
+            time.sleep(_LOOK_S)
+    except KeyboardInterrupt:
+        return
+    say(f"{name} is over")
+
+
+@app.command()
+def stop(name: _Name) -> None:
+    """End a service: its run is cancelled."""
+    from trainmaster.cli.opening import open_client
+
+    client = open_client()
+    run = client.service(name)["run"]
+    client.cancel(run)
+    say(f"{run} ends, and {name} with it")

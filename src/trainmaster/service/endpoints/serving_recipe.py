@@ -1,0 +1,82 @@
+"""The recipe of a service that answers for one model."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+
+from trainmaster.providers.capabilities import capabilities_of
+
+_COMMAND = "python -m trainmaster.inference --port {{port}} --name "
+_READY = "/v2/health/ready"
+
+
+def serving_recipe(
+    model: str,
+    name: str = "",
+    *,
+    replicas: int = 1,
+    provider: str = "",
+    command: str = "",
+    health: str = "",
+    model_files: Iterable[str] = (),
+) -> str:
+    """A recipe with one service.
+
+    Args:
+        model: a reference such as ``digits@production``, or RUN/EXPERIMENT/TASK.
+        name: of the service; empty for that of the model.
+        replicas: how many answer.
+        provider: of machines; empty for the machine that drives, whose Python has what it has.
+        command: that answers; empty for the inference server that knows the model's format.
+        health: path of its health check; empty for that server's, or ``/``.
+        model_files: paths in the model, which say what a machine needs to read it.
+
+    >>> print(serving_recipe("digits@3", provider="aws", replicas=2, model_files=["digits.skops"]))
+    name: digits
+    provider: aws
+    experiments:
+      serve:
+        setup: pip install skops
+        serve:
+          command: "python -m trainmaster.inference --port {{port}} --name digits"
+          health: "/v2/health/ready"
+          model: digits@3
+          replicas: 2
+    <BLANKLINE>
+    """
+    name = name or service_name(model)
+    lines = [f"name: {name}"]
+    if provider:
+        lines.append(f"provider: {provider}")
+    lines += ["experiments:", "  serve:"]
+    if not command and provider and not capabilities_of(provider).is_here:
+        lines.append(f"    setup: pip install {package_for(model_files)}")
+    lines += [
+        "    serve:",
+        f"      command: {json.dumps(command or _COMMAND + name)}",
+        f"      health: {json.dumps(health or ('/' if command else _READY))}",
+        f"      model: {model}",
+        f"      replicas: {replicas}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def service_name(model: str) -> str:
+    """What a service of a model is called.
+
+    >>> service_name("My_Digits@production"), service_name("train-7f3a01c2d9/train/0")
+    ('my-digits', 'train-7f3a01c2d9')
+    """
+    first = re.split("[@/]", model)[0].lower()
+    return re.sub(r"[^a-z0-9]+", "-", first).strip("-")[:63].rstrip("-") or "model"
+
+
+def package_for(model_files: Iterable[str]) -> str:
+    """What reads a model, for pip, by the names of its files."""
+    names = list(model_files)
+    for ending, package in ((".onnx", "onnxruntime"), (".skops", "skops"), ("saved_model.pb", "tensorflow")):
+        if any(name.endswith(ending) for name in names):
+            return package
+    return "numpy"
