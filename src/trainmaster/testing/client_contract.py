@@ -257,6 +257,20 @@ class ClientContract:
         theirs.remove("digits@2")
         assert [each["version"] for each in ours.show("digits")["versions"]] == [1]
 
+    def test_services_are_the_same(self, at_home: EmbeddedClient, client: ClientProtocol) -> None:
+        """What a service is; where it is asked, each says for itself."""
+        _serve(at_home, "job-aaaa000001")
+        assert [each["name"] for each in client.services()] == ["digits"]
+        theirs, ours = client.service("digits"), at_home.service("digits")
+        own = ("url", "measured")
+        assert {k: v for k, v in theirs.items() if k not in own} == {
+            k: v for k, v in ours.items() if k not in own
+        }
+        assert client.service_url("digits").endswith("/services/digits/")
+        for who in (client, at_home):
+            with pytest.raises(NotFoundError, match="there is no service 'letters'"):
+                who.service("letters")
+
     def test_what_is_over_stays(self, at_home: EmbeddedClient, client: ClientProtocol) -> None:
         """Nothing is left to be driven, cancelled or saved."""
         run = "job-aaaa000001"
@@ -426,3 +440,12 @@ def _refusal(ask: Callable[[], object]) -> str:
     except TrainmasterError as error:
         return f"{type(error).__name__}: {error}"
     return "none"
+
+
+def _serve(client: EmbeddedClient, run: str) -> None:
+    """Have a run be a service, as its driver would."""
+    from trainmaster.db.endpoint_changes import NewEndpoint, registering
+
+    database = client._service.database
+    accept = registering([NewEndpoint("main", "digits", "digits@1")], run, None, 1.0, lambda _: None)
+    database.write(lambda connection, _: accept(connection))

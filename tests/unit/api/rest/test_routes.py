@@ -210,6 +210,7 @@ def filled(path, run, **more):
         "version": "1",
         "alias": "production",
         "app": "te-blue",
+        "service": "digits-blue",
         **more,
     }
     return re.sub(r"\{(\w+)(:path)?\}", lambda found: values[found[1]], path)

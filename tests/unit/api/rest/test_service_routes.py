@@ -1,0 +1,113 @@
+"""Services on a server: who sees them, what pages and routes say, and a request from the page."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra `server` is not installed")
+from served_home import Served
+from served_services import add_service
+
+from trainmaster.api.proxy.services import Services
+from trainmaster.service.endpoints.endpoint_access import EndpointAccess
+from trainmaster.service.users.caller import ForbiddenError, UnknownCallerError
+from trainmaster.spec.errors import NotFoundError
+
+
+class Replica(http.server.BaseHTTPRequestHandler):
+    """Says what it was asked."""
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(f"{self.path} <b>{body.decode()}</b>".encode())
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="module")
+def port():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Replica)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server.server_port
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory, port):
+    found = Served(tmp_path_factory.mktemp("served"))
+    for team in ("red", "blue"):
+        add_service(found.service.database, f"job-{team}", f"{team}-digits", port)
+    access = EndpointAccess(found.service, found.state.members, found.state.access)
+    found.state = replace(found.state, services=Services(access), apps_url="https://apps.example.org")
+    found.app.state.server = found.state
+    yield found
+    found.service.close()
+
+
+def test_a_service_says_where_it_is_asked_and_what_it_does(served):
+    (found,) = served.ask("red-read", "GET", "/api/v1/services").json()["services"]
+    assert (found["name"], found["state"], found["version"]) == ("red-digits", "READY", "digits@1")
+    assert found["url"] == "https://apps.example.org/services/red-digits/"
+    assert found["measured"]["requests_per_s"] == 0
+    assert served.ask("red-read", "GET", "/api/v1/services/red-digits").json() == found
+    missing = served.ask("red-read", "GET", "/api/v1/services/blue-digits")
+    assert (missing.status_code, "there is no service 'blue-digits'" in missing.text) == (404, True)
+    assert served.ask("red-infer", "GET", "/api/v1/services").status_code == 403
+
+
+def test_pages_show_services_and_ask_them(served):
+    text = served.ask("red-read", "GET", "/services").text
+    assert '<a href="/services/red-digits">red-digits</a>' in text
+    assert "blue-digits" not in text
+    text = served.ask("red-read", "GET", "/services/red-digits").text
+    assert "curl https://apps.example.org/services/red-digits/v2/models/red-digits/infer" in text
+    assert "<button" not in text.partition("<h1>")[2], "who only reads asks nothing"
+    form = {"path": "/v2/models/digits/infer", "body": "{1}"}
+    served.tokens["red-asks"] = served.state.access.create_token("asks", ["read", "infer"], "red")["token"]
+    answer = served.ask("red-asks", "POST", "/services/red-digits", data=form)
+    assert (answer.status_code, "Status 200, by digits@1" in answer.text) == (200, True)
+    assert "/v2/models/digits/infer &lt;b&gt;{1}&lt;/b&gt;" in answer.text
+    wrong = served.ask("red-asks", "POST", "/services/red-digits", data={**form, "path": "no path"})
+    assert "is no path" in wrong.text
+    assert served.ask("red-asks", "POST", "/services/blue-digits", data=form).status_code == 404
+    assert served.ask("red-read", "POST", "/services/red-digits", data=form).status_code == 403
+    assert served.ask("blue-read", "GET", "/services/red-digits").status_code == 404
+
+
+def test_the_proxy_lets_in_who_may_infer_and_nobody_else(served):
+    gate = served.state.services.gate
+    (found,) = gate.targets("red-digits", served.tokens["red-infer"], "")
+    assert (found.is_here, found.version, found.in_flight) == (True, "digits@1", 0)
+    gate.report({found.replica: 3})
+    assert gate.targets("red-digits", served.tokens["red-infer"], "")[0].in_flight == 3
+    assert gate.targets("red-digits", served.tokens["admin"], "")
+    with pytest.raises(NotFoundError, match="there is no service 'red-digits'"):
+        gate.targets("red-digits", served.tokens["blue-infer"], "")
+    with pytest.raises(ForbiddenError, match="may not ask models that are served"):
+        gate.targets("red-digits", served.tokens["red-read"], "")
+    with pytest.raises(UnknownCallerError):
+        gate.targets("red-digits", "tm_wrong", "")
+    with pytest.raises(NotFoundError):
+        gate.targets("red-digits", served.tokens["red-infer"], "blue")
+
+
+def test_a_model_is_deployed_by_a_recipe_that_its_page_writes(served):
+    named = {"model": "job-red", "name": "birds", "alias": "production"}
+    served.ask("red-user", "POST", "/registry", data=named)
+    assert "Deploy" in served.ask("red-user", "GET", "/registry/birds").text
+    assert 'href="/new?serve=job-red/main/0"' in served.ask("red-user", "GET", "/models/job-red/main/0").text
+    for asked, model in (("birds%40production", "birds@production"), ("job-red/main/0", "job-red/main/0")):
+        text = served.ask("red-user", "GET", f"/new?serve={asked}").text
+        assert f"model: {model}" in text
+        assert "python -m trainmaster.inference --port {{port}}" in text
+    assert served.ask("red-user", "GET", "/new?serve=job-blue/main/0").status_code == 404
