@@ -145,6 +145,8 @@ def _show_run(client: ClientProtocol, summary: Mapping[str, Any]) -> None:
         show(f"  and {bill(summary['kept_usd'])} for the machines that it keeps warm, until now")
     if "quote" in summary:
         show(f"  {quote_text(summary['quote'])}")
+    if start := summary.get("workflow"):
+        show(f"  started by workflow {start['workflow']}: {start['trigger']}, {start['cause']}")
     rows = []
     for name, experiment in summary["experiments"].items():
         counters = ", ".join(

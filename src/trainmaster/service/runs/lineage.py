@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.control.recorded_environment import noted_environment
 from trainmaster.db import queries
 from trainmaster.service.runs.stored_recipe import stored_recipe
-from trainmaster.spec.errors import UsageError
+from trainmaster.service.workflows.started import started_by
+from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.redaction import redacted
 
 if TYPE_CHECKING:
@@ -22,7 +24,8 @@ def lineage(opened: OpenHome, run: str, experiment: str, task: int) -> dict[str,
         ``code`` (SHA-256 of its files), ``seed``, ``attempt``, and ``data``: of each ``name`` its
         ``kind`` (``volume``, ``url``, ``dir``, ``from`` or ``model``) and ``source``,
         of volumes with the version; and ``environment`` (``python``, ``platform``, ``packages``), None where
-        that was not recorded.
+        that was not recorded. Of a volume also ``made_by``, if a task of a run has pushed that version:
+        the run; and ``workflow``: ``workflow``, ``trigger`` and ``cause`` of what started the run, or None.
     """
     from trainmaster.control.data_sources import volume_url
 
@@ -48,7 +51,10 @@ def lineage(opened: OpenHome, run: str, experiment: str, task: int) -> dict[str,
             text = next(
                 (uri for uri in used if uri.rpartition("@")[0] in (place, place.rpartition("@")[0])), text
             )
-        data.append({"name": name, "kind": kind, "source": redacted(text)})
+        found = {"name": name, "kind": kind, "source": redacted(text)}
+        if kind == "volume" and (made_by := _made_by(volume_url(text, row["store_url"]))):
+            found["made_by"] = made_by
+        data.append(found)
     attempts = [each["number"] for each in queries.attempts(database, run, experiment, task)]
     try:
         environment = noted_environment(opened.home_of(run), run, experiment)
@@ -59,8 +65,25 @@ def lineage(opened: OpenHome, run: str, experiment: str, task: int) -> dict[str,
         "seed": recipe.seed,
         "attempt": max(attempts, default=None),
         "data": data,
+        "workflow": started_by(database, run),
         "environment": environment,
     }
+
+
+def _made_by(uri: str) -> str:
+    """The run whose task has pushed a version of a volume, if one has and that can be read."""
+    from trainmaster.objects import ObjectStore
+    from trainmaster.volumes.packed.head import MADE_BY, head_of
+
+    url, _, version = uri.rpartition("@")
+    if "://" not in url or not version.isdecimal():
+        return ""
+    with suppress(TrainmasterError, OSError):
+        head = head_of(ObjectStore(url), int(version))
+        for note in () if head is None else head.notes:
+            if note.startswith(MADE_BY):
+                return note.removeprefix(MADE_BY)
+    return ""
 
 
 def _volumes(opened: OpenHome, run: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.engine import RowMapping
@@ -19,6 +20,7 @@ from trainmaster.service.quotes.quote_record import quote_summary
 from trainmaster.service.runs.highlights import Highlights, NoteLine, TaskLine
 from trainmaster.service.runs.search_results import best_tasks
 from trainmaster.service.runs.usage_summary import run_usage
+from trainmaster.service.workflows.started import started_by
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.plain_json import parsed_json
 from trainmaster.spec.states import EndReason, State
@@ -76,7 +78,8 @@ def run_summary(database: Database, run: str, home: Home | None = None) -> dict[
         NotFoundError: there is no such run.
     """
     row = database.run_row(run)
-    stored = _stored_experiments(row)
+    recipe = _stored(row)
+    stored = {name: found for name, found in recipe["experiments"].items() if isinstance(found, dict)}
     searches = {name: found.get("search") for name, found in stored.items()}
     verdicts = _verdicts(database, run, stored)
     experiments: dict[str, Any] = {}
@@ -113,6 +116,7 @@ def run_summary(database: Database, run: str, home: Home | None = None) -> dict[
     now = database.clock_s()
     quote = quote_summary(database, run)
     unsaved = unsaved_summary(database, home, run)
+    workflow = started_by(database, run) if recipe.get("on") else None
     services = endpoint_summaries(database, endpoint_rows.of_run(database, run))
     return {
         "run": run,
@@ -127,6 +131,7 @@ def run_summary(database: Database, run: str, home: Home | None = None) -> dict[
         **_bound(row, is_shared=database.is_shared),
         **({"kept_usd": kept_usd} if (kept_usd := _kept_usd(database, run)) else {}),
         **({"quote": quote} if quote else {}),
+        **({"workflow": workflow} if workflow else {}),
         "experiments": experiments,
         "models": models,
         **({"services": services} if services else {}),
@@ -154,13 +159,13 @@ def _queued(row: RowMapping, now: float) -> dict[str, Any]:
     return {"queued": {"since": row["queued_at"], **found}}
 
 
-def _stored_experiments(row: RowMapping) -> dict[str, Any]:
-    """Those of the recipe, as JSON; none if that is damaged: the run is still told of."""
-    try:
-        stored = parsed_json(row["recipe"])["experiments"]
-        return {name: found for name, found in stored.items() if isinstance(found, dict)}
-    except (ValueError, LookupError, TypeError, AttributeError):
-        return {}
+def _stored(row: RowMapping) -> dict[str, Any]:
+    """The recipe as JSON; an empty one if that is damaged: the run is still told of."""
+    with suppress(ValueError):
+        found = parsed_json(row["recipe"])
+        if isinstance(found, dict) and isinstance(found.get("experiments"), dict):
+            return found
+    return {"experiments": {}}
 
 
 def _verdicts(database: Database, run: str, stored: Mapping[str, Any]) -> dict[str, dict[str, str]]:

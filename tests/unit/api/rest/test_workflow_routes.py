@@ -14,6 +14,7 @@ pytest.importorskip("pyarrow", reason="the extra `volumes` is not installed")
 from served_home import Served
 
 from trainmaster.service.notifications.webhooks import signature
+from trainmaster.service.runs.lineage import lineage
 from trainmaster.service.volumes import push
 from trainmaster.service.workflows.triggers import Triggers
 from trainmaster.spec.states import EndReason
@@ -124,9 +125,12 @@ def test_what_comes_while_no_server_looks_starts_one_run_of_the_newest(ask, look
     assert start["message"] == "versions 1, 2 were skipped: 3 is newer"
 
 
-def test_a_version_that_a_run_of_it_has_made_starts_nothing_and_says_why(ask, look, pets):
+def test_a_version_that_a_run_of_it_has_made_starts_nothing_and_says_why(served, ask, look, pets):
     ask("POST", "/workflows", recipe("{volume: pets}"))
-    ask("POST", "/workflows", recipe("{volume: raw}", "cleaning"))
+    cleaning = recipe("{volume: raw}", "cleaning")
+    pets("raw", made_by="unknown")
+    cleaning["recipe"] += "    data: {raw: {volume: raw}}\n"
+    ask("POST", "/workflows", cleaning)
     pets()
     look()
     run = ask("GET", "/workflows/nightly")[1]["last"]["run"]
@@ -134,6 +138,11 @@ def test_a_version_that_a_run_of_it_has_made_starts_nothing_and_says_why(ask, lo
     look()
     found = ask("GET", "/workflows/cleaning")[1]["last"]
     assert found["state"] == "STARTED"
+    start = {"workflow": "cleaning", "trigger": "volume raw", "cause": "raw@2"}
+    assert ask("GET", f"/runs/{found['run']}")[1]["workflow"] == start
+    made = lineage(served.service, found["run"], "main", 0)
+    assert (made["workflow"], made["data"][0]["made_by"]) == (start, run)
+    assert "Started by workflow" in served.ask("owner", "GET", f"/runs/{found['run']}").text
     pets("pets", made_by=found["run"])
     look()
     last = ask("GET", "/workflows/nightly")[1]["last"]
