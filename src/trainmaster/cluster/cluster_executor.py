@@ -312,6 +312,13 @@ class ClusterExecutor:
         machines = self._member_places.machines(attempt, nodes)
         return [(name, nodes[machine]) for name, machine in machines if machine in nodes]
 
+    def is_leaving(self, attempt: str, member: str) -> bool:
+        """Whether the provider is about to take back the machine that a member runs on."""
+        leaving = self._post(attempt).loop.leaving
+        return bool(leaving) and any(
+            name == member and node.address in leaving for name, node in self.nodes_of(attempt)
+        )
+
     def is_coming(self, attempt: str) -> bool:
         """Whether a machine that a member ran on is rented, and not prepared yet; it may still be had."""
         loop = self._post(attempt).loop

@@ -110,6 +110,7 @@ class ReplicaSeen:
         said: what the last health check saw.
         in_flight: requests that proxies have with it.
         node, port: where its present attempt listens; None if that is not known (again).
+        is_leaving: its machine is about to be taken back.
     """
 
     attempt: int = 0
@@ -123,6 +124,7 @@ class ReplicaSeen:
     in_flight: int = 0
     node: str | None = None
     port: int | None = None
+    is_leaving: bool = False
 
 
 @dataclass(slots=True)
@@ -258,6 +260,9 @@ class _Turn:
         elif replica.state is ReplicaState.STARTING and (seen.running_s or 0.0) >= serve.start_s:
             said = f"it was not healthy within {serve.start_s:g} s: {seen.said or 'nothing was heard of it'}"
             self._fail(replica, EndReason.UNHEALTHY, said)
+        elif replica.state is ReplicaState.READY and seen.is_leaving:
+            self._let_go([replica], 1, "its machine is taken back")
+            self._note(f"replica {replica.number} drains: its machine is taken back")
         elif replica.state is ReplicaState.READY and seen.silent_s >= serve.hang_s:
             said = f"it has not been healthy for {seen.silent_s:.0f} s: {seen.said}"
             self._fail(replica, EndReason.UNHEALTHY, said)

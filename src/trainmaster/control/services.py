@@ -70,6 +70,9 @@ class ServiceWorld(Protocol):
     def node(self, attempt: str, member: str) -> str | None:
         """The machine of a member; None if that is the home's."""
 
+    def is_leaving(self, attempt: str, member: str) -> bool:
+        """Whether the machine of a member is about to be taken back."""
+
     def reach(self, attempt: str, member: str, port: int) -> AbstractContextManager[tuple[str, int]]:
         """Host and port here that lead to a port of a member, while inside ``with``."""
 
@@ -232,6 +235,7 @@ class Services:
             in_flight=in_flight,
             node=node,
             port=port,
+            is_leaving=self._world.is_leaving(attempt, member),
         )
 
     def _port(self, replica: Replica, task: Task, gang: GangStatus | None, member: str) -> int | None:

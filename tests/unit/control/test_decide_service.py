@@ -32,6 +32,7 @@ class Body:
     def __init__(self):
         self.attempt, self.starts_in, self.healthy, self.said = 1, 1, True, ""
         self.in_flight, self.age, self.silent, self.over = 0, 0.0, 0.0, None
+        self.leaves = False
 
 
 class World:
@@ -53,6 +54,7 @@ class World:
             attempt=body.attempt, running_s=body.age if runs else None,
             is_healthy=body.healthy if runs else None, silent_s=body.silent, said=body.said,
             in_flight=body.in_flight, port=4000 + number if runs else None,
+            is_leaving=body.leaves,
         )  # fmt: skip
 
     def turn(self, seconds=1.0, wanted=None, asked=None):
@@ -230,6 +232,19 @@ def test_a_replica_whose_machine_is_lost_gets_no_requests_until_it_is_back():
     assert world.next == 2
 
 
+def test_a_replica_whose_machine_is_taken_back_drains_while_another_one_begins():
+    world = World(serve(2))
+    world.turns(3)
+    world.bodies[0].leaves, world.bodies[0].in_flight = True, 3
+    world.turn()
+    assert (world.those(DRAINING), world.those(READY), world.those(STARTING)) == ([0], [1], [2])
+    world.turns(int(LEAST_DRAIN_S) + 3)
+    assert (world.those(DRAINING), world.those(READY)) == ([0], [1, 2])
+    world.bodies[0].in_flight = 0
+    world.turns(2)
+    assert world.ended == [(0, EndReason.DRAINED)]
+
+
 def test_requests_in_flight_say_how_many_there_are():
     world = World(serve(0, 4, in_flight=8))
     world.turns(5)
@@ -264,7 +279,7 @@ def test_who_takes_over_keeps_what_is_there_until_it_knows_better():
 ACTS = st.lists(
     st.sampled_from(
         ["turn", "turn", "turn", "hang", "heal", "die", "end", "lose", "busy", "calm", "new", "back",
-         "sick", "well", "away"]
+         "sick", "well", "away", "leave"]
     ),
     max_size=120,
 )  # fmt: skip
@@ -296,6 +311,8 @@ def test_whatever_befalls_it_there_are_never_too_many_and_at_last_enough(acts, m
                 body.in_flight = 9
             case "calm" if body:
                 body.in_flight = 0
+            case "leave" if body:
+                body.leaves = True
             case "new":
                 versions += 1
                 world.state.version, world.state.refused = f"d@{versions}", None

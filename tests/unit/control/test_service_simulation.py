@@ -126,7 +126,7 @@ class Simulation:
         surroundings = type("Surroundings", (), {})()
         surroundings.load, surroundings.node = self.load, self.node_of
         surroundings.model = lambda _: self.model
-        surroundings.reach = None
+        surroundings.reach, surroundings.is_leaving = None, lambda *_: False
         checks = type("Checks", (), {"ask": self.ask, "forget": self.heard.pop, "close": lambda _: None})()
         checks.forget = lambda attempt: self.heard.pop(attempt, None)
         services = Services(

@@ -240,8 +240,8 @@ def _drive(
     if any(each.serve is not None for each in recipe.experiments.values()):
         from trainmaster.service.endpoints.service_world import services_of
 
-        nodes_of = None if machines is None else machines.executor.nodes_of
-        services = services_of(opened.of_team(row["team"]), run, recipe, nodes_of)
+        nodes = None if machines is None else machines.executor
+        services = services_of(opened.of_team(row["team"]), run, recipe, nodes)
         actions.served = services.model_of
     controller = Controller(
         database=database if files is None else files.records(database, run_state),

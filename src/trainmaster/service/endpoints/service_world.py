@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.control.gangs import member_names
 from trainmaster.control.health import HealthChecks
@@ -23,8 +23,15 @@ if TYPE_CHECKING:
     from trainmaster.service.open_home import OpenHome
     from trainmaster.spec import Recipe
 
-#: Members of an attempt with their nodes.
-NodesOf = Callable[[str], Sequence[tuple[str, "NodeAccess"]]]
+
+class Nodes(Protocol):
+    """Where members are if not here; see `trainmaster.cluster.cluster_executor.ClusterExecutor`."""
+
+    def nodes_of(self, attempt: str) -> Sequence[tuple[str, NodeAccess]]:
+        """Members of an attempt with their nodes."""
+
+    def is_leaving(self, attempt: str, member: str) -> bool:
+        """Whether the machine of a member is about to be taken back."""
 
 
 def new_endpoints(opened: OpenHome, recipe: Recipe) -> list[NewEndpoint]:
@@ -76,21 +83,21 @@ def served_model(opened: OpenHome, model: str) -> ServedModel:
     return ServedModel(model, find_model(opened.database, model, run))
 
 
-def services_of(opened: OpenHome, run: str, recipe: Recipe, nodes_of: NodesOf | None) -> Services:
+def services_of(opened: OpenHome, run: str, recipe: Recipe, nodes: Nodes | None) -> Services:
     """The services of a run as recorded.
 
     Args:
         opened: for the team of the run.
         run: its id.
         recipe: of the run.
-        nodes_of: an attempt's members with their nodes; None where they are on this machine.
+        nodes: where members are; None where they are on this machine.
     """
     serves = _serves(recipe)
     endpoints = rows.of_run(opened.database, run)
     ids = [row["id"] for row in endpoints]
     members = {name: _first_member(recipe, name) for name in serves}
     states = services_from_rows(list(serves), endpoints, rows.unfinished(opened.database, ids))
-    world = _World(opened, {row["experiment"]: row["id"] for row in endpoints}, serves, nodes_of)
+    world = _World(opened, {row["experiment"]: row["id"] for row in endpoints}, serves, nodes)
     return Services(run, serves, members, states, world, HealthChecks(steady_s))
 
 
@@ -98,9 +105,9 @@ class _World:
     """See `ServiceWorld`."""
 
     def __init__(
-        self, opened: OpenHome, ids: dict[str, str], serves: dict[str, Serve], nodes_of: NodesOf | None
+        self, opened: OpenHome, ids: dict[str, str], serves: dict[str, Serve], nodes: Nodes | None
     ) -> None:
-        self._opened, self._ids, self._serves, self._nodes_of = opened, ids, serves, nodes_of
+        self._opened, self._ids, self._serves, self._nodes = opened, ids, serves, nodes
 
     def load(self, experiment: str) -> Load:
         """What proxies tell."""
@@ -121,13 +128,17 @@ class _World:
 
     def node(self, attempt: str, member: str) -> str | None:
         """The machine of a member."""
-        if self._nodes_of is None:
+        if self._nodes is None:
             return None
-        return next((node.id for name, node in self._nodes_of(attempt) if name == member), None)
+        return next((node.id for name, node in self._nodes.nodes_of(attempt) if name == member), None)
+
+    def is_leaving(self, attempt: str, member: str) -> bool:
+        """Whether its machine is about to be taken back."""
+        return self._nodes is not None and self._nodes.is_leaving(attempt, member)
 
     def reach(self, attempt: str, member: str, port: int) -> AbstractContextManager[tuple[str, int]]:
         """A way to its port."""
-        return _here(port) if self._nodes_of is None else _there(self._nodes_of, attempt, member, port)
+        return _here(port) if self._nodes is None else _there(self._nodes, attempt, member, port)
 
 
 @contextmanager
@@ -136,8 +147,8 @@ def _here(port: int) -> Iterator[tuple[str, int]]:
 
 
 @contextmanager
-def _there(nodes_of: NodesOf, attempt: str, member: str, port: int) -> Iterator[tuple[str, int]]:
-    node = next((node for name, node in nodes_of(attempt) if name == member), None)
+def _there(nodes: Nodes, attempt: str, member: str, port: int) -> Iterator[tuple[str, int]]:
+    node = next((node for name, node in nodes.nodes_of(attempt) if name == member), None)
     if node is None:
         raise NotFoundError("its machine is not known", "Its run finds it.")
     with node.connection() as connection, connection.forward("localhost", port) as local_port:
