@@ -21,6 +21,7 @@ from pathlib import Path
 
 from trainmaster.api.proxy.grants import Grants
 from trainmaster.api.proxy.proxy import AppProxy
+from trainmaster.service.apps.app_access import AppWay
 from trainmaster.service.runs.metric_export import EventFiles
 
 PREFIX = "/apps/bench/"
@@ -40,7 +41,7 @@ class OpenGate:
 
     def admit(self, app, cookies, bearer):
         """To the one app."""
-        return self.port, ""
+        return AppWay(self.port)
 
     def used(self, app):
         """That is known."""

@@ -366,6 +366,9 @@ class EmbeddedClient:
     def open_notebook(self, run: str | None) -> dict[str, Any]:
         return self._local_apps.notebook(run)
 
+    def open_port(self, run: str, member: str | None, port: int) -> dict[str, Any]:
+        return self._local_apps.port(run, member, port)
+
     def apps(self) -> list[dict[str, Any]]:
         return self._local_apps.apps.listed()
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trainmaster.service.apps.app_access import AppAccess
 from trainmaster.service.apps.app_hosts import AppHosts, need_part
 from trainmaster.service.apps.apps import Apps
+from trainmaster.service.runs.member_connections import MemberConnections
 from trainmaster.service.users.access import Access
 from trainmaster.service.users.caller import SCOPES, caller
 from trainmaster.spec.errors import MissingPartError
@@ -29,6 +30,7 @@ class LocalApps:
     def __init__(self, service: Service, environ: Mapping[str, str]) -> None:
         self._service = service
         self._hosts = AppHosts(service, environ)
+        self._members = MemberConnections(service, environ)
         self.apps = Apps(service, caller("owner", None, SCOPES))
 
     def tensorboard(self, runs: Sequence[str]) -> dict[str, Any]:
@@ -44,6 +46,10 @@ class LocalApps:
         found = self.apps.notebook(run, Path.cwd() if run is None else None)
         self._hosts.look()
         return found
+
+    def port(self, run: str, member: str | None, port: int) -> dict[str, Any]:
+        """Open one."""
+        return self.apps.port(run, member, port)
 
     def show(self, app: str) -> dict[str, Any]:
         """One of them."""
@@ -66,4 +72,5 @@ class LocalApps:
             raise MissingPartError(
                 f"{error.name} is not installed", "Run: pip install 'trainmaster[apps]'"
             ) from error
-        return listen_in_thread(AppProxy(Grants(AppAccess(self._service, Access(self._service.database)))))
+        gate = AppAccess(self._service, Access(self._service.database), self._members)
+        return listen_in_thread(AppProxy(Grants(gate)))

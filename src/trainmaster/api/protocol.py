@@ -448,6 +448,19 @@ class ClientProtocol(Protocol):
             MissingPartError: JupyterLab is not installed.
         """
 
+    def open_port(self, run: str, member: str | None, port: int) -> dict[str, Any]:
+        """Lead browsers to a port of a member of a run that goes on: an object of `apps`.
+
+        Args:
+            run: its id.
+            member: such as ``worker-1``; None for the first one there is.
+            port: at which it answers browsers.
+
+        Raises:
+            NotFoundError: there is no such member.
+            UsageError: the run is over, or there are too many apps.
+        """
+
     def apps(self) -> list[dict[str, Any]]:
         """The newest apps, also those that are over: objects of ``trainmaster apps --json``."""
 

@@ -134,9 +134,8 @@ def serve(
     audit = Audit(service.database)
     services = Services(EndpointAccess(service, state.members, state.access))
     state = replace(state, services=services)
-    proxy = AppProxy(
-        Grants(AppAccess(service, state.access), is_secure=is_secure, refused=audit.note), services
-    )
+    gate = AppAccess(service, state.access, state.members)
+    proxy = AppProxy(Grants(gate, is_secure=is_secure, refused=audit.note), services)
     app = make_app(state)
     add_pages(app)
     config = uvicorn.Config(

@@ -33,7 +33,7 @@ def tensorboard(
 
     client = open_client()
     found = client.open_tensorboard([client.resolve(run) for run in runs])
-    _lead(client, found, as_json)
+    lead(client, found, as_json=as_json)
 
 
 def notebook(
@@ -50,10 +50,10 @@ def notebook(
     found = client.open_notebook(None if run is None else client.resolve(run))
     if not as_json:
         say(f"what you write stays in {found['directory']}")
-    _lead(client, found, as_json)
+    lead(client, found, as_json=as_json)
 
 
-def _lead(client: ClientProtocol, found: dict[str, Any], as_json: bool) -> None:
+def lead(client: ClientProtocol, found: dict[str, Any], *, as_json: bool) -> None:
     """Wait until it answers, and say where; without a server, until Ctrl-C."""
     from trainmaster.cli.opening import context
 

@@ -128,13 +128,26 @@ def open_page(
     run: Annotated[
         str | None, typer.Argument(autocompletion=run_ids, help="Id of a run, or `latest`.")
     ] = None,
+    port: Annotated[
+        str | None,
+        typer.Argument(metavar="[MEMBER:]PORT", help="What answers browsers there, such as worker-0:8265."),
+    ] = None,
 ) -> None:
-    """Open the page of the server in use, or of a run on it; prints its URL."""
+    """Open the page of the server in use, or of a run on it, or what answers at a port of a member."""
     import webbrowser
 
     from trainmaster.cli.opening import context, open_client
 
     found = context()
+    if run is not None and port is not None:
+        from trainmaster.cli.apps import lead
+
+        client = open_client()
+        member, _, number = port.rpartition(":")
+        if not number.isdecimal():
+            raise UsageError(f"{port!r} is no port", "Write PORT or MEMBER:PORT, such as worker-0:8265.")
+        lead(client, client.open_port(client.resolve(run), member or None, int(number)), as_json=False)
+        return
     if found is None:
         raise UsageError(
             "no server is in use", "`trainmaster server` starts one, `trainmaster login` uses it."

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import quote
 
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
-from trainmaster.api.rest.apps import entry, opened
+from trainmaster.api.rest.apps import NewApp, entry, opened
 from trainmaster.api.rest.state import Reader, State, Submitter
-from trainmaster.service.apps.apps import IDLE_S, NOTEBOOK, TENSORBOARD, Apps
+from trainmaster.service.apps.apps import IDLE_S, PORT, Apps
 from trainmaster.service.users.caller import ForbiddenError
+from trainmaster.spec.errors import UsageError
 from trainmaster.web.rendering import page, redirect
 
 router = APIRouter(include_in_schema=False)
@@ -28,10 +29,15 @@ def open_app(
     state: State,
     caller: Submitter,
     run: Annotated[list[str], Form()],
-    kind: Annotated[str, Form()] = TENSORBOARD,
+    kind: Annotated[Literal["tensorboard", "notebook", "port"], Form()] = "tensorboard",
+    port: Annotated[str, Form()] = "",
 ) -> Response:
-    """Opens a TensorBoard of runs, or a notebook."""
-    found, _ = opened(state, caller, NOTEBOOK if kind == NOTEBOOK else TENSORBOARD, run)
+    """Opens a TensorBoard of runs, a notebook, or a port of a member: `PORT` or `MEMBER:PORT`."""
+    member, _, number = port.strip().rpartition(":")
+    if kind == PORT and not number.isdecimal():
+        raise UsageError(f"{port[:100]!r} is no port", "Write PORT or MEMBER:PORT, such as worker-0:8265.")
+    body = NewApp(kind=kind, runs=run, member=member or None, port=int(number) if number else None)
+    found, _ = opened(state, caller, body)
     return redirect(f"/apps/{quote(found['app'])}")
 
 

@@ -19,6 +19,7 @@ from trainmaster.api.proxy.headers import (
     SERVICES,
     Target,
     app_of,
+    app_of_page,
     cookies,
     header,
     is_websocket,
@@ -108,6 +109,11 @@ class Connection(Exchange):
         if grants is not None and request.target.startswith(ENTER.encode()) and request.method == b"GET":
             raise await grants.enter(request.target[len(ENTER) :].decode("latin-1"))
         found = app_of(request.target)
+        prefix = app_of_page(header(headers, b"referer"), origin) if found is None else ""
+        if prefix and request.method in READS:
+            # Of an app that does not know its prefix: its pages name what they need by absolute paths.
+            where = prefix + request.target.decode("latin-1").lstrip("/")
+            raise RefusedError(307, "", [("location", where)])
         if found is None or grants is None:
             raise RefusedError(404, "There is no such app.")
         app, has_path = found
@@ -124,11 +130,14 @@ class Connection(Exchange):
         task = asyncio.current_task()
         assert task is not None
         grant.open.add(task)
-        grants.gate.used(app)
+        inner = request.target[len(grant.target.prefix) :]
+        polls = grant.target.polls
+        if not (polls and request.method in READS and inner.startswith(polls.encode()) and not is_socket):
+            grants.gate.used(app)
         try:
             passed = h11.Request(
                 method=request.method,
-                target=request.target,
+                target=b"/" + inner if grant.target.is_bare else request.target,
                 headers=to_app(headers, grant.target, origin, self.address),
             )
             return await self._exchange(passed, request, grant.target, origin, is_socket=is_socket)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from trainmaster.api.proxy.admissions import CHECK_S, Admissions, RefusedError, status_of
-from trainmaster.api.proxy.headers import APPS, ENTER, Target
+from trainmaster.api.proxy.headers import APPS, ENTER, Connect, Target
+from trainmaster.api.proxy.upstream import PIECE_BYTES
+from trainmaster.service.apps.app_access import AppWay
 from trainmaster.spec.errors import TrainmasterError
 
+#: Of a machine elsewhere, which has to be asked for first.
+_MACHINE_S: Final = 60.0
 #: The app, the cookies that may be for it, and a token.
 Key = tuple[str, tuple[str, ...], str]
 
@@ -28,8 +33,8 @@ class Gate(Protocol):
             TrainmasterError: it is not good, or not any more.
         """
 
-    def admit(self, app: str, cookies: list[str], bearer: str) -> tuple[int, str]:
-        """The port of an app, and what it wants to be told, for who has a cookie for it, or a token.
+    def admit(self, app: str, cookies: list[str], bearer: str) -> AppWay:
+        """The way to an app, for who has a cookie for it, or a token.
 
         Raises:
             TrainmasterError: who asks may not, or the app is not there.
@@ -66,8 +71,16 @@ class Grants(Admissions[Key, Target]):
     def ask(self, key: Key) -> Target:
         """The app, for who may use it."""
         app, kept, bearer = key
-        port, token = self.gate.admit(app, list(kept), bearer)
-        return Target(app, port, f"token {token}" if token else "")
+        way = self.gate.admit(app, list(kept), bearer)
+        return Target(
+            app,
+            way.port,
+            f"token {way.token}" if way.token else "",
+            connect=None if way.open is None else _connecting(way.open),
+            connect_s=5.0 if way.open is None else _MACHINE_S,
+            is_bare=way.is_bare,
+            polls=way.polls,
+        )
 
     def words(self, key: Key) -> str:
         """Its name."""
@@ -91,3 +104,14 @@ class Grants(Admissions[Key, Target]):
             path = target.decode("latin-1").partition("?")[0]
             what = f"{method.decode()} {ENTER if path.startswith(ENTER) else path}"  # no ticket, no token
             await asyncio.to_thread(self._refused, address, what, refused.status)
+
+
+def _connecting(open_stream: Callable[[], socket.socket]) -> Connect:
+    async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        try:
+            stream = await asyncio.to_thread(open_stream)
+        except TrainmasterError as error:
+            raise ConnectionError(str(error)) from None
+        return await asyncio.open_connection(sock=stream, limit=PIECE_BYTES)
+
+    return connect

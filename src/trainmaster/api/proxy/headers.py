@@ -66,6 +66,9 @@ class Target:
         base: `APPS` or `SERVICES`.
         replica: which one, of a service.
         connect: leads there; None if it is on this machine.
+        connect_s: that takes no longer.
+        is_bare: it knows nothing of its prefix, and gets paths without it.
+        polls: what paths begin with that its pages ask for by themselves: that is no use.
         answers: headers that we add to what it answers.
     """
 
@@ -75,6 +78,9 @@ class Target:
     base: str = APPS
     replica: str = ""
     connect: Connect | None = field(default=None, compare=False)
+    connect_s: float = 5.0
+    is_bare: bool = False
+    polls: str = ""
     answers: tuple[tuple[bytes, bytes], ...] = ()
 
     @property
@@ -86,6 +92,20 @@ class Target:
     def prefix(self) -> str:
         """What its paths begin with."""
         return f"{self.base}{self.app}/"
+
+
+def app_of_page(referer: str, origin: str) -> str:
+    """The beginning of an app's paths, of the page from which something was asked for; empty if it is none's.
+
+    >>> app_of_page("https://apps.org/apps/po-1/jobs?a=b", "https://apps.org")
+    '/apps/po-1/'
+    >>> app_of_page("https://evil.org/apps/po-1/", "https://apps.org")
+    ''
+    """
+    if not referer.startswith(origin + APPS):
+        return ""
+    found = app_of(referer[len(origin) :].encode("latin-1", "replace"))
+    return f"{APPS}{found[0]}/" if found is not None else ""
 
 
 def app_of(target: bytes) -> tuple[str, bool] | None:

@@ -15,8 +15,6 @@ from trainmaster.api.proxy.headers import Target
 PIECE_BYTES: Final = 64 << 10
 #: Of a request or an answer, all headers together.
 _MOST_HEADERS_BYTES: Final = 64 << 10
-#: It listens, or not at all.
-_CONNECT_S: Final = 5.0
 
 
 class UnreachableError(RefusedError):
@@ -46,7 +44,7 @@ class Upstream:
             UnreachableError: nothing listens there.
         """
         try:
-            async with asyncio.timeout(_CONNECT_S):
+            async with asyncio.timeout(target.connect_s):
                 if target.connect is not None:
                     reader, writer = await target.connect()
                 else:

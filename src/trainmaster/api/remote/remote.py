@@ -416,6 +416,11 @@ class RemoteClient:
         found: dict[str, Any] = self._to.post("/apps", {"kind": "notebook", "runs": runs})
         return found
 
+    def open_port(self, run: str, member: str | None, port: int) -> dict[str, Any]:
+        wanted = {"kind": "port", "runs": [run], "member": member, "port": port}
+        found: dict[str, Any] = self._to.post("/apps", wanted)
+        return found
+
     def apps(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self._to.get("/apps")["apps"]
         return found

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from trainmaster.api.proxy.headers import ENTER
 from trainmaster.api.rest.state import Reader, ServerState, State, Submitter, credential_of
 from trainmaster.service.apps.app_hosts import need_part
-from trainmaster.service.apps.apps import NOTEBOOK, Apps
+from trainmaster.service.apps.apps import NOTEBOOK, PORT, TENSORBOARD, Apps
 from trainmaster.service.users.caller import Caller
 from trainmaster.spec.errors import UsageError
 
@@ -23,14 +23,16 @@ class NewApp(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    kind: Literal["tensorboard", "notebook"]
+    kind: Literal["tensorboard", "notebook", "port"]
     runs: list[str]
+    member: str | None = None
+    port: int | None = None
 
 
 @router.post("/apps", status_code=201)
 def open_app(body: NewApp, state: State, caller: Submitter) -> JSONResponse:
-    """Open a TensorBoard of runs, or a notebook of one or none; one that is open is found: 200."""
-    found, is_new = opened(state, caller, body.kind, body.runs)
+    """Open a TensorBoard of runs, a notebook of one or none, or a port of a member; if it is open: 200."""
+    found, is_new = opened(state, caller, body)
     return JSONResponse(found, 201 if is_new else 200)
 
 
@@ -58,17 +60,23 @@ def ticket(request: Request, app: str, state: State, caller: Reader) -> dict[str
     return {"url": entry(request, state, caller, app)}
 
 
-def opened(state: ServerState, caller: Caller, kind: str, runs: list[str]) -> tuple[dict[str, Any], bool]:
-    """A TensorBoard of runs or a notebook of one, or of none, and whether it is a new one."""
-    need_part(kind)
+def opened(state: ServerState, caller: Caller, body: NewApp) -> tuple[dict[str, Any], bool]:
+    """What was asked for, and whether it is a new one."""
     apps = Apps(state.service, caller)
-    if kind == NOTEBOOK:
+    if body.kind != TENSORBOARD and len(body.runs) > 1:
+        raise UsageError(f"{len(body.runs)} runs for one {body.kind}", "Name one run.")
+    if body.kind == PORT:
+        if not body.runs or body.port is None:
+            raise UsageError("a port of which run, and which?", "Name a run and a port.")
+        state.submissions.need_entry(caller, body.runs[0])
+        found = apps.port(body.runs[0], body.member, body.port)
+        return found, found["created_at"] == found["used_at"]
+    need_part(body.kind)
+    if body.kind == NOTEBOOK:
         state.submissions.need_machine(caller)
-        if len(runs) > 1:
-            raise UsageError(f"{len(runs)} runs for one notebook", "Name one run, or none.")
-        found = apps.notebook(runs[0] if runs else None)
+        found = apps.notebook(body.runs[0] if body.runs else None)
     else:
-        found = apps.tensorboard(runs)
+        found = apps.tensorboard(body.runs)
     state.app_hosts.wake()
     return found, found["state"] == "WAITING"
 

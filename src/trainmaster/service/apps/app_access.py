@@ -5,37 +5,61 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from trainmaster.db import apps
 from trainmaster.service.apps.app_host import token_of
-from trainmaster.service.apps.apps import need_entry
+from trainmaster.service.apps.apps import NOTEBOOK, PORT, need_entry
 from trainmaster.service.users.access import SESSION_S, Access, digest_of
 from trainmaster.service.users.caller import Credential, UnknownCallerError
 from trainmaster.spec.errors import NotFoundError, StoreError, UsageError
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
+    import socket
+
+    from trainmaster.service.runs.member_connections import MemberConnections
     from trainmaster.service.service import Service
 
 #: The last use of an app is written down so often.
 _NOTE_S: Final = 10.0
 
 
+class AppWay(NamedTuple):
+    """How the proxy gets to an app.
+
+    Attributes:
+        port: on its machine's own address.
+        token: what it wants to be told.
+        open: leads there; None if it is on this machine.
+        is_bare: it knows nothing of its prefix, and gets paths without it.
+        polls: what paths begin with, below the prefix, that its pages ask for by themselves.
+    """
+
+    port: int
+    token: str = ""
+    open: Callable[[], socket.socket] | None = None
+    is_bare: bool = False
+    polls: str = ""
+
+
 class AppAccess:
-    """Of the apps on this machine.
+    """Of the apps on this machine, and of ports of members.
 
     Args:
         service: of the home.
         access: of the home.
+        members: leads to members' machines.
     """
 
     #: Name of the cookie that a browser has for one app.
     cookie = "trainmaster-app"
 
-    def __init__(self, service: Service, access: Access) -> None:
-        self._service, self._access = service, access
+    def __init__(self, service: Service, access: Access, members: MemberConnections) -> None:
+        self._service, self._access, self._members = service, access, members
         self._noted: dict[str, float] = {}
         self._lock = threading.Lock()
 
@@ -52,8 +76,8 @@ class AppAccess:
             raise UnknownCallerError("this link was used already, or is too old", "Open the app again.")
         return row["app_id"], cookie, SESSION_S
 
-    def admit(self, app: str, cookies: list[str], bearer: str) -> tuple[int, str]:
-        """Port of an app, and what it wants to be told, for who has one of these cookies or a token.
+    def admit(self, app: str, cookies: list[str], bearer: str) -> AppWay:
+        """The way to an app, for who has one of these cookies or a token.
 
         Raises:
             UnknownCallerError: nobody whom we know, or any more.
@@ -77,10 +101,14 @@ class AppAccess:
             raise UsageError("the app is on the machine of another server", "Open it there, or anew here.")
         if row["state"] != State.RUNNING or row["port"] is None:
             raise UsageError("the app does not answer yet", "Try again in a moment.")
+        if row["kind"] == PORT:
+            lead = partial(self._members.open, row["run_id"], row["member"], row["port"])
+            return AppWay(row["port"], open=lead, is_bare=True)
         try:
-            return row["port"], token_of(self._service.home.root, app)
+            token = token_of(self._service.home.root, app)
         except OSError:
             raise NotFoundError("the app is over", "Open it again.") from None
+        return AppWay(row["port"], token, polls="api/" if row["kind"] == NOTEBOOK else "")
 
     def used(self, app: str) -> None:
         """Note that it was used, now and then; in the background."""

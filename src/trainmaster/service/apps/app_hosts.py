@@ -16,13 +16,15 @@ from trainmaster.db import apps
 from trainmaster.db.leases import is_alive
 from trainmaster.executors.open_files import give_back
 from trainmaster.service.apps.app_host import app_directories
-from trainmaster.service.apps.apps import NOTEBOOK
+from trainmaster.service.apps.apps import IDLE_S, NOTEBOOK, PORT
 from trainmaster.service.apps.notebook import jupyter_python
 from trainmaster.service.server_loops import Turns
 from trainmaster.spec.errors import MissingPartError
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
+    from sqlalchemy.engine import RowMapping
+
     from trainmaster.service.service import Service
 
 LOOK_S: Final = 2.0
@@ -86,13 +88,24 @@ class AppHosts:
         self._processes = {app: each for app, each in self._processes.items() if each.poll() is None}
         for row in apps.open_here(database, self.service.home.identity()):
             app = row["id"]
-            if row["owner"] is None:
+            if row["kind"] == PORT:
+                if (why := self._why_over(row)) is not None:
+                    apps.end(database, app, why, time.time())
+            elif row["owner"] is None:
                 if app not in self._processes:
                     self._processes[app] = self._start(app)
             elif not is_alive(row["owner"], row["expires_at"], database.clock_s()):
                 apps.end(
                     database, app, "its process was killed, or its machine was started anew", time.time()
                 )
+
+    def _why_over(self, row: RowMapping) -> str | None:
+        """Of a port of a member, which has no process of ours."""
+        if not self.service.database.has_run(row["run_id"]):
+            return f"{row['run_id']} was removed"
+        if self.service.database.run_row(row["run_id"])["state"] == State.DONE:
+            return "its run is over"
+        return "nobody used it any more" if time.time() - row["used_at"] > IDLE_S else None
 
     def _remove_left(self) -> None:
         """Directories of apps whose process was killed before it could."""

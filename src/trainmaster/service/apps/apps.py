@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import apps as rows
 from trainmaster.db.leases import is_alive
+from trainmaster.service.shells import members_of
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.users.access import digest_of
 from trainmaster.service.users.caller import ForbiddenError
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 TENSORBOARD: Final = "tensorboard"
 NOTEBOOK: Final = "notebook"
+#: Whatever answers at a port of a member.
+PORT: Final = "port"
+_MAX_PORT: Final = 65535
 #: So many runs are shown in one app, and so many apps are told.
 MOST_RUNS: Final = 20
 MOST_APPS: Final = 200
@@ -46,7 +50,7 @@ def need_entry(row: RowMapping, caller: Caller) -> None:
     Raises:
         ForbiddenError: the caller.
     """
-    caller.need("run" if row["kind"] == NOTEBOOK else "read")
+    caller.need("read" if row["kind"] == TENSORBOARD else "run")
     if row["kind"] == NOTEBOOK and row["opened_by"] != caller.name:
         raise ForbiddenError(f"it is the notebook of {row['opened_by']}", "Open one of your own.")
 
@@ -111,6 +115,35 @@ class Apps:
                 directory = place / f"of-{whose}" / directory.name
         return self._opened(NOTEBOOK, ids, team, directory=str(directory))
 
+    def port(self, run: str, member: str | None, port: int) -> dict[str, Any]:
+        """Lead browsers to a port of a member, such as the dashboard of Ray; or find what does so already.
+
+        Args:
+            run: its id.
+            member: such as ``worker-1``; None for the first one there is.
+            port: at which it answers browsers.
+
+        Raises:
+            NotFoundError: there is no such run or member, or it is not the caller's to see.
+            UsageError: the run is over, that is no port, or there are too many apps.
+        """
+        self._caller.need("run")
+        found = TeamRuns(self._service, self._caller)
+        row = found.row(found.resolve(run))
+        if not 1 <= port <= _MAX_PORT:
+            raise UsageError(f"{port} is no port", f"Give a number from 1 to {_MAX_PORT}.")
+        if row["state"] == State.DONE:
+            raise UsageError(f"{row['id']} is over", "Ports of its members are open while it runs.")
+        if member is not None and member not in (known := members_of(self._service, row["id"])):
+            raise NotFoundError(
+                f"{row['id']} has no member {member!r}", f"It has {', '.join(sorted(known))}."
+            )
+        self._service.home_of(row["id"])
+        return self._opened(
+            PORT, [row["id"]], row["team"],
+            run_id=row["id"], member=member, port=port, state=State.RUNNING,
+        )  # fmt: skip
+
     def _opened(
         self, kind: str, runs: Sequence[str], team: str | None, **more: str | int | None
     ) -> dict[str, Any]:
@@ -153,7 +186,7 @@ class Apps:
 
         Returns:
             ``app``, ``kind``, ``team``, ``opened_by``, ``runs``, ``state`` (WAITING until it answers),
-            ``reason`` (why it is over), ``run`` (whose task it is, if it is one), ``directory`` (of a
+            ``reason`` (why it is over), ``run``, ``member`` and ``port`` (of a port), ``directory`` (of a
             notebook: where its user's work stays), ``created_at``, ``used_at``, ``ended_at``, ``idle_s``
             (after so long without use it ends), ``usd_per_hour``.
 
@@ -228,6 +261,8 @@ class Apps:
             "reason": reason,
             "run": row["run_id"],
             "directory": row["directory"],
+            "member": row["member"],
+            "port": row["port"] if row["kind"] == PORT else None,
             "created_at": row["created_at"],
             "used_at": row["used_at"],
             "ended_at": row["ended_at"],

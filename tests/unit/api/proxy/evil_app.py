@@ -9,6 +9,7 @@ import socket
 
 from trainmaster.api.proxy.grants import Grants
 from trainmaster.api.proxy.proxy import AppProxy
+from trainmaster.service.apps.app_access import AppWay
 from trainmaster.service.users.caller import UnknownCallerError
 from trainmaster.spec.errors import NotFoundError
 
@@ -107,7 +108,7 @@ class OneGate:
 
     def __init__(self, port):
         self.port, self.uses, self.asked = port, 0, 0
-        self.allowed = {"good"}
+        self.allowed, self.more = {"good"}, {}
 
     def enter(self, ticket):
         if ticket != "once":
@@ -120,7 +121,7 @@ class OneGate:
             raise UnknownCallerError("you are not known here", "Open the app again.")
         if app != "evil-1":
             raise NotFoundError("there is no such app", "")
-        return self.port, "own"
+        return AppWay(self.port, "own", **self.more)
 
     def used(self, app):
         self.uses += 1

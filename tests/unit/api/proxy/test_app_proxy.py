@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 
@@ -10,6 +11,7 @@ pytest.importorskip("h11", reason="the extra `apps` is not installed")
 from evil_app import WAIT_S, Setting, read_answer
 
 from trainmaster.api.proxy import connection, proxy
+from trainmaster.spec.errors import ProviderError
 
 APP = "/apps/evil-1/"
 SOCKET = (
@@ -337,3 +339,46 @@ async def ended(reader):
         return await asyncio.wait_for(reader.read(), WAIT_S) == b""
     except ConnectionError:
         return True
+
+
+def test_an_app_that_knows_no_prefix_gets_paths_without_it_and_its_pages_find_what_they_name():
+    async def play(at):
+        def leads():
+            return socket.create_connection(("127.0.0.1", at.gate.port))
+
+        at.gate.more = {"is_bare": True, "open": leads}
+        status, _, body = await at.ask("GET", APP + "jobs/1?x=a%2Fb")
+        assert (status, body) == (200, b"/jobs/1?x=a%2Fb")
+        status, headers, _ = await at.ask("GET", APP + "redirect")
+        assert ("location", APP + "api/v1/runs") in headers
+        referer = f"referer: http://127.0.0.1:{at.port}{APP}jobs/1"
+        status, headers, _ = await at.ask("GET", "/static/x.js?v=1", referer)
+        assert status == 307
+        assert ("location", APP + "static/x.js?v=1") in headers
+        assert (await at.ask("POST", "/static/x.js", referer, "content-length: 0"))[0] == 404
+        assert (await at.ask("GET", "/static/x.js"))[0] == 404
+
+    run(play)
+
+
+def test_what_pages_ask_for_by_themselves_is_no_use():
+    async def play(at):
+        at.gate.more = {"polls": "api/"}
+        await at.ask("GET", APP + "api/kernels")
+        assert at.gate.uses == 0
+        await at.ask("GET", APP + "lab")
+        await at.ask("POST", APP + "api/sessions", "content-length: 0")
+        assert at.gate.uses == 2
+
+    run(play)
+
+
+def test_a_machine_that_cannot_be_reached_is_said_to_be():
+    async def play(at):
+        def leads():
+            raise ProviderError("the machine is gone", "")
+
+        at.gate.more = {"open": leads}
+        assert (await at.ask("GET", APP))[0] == 502
+
+    run(play)

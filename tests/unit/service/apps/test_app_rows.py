@@ -16,7 +16,7 @@ from trainmaster.control.layout import Home
 from trainmaster.db import NewRun, Submission, TaskChange, apps
 from trainmaster.db.leases import this_process
 from trainmaster.service import Service
-from trainmaster.service.apps.app_access import AppAccess
+from trainmaster.service.apps.app_access import AppAccess, AppWay
 from trainmaster.service.apps.app_host import AppHost, AppKind, app_directory
 from trainmaster.service.apps.app_hosts import AppHosts
 from trainmaster.service.apps.apps import MOST_OPEN, Apps
@@ -41,7 +41,7 @@ class Place:
         self.access.make_team("blue", None)
         for run in ("job-a", "job-b"):
             self.run(run)
-        self.gate = AppAccess(self.service, self.access)
+        self.gate = AppAccess(self.service, self.access, self)
 
     def run(self, run, team="red"):
         recipe = Recipe.from_text(RECIPE, directory=self.service.home.root).model_dump_json()
@@ -137,8 +137,8 @@ def test_a_ticket_is_good_once_and_for_one_app(place):
     assert found == app
     with pytest.raises(UnknownCallerError):
         place.gate.enter(ticket)
-    assert place.gate.admit(app, ["wrong", cookie], "") == (1234, "own")
-    assert place.gate.admit(app, [], secret) == (1234, "own")
+    assert place.gate.admit(app, ["wrong", cookie], "") == AppWay(1234, "own")
+    assert place.gate.admit(app, [], secret) == AppWay(1234, "own")
     for wrong in ([], [ticket], ["x"]):
         with pytest.raises(UnknownCallerError):
             place.gate.admit(app, wrong, "")
@@ -175,7 +175,7 @@ def test_who_has_the_machine_needs_no_token(place):
     app = place.opened()
     place.ready(app)
     _, cookie, _ = place.gate.enter(Apps(place.service, ANN).ticket(app, None))
-    assert place.gate.admit(app, [cookie], "") == (1234, "own")
+    assert place.gate.admit(app, [cookie], "") == AppWay(1234, "own")
 
 
 def test_an_app_whose_process_was_killed_is_over(place):
@@ -296,7 +296,7 @@ def test_an_app_has_a_process_until_somebody_ends_it(place, keeps_signals):
     AppHost(place.service, app, {"tensorboard": Small}).work()
     thread.join()
     assert Apps(place.service, ANN).show(app)["reason"] == "ended by hand"
-    ((port, token),) = seen
+    ((port, token, *_),) = seen
     assert port
     assert len(token) == 48
     assert not app_directory(place.service.home.root, app).exists()
@@ -321,3 +321,37 @@ def test_an_app_ends_when_who_opened_it_leaves_the_team(place, keeps_signals):
     accounts.remove_member("red", "kim")
     AppHost(place.service, app, {"tensorboard": Small}).work()
     assert "kim may not run" in Apps(place.service, ANN).show(app)["reason"]
+
+
+def test_a_port_of_a_member_is_an_app_until_its_run_is_over_or_nobody_uses_it(place):
+    mine = Apps(place.service, ANN)
+    found = mine.port("job-a", "worker-0", 8265)
+    assert (found["state"], found["run"], found["member"], found["port"]) == (
+        "RUNNING", "job-a", "worker-0", 8265
+    )  # fmt: skip
+    assert mine.port("job-a", "worker-0", 8265)["app"] == found["app"]
+    assert mine.port("job-a", None, 8265)["app"] != found["app"]
+    token = place.token("t", ["read", "run"], "red")[0]
+    place.open = lambda *asked: asked
+    way = place.gate.admit(found["app"], [], token)
+    assert (way.is_bare, way.open()) == (True, ("job-a", "worker-0", 8265))
+    with pytest.raises(ForbiddenError):
+        place.gate.admit(found["app"], [], place.token("v", ["read"], "red")[0])
+    hosts = AppHosts(place.service, {})
+    hosts.look()
+    assert mine.show(found["app"])["state"] == "RUNNING"
+    apps.change(place.service.database, found["app"], used_at=1.0)
+    hosts.look()
+    assert mine.show(found["app"])["reason"] == "nobody used it any more"
+
+
+def test_ports_that_there_cannot_be_are_refused(place):
+    mine = Apps(place.service, ANN)
+    with pytest.raises(UsageError, match="no port"):
+        mine.port("job-a", None, 0)
+    with pytest.raises(NotFoundError, match="no member"):
+        mine.port("job-a", "worker-7", 80)
+    with pytest.raises(NotFoundError):
+        Apps(place.service, caller("bob", "blue", ["read", "run"])).port("job-a", None, 80)
+    with pytest.raises(ForbiddenError):
+        Apps(place.service, caller("eve", "red", ["read"])).port("job-a", None, 80)

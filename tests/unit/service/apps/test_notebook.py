@@ -155,4 +155,4 @@ def test_a_notebook_is_for_who_has_opened_it(place):
         Apps(place.service, caller("vic", "red", ["read"])).notebook("job-a")
     token = place.access.create_token("ben", ["read", "run"], "red")["token"]
     with pytest.raises(ForbiddenError, match="notebook of ann"):
-        AppAccess(place.service, place.access).admit(row["id"], [], token)
+        AppAccess(place.service, place.access, None).admit(row["id"], [], token)

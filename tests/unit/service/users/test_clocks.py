@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.db import Database, accounts, apps
-from trainmaster.service.apps.app_access import AppAccess
+from trainmaster.service.apps.app_access import AppAccess, AppWay
 from trainmaster.service.apps.apps import TICKET_S, Apps
 from trainmaster.service.notifications import webhooks
 from trainmaster.service.users.access import SESSION_S, Access
@@ -95,17 +95,17 @@ def test_tickets_and_cookies_of_apps_too(servers, tmp_path):
     apps.add(servers.database, row, 1)
     (tmp_path / "apps" / "te-1").mkdir(parents=True)
     (tmp_path / "apps" / "te-1" / "token").write_text("own")
-    gate, opened = AppAccess(service, servers.access), Apps(service, caller("ann", "red", ["read"]))
+    gate, opened = AppAccess(service, servers.access, None), Apps(service, caller("ann", "red", ["read"]))
     _, cookie, _ = gate.enter(opened.ticket("te-1", None))
     ticket, late = opened.ticket("te-1", None), opened.ticket("te-1", None)
     servers.second(TICKET_S - 1)
     gate.enter(ticket)
-    assert gate.admit("te-1", [cookie], "") == (1234, "own")
+    assert gate.admit("te-1", [cookie], "") == AppWay(1234, "own")
     servers.second(2)
     with pytest.raises(UnknownCallerError):
         gate.enter(late)
     servers.second(SESSION_S - TICKET_S - 2)
-    assert gate.admit("te-1", [cookie], "") == (1234, "own")
+    assert gate.admit("te-1", [cookie], "") == AppWay(1234, "own")
     servers.second(2)
     with pytest.raises(UnknownCallerError):
         gate.admit("te-1", [cookie], "")
