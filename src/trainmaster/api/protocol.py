@@ -304,10 +304,7 @@ class ClientProtocol(Protocol):
 
         Args:
             runs: their ids; all of them by default.
-            is_deep: read every file, too; only where the runs are.
-
-        Raises:
-            UsageError: a server was asked to.
+            is_deep: read every file, and compare its hash.
         """
 
     def export(self, run: str, file: Path) -> None:

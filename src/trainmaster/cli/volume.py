@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,11 +18,10 @@ from trainmaster.cli.volume_tools import (
     counted,
     entry_line,
     gc_command,
-    head_document,
     opened_volume,
-    verdict_document,
     verdict_lines,
 )
+from trainmaster.service.volumes.documents import head_document, verdict_document
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.units import parse_duration
 
@@ -36,6 +35,8 @@ app.command("index", no_args_is_help=True)(index_objects)
 app.command("mount", no_args_is_help=True)(mount_volume)
 app.command("unmount", no_args_is_help=True)(unmount_volume)
 
+#: Of work that a server does.
+_GOES_ON = "the server goes on with it"
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 _Volume = Annotated[
     str,
@@ -237,24 +238,27 @@ def gc(
     """Mark the chunks that no version names; free what an earlier `gc` has marked. Safe beside pushes."""
     from dataclasses import asdict
 
-    from trainmaster.cli.opening import refuse_volume_on_server
+    from trainmaster.cli.opening import server_of_volume
     from trainmaster.cli.volume_progress import interruptible
     from trainmaster.service.volumes import StoredVolume
 
-    refuse_volume_on_server(
-        "`volume gc`",
-        volume,
-        f"`trainmaster volume rm {volume}@VERSION` frees there what no other version has.",
-    )
-    stored = StoredVolume(volume)
     grace_s = parsed("--grace", parse_duration, grace)
-    with interruptible("collect again; what versions name is whole"):
-        done = stored.collect_garbage(grace_s, now=now)
+    if (server := server_of_volume(volume)) is not None:
+        from trainmaster.api.remote.operations import collect_garbage
+
+        url = volume
+        with interruptible(_GOES_ON):
+            done = collect_garbage(server, volume, grace_s, now=now)
+    else:
+        stored = StoredVolume(volume)
+        url = stored.url
+        with interruptible("collect again; what versions name is whole"):
+            done = stored.collect_garbage(grace_s, now=now)
     if as_json:
         free_with = None if done.free_at_s is None else gc_command(volume, grace)
-        print_json({"volume": stored.url, **asdict(done), "free_with": free_with})
+        print_json({"volume": url, **asdict(done), "free_with": free_with})
         return
-    for line in collected_lines(done, stored.url, grace, gc_command(volume, grace)):
+    for line in collected_lines(done, url, grace, gc_command(volume, grace)):
         say(line)
 
 
@@ -268,26 +272,30 @@ def fsck(
     as_json: _Json = False,
 ) -> None:
     """Look whether all that versions promise is there and readable. Changes nothing."""
-    from trainmaster.cli.opening import refuse_volume_on_server
+    from trainmaster.cli.opening import server_of_volume
     from trainmaster.cli.volume_progress import interruptible
-    from trainmaster.service.volumes import StoredVolume
+    from trainmaster.service.volumes import StoredVolume, Verdict
 
-    refuse_volume_on_server(
-        "`volume fsck`",
-        volume,
-        f"`trainmaster volume get {volume} DIR` reads every file and proves its hash.",
-    )
-    stored = StoredVolume(volume)
+    found: Iterable[Verdict]
+    if (server := server_of_volume(volume)) is not None:
+        from trainmaster.api.remote.operations import check_volume
+
+        url = volume.partition("@")[0]
+        with interruptible(_GOES_ON):
+            found = check_volume(server, volume, deep=deep, jobs=jobs, say=say)
+    else:
+        stored = StoredVolume(volume)
+        url, found = stored.url, stored.verified(deep=deep, jobs=jobs)
     verdicts = []
     with interruptible("look again; nothing was changed"):
-        for verdict in stored.verified(deep=deep, jobs=jobs):
+        for verdict in found:
             verdicts.append(verdict)
             for line in verdict_lines(verdict, deep):
                 say(line) if as_json else show(line)
     damaged = sum(bool(verdict.damage) for verdict in verdicts)
     if as_json:
-        found = [verdict_document(verdict) for verdict in verdicts]
-        print_json({"volume": stored.url, "deep": deep, "damaged": damaged, "versions": found})
+        documents = [verdict_document(verdict) for verdict in verdicts]
+        print_json({"volume": url, "deep": deep, "damaged": damaged, "versions": documents})
     elif not verdicts:
         say("there are no versions")
     if damaged:

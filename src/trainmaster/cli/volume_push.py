@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainmaster.cli.output import duration, print_json, say, size
-from trainmaster.cli.volume_tools import counted, files_text, head_document
+from trainmaster.cli.volume_tools import counted, files_text
+from trainmaster.service.volumes.documents import head_document
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainmaster.cli.output import say, size
 
@@ -28,20 +28,6 @@ def opened_volume(uri: str) -> OpenVolume:
     for warning in caught:
         say(str(warning.message))
     return opened
-
-
-def head_document(head: Head, uri: str | None = None) -> dict[str, Any]:
-    """Gives what ``--json`` says of a version."""
-    return {
-        **({"uri": uri} if uri else {}),
-        "version": head.version,
-        "created_at": head.created_at.isoformat(),
-        "kind": head.kind,
-        "files": head.file_count,
-        "bytes": head.total_bytes,
-        "chunks": head.chunk_count,
-        "notes": list(head.notes),
-    }
 
 
 def entry_line(entry: Entry) -> str:
@@ -123,13 +109,6 @@ def verdict_lines(verdict: Verdict, deep: bool) -> list[str]:
         lines.append(f"{name}: and {len(verdict.damage) - _MOST_TOLD:,} more")
     advice = dict.fromkeys(one.advice for one in verdict.damage)
     return lines + [f"{name}: {one}" for one in advice]
-
-
-def verdict_document(verdict: Verdict) -> dict[str, Any]:
-    """Gives what `fsck --json` says of a version."""
-    head = {} if verdict.head is None else head_document(verdict.head)
-    damage = [{"what": one.what, "advice": one.advice} for one in verdict.damage]
-    return {**head, "version": verdict.version, "damage": damage}
 
 
 def counted(count: int, noun: str) -> str:

@@ -1,11 +1,11 @@
-"""Quotes and plans that were asked of a server: rows that any server may work on, one at a time.
+"""Quotes, plans and operations that were asked of a server: rows that any server may work on, one at a time.
 
 Who works on one holds it by a name of its own until a time; what a worker writes counts only while it holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
@@ -48,7 +48,9 @@ def add(database: Database, row: Mapping[str, object], places: int, forget_befor
     return database.write(write)
 
 
-def claim(database: Database, worker: str, now: float, hold_s: float) -> RowMapping | None:
+def claim(
+    database: Database, worker: str, now: float, hold_s: float, without: Collection[str] = ()
+) -> RowMapping | None:
     """Hold the oldest request that nobody works on; None if there is none.
 
     Args:
@@ -56,8 +58,9 @@ def claim(database: Database, worker: str, now: float, hold_s: float) -> RowMapp
         worker: a name that nobody has had.
         now: by the database's clock.
         hold_s: for how long.
+        without: kinds that are left to others.
     """
-    is_free = _is_free(now)
+    is_free = _is_free(now, without)
 
     def write(connection: Connection, this: Try) -> None:
         if this.again and connection.execute(sa.select(_T.c.id).where(_T.c.worker == worker)).first():
@@ -81,9 +84,9 @@ def claim(database: Database, worker: str, now: float, hold_s: float) -> RowMapp
     return rows[0] if rows else None
 
 
-def is_any_free(database: Database, now: float) -> bool:
-    """Whether there is a request that nobody works on: quick, to be asked often."""
-    return bool(database.read(sa.select(_T.c.id).where(_is_free(now)).limit(1)))
+def is_any_free(database: Database, now: float, without: Collection[str] = ()) -> bool:
+    """Whether there is a request that nobody works on, of other kinds: quick, to be asked often."""
+    return bool(database.read(sa.select(_T.c.id).where(_is_free(now, without)).limit(1)))
 
 
 def write(database: Database, worker: str, values: Mapping[str, object]) -> bool:
@@ -124,5 +127,6 @@ def find(database: Database, name: str) -> RowMapping | None:
     return rows[0] if rows else None
 
 
-def _is_free(now: float) -> sa.ColumnElement[bool]:
-    return (_T.c.state == State.WAITING) | ((_T.c.state == State.RUNNING) & (_T.c.expires_at < now))
+def _is_free(now: float, without: Collection[str]) -> sa.ColumnElement[bool]:
+    is_left = (_T.c.state == State.RUNNING) & (_T.c.expires_at < now)
+    return ((_T.c.state == State.WAITING) | is_left) & _T.c.kind.not_in(without)

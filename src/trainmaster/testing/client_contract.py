@@ -209,6 +209,7 @@ class ClientContract:
         lost = next(file for file in place.rglob("*") if file.is_file() and "weights" in file.name)
         lost.unlink()
         assert client.check_models(runs) == at_home.check_models(runs)
+        assert client.check_models(runs, is_deep=True) == at_home.check_models(runs, is_deep=True)
         assert [each["run"] for each in client.check_models()["damaged"]] == [runs[0]]
         assert client.check_models(runs[1:])["damaged"] == []
         for who in (client, at_home):

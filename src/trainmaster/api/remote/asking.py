@@ -41,15 +41,17 @@ def asked(
     sent: Callable[[], tuple[dict[str, Any], tuple[str, ...]]],
     options: Mapping[str, Any],
     read: Callable[[Mapping[str, Any]], Any],
+    shown_at: str = "",
 ) -> Listening:
     """Ask, and tell what is told meanwhile: lines, progress, quotes, at last the answer.
 
     Args:
         connection: to the server.
-        route: ``/quotes`` or ``/plans``.
+        route: such as ``/quotes`` or ``/plans``.
         sent: sends the code; what stands for the recipe, and notes.
         options: what else is asked.
         read: makes of the answer what it is at home.
+        shown_at: where it is looked at; ``route`` by default.
     """
     names: list[str] = []
     stopped: list[int] = []
@@ -63,7 +65,7 @@ def asked(
         yield from (f"note: {note}" for note in notes)
         asked_at = time.monotonic()
         found = connection.post(route, {**recipe, **options}, wait_s=_WAIT_S)
-        names.append(f"{route}/{quoted(found['id'])}")
+        names.append(f"{shown_at or route}/{quoted(found['id'])}")
         seen, progress, looks = 0, None, 0
         while True:
             for line in found["told"][seen:]:

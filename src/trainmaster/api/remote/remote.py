@@ -284,10 +284,9 @@ class RemoteClient:
 
     def check_models(self, runs: Sequence[str] = (), *, is_deep: bool = False) -> dict[str, Any]:
         if is_deep:
-            raise UsageError(
-                "a server does not read every file for a check",
-                "`trainmaster models get` proves a model's; who runs the server can check all: --deep there.",
-            )
+            from trainmaster.api.remote.operations import check_models
+
+            return check_models(self._to, runs, deep=True, say=lambda _: None)
         found: dict[str, Any] = {"models": 0, "checkpoints": 0, "damaged": [], "unnamed": [], "unread": []}
         for run in runs or [row["run"] for row in self.listed()["runs"]]:
             for key, seen in self._to.get(f"/runs/{quoted(run)}/models/check").items():

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trainmaster.volumes.packed import GetProgress
 
 #: A server does not tell where its tables lie.
-_UNTOLD: Final = StoredTable("", 0)
+UNTOLD: Final = StoredTable("", 0)
 #: Less is not worth a request of its own.
 _PART_BYTES: Final = 8 << 20
 
@@ -57,8 +57,8 @@ def _head(row: Mapping[str, Any]) -> Head:
         row_count=row["files"],
         total_bytes=row["size_bytes"],
         chunk_count=row["chunks"],
-        files=_UNTOLD,
-        chunks=_UNTOLD,
+        files=UNTOLD,
+        chunks=UNTOLD,
         notes=tuple(row["notes"]),
     )
 

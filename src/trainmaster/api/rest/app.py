@@ -24,6 +24,7 @@ from trainmaster.api.rest import (
     metrics,
     models,
     offers,
+    operations,
     quotes,
     recommend,
     registry,
@@ -46,6 +47,7 @@ from trainmaster.api.rest.versions import oldest_client
 from trainmaster.service.driving.drivers import Drivers
 from trainmaster.service.driving.submissions import Submissions
 from trainmaster.service.full_disks import full_disk
+from trainmaster.service.operations.operations import operations as operations_of
 from trainmaster.service.quotes.quote_requests import QuoteRequests
 from trainmaster.service.runs.member_connections import MemberConnections
 from trainmaster.service.uploads.upload_finishing import UploadFinishing
@@ -76,7 +78,7 @@ def make_state(
     cookie = "__Host-trainmaster" if is_secure else "trainmaster"
     drivers = Drivers(service, environ)
     submissions = Submissions(service, access, environ, is_private=is_private, accepted=drivers.wake)
-    quotes = QuoteRequests(service, submissions, environ)
+    quotes = QuoteRequests(service, submissions, environ, operations_of(service))
     hubs, lag = Hubs(service), LoopLag()
     kept = Uploads(service.home, service.database, environ)
     finishing = UploadFinishing(service.home, service.database, kept, environ)
@@ -141,6 +143,7 @@ def make_app(state: ServerState) -> FastAPI:
         lookups,
         run_details,
         quotes,
+        operations,
         offers,
         clusters,
         code,

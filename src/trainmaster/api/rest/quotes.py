@@ -91,13 +91,13 @@ async def ask_plan(
 @router.get("/quotes/{quote}")
 async def show_quote(quote: str, state: State, caller: Reader, wait_s: WaitS = 0.0) -> Requested:
     """How far a quote is, what was told meanwhile, and its answer."""
-    return await _shown(QUOTE, quote, state, caller, wait_s)
+    return await shown(QUOTE, quote, state, caller, wait_s)
 
 
 @router.get("/plans/{plan}")
 async def show_plan(plan: str, state: State, caller: Reader, wait_s: WaitS = 0.0) -> Requested:
     """How far a plan is. Its `answer` has what would be rented, and the most that it costs per hour."""
-    return await _shown(PLAN, plan, state, caller, wait_s)
+    return await shown(PLAN, plan, state, caller, wait_s)
 
 
 @router.delete("/quotes/{quote}", status_code=204)
@@ -122,7 +122,7 @@ async def stream_quote(
     after: Annotated[int, Query(ge=0)] = 0,
 ) -> StreamingResponse:
     """Server-sent events: `told` (a line, or a quote), `progress`, at last `done` with the whole object."""
-    return await _stream(QUOTE, quote, request, state, caller, following, after)
+    return await streamed(QUOTE, quote, request, state, caller, following, after)
 
 
 @router.get("/plans/{plan}/stream", response_class=StreamingResponse)
@@ -135,7 +135,7 @@ async def stream_plan(
     after: Annotated[int, Query(ge=0)] = 0,
 ) -> StreamingResponse:
     """The same of a plan."""
-    return await _stream(PLAN, plan, request, state, caller, following, after)
+    return await streamed(PLAN, plan, request, state, caller, following, after)
 
 
 @router.get("/score")
@@ -155,10 +155,11 @@ async def _asked(
 ) -> Requested:
     found = await run_in_threadpool(state.quotes.send, caller, kind, QuoteAsk(**body.model_dump()))
     response.headers["location"] = f"/api/v1/{kind}s/{found['id']}"
-    return await _shown(kind, found["id"], state, caller, wait_s)
+    return await shown(kind, found["id"], state, caller, wait_s)
 
 
-async def _shown(kind: str, name: str, state: State, caller: Caller, wait_s: float) -> Requested:
+async def shown(kind: str, name: str, state: State, caller: Caller, wait_s: float) -> Requested:
+    """How far a request is, when there is news of it or the time is over."""
     loop, news = asyncio.get_running_loop(), asyncio.Event()
     until, first = loop.time() + wait_s, None
 
@@ -177,9 +178,10 @@ async def _shown(kind: str, name: str, state: State, caller: Caller, wait_s: flo
             news.clear()
 
 
-async def _stream(
+async def streamed(
     kind: str, name: str, request: Request, state: State, caller: Caller, following: Stream, after: int
 ) -> StreamingResponse:
+    """What is told of a request, as server-sent events."""
     last = request.headers.get("last-event-id", "")
     told = int(last) if last.isdigit() else after
     first = await run_in_threadpool(state.quotes.show, caller, kind, name)  # 404 before the answer begins

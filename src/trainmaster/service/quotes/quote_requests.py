@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from trainmaster.spec import Recipe
 
     _Tell = Callable[[str | Quote], None]
+    #: Does what was asked, and tells on the way; its answer is JSON.
+    Operation = Callable[[Caller, Mapping[str, Any], Callable[[str], None]], dict[str, Any]]
 
 QUOTE: Final = "quote"
 PLAN: Final = "plan"
@@ -130,9 +132,18 @@ class QuoteRequests:
         service: of the home.
         submissions: reads recipes, and says which are refused.
         environ: as of the processes that drive runs.
+        operations: other work that takes long, by kind: one at a time on a server, beside quotes and plans.
     """
 
-    def __init__(self, service: Service, submissions: Submissions, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        service: Service,
+        submissions: Submissions,
+        environ: Mapping[str, str],
+        operations: Mapping[str, Operation] | None = None,
+    ) -> None:
+        self._operations = operations or {}
+        self._is_operating = False
         self._service = service
         self._submissions = submissions
         self._environ = environ
@@ -172,13 +183,21 @@ class QuoteRequests:
                 f"policy {ask.policy}: there is no such policy", f"Take one of {', '.join(POLICIES)}."
             )
         check_named(ask.catalogue)
+        return self.put(caller, kind, asdict(ask))
+
+    def put(self, caller: Caller, kind: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Take a request that was looked at; what `show` says of it.
+
+        Raises:
+            TooManyError: the team has as many under way as it may.
+        """
         now = time.time()
         row = {
             "id": f"{kind}-{secrets.token_hex(8)}",
             "kind": kind,
             "team": caller.team or "",
             "asked_by": caller.name,
-            "request": json.dumps(asdict(ask)),
+            "request": json.dumps(request),
             "state": State.WAITING,
             "attempts": 0,
             "told": "[]",
@@ -186,7 +205,8 @@ class QuoteRequests:
         }
         if not rows.add(self._service.database, row, MOST_AT_ONCE, now - KEPT_S):
             raise TooManyError(
-                f"{MOST_AT_ONCE} quotes or plans of yours are under way", "Wait for one of them to end."
+                f"{MOST_AT_ONCE} quotes, plans or operations of yours are under way",
+                "Wait for one of them to end.",
             )
         self._news.set()
         return self.show(caller, kind, str(row["id"]))
@@ -293,13 +313,19 @@ class QuoteRequests:
 
     def _begin(self) -> bool:
         database = self._service.database
-        now = database.clock_s()
-        if not rows.is_any_free(database, now):
+        now, without = database.clock_s(), tuple(self._operations) if self._is_operating else ()
+        if not rows.is_any_free(database, now, without):
             return False
         worker = secrets.token_hex(8)
-        row = rows.claim(database, worker, now, _HOLD_S)
+        row = rows.claim(database, worker, now, _HOLD_S, without)
         if row is None:
             return False
+        if (
+            row["kind"] in self._operations
+        ):  # it may take hours: nobody waits for its end, as others begin it again
+            self._is_operating = True
+            threading.Thread(target=self._work, args=(worker, row), name=row["id"], daemon=True).start()
+            return True
         assert self._pool is not None
         self._pool.submit(self._work, worker, row)
         return True
@@ -327,6 +353,8 @@ class QuoteRequests:
             self._end(worker, None, what)
         finally:
             self._planners.pop(worker, None)
+            if row["kind"] in self._operations:
+                self._is_operating = False
             self._free.release()
             self._news.set()
             self.listeners.tell(row["id"])
@@ -381,6 +409,10 @@ class QuoteRequests:
             raise _LostError
 
     def _answer(self, row: RowMapping, planner: RunPlanner, tell: _Tell) -> dict[str, Any]:
+        if (operation := self._operations.get(row["kind"])) is not None:  # what it may was looked at
+            asked = json.loads(row["request"])
+            asked_by = make_caller(row["asked_by"], row["team"] or None, asked.pop("scopes"))
+            return operation(asked_by, asked, tell)
         ask = QuoteAsk(**json.loads(row["request"]))
         caller = make_caller(row["asked_by"], row["team"] or None, ["read", "run"])
         recipe = self._submissions.read(caller, ask.run_request)

@@ -306,12 +306,12 @@ class TeamRuns:
             raise NotFoundError(f"the model at {uri} is gone", "Was it deleted from the object store?")
         return uri, manifest
 
-    def check_models(self, run: str) -> dict[str, Any]:
+    def check_models(self, run: str, *, is_deep: bool = False) -> dict[str, Any]:
         """Whether the models and checkpoints of a run are there, with all files; see `check_models`."""
         from trainmaster.service.models.model_check import check_models
 
         self.row(run)
-        return check_models(self._service, [run])
+        return check_models(self._service, [run], is_deep=is_deep)
 
     def recommend(self, wish: Wish, profile: str = PUBLISHED) -> dict[str, Any]:
         """How many machines for a batch and a latency; see `trainmaster.advisor.papers.recommend`.

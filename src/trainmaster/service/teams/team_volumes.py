@@ -20,10 +20,12 @@ from trainmaster.volumes.packed.addresses import is_short_name, named_volumes
 from trainmaster.volumes.packed.head import Head, read_head
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from trainmaster.control.layout import Home
     from trainmaster.db import Database
     from trainmaster.service.users.caller import Caller
-    from trainmaster.service.volumes import OpenVolume, StoredVolume
+    from trainmaster.service.volumes import Collected, OpenVolume, StoredVolume, Verdict
     from trainmaster.spec import Recipe
 
 #: Files of a version that are shown.
@@ -205,6 +207,36 @@ class TeamVolumes:
             return
         self._stored(f"{name}@{version}").remove()
         self._stored(name).collect_garbage(0, now=True)
+
+    def must_exist(self, text: str) -> None:
+        """Refuse what is no ``NAME`` or ``NAME@VERSION`` of the team; one that is damaged is there.
+
+        Raises:
+            NotFoundError: it is none.
+        """
+        numbers = self._stored(text).numbers()
+        version = text.partition("@")[2]
+        if version and int(version) not in numbers:
+            raise NotFoundError(f"{text}: there is no version {version}", "GET /volumes/NAME lists them.")
+
+    def collect_garbage(self, name: str, grace_s: float, *, now: bool) -> Collected:
+        """Mark what no version of a volume names, and free what was marked; see `packed.garbage`.
+
+        Raises:
+            NotFoundError: the team has no such volume.
+            ForbiddenError: the caller manages no team.
+        """
+        self._caller.need("manage")
+        return self._stored(name).collect_garbage(grace_s, now=now)
+
+    def verified(self, text: str, *, deep: bool, jobs: int) -> Iterator[Verdict]:
+        """Look whether all of ``NAME[@VERSION]`` is there, version by version; see `packed.verifying`.
+
+        Raises:
+            NotFoundError: the team has no such volume or version.
+        """
+        self._caller.need("run")
+        return self._stored(text).verified(deep=deep, jobs=jobs)
 
     def _stored(self, name: str) -> StoredVolume:
         from trainmaster.service.volumes import StoredVolume

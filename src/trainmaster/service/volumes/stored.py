@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +79,17 @@ class StoredVolume:
         if not head_numbers(self._store)[1]:
             raise NotFoundError(f"{self.url}: there is no volume.", "Look at the URL.")
         return VolumeInfo(self.url, tuple(alive_heads(self._store)))
+
+    def numbers(self) -> Collection[int]:
+        """Numbers of its versions that were not removed, whatever state they are in.
+
+        Raises:
+            NotFoundError: there never was one.
+        """
+        alive, newest = head_numbers(self._store)
+        if not newest:
+            raise NotFoundError(f"{self.url}: there is no volume.", "Look at the URL.")
+        return alive
 
     def remove(self, *, whole: bool = False) -> RemovedVolume:
         """Remove the version; without one the whole volume, if ``whole`` says so, too."""

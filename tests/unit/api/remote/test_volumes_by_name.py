@@ -33,7 +33,7 @@ def home(tmp_path):
 @pytest.fixture
 def server(home, tmp_path, monkeypatch):
     """A server that this machine's command line asks; its own home is an empty one."""
-    with serving(home, ["read", "run"]) as connection:
+    with serving(home, ["read", "run", "manage"]) as connection:
         monkeypatch.setattr(opening, "_is_local", False)
         for name, value in {
             "TRAINMASTER_URL": connection.url,
@@ -192,8 +192,6 @@ def test_a_server_writes_nothing_elsewhere(server, files, tmp_path, monkeypatch,
 def test_what_a_server_does_not_do_says_what_to_do(server, files, tmp_path):
     for words, instead in (
         (["mount", "pets", tmp_path / "at"], "volume get pets DIR"),
-        (["gc", "pets"], "volume rm pets@VERSION"),
-        (["fsck", "pets"], "volume get pets DIR"),
         (["index", f"file://{files}", "pets"], "volume push DIR pets"),
     ):
         with pytest.raises(UsageError, match=instead) as error:
@@ -201,3 +199,27 @@ def test_what_a_server_does_not_do_says_what_to_do(server, files, tmp_path):
         assert "trainmaster --local" in error.value.hint
     with pytest.raises(NotFoundError):  # what has a URL is looked at from here
         call("fsck", f"file://{tmp_path}/none")
+
+
+def test_a_server_looks_through_a_volume_and_frees_what_no_version_needs(server, home, files, tmp_path):
+    here = f"file://{tmp_path}/other"
+    for _ in range(2):
+        call("push", files, "pets")
+        call("push", files, here)
+        (files / "run.sh").write_text("#!/bin/sh\necho\n")
+    for words in ([], ["--deep"]):
+        told = call("fsck", "pets", *words)
+        assert told.stdout == call("fsck", here, *words).stdout
+        assert "version 2 was looked through" in told.stderr
+    found = json.loads(call("fsck", "pets@2", "--json").stdout)
+    assert (found["volume"], found["damaged"], len(found["versions"])) == ("pets", 0, 1)
+    call("rm", "pets@1")
+    assert json.loads(call("gc", "pets", "--now", "--grace", "0s", "--json").stdout)["under_way"] == 0
+    for chunk in Path(home.store_url.removeprefix("file://"), "volumes", "pets", "chunks").rglob("*"):
+        if chunk.is_file():
+            chunk.write_bytes(chunk.read_bytes()[:-1])
+    damaged = CliRunner().invoke(app, ["volume", "fsck", "pets", "--json"])
+    assert (damaged.exit_code, json.loads(damaged.stdout)["damaged"]) == (1, 1)
+    for words in (["fsck", "cats"], ["gc", "cats"], ["fsck", "pets@7"]):
+        with pytest.raises(NotFoundError):
+            call(*words)
