@@ -110,6 +110,16 @@ def of_teams(database: Database, teams: Collection[str] | None) -> Sequence[RowM
     return database.read(query if teams is None else query.where(_W.team.in_(teams)))
 
 
+def enabled(database: Database) -> Sequence[RowMapping]:
+    """Id, team and name of those that are not paused: asked often, so without what their starts submit."""
+    return database.read(sa.select(_W.id, _W.team, _W.name).where(_W.state == ENABLED))
+
+
+def names(database: Database) -> dict[str, str]:
+    """Names of all workflows by their ids."""
+    return {row["id"]: row["name"] for row in database.read(sa.select(_W.id, _W.name))}
+
+
 def triggers(database: Database, workflows: Collection[str]) -> dict[str, list[RowMapping]]:
     """What starts workflows, by their ids, in the order of their recipes."""
     query = sa.select(t.workflow_trigger).where(_T.workflow_id.in_(workflows)).order_by(_T.ordinal)

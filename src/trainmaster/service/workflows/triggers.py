@@ -61,6 +61,8 @@ _RETRY_S, _LONGEST_RETRY_S = 5.0, 600.0
 #: It passes by itself.
 _PASSING: Final = (StoreError, ProviderError, PublishError, FullDiskError)
 _AT_ONCE: Final = 4
+#: Behind what was skipped for a start: why it is tried again.
+_AGAIN: Final = "tried again: "
 
 log = logging.getLogger(__name__)
 
@@ -120,8 +122,8 @@ class Triggers:
             StoreError: the database cannot be used.
         """
         self._looks += 1
-        workflows = [row for row in rows.of_teams(self._database, None) if row["state"] == rows.ENABLED]
-        triggers = rows.triggers(self._database, [row["id"] for row in workflows])
+        workflows = rows.enabled(self._database)
+        triggers = rows.triggers(self._database, [row["id"] for row in workflows]) if workflows else {}
         for workflow in workflows:
             for row in triggers[workflow["id"]]:
                 try:
@@ -147,10 +149,7 @@ class Triggers:
         if not due.starts:
             rows.pass_over(self._database, workflow["id"], row["key"], due.seen)
             return
-        fault = ""
-        if chain:
-            names = {each["id"]: each["name"] for each in rows.of_teams(self._database, None)}
-            fault = chain_fault(workflow["id"], chain, names)
+        fault = chain_fault(workflow["id"], chain, rows.names(self._database)) if chain else ""
         cause = rows.Cause(row["key"], due.cause, due.message, chain, fault)
         rows.fire(self._database, workflow["id"], cause, now, (row["seen"], due.seen))
 
@@ -234,7 +233,9 @@ class Triggers:
         except _PASSING as error:
             wait_s = min(_RETRY_S * 2.0 ** min(int(row["tries"]), 16), _LONGEST_RETRY_S)
             with suppress(StoreError):
-                rows.put_off(self._database, firing, now + wait_s, f"tried again: {one_line(error)}")
+                skipped = row["message"].partition(_AGAIN)[0].strip()
+                message = f"{skipped} {_AGAIN}{one_line(error)}".strip()
+                rows.put_off(self._database, firing, now + wait_s, message)
             log.info("%s of team %s was not started: %s", row["name"], team, one_line(error))
         except TrainmasterError as error:
             rows.end(self._database, firing, rows.REFUSED, one_line(error), now)

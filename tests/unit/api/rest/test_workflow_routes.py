@@ -231,3 +231,64 @@ def test_what_is_no_workflow_is_refused_with_what_to_do(served, ask):
     assert ask("GET", "/workflows/nightly", who="blue-user")[0] == 404
     assert ask("GET", "/workflows", who="blue-user")[1] == {"workflows": []}
     assert len(ask("GET", "/workflows", who="red-read")[1]["workflows"]) == 1
+
+
+def test_a_start_that_the_budget_refuses_is_told_and_the_next_one_tries_again(served, ask, look):
+    hook = {"target": "https://example.org/", "topics": ["workflow.refused"]}
+    made = ask("POST", "/webhooks", hook, "red-manage")[1]["id"]
+    served.state.access.make_team("red", 1.0)
+    body = recipe("webhook", more="provider: lab\n") | {"max_usd": 5}
+    assert ask("POST", "/workflows", body, "red-user")[0] == 201
+    for _ in range(2):
+        ask("POST", "/workflows/nightly/trigger", who="red-user")
+        look()
+    history = ask("GET", "/workflows/nightly", who="red-user")[1]["history"]
+    assert [each["state"] for each in history] == ["REFUSED", "REFUSED"]
+    told = ask("GET", f"/webhooks/{made}/deliveries", who="red-manage")[1]["deliveries"]
+    assert [each["topic"] for each in told] == ["workflow.refused"] * 2
+
+
+@pytest.mark.parametrize("concurrency", ["skip", "cancel"])
+def test_a_start_while_a_run_is_under_way(served, ask, look, concurrency):
+    ask("POST", "/workflows", recipe("webhook", more=f"concurrency: {concurrency}\n"))
+    ask("POST", "/workflows/nightly/trigger")
+    look()
+    run = ask("GET", "/workflows/nightly")[1]["under_way"][0]
+    ask("POST", "/workflows/nightly/trigger")
+    look()
+    last = ask("GET", "/workflows/nightly")[1]["last"]
+    if concurrency == "skip":
+        assert (last["state"], last["message"]) == ("SKIPPED", f"{run} was under way")
+        return
+    assert last["state"] == "WAITING"
+    assert served.service.database.stop_wanted(run) is EndReason.CANCELLED
+    end(served, run)
+    look()
+    assert ask("GET", "/workflows/nightly")[1]["last"]["state"] == "STARTED"
+
+
+def test_a_server_with_another_key_tells_nobody_why_it_cannot_check(served, ask):
+    found = ask("POST", "/workflows", recipe("webhook"))[1]
+    (served.service.home.root / "server.key").unlink()
+    answer = served.ask(None, "POST", found["hook"], headers={"authorization": f"Bearer {found['secret']}"})
+    assert (answer.status_code, "key" in answer.text) == (503, False)
+
+
+def test_what_passes_by_itself_is_tried_again(served, ask, look, monkeypatch):
+    from trainmaster.spec.errors import ProviderError
+
+    def away(*_, **__):
+        raise ProviderError("the provider is away", "wait")
+
+    ask("POST", "/workflows", recipe("webhook"))
+    ask("POST", "/workflows/nightly/trigger")
+    with monkeypatch.context() as patch:
+        patch.setattr(served.state.submissions, "submit", away)
+        look()
+    last = ask("GET", "/workflows/nightly")[1]["last"]
+    assert (last["state"], last["message"]) == ("WAITING", "tried again: the provider is away. wait")
+    now = served.service.database.clock_s()
+    monkeypatch.setattr(served.service.database, "clock_s", lambda *_: now + 6.0)
+    look()
+    last = ask("GET", "/workflows/nightly")[1]["last"]
+    assert last["state"] == "STARTED"
