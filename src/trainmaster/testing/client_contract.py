@@ -378,8 +378,9 @@ class ClientContract:
 
 
 def _say(stream: socket.socket, text: bytes) -> None:
-    stream.sendall(text)
-    stream.shutdown(socket.SHUT_WR)
+    with suppress(OSError):  # where nobody listens it may be closed before all is said
+        stream.sendall(text)
+        stream.shutdown(socket.SHUT_WR)
 
 
 def _ask(port: int, text: bytes) -> bytes:
