@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.artifacts.tree import real_place
 from trainmaster.db import queries
-from trainmaster.service.runs.metric_export import EventFiles
+from trainmaster.service.apps.node_events import NodeEvents
+from trainmaster.service.runs.metric_export import OWN, EventFiles
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.states import State
@@ -56,6 +57,7 @@ class EventMirror:
         directory.mkdir(parents=True, mode=0o700)
         self._metrics = {run: EventFiles(directory / run) for run in runs}
         self._published: set[str] = set()
+        self._nodes = {run: NodeEvents(service, run, directory / run, os.environ, most_bytes) for run in runs}
 
     def look(self) -> int:
         """Bring what is new; how many event files and values that were."""
@@ -68,6 +70,10 @@ class EventMirror:
             tasks = list(queries.tasks(self._service.database, run))
         except TrainmasterError:  # it is back soon, or gone for ever, which others see
             return 0
+        try:
+            found += self._nodes[run].look()
+        except (TrainmasterError, OSError) as error:
+            log.warning("event files of machines of %s cannot be brought: %s", run, error)
         for row in tasks:
             task = f"{row['experiment']}/{row['number']}"
             base = Path(os.path.realpath(home.run_directory(run) / "tasks" / task))
@@ -80,7 +86,7 @@ class EventMirror:
             uri = row["model_uri"]
             if row["state"] == State.DONE and uri and uri not in self._published:
                 found += self._bring_again(uri, target)
-            if any(_event_files(target / "output")):
+            if any(path.suffix != OWN for path in _event_files(target)):
                 own.add(task)
         code = Path(os.path.realpath(home.code_directory(run)))
         for path in _event_files(code):

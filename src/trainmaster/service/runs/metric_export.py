@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+#: How names of event files end that are written here.
+OWN: Final = ".trainmaster"
 #: What each report begins with: of whom it is.
 _PLACE: Final = ("experiment", "task", "attempt")
 #: What says when a report was made, not how well the task does.
@@ -82,7 +84,7 @@ class EventFiles:
 
     def _append(self, key: tuple[str, int, int], events: list[bytes], now: float) -> None:
         experiment, task, attempt = key
-        path = self.directory / experiment / str(task) / f"events.out.tfevents.{attempt:010d}.trainmaster"
+        path = self.directory / experiment / str(task) / f"events.out.tfevents.{attempt:010d}{OWN}"
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:
             if not file.tell():
