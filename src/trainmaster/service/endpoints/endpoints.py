@@ -87,12 +87,14 @@ class Endpoints:
         """The replicas of a service that take requests, the least busy first; for `TARGETS_VALID_S`.
 
         Raises:
-            NotFoundError: there is no such service, or it is not the caller's to see.
+            NotFoundError: there is no such service, it is over, or it is not the caller's to see.
         """
         self._caller.need("infer")
         row, database = self._row(name), self._service.database
         if row["place"] is None:
-            return []
+            raise NotFoundError(
+                f"the service {name!r} is over", f"`trainmaster resume {row['run_id']}` may go on with it."
+            )
         ready = [
             each
             for each in rows.replicas(database, [row["id"]], database.clock_s())

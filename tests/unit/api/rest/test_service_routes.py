@@ -13,6 +13,7 @@ from served_home import Served
 from served_services import add_service
 
 from trainmaster.api.proxy.services import Services
+from trainmaster.db.endpoint_changes import close
 from trainmaster.service.endpoints.endpoint_access import EndpointAccess
 from trainmaster.service.users.caller import ForbiddenError, UnknownCallerError
 from trainmaster.spec.errors import NotFoundError
@@ -111,3 +112,12 @@ def test_a_model_is_deployed_by_a_recipe_that_its_page_writes(served):
         assert f"model: {model}" in text
         assert "python -m trainmaster.inference --port {{port}}" in text
     assert served.ask("red-user", "GET", "/new?serve=job-blue/main/0").status_code == 404
+
+
+def test_a_service_that_is_over_is_told_so(served):
+    add_service(served.service.database, "job-own", "old-digits", 1)
+    served.service.database.write(lambda connection, _: close(connection, "job-own", "main", 9.0))
+    with pytest.raises(NotFoundError, match="the service 'old-digits' is over"):
+        served.state.services.gate.targets("old-digits", served.tokens["admin"], "")
+    assert served.ask("admin", "GET", "/api/v1/services/old-digits").json()["state"] == "DONE"
+    assert "Ask it" not in served.ask("admin", "GET", "/services/old-digits").text
