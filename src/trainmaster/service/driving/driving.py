@@ -189,7 +189,7 @@ def _drive(
     if machines is None and row["team"] is not None:  # whatever has accepted it
         from trainmaster.service.driving.local_runs import isolation_of
 
-        isolation = isolation_of(home, row["team"])
+        isolation = isolation_of(home, row["team"], is_ending=row["stop_wanted"] is not None)
     machine = detect_capacity()
     executor: Executor
     if machines is None:

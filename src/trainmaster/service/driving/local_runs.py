@@ -30,6 +30,8 @@ HINT: Final = (
 )
 #: In a container: a user that has nothing of its own, as on most machines.
 _NOBODY: Final = 65534
+#: No engine takes this for the name of an image.
+_NO_IMAGE: Final = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +118,19 @@ class LocalRuns:
         return _try_container(self.what, environ)
 
 
-def isolation_of(home: Home, team: str) -> Isolation:
+def isolation_of(home: Home, team: str, *, is_ending: bool = False) -> Isolation:
     """How a team's tasks run on this machine.
+
+    Args:
+        home: of the run.
+        team: whose it is.
+        is_ending: nothing begins any more, whatever the home says by now.
 
     Raises:
         UsageError: they do not.
     """
+    if is_ending:
+        return Isolation(_NOBODY, _NOBODY, image=_NO_IMAGE)
     local_runs = LocalRuns.of(home)
     if local_runs is None:
         raise UsageError(
