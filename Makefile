@@ -10,7 +10,7 @@ LISTER := $(VENV)/lister/bin/cyclonedx-py
 # Where it is set (containers often do), every start of the command line compiles everything anew: 0.3 s each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check unit test lint bench docs install system dist audit mutations gpu real-aws clean
+.PHONY: demo check unit test lint bench docs install system dist audit mutations gpu real-aws notebook clean
 
 install: $(STAMP)
 
@@ -66,6 +66,11 @@ dist: install
 	@test -x $(LISTER) || $(BIN)/python -m venv $(VENV)/lister
 	@$(VENV)/lister/bin/python -m pip install --quiet --disable-pip-version-check 'cyclonedx-bom>=7,<8'
 	@$(BIN)/python scripts/sbom.py $(LISTER)
+
+# JupyterLab in an environment of its own, for its test: 120 MB, and one of its libraries makes Ray slow.
+notebook: install
+	@test -x $(VENV)/notebook/bin/jupyter-lab || $(BIN)/python -m venv $(VENV)/notebook
+	@$(VENV)/notebook/bin/python -m pip install --quiet --disable-pip-version-check 'jupyterlab>=4.2,<5'
 
 # Known holes in what is installed, as PyPI's advisories have them; packages that it cannot be asked about are named.
 audit: install

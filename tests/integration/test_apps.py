@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import sys
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 from learning import needs
@@ -67,3 +71,43 @@ def test_tensorboard_is_one_click_away_and_outlives_the_server(tm):
     assert tm.call("apps", "--json").json["apps"][0]["app"] == app["app"]
     tm.call("apps", "end", app["app"])
     tm.until(lambda: server.ask("GET", f"/apps/{app['app']}")[1]["state"] == "DONE", "it is over")
+
+
+def path_with_jupyter():
+    """JupyterLab is too large for the environment of the tests: `make notebook` makes it one of its own."""
+    path = os.pathsep.join([os.environ["PATH"], str(Path(sys.prefix) / "notebook" / "bin")])
+    if shutil.which("jupyter-lab", path=path) is None:
+        pytest.skip("there is no jupyter-lab: `make notebook` installs one")
+    return path
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.browser
+def test_a_kernel_of_a_notebook_answers_in_the_browser(tm):
+    needs("playwright", "h11")
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium: apt-get install chromium-headless-shell")
+    path = path_with_jupyter()
+    from playwright.sync_api import sync_playwright
+
+    tm.write("train.py", SCRIPT)
+    run = tm.run(tm.recipe(RECIPE))["run"]
+    notebook = tm.start("notebook", run, env=tm.env | {"PATH": path})
+    notebook.until(lambda: "http" in notebook.out, "it answers")
+    address = next(line for line in notebook.out.splitlines() if line.startswith("http"))
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.set_default_timeout(300_000)
+        page.goto(address)
+        page.locator(".jp-LauncherCard[data-category=Notebook]").first.click()
+        page.get_by_text("| Idle").first.wait_for()  # the kernel is there
+        page.locator(".jp-Notebook .jp-CodeCell .cm-content").first.click()
+        page.keyboard.type("import os, trainmaster; print('answer', 6 * 7, sorted(os.listdir()))")
+        page.keyboard.press("Shift+Enter")
+        page.get_by_text("answer 42").first.wait_for()
+        assert "'code'" in page.locator(".jp-OutputArea-output").first.inner_text()
+        browser.close()
+    notebook.send(signal.SIGINT)
+    notebook.wait()
+    assert tm.call("apps", "--json").json["apps"][0]["state"] != "WAITING"
