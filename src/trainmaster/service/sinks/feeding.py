@@ -83,9 +83,18 @@ class SinkFeeder:
             now = database.clock_s()
             if row["try_at"] > now or self._is_anothers(row, now):
                 continue
+            if not self._is_here(row["run_id"]):
+                continue  # the server that has its files sends
             if sinks.claim(database, row, self._owner, now + LEASE_S) and self._feed(row):
                 is_left = False
         return is_left
+
+    def _is_here(self, run: str) -> bool:
+        try:
+            self._opened.home_of(run)
+        except UsageError:
+            return False
+        return True
 
     def _is_anothers(self, row: RowMapping, now: float) -> bool:
         owner = row["owner"]
