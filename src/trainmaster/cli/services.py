@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,7 +72,8 @@ def serve(
         where = f"`trainmaster services open {name}` says where it is asked"
         told = f"{accepted.run} runs in the background; {where}, `trainmaster services stop {name}` ends it"
     else:
-        _say_where(client.service_url(name, port), name, needs_token=context() is not None)
+        tell = say if as_json else show  # standard output is the object's alone
+        _say_where(client.service_url(name, port), name, tell, needs_token=context() is not None)
     raise typer.Exit(see_to_end(client, accepted, told, as_json=as_json))
 
 
@@ -90,8 +92,8 @@ def _model(client: ClientProtocol, text: str) -> tuple[str, list[str]]:
     return reference, client.model_files(reference)
 
 
-def _say_where(url: str, name: str, *, needs_token: bool) -> None:
-    show(url)
+def _say_where(url: str, name: str, tell: Callable[[str], None], *, needs_token: bool) -> None:
+    tell(url)
     token = ' -H "Authorization: Bearer $TOKEN"' if needs_token else ""
     say(f"as soon as a replica is ready: curl {url}v2/models/{name}{token}")
 
@@ -153,7 +155,7 @@ def open_service(name: _Name, port: _Port = 0) -> None:
 
     client = open_client()
     is_remote = context() is not None
-    _say_where(client.service_url(name, port), name, needs_token=is_remote)
+    _say_where(client.service_url(name, port), name, show, needs_token=is_remote)
     if is_remote:
         return
     say("Ctrl-C ends this, not the service")
