@@ -155,12 +155,14 @@ def bill(usd: float) -> str:
 
 
 def driver_trouble(run: Mapping[str, Any]) -> str:
-    """What is wrong with who drives a run, as a summary has it; empty if nothing is.
+    """What is wrong with who drives a run, as a summary has it, or which of its machines does; else empty.
 
     >>> driver_trouble({"state": "RUNNING", "driver": {"state": "stopped", "pid": 12, "silent_s": 2.0}})
     'process 12, which drives it, is stopped'
     >>> driver_trouble({"state": "QUEUED", "driver": None, "queued": {"waits_for": "$5"}})
     ''
+    >>> driver_trouble({"state": "RUNNING", "driver": {"state": "working", "pid": None, "machine": "i-0a1b"}})
+    'its machine i-0a1b drives it'
     """
     driver = run.get("driver")
     if run["state"] == "DONE" or _waits_for_its_turn(run):
@@ -172,7 +174,7 @@ def driver_trouble(run: Mapping[str, Any]) -> str:
         return f"{who} is stopped"
     if driver["state"] == "silent":
         return f"{who} was last heard of {duration(driver['silent_s'])} ago"
-    return ""
+    return f"its machine {driver['machine']} drives it" if "machine" in driver else ""
 
 
 def _waits_for_its_turn(run: Mapping[str, Any]) -> bool:

@@ -236,11 +236,7 @@ def bring(
 
 def come_back(database: Database, run: str, before: str) -> bool:
     """Let the home drive a run again that is away; False if somebody else has done so."""
-    back = (
-        t.run.update()
-        .where(t.run.c.id == run, t.run.c.away == before)
-        .values(away=None, lease_owner=None, lease_expires_at=None)
-    )
+    back = t.run.update().where(t.run.c.id == run, t.run.c.away == before).values(away=None, lease_owner=None)
     return database.write(lambda connection, _: connection.execute(back).rowcount == 1)
 
 

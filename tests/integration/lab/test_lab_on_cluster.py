@@ -27,7 +27,7 @@ RECIPE = """
 name: steps
 experiments:
   train:
-    command: python3 steps.py {steps} 0.2
+    command: python3 steps.py {steps} 0.2 0.02
     hardware: {{instance: m4.2xlarge}}
     checkpoint: {{every: 1s}}
 """
@@ -81,5 +81,21 @@ def test_the_home_is_away_the_driver_is_killed_and_the_record_comes_back(
     assert renter.attempts(run) == ["SUCCEEDED"]
     assert renter.starts(run) == [(1, 0)]
     assert "done at 250" in renter.call("logs", run).stdout
+    assert renter.machines(run) == {}
     assert lab.alive() == before
-    print(again.text)
+
+
+def test_its_machine_is_lost_and_the_home_goes_on(lab: Any, renter: Renter, store: str) -> None:
+    before = lab.alive()
+    renting, run = moved(renter, 400)
+    renting.until(lambda: "step=" in renter.call("status", run).stdout, "what the machine reports")
+    (machine,) = lab.alive() - before
+    lab.do("terminate", id=machine)
+    renting.until_said("is gone")
+    renting.end(1)
+    again = renter.start("resume", run, "--json")
+    ended = again.end()
+
+    assert ended["reason"] == "SUCCEEDED", again.text
+    assert renter.attempts(run) == ["NODE_LOST", "SUCCEEDED"]
+    assert lab.alive() == before

@@ -21,7 +21,7 @@ from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.notifications.delivery import deliver_left
 from trainmaster.service.on_cluster.assignment import key_of, resealed
 from trainmaster.service.on_cluster.driver_store import LOST_S, DriverStore, Published
-from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
+from trainmaster.spec.errors import ProviderError, PublishError, TrainmasterError, UsageError
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
@@ -51,12 +51,12 @@ class AwayRuns:
     def follow(self, run: str) -> None:
         """Bring a run on, and go on with that as long as this process lives; nothing if it is not away.
 
-        Raises:
-            PublishError: the object store cannot be read.
+        While the object store cannot be read, it stays as it was.
         """
         if run in self._followed or self.home.database.run_row(run)["away"] is None:
             return
-        self.look(run)
+        with suppress(PublishError):
+            self.look(run)
         self._followed.add(run)
         threading.Thread(target=self._follow, args=(run,), name=f"follows {run}", daemon=True).start()
 

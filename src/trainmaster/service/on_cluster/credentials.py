@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.control.layout import Home
 from trainmaster.objects.delegated_credentials import store_environment
 from trainmaster.providers.capabilities import OfferSource, capabilities_of
+from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from trainmaster.spec import Recipe
 
+#: Names the AWS profile whose keys are sent instead of the user's own: narrower ones.
+PROFILE_VARIABLE: Final = "TRAINMASTER_DRIVER_PROFILE"
 #: Variables that a driver needs where they are set.
 _SETTINGS: Final = ("TRAINMASTER_AWS_", "TRAINMASTER_NODE_", "TRAINMASTER_CAPACITY_")
 _KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
@@ -33,11 +36,13 @@ def sent_to_machine(recipe: Recipe, environ: Mapping[str, str] = os.environ) -> 
     found = driver_environment(environ, recipe.provider, store_url)
     key = found.get("AWS_ACCESS_KEY_ID", "")
     store = f"what this machine uses {store_url} with" + (f" (access key {key})" if key else "")
-    lines = [f"{store}, as wide as it is", "the key that opens the machines of this home"]
+    if profile := environ.get(PROFILE_VARIABLE):
+        store = f"the keys of the AWS profile {profile} (access key {key}), also for {store_url}"
+    lines = [f"{store}, as wide as they are", "the key that opens the machines of this home"]
     if capabilities_of(recipe.provider).offers is OfferSource.LAB:
         lines.insert(0, "the access key of the lab: it rents there without a limit")
     elif key:
-        lines[0] = f"{lines[0]}; it also rents machines, with all that AWS allows it"
+        lines[0] = f"{lines[0]}; they also rent machines, with all that AWS allows them"
     names = {name for experiment in recipe.experiments.values() for name in experiment.secrets}
     return [*lines, *([f"secrets of the run: {', '.join(sorted(names))}"] if names else [])]
 
@@ -58,13 +63,24 @@ def driver_environment(environ: Mapping[str, str], provider: str, store_url: str
     if capabilities_of(provider).offers is OfferSource.LAB:
         return found
     found |= {name: environ[name] for name in _AMAZON if name in environ}
-    if "AWS_ACCESS_KEY_ID" not in found:
-        import boto3
+    if narrow := environ.get(PROFILE_VARIABLE):
+        return {**{name: value for name, value in found.items() if name not in _KEYS}, **_keys_of(narrow)}
+    return found if "AWS_ACCESS_KEY_ID" in found else {**found, **_keys_of(environ.get("AWS_PROFILE"))}
 
-        credentials = boto3.session.Session(profile_name=environ.get("AWS_PROFILE")).get_credentials()
-        if credentials is not None:
-            now = credentials.get_frozen_credentials()
-            found |= {"AWS_ACCESS_KEY_ID": now.access_key, "AWS_SECRET_ACCESS_KEY": now.secret_key}
-            if now.token:
-                found["AWS_SESSION_TOKEN"] = now.token
-    return found
+
+def _keys_of(profile: str | None) -> dict[str, str]:
+    """Keys of an AWS profile as they are now; None: whatever boto3 finds."""
+    import boto3
+    from botocore.exceptions import BotoCoreError
+
+    try:
+        credentials = boto3.session.Session(profile_name=profile).get_credentials()
+        now = None if credentials is None else credentials.get_frozen_credentials()
+    except BotoCoreError as error:
+        raise UsageError(
+            f"the keys for the machine cannot be read: {error}", f"Check AWS_PROFILE and {PROFILE_VARIABLE}."
+        ) from None
+    if now is None:
+        return {}
+    found = {"AWS_ACCESS_KEY_ID": now.access_key, "AWS_SECRET_ACCESS_KEY": now.secret_key}
+    return found | ({"AWS_SESSION_TOKEN": now.token} if now.token else {})

@@ -65,6 +65,13 @@ def why_not(recipe: Recipe, store_url: str, plans: Sequence[ClusterPlan]) -> str
         )
     if all(rental.spot for plan in plans for rental in plan.roles[0].rentals):
         return "hardware: all its machines may be taken back (spot: true), and its driver with them"
+    regions = {rental.region for plan in plans for role in plan.roles for rental in role.rentals}
+    if len(regions) > 1:
+        return (
+            f"its machines may be in several regions ({', '.join(sorted(regions))}): one reaches only its own"
+        )
+    if recipe.sinks is not None:
+        return "sinks: what tasks report is sent there by this home"
     for name, experiment in recipe.experiments.items():
         if experiment.promote or (experiment.require is not None and experiment.require.better_than):
             return (

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -79,6 +80,7 @@ def stay(place: Path) -> int:
                 return REFUSED
         code = driver.wait()
         if code in (OVER, REFUSED):
+            shutil.rmtree(place, ignore_errors=True)  # of a machine that is kept: there are keys in it
             return 0
         print(f"the driver ended with {code}", file=sys.stderr, flush=True)
         pause_s = 1.0 if time.monotonic() - begun > _WELL_AFTER_S else min(2 * pause_s, _LONGEST_PAUSE_S)

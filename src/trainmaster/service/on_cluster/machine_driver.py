@@ -74,7 +74,7 @@ class MachineDriver:
             given.news,
             {
                 "lease_owner": None,
-                "lease_expires_at": None,
+                "lease_expires_at": time.time(),  # it was driven until now
                 "away": None,
                 "team": None,  # whose it is matters at home, where it is charged and its secrets are
                 "notify": None,  # and who is to be told
@@ -152,13 +152,13 @@ def _environment(given: Assignment, place: Path) -> dict[str, str]:
         "TRAINMASTER_HOME": str(place),
         "TRAINMASTER_CACHE": str(place / "cache"),
         "TRAINMASTER_STORE": given.store_url,
-        "TRAINMASTER_AWS_INSIDE_VPC": _vpc(),
+        **_network(),
         KEY_FILE_VARIABLE: f"/proc/self/fd/{key}",
     }
     if given.lab is not None:
         memory = Path("/dev/shm" if Path("/dev/shm").is_dir() else place) / f"trainmaster-{given.run}"  # noqa: S108
         memory.mkdir(mode=0o700, exist_ok=True)
-        facts = {**given.lab, "inside_vpc": found["TRAINMASTER_AWS_INSIDE_VPC"]}
+        facts = {**given.lab, "inside_vpc": found.get("TRAINMASTER_AWS_INSIDE_VPC", "")}
         draft = memory / ".lab.json"
         draft.touch(mode=0o600)
         draft.write_text(json.dumps(facts))
@@ -168,15 +168,19 @@ def _environment(given: Assignment, place: Path) -> dict[str, str]:
     return found
 
 
-def _vpc() -> str:
-    """The network of this machine, as EC2 tells it; empty elsewhere."""
+def _network() -> dict[str, str]:
+    """The network of this machine, as EC2 tells it, from which we log in to others; nothing elsewhere."""
     try:
         token = _metadata("/latest/api/token", "PUT", {"X-aws-ec2-metadata-token-ttl-seconds": "60"})
         known = {"X-aws-ec2-metadata-token": token}
         mac = _metadata("/latest/meta-data/mac", "GET", known)
-        return _metadata(f"/latest/meta-data/network/interfaces/macs/{mac}/vpc-id", "GET", known)
+        card = f"/latest/meta-data/network/interfaces/macs/{mac}"
+        vpc = _metadata(f"{card}/vpc-id", "GET", known)
+        block = _metadata(f"{card}/vpc-ipv4-cidr-block", "GET", known)
     except (OSError, http.client.HTTPException):
-        return ""
+        return {}
+    found = {"TRAINMASTER_AWS_INSIDE_VPC": vpc, "TRAINMASTER_AWS_SSH_FROM": block}
+    return {name: value for name, value in found.items() if value}
 
 
 def _metadata(path: str, method: str, headers: dict[str, str]) -> str:

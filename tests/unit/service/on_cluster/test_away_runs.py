@@ -20,11 +20,12 @@ from trainmaster.service.driving.replication import SECRETS, private_place
 from trainmaster.service.on_cluster import machine_driver
 from trainmaster.service.on_cluster.assignment import Assignment
 from trainmaster.service.on_cluster.away import AwayRuns
+from trainmaster.service.on_cluster.credentials import driver_environment, sent_to_machine
 from trainmaster.service.on_cluster.driver_store import DriverStore
 from trainmaster.service.on_cluster.hand_over import HandingOver, why_not
 from trainmaster.service.on_cluster.machine_driver import MachineDriver
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import LeaseLostError, UsageError
+from trainmaster.spec.errors import LeaseLostError, PublishError, UsageError
 from trainmaster.spec.states import EndReason, State
 
 RECIPE = Recipe.from_dict({"name": "r", "provider": "aws", "experiments": {"main": {"command": "true"}}})
@@ -35,7 +36,7 @@ class Scene:
     """A home, and the machine that is to drive its run."""
 
     def __init__(self, place, monkeypatch):
-        monkeypatch.setattr(machine_driver, "_vpc", lambda: "")
+        monkeypatch.setattr(machine_driver, "_network", dict)
         self.place = place
         self.store_url = f"file://{place}/store"
         self.environ = {"TRAINMASTER_HOME": str(place / "home"), "TRAINMASTER_CACHE": str(place / "cache"),
@@ -114,6 +115,7 @@ def test_the_record_comes_back_whole(scene):
     assert scene.hand_over(scene.begins)
     assert not scene.is_free()
     database, lease, publication = scene.drives(scene.drivers[-1])
+    assert database.run_row(RUN)["earlier_s"] > 0  # the home has driven it until then
     publication.begin()
     database.commit(lease, [RunChange(State.WAITING, State.RUNNING)], time.time())
     change = TaskChange("main", 3, 1, State.WAITING, State.ACQUIRING, creates=True, opens=True)
@@ -123,6 +125,7 @@ def test_the_record_comes_back_whole(scene):
     scene.away().look(RUN)
     assert (scene.row["state"], scene.row["away"] is None) == ("RUNNING", False)
     assert scene.home.brief(RUN)["driven"]
+    assert scene.home.status(RUN)["driver"]["machine"] == "i-1"
     log = scene.home.home_of(RUN).run_directory(RUN) / "tasks/main/3/1/worker-0.log"
     assert log.read_bytes() == b"one\n"
 
@@ -246,4 +249,40 @@ def test_secrets_are_sealed_with_a_key_of_the_run_alone(scene):
 )  # fmt: skip
 def test_what_cannot_be_driven_elsewhere_is_told(provider, store, why):
     assert why in why_not(RECIPE.model_copy(update={"provider": provider}), store, ())
-    assert UsageError(why).args
+
+
+def test_keys_of_another_profile_are_sent_if_one_is_named(tmp_path, monkeypatch):
+    file = tmp_path / "credentials"
+    file.write_text("[narrow]\naws_access_key_id = AKIANARROW\naws_secret_access_key = hush\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    monkeypatch.setenv("TRAINMASTER_HOME", str(tmp_path / "home"))
+    environ = {"AWS_ACCESS_KEY_ID": "AKIAWIDE", "AWS_SECRET_ACCESS_KEY": "s", "AWS_SESSION_TOKEN": "t"}
+    narrow = driver_environment({**environ, "TRAINMASTER_DRIVER_PROFILE": "narrow"}, "aws", "gs://b")
+    assert {name: value for name, value in narrow.items() if "KEY" in name or "TOKEN" in name} == {
+        "AWS_ACCESS_KEY_ID": "AKIANARROW", "AWS_SECRET_ACCESS_KEY": "hush"
+    }  # fmt: skip
+    assert driver_environment(environ, "aws", "gs://b")["AWS_SESSION_TOKEN"] == "t"
+    with pytest.raises(UsageError, match="TRAINMASTER_DRIVER_PROFILE"):
+        driver_environment({"TRAINMASTER_DRIVER_PROFILE": "missing"}, "aws", "gs://b")
+
+
+def test_what_is_sent_is_told_before(tmp_path):
+    environ = {"TRAINMASTER_HOME": str(tmp_path), "TRAINMASTER_STORE": "gs://b", "AWS_ACCESS_KEY_ID": "AKIA1"}
+    lines = sent_to_machine(RECIPE, environ)
+    assert "AKIA1" in lines[0]
+    assert "rent machines" in lines[0]
+
+
+def test_a_run_is_shown_as_it_was_while_its_store_cannot_be_read(scene, monkeypatch):
+    scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
+    monkeypatch.setattr(DriverStore, "state", refused)
+    monkeypatch.setattr(AwayRuns, "_follow", lambda *_: None)  # it would go on for ever
+    scene.away().follow(RUN)
+    assert scene.row["state"] == "WAITING"
+    with pytest.raises(PublishError):
+        scene.away().take_back(RUN)  # nobody knows who drives: it stays away
+    assert scene.row["away"] is not None
+
+
+def refused(_store):
+    raise PublishError("the store does not answer")
