@@ -54,11 +54,12 @@ class LiveDisplay(PlainDisplay):
         for each in view.experiments:
             done = each.tally["succeeded"] + each.tally["pruned"]  # what failed is told beside it
             counts = {key: n for key, n in each.tally.items() if n and key not in ("total", "succeeded")}
+            bar = ProgressBar(total=max(1, each.total), completed=done, width=24)
             table.add_row(
                 Text(each.name, style="bold"),
                 str(each.reason or each.state),
-                ProgressBar(total=max(1, each.total), completed=done, width=24),
-                f"{done}/{each.total}",
+                "" if each.is_service else bar,
+                "" if each.is_service else f"{done}/{each.total}",
                 ", ".join(f"{n} {key}" for key, n in counts.items()),
                 "" if each.left_s is None else f"about {duration(each.left_s)} left",
             )

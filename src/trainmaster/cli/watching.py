@@ -91,7 +91,8 @@ def told(each: Happening) -> Iterator[str]:
             why = f": {each.message}" if each.message else ""
             yield f"{each.experiment}: {each.reason}{shown}{why}"
         case ExperimentMoved():
-            yield f"{each.experiment}: " + ("1 task" if each.total == 1 else f"{each.total} tasks")
+            tasks = "1 task" if each.total == 1 else f"{each.total} tasks"
+            yield f"{each.experiment}: {tasks if each.total else 'begins'}"
         case AttemptEnded():
             yield from each.output
             if not each.reason.is_success:
@@ -158,7 +159,7 @@ def told_events(events: Iterable[Event], losses: Losses) -> list[str]:
 def progress_lines(view: RunView) -> Iterator[str]:
     """How far the experiments and their running tasks are."""
     for each in view.experiments:
-        if each.state is State.RUNNING and each.total > 1:
+        if each.state is State.RUNNING and each.total > 1 and not each.is_service:
             counts = each.tally
             done = counts["succeeded"] + counts["pruned"]  # what failed is no progress
             failed = f", {counts['failed']} failed" if counts["failed"] else ""

@@ -31,6 +31,12 @@ def test_tasks_that_failed_are_not_done():
     ]
 
 
+def test_replicas_of_a_service_are_no_tasks_to_be_done():
+    counts = {"succeeded": 1, "pruned": 0, "failed": 0, "running": 2}
+    service = ExperimentView("api", State.RUNNING, None, 3, counts, None, is_service=True)
+    assert list(progress_lines(RunView("r", State.RUNNING, False, (service,), (), {}))) == []
+
+
 ENDED = AttemptEnded(
     "train", 0, 1, EndReason.USER_ERROR, "exit code 3", ("bye",), "KeyError: 'lr'", True, False
 )
@@ -41,6 +47,7 @@ ENDED = AttemptEnded(
     [
         (SetupBegun("train"), ["train: preparing its environment (`setup`)"]),
         (ExperimentMoved("train", State.RUNNING, None, "", 1, {}), ["train: 1 task"]),
+        (ExperimentMoved("api", State.RUNNING, None, "", 0, {}), ["api: begins"]),
         (
             ExperimentMoved("train", State.DONE, EndReason.SUCCEEDED, "", 2, {"total": 2, "succeeded": 2}),
             ["train: SUCCEEDED (2 succeeded)"],

@@ -152,11 +152,13 @@ class RunFollower:
             return None
         self._viewed_at = time.monotonic()
         status = self._status()
+        services = {each["experiment"] for each in status.get("services", ())}
         views = []
         for name, found in status["experiments"].items():
             tally = dict(found["tasks"])
             reason = None if found["reason"] is None else EndReason(found["reason"])
-            views.append(ExperimentView(name, State(found["state"]), reason, tally.pop("total"), tally, None))
+            total, state = tally.pop("total"), State(found["state"])
+            views.append(ExperimentView(name, state, reason, total, tally, None, name in services))
         going = {view.name for view in views if view.state is State.RUNNING}
         told = [(key, found) for key, found in self._metrics.items() if key[0] in going]
         tasks = tuple(

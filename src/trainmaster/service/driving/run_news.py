@@ -83,7 +83,15 @@ Happening = SetupBegun | ExperimentMoved | AttemptEnded | MoreFailures | WentOn 
 
 @dataclass(frozen=True, slots=True)
 class ExperimentView:
-    """How far an experiment is; ``left_s``: of several tasks, seconds until all will be over, if known."""
+    """How far an experiment is.
+
+    Attributes:
+        name, state, reason: its own.
+        total: tasks that there are.
+        tally: of them by what became of them.
+        left_s: of several tasks, seconds until all will be over, if known.
+        is_service: its tasks are replicas, which do not end by themselves.
+    """
 
     name: str
     state: State
@@ -91,6 +99,7 @@ class ExperimentView:
     total: int
     tally: Mapping[str, int]
     left_s: float | None
+    is_service: bool = False
 
 
 @dataclass(frozen=True, slots=True)

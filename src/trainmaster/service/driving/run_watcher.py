@@ -140,9 +140,12 @@ def run_view(
     """How far a run is."""
 
     def view(found: Experiment) -> ExperimentView:
-        is_told = found.total > 1 and found.state is State.RUNNING  # a single task tells that itself
+        is_service = found.name in standings.services
+        # a single task tells that itself
+        is_told = found.total > 1 and found.state is State.RUNNING and not is_service
         left_s = standings.left_s(found, progress, time.time()) if is_told else None
-        return ExperimentView(found.name, found.state, found.reason, found.total, found.tally(), left_s)
+        tally = found.tally()
+        return ExperimentView(found.name, found.state, found.reason, found.total, tally, left_s, is_service)
 
     return RunView(
         run_state.run,

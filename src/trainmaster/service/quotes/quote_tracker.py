@@ -128,7 +128,8 @@ class QuoteTracker:
         self._lengthless = {
             name for name, each in recipe.experiments.items() if not each.builtin_values().get("steps")
         }
-        self._warned: set[str] = set()
+        #: Nobody is warned twice, and of services never: they do not train.
+        self._warned = {name for name, each in recipe.experiments.items() if each.serve is not None}
         self._next_at = 0.0
         self._done: queue.SimpleQueue[QuoteRecord | Exception] = queue.SimpleQueue()
         self._busy = False

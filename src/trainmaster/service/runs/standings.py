@@ -35,14 +35,19 @@ class Standings:
     Args:
         service: knows the results.
         session: the run.
+
+    Attributes:
+        services: experiments whose tasks are replicas.
     """
 
     def __init__(self, service: Service, session: Session) -> None:
         self._database = service.database
         self._run = session.run
+        experiments = session.recipe.experiments
+        self.services = {name for name, experiment in experiments.items() if experiment.serve is not None}
         self._searches = {
             name: experiment.search
-            for name, experiment in session.recipe.experiments.items()
+            for name, experiment in experiments.items()
             if experiment.search is not None
         }
         self._best: dict[str, tuple[str, list[dict[str, Any]]]] = {}

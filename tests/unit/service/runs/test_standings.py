@@ -24,7 +24,7 @@ SEARCH = Search(metric="accuracy", goal="max")
 
 @pytest.fixture
 def standings(monkeypatch):
-    recipe = SimpleNamespace(experiments={"sweep": SimpleNamespace(search=SEARCH)})
+    recipe = SimpleNamespace(experiments={"sweep": SimpleNamespace(search=SEARCH, serve=None)})
     service, session = SimpleNamespace(database=None), SimpleNamespace(run="r", recipe=recipe)
     return Standings(service, session)
 
