@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 router = APIRouter(tags=["volumes"])
 
 _PIECE_BYTES: Final = 1 << 20
+_LEAST_BYTES: Final = 128 << 10
 
 
 def volumes_of(request: Request) -> TeamVolumes:
@@ -72,8 +73,8 @@ def files(
 
     opened = found.opened(name, version)
     rows = entries(opened, path, recursive=recursive)
-    lines = (json.dumps(_line(opened, entry)) + "\n" for entry in rows)
-    return StreamingResponse(lines, media_type="application/x-ndjson")
+    lines = (f"{json.dumps(_line(opened, entry))}\n".encode() for entry in rows)
+    return StreamingResponse(_pieces(lines), media_type="application/x-ndjson")
 
 
 @router.get("/volume-content/{name:path}", response_class=StreamingResponse)
@@ -120,8 +121,14 @@ def _line(opened: OpenVolume, entry: Entry) -> dict[str, Any]:
     return {**entry_document(entry), **({"parts": parts} if len(parts) > 1 else {})}
 
 
-def _pieces(blocks: Iterator[bytes | memoryview]) -> Iterator[bytes]:
-    """Chunks may have a gigabyte."""
+def _pieces(blocks: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+    """Chunks may have a gigabyte, files and lines a few bytes: each piece is a turn of the loop."""
+    held = bytearray()
     for block in blocks:
         for first in range(0, len(block), _PIECE_BYTES):
-            yield bytes(block[first : first + _PIECE_BYTES])
+            held += block[first : first + _PIECE_BYTES]
+            if len(held) >= _LEAST_BYTES:
+                yield bytes(held)
+                held.clear()
+    if held:
+        yield bytes(held)
