@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from ipaddress import ip_network
@@ -88,6 +89,13 @@ class SinkFeeder:
             if sinks.claim(database, row, self._owner, now + LEASE_S) and self._feed(row):
                 is_left = False
         return is_left
+
+    def trouble(self, run: str | None) -> str:
+        """Why something of a run is not sent yet, as far as it is known."""
+        with suppress(StoreError):
+            found = (row["trouble"] for row in sinks.open_sinks(self._opened.database, run))
+            return next((trouble for trouble in found if trouble), "")
+        return ""
 
     def _is_here(self, run: str) -> bool:
         try:
@@ -353,7 +361,8 @@ class SinkThread:
         self.stop()
         if not self._is_left:
             return ""
-        return f"sinks: not all is sent yet; `trainmaster resume {self._run}` sends the rest"
+        why = f" ({trouble})" if (trouble := self._feeder.trouble(self._run)) else ""
+        return f"sinks: not all is sent yet{why}; `trainmaster resume {self._run}` sends the rest"
 
     def _work(self) -> None:
         while not self._end.is_set():

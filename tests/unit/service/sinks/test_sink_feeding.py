@@ -158,6 +158,7 @@ def test_an_outage_loses_nothing_and_is_shown(place, monkeypatch):
         now[0] += 600
     assert place.row["failures"] == 3
     assert "HTTP 503" in place.row["trouble"]
+    assert "HTTP 503" in place.feeder().trouble("job-a")
     asked = len(place.mlflow.headers)
     place.mlflow.trouble = None
     now[0] -= 600
