@@ -120,7 +120,7 @@ class SinkFeeder:
             raise
         except TrainmasterError as error:
             failures, trouble = row["failures"] + 1, one_line(error)
-            log.warning("%s: %s: %s", run, kind, trouble)
+            log.info("%s: %s: %s", run, kind, trouble)  # its row says it, and who waits for the run is told
             sinks.change(
                 database, run, kind, self._owner, trouble=trouble, failures=failures,
                 try_at=database.clock_s() + pause_s(failures), owner=None, expires_at=None,
