@@ -41,7 +41,8 @@ def machine() -> dict[str, Any]:
 
 def workshop() -> tuple[tempfile.TemporaryDirectory[str], dict[str, str]]:
     """A directory of its own with a home in it, and the environment that names the home."""
-    directory = tempfile.TemporaryDirectory(prefix="trainmaster-bench-")
+    # A driver that a server has left behind may write a last time.
+    directory = tempfile.TemporaryDirectory(prefix="trainmaster-bench-", ignore_cleanup_errors=True)
     env = {
         **os.environ,
         "TRAINMASTER_HOME": f"{directory.name}/home",
