@@ -226,7 +226,8 @@ class _Forward:
             stderr=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for us
         )
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listening = threading.Thread(target=self._listen, daemon=True)
+        self._listening.start()
         try:
             self._await_ready()
         except BaseException:
@@ -302,6 +303,7 @@ class _Forward:
                 self._said.append(line.decode(errors="replace").strip())
 
     def _lost(self) -> ProviderError:
+        self._listening.join(_END_S)  # what it says at its end may come after it has ended
         said = self.last_words or "the connection was lost"
         return ProviderError(
             f"port {self._port} of {self._way.machine} cannot be reached: {said}",
