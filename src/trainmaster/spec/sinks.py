@@ -33,20 +33,39 @@ class MlflowSink(Noun):
             problems.add(node, path, "token and login; write one of them")
 
 
+class WandbSink(Noun):
+    """Weights & Biases.
+
+    Attributes:
+        project: its name there; empty for that of the recipe.
+        entity: whose it is; empty for what is usual for the key.
+        key: name of the secret with the key; empty: offline runs are written, and nothing is sent.
+        url: of a server of one's own.
+    """
+
+    project: Annotated[str, Key("project", text("write the name of a project"))] = ""
+    entity: Annotated[str, Key("entity", text("write the name of a user or team of W&B"))] = ""
+    key: Annotated[str, Key("key", _SECRET)] = ""
+    url: Annotated[str, Key("url", _URL)] = "https://api.wandb.ai"
+
+
 class Sinks(Noun):
     """Those of a recipe.
 
     Attributes:
         mlflow: an MLflow server.
+        wandb: Weights & Biases.
     """
 
     mlflow: Annotated[MlflowSink | None, Key("mlflow", noun(MlflowSink))] = None
+    wandb: Annotated[WandbSink | None, Key("wandb", noun(WandbSink))] = None
 
     @classmethod
     def prepare(cls, node: YamlNode, path: Path, problems: Problems) -> YamlNode:
         """Refuse what is no mapping, with an example of one."""
         if node.kind is not Kind.MAPPING:
-            raise problems.refuse(node, path, f"{node.describe()}; write {{mlflow: {{url: URL}}}}")
+            example = "{mlflow: {url: URL}} or {wandb: {project: NAME}}"
+            raise problems.refuse(node, path, f"{node.describe()}; write {example}")
         return node
 
     @property
@@ -57,6 +76,6 @@ class Sinks(Noun):
     @property
     def secrets(self) -> tuple[str, ...]:
         """Names of the secrets that they need."""
-        mlflow = self.mlflow
+        mlflow, wandb = self.mlflow, self.wandb
         found = () if mlflow is None else (mlflow.token, mlflow.login)
-        return tuple(name for name in found if name)
+        return tuple(name for name in (*found, "" if wandb is None else wandb.key) if name)

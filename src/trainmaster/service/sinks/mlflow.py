@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from trainmaster.service.notifications.webhook_targets import Answer
-from trainmaster.spec.errors import TrainmasterError
+from trainmaster.service.sinks.feed import SinkError
 from trainmaster.spec.states import EndReason
 
 #: Of one `log-batch`, as MLflow documents it; longer texts are cut.
@@ -34,19 +34,6 @@ _ENDS: Final[Mapping[str, str]] = {
 
 #: Sends JSON to a path: the status and body.
 Post = Callable[[str, bytes, Mapping[str, str]], Answer]
-
-
-class SinkError(TrainmasterError):
-    """The other side has not taken something.
-
-    Attributes:
-        code: what it calls that.
-        is_final: it never will.
-    """
-
-    def __init__(self, message: str, status: int = 0, code: str = "") -> None:
-        super().__init__(message)
-        self.code, self.is_final = code, status in (400, 413, 422)
 
 
 @dataclass(frozen=True, slots=True)

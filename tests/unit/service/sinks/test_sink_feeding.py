@@ -14,7 +14,7 @@ from trainmaster.control.layout import Home
 from trainmaster.db import ClosedAttempt, NewRun, RunChange, TaskChange, sinks
 from trainmaster.service import Service
 from trainmaster.service.notifications.webhook_targets import Answer
-from trainmaster.service.sinks import feeding
+from trainmaster.service.sinks import feed
 from trainmaster.service.sinks.feeding import SinkFeeder, check_sinks
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import RecipeError, UsageError
@@ -133,7 +133,7 @@ def test_who_is_killed_anywhere_loses_nothing_and_sends_a_batch_twice_at_most(pl
         return maybe
 
     with monkeypatch.context() as patch, suppress(Killed):
-        patch.setattr(feeding.sinks, "save_cursor", dies(sinks.save_cursor))
+        patch.setattr(feed.sinks, "save_cursor", dies(sinks.save_cursor))
         SinkFeeder(place.service, {}, dies(place.mlflow.post)).feed("job-a")
     place.report(1, range(5))  # what comes meanwhile does not change what is sent once more
     place.service.database.write(

@@ -1,0 +1,92 @@
+"""`Feed`: one turn of one sink; what they have in common is how far each attempt is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainmaster.db import queries, sinks
+from trainmaster.db.leases import LEASE_S
+from trainmaster.db.sinks import Attempt, Cursor
+from trainmaster.service.runs.stored_recipe import stored_recipe
+from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.states import State
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import RowMapping
+
+    from trainmaster.service.open_home import OpenHome
+
+
+class TakenOverError(Exception):
+    """Another process sends now."""
+
+
+class SinkError(TrainmasterError):
+    """The other side has not taken something.
+
+    Attributes:
+        code: what it calls that.
+        is_final: it never will.
+    """
+
+    def __init__(self, message: str, status: int = 0, code: str = "") -> None:
+        super().__init__(message)
+        self.code, self.is_final = code, status in (400, 413, 422)
+
+
+class Feed:
+    """One turn of one sink.
+
+    Args:
+        opened: the home.
+        row: of the sink.
+        owner: who sends.
+
+    Attributes:
+        refused: why something is left out; empty if nothing is.
+        pause_s: so long it need not be asked again while the run goes on.
+    """
+
+    pause_s = 0.0
+
+    def __init__(self, opened: OpenHome, row: RowMapping, owner: str) -> None:
+        self.refused = ""
+        self._owner, self._database = owner, opened.database
+        self._run, self._kind = row["run_id"], row["kind"]
+        run = self._database.run_row(self._run)  # before its tasks: if it is over, so are they
+        self._is_over = run["state"] == State.DONE
+        self._recipe, self._home = stored_recipe(run), opened.home_of(self._run)
+        self._cursors = sinks.cursors(self._database, self._run, self._kind)
+
+    def feed(self) -> bool:
+        """Send what is new; whether that was the last.
+
+        Raises:
+            SinkError: the other side has not taken something.
+            TakenOverError: another process sends now.
+        """
+        raise NotImplementedError
+
+    def _tasks(self) -> dict[tuple[str, int], RowMapping]:
+        return {
+            (row["experiment"], row["number"]): row
+            for name in self._recipe.experiments
+            for row in queries.results(self._database, self._run, name)
+        }
+
+    def _cursor(self, attempt: RowMapping) -> Cursor:
+        return self._cursors.get(_key(attempt), Cursor(""))
+
+    def _keep(self, attempt: RowMapping, cursor: Cursor) -> None:
+        self._renew()
+        sinks.save_cursor(self._database, self._run, self._kind, _key(attempt), cursor)
+        self._cursors[_key(attempt)] = cursor
+
+    def _renew(self) -> None:
+        expires_at = self._database.clock_s() + LEASE_S
+        if not sinks.change(self._database, self._run, self._kind, self._owner, expires_at=expires_at):
+            raise TakenOverError
+
+
+def _key(attempt: RowMapping) -> Attempt:
+    return attempt["experiment"], attempt["task"], attempt["number"]
