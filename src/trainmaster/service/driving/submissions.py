@@ -133,7 +133,7 @@ class Submissions:
         mistakes = list(refusals(recipe, is_shared=is_shared, team=caller.team, is_local=is_local))
         if mistakes:
             raise UsageError("\n".join(mistakes), "See docs/server.md: what a server does not run.")
-        if is_shared and caller.team and recipe.provider == "local":
+        if is_shared and caller.team and capabilities_of(recipe.provider).is_here:
             isolation_of(self._service.home, caller.team)
         return with_team_volumes(with_versions(recipe, versions or {}), self._service.home, caller.team)
 
@@ -252,7 +252,7 @@ class Submissions:
         """Whether what a caller sends may name a provider."""
         if not self.is_shared(caller) or capabilities_of(provider).rents:
             return True
-        return provider == "local" and self._is_local(caller)
+        return capabilities_of(provider).is_here and self._is_local(caller)
 
     def _is_local(self, caller: Caller) -> bool:
         """Whether this machine runs tasks of a caller's team, apart from it."""
@@ -348,10 +348,11 @@ def refusals(recipe: Recipe, *, is_shared: bool, team: str | None, is_local: boo
     """
     if not is_shared:
         return
-    runs_here = is_local and recipe.provider == "local"
-    if not capabilities_of(recipe.provider).rents and not runs_here:
+    provides = capabilities_of(recipe.provider)
+    runs_here = is_local and provides.is_here
+    if not provides.rents and not runs_here:
         line = f"provider: {recipe.provider}; the code of others runs on rented machines only"
-        may = recipe.provider == "local" and not is_local
+        may = provides.is_here and not is_local
         yield line + (", unless this server is started with `--local-runs` for teams" if may else "")
     if recipe.code != "." and _leaves(recipe.directory, recipe.code):
         yield f"code: {recipe.code}; only what was sent: a server gets no code with its own keys"
