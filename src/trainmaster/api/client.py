@@ -16,10 +16,11 @@ from trainmaster.api.streams import interruptible
 from trainmaster.spec import Recipe, parse_duration
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.private_files import make_private
+from trainmaster.spec.trigger import needs_server
 
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote
-    from trainmaster.api.protocol import RegistryProtocol, Stream
+    from trainmaster.api.protocol import RegistryProtocol, Stream, WorkflowsProtocol
     from trainmaster.api.remote.remote import RemoteClient
     from trainmaster.api.results import Downloaded
 
@@ -121,24 +122,76 @@ class Client:
         allow_stale: bool = False,
     ) -> Run:
         """Start a run and return at once; arguments and errors are those of `trainmaster.run`."""
-        try:
-            keep_s = 0.0 if keep is None else parse_duration(keep)
-        except ValueError as error:
-            raise UsageError(f"keep: {error}") from None
+        keep_s, notes = _seconds(keep), list[str]()
+        agrees = yes or max_usd is not None
         found, path = self._read(recipe, overrides, provider, directory)
+        plan = self._planned(found, path, notes, max_usd, agrees=agrees, allow_stale=allow_stale)
+        accepted = self._home.accept_run(plan.id, agreed_usd_per_hour=plan.most_usd_per_hour, keep_s=keep_s)
+        return Run(self._home, accepted.run, [*notes, *leave(self._home, accepted)])
+
+    @property
+    def workflows(self) -> WorkflowsProtocol:
+        """Recipes with ``on``, which a server starts by itself; `register_workflow` has it keep one."""
+        return self._home.workflows
+
+    def register_workflow(
+        self,
+        recipe: AnyRecipe,
+        *,
+        now: bool = False,
+        overrides: Mapping[str, object] | None = None,
+        provider: str | None = None,
+        directory: str | os.PathLike[str] = ".",
+        yes: bool = False,
+        max_usd: float | None = None,
+        keep: str | None = None,
+        allow_stale: bool = False,
+    ) -> dict[str, Any]:
+        """Have the server keep a recipe with ``on`` and start its runs; again for its next revision.
+
+        Args:
+            recipe: as of `trainmaster.run`, as are the other arguments and the errors.
+            now: start a run at once, too.
+            overrides: see there.
+            provider: see there.
+            directory: see there.
+            yes: agree to what each of its runs costs.
+            max_usd: agree to so much for each run.
+            keep: how long rented machines stay warm after each run.
+            allow_stale: see there.
+
+        Returns:
+            As `Client.workflows` shows it; ``secret`` of its webhook is shown this once.
+        """
+        keep_s, agrees = _seconds(keep), yes or max_usd is not None
+        found, path = self._read(recipe, overrides, provider, directory)
+        if not found.on:
+            raise UsageError(f"{found.name} has no `on`: nothing would start it", "`start` runs it once.")
+        if isinstance(self._home, EmbeddedClient):
+            raise needs_server(found.on[0].key)
+        plan = self._planned(found, path, [], max_usd, agrees=agrees, allow_stale=allow_stale)
+        return self._home.workflows.register(plan.id, starts_now=now, keep_s=keep_s)
+
+    def _planned(
+        self,
+        recipe: Recipe,
+        path: Path,
+        notes: list[str],
+        max_usd: float | None,
+        *,
+        agrees: bool,
+        allow_stale: bool,
+    ) -> RunPlan:
+        """What a run would rent, if its price was agreed to; lines for the user become notes."""
         if max_usd is not None:
             from trainmaster.service.run_planning import capped
 
-            found = capped(found, max_usd)
-        has_agreed, notes = yes or max_usd is not None, list[str]()
-        plan = _last(
-            self._home.plan_run(found, str(path), allow_stale=allow_stale, can_agree=has_agreed), notes
-        )
+            recipe = capped(recipe, max_usd)
+        plan = _last(self._home.plan_run(recipe, str(path), allow_stale=allow_stale, can_agree=agrees), notes)
         assert isinstance(plan, RunPlan)
-        if not has_agreed:
+        if not agrees:
             _refuse_costs(plan)
-        accepted = self._home.accept_run(plan.id, agreed_usd_per_hour=plan.most_usd_per_hour, keep_s=keep_s)
-        return Run(self._home, accepted.run, [*notes, *leave(self._home, accepted)])
+        return plan
 
     def quote(
         self,
@@ -198,6 +251,13 @@ class Client:
         make_private(path.parent)
         path.write_text(found.source_text, encoding="utf-8")
         return found, path
+
+
+def _seconds(keep: str | None) -> float:
+    try:
+        return 0.0 if keep is None else parse_duration(keep)
+    except ValueError as error:
+        raise UsageError(f"keep: {error}") from None
 
 
 def _last(stream: Stream[Any], notes: list[str]) -> Any:  # noqa: ANN401

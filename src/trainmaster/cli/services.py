@@ -40,6 +40,12 @@ def serve(
         str, typer.Option(help="What answers at {{port}}, instead of what knows the model's format.")
     ] = "",
     health: Annotated[str, typer.Option(help="Path of the command's health check.")] = "",
+    code: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, file_okay=False, help="Directory of the command, or of a serve.py of yours."
+        ),
+    ] = None,
     port: _Port = 0,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before money is spent.")] = False,
     detach: Annotated[bool, typer.Option(help="Drive it in the background and return at once.")] = False,
@@ -58,7 +64,7 @@ def serve(
     reference, found = _model(client, model)
     text = serving_recipe(
         reference, name, replicas=replicas, provider=provider, command=command, health=health,
-        model_files=found,
+        code="" if code is None else str(code.resolve()), model_files=found,
     )  # fmt: skip
     name = name or service_name(reference)
     with tempfile.TemporaryDirectory(prefix="trainmaster-serve-") as directory:

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from trainmaster.api.proxy.headers import SERVICES
-from trainmaster.api.rest.state import Reader, ServerState, State
+from trainmaster.api.rest.state import Reader, Runs, ServerState, State, Submitter
 from trainmaster.service.endpoints.endpoints import Endpoints
 from trainmaster.service.users.caller import Caller
 
@@ -28,6 +28,14 @@ def show_service(request: Request, service: str, state: State, caller: Reader) -
     It is asked at its `url` by tokens with the scope `infer`; it ends with its `run`.
     """
     return told_service(request, state, caller, service)
+
+
+@router.delete("/services/{service}", status_code=202)
+def end_service(service: str, state: State, runs: Runs, caller: Submitter) -> dict[str, Any]:
+    """End it: its run is cancelled, with whatever else the run does."""
+    run = Endpoints(state.service, caller).show(service)["run"]
+    runs.cancel(run, state.environ)
+    return {"run": run}
 
 
 def told_service(request: Request, state: ServerState, caller: Caller, name: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ def serving_recipe(
     provider: str = "",
     command: str = "",
     health: str = "",
+    code: str = "",
     model_files: Iterable[str] = (),
 ) -> str:
     """A recipe with one service.
@@ -31,6 +32,7 @@ def serving_recipe(
         provider: of machines; empty for the machine that drives, whose Python has what it has.
         command: that answers; empty for the inference server that knows the model's format.
         health: path of its health check; empty for that server's, or ``/``.
+        code: directory where it works, with its own ``serve.py`` or what the command needs; empty for none.
         model_files: paths in the model, which say what a machine needs to read it.
 
     >>> print(serving_recipe("digits@3", provider="aws", replicas=2, model_files=["digits.skops"]))
@@ -50,6 +52,8 @@ def serving_recipe(
     lines = [f"name: {name}"]
     if provider:
         lines.append(f"provider: {provider}")
+    if code:
+        lines.append(f"code: {json.dumps(code)}")
     lines += ["experiments:", "  serve:"]
     if not command and provider and not capabilities_of(provider).is_here:
         lines.append(f"    setup: pip install {package_for(model_files)}")

@@ -222,7 +222,7 @@ class Triggers:
     def _submit(self, row: RowMapping, now: float) -> None:
         firing, team = int(row["id"]), row["team"] or None
         try:
-            who, why = self._caller(row)
+            who, why = self._caller(row, now)
             if who is None:
                 rows.end(self._database, firing, rows.REFUSED, why, now)
                 return
@@ -244,7 +244,7 @@ class Triggers:
             why = f"internal error: {type(error).__name__}: {error}"
             rows.end(self._database, firing, rows.REFUSED, why, now)
 
-    def _caller(self, row: Mapping[Any, Any]) -> tuple[Caller | None, str]:
+    def _caller(self, row: Mapping[Any, Any], now: float) -> tuple[Caller | None, str]:
         """Who has registered it, if that one may still run something in the team; else why not."""
         team, name = row["team"] or None, row["registered_by"]
         if row["account"] is not None:
@@ -256,11 +256,10 @@ class Triggers:
                 return None, f"{name}, who has registered it, may not run it any more: register it again"
         elif row["token"] is not None:
             token = access.tokens_by_name(self._database, [row["token"]]).get(row["token"])
-            if token is None or token["revoked_at"] is not None:
-                return (
-                    None,
-                    f"the token {row['token']} that it was registered with was revoked: register it again",
-                )
+            is_revoked = token is None or token["revoked_at"] is not None
+            if token is None or is_revoked or token["expires_at"] <= now:
+                end = "was revoked" if is_revoked else "has expired"
+                return None, f"the token {row['token']} that it was registered with {end}: register it again"
         return caller(name, team, ["read", "run"]), ""
 
 

@@ -1,4 +1,4 @@
-"""``trainmaster run`` of a recipe with `on`, and ``trainmaster workflows``, at home and with a server."""
+"""Recipes with `on`, and what looks after workflows, by command line and Python, at home and at a server."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 pytest.importorskip("cronsim", reason="the extra `server` is not installed")
 from served_tcp import serving
 
+from trainmaster.api import Client
 from trainmaster.cli import opening
 from trainmaster.cli.app import app
 from trainmaster.control.layout import Home
@@ -70,6 +71,22 @@ def test_a_server_keeps_it_and_the_verbs_look_after_it(server, recipe):
     assert found["history"][0]["trigger"] == "by hand"
     call("workflows", "rm", "nightly")
     assert "there is none" in call("workflows").stderr
+
+
+def test_from_python(server, recipe, tmp_path):
+    with pytest.raises(UsageError, match="only a server keeps a recipe"):
+        Client(tmp_path / "home-2").register_workflow(recipe)
+    client = Client(server.url, server._token)
+    found = client.register_workflow(recipe, now=True)
+    assert (found["new"], found["secret"][:6], found["state"]) == (True, "whsec_", "ENABLED")
+    again = client.register_workflow(recipe, overrides={"concurrency": "skip"})
+    assert (again["new"], again["revision"], again["concurrency"]) == (False, 2, "skip")
+    assert client.workflows.pause("nightly")["state"] == "PAUSED"
+    assert [each["workflow"] for each in client.workflows.listed()] == ["nightly"]
+    assert client.workflows.show("nightly")["history"][0]["trigger"] == "by hand"
+    with pytest.raises(UsageError, match="nothing would start it"):
+        client.register_workflow(recipe, overrides={"on": None})
+    client.close()
 
 
 def test_without_a_server_it_is_refused_with_what_to_do(recipe, tmp_path, monkeypatch):

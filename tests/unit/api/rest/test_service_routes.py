@@ -15,6 +15,7 @@ from served_services import add_service
 from trainmaster.api.proxy.services import Services
 from trainmaster.db.endpoint_changes import close
 from trainmaster.service.endpoints.endpoint_access import EndpointAccess
+from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.users.caller import ForbiddenError, UnknownCallerError
 from trainmaster.spec.errors import NotFoundError
 
@@ -121,3 +122,14 @@ def test_a_service_that_is_over_is_told_so(served):
         served.state.services.gate.targets("old-digits", served.tokens["admin"], "")
     assert served.ask("admin", "GET", "/api/v1/services/old-digits").json()["state"] == "DONE"
     assert "Ask it" not in served.ask("admin", "GET", "/services/old-digits").text
+
+
+def test_a_service_is_ended_by_its_name(served, port, monkeypatch):
+    ended = []
+    monkeypatch.setattr(TeamRuns, "cancel", lambda _, run, environ: ended.append(run))
+    served.run("job-brief", "red")
+    add_service(served.service.database, "job-brief", "brief", port)
+    assert served.ask("blue-user", "DELETE", "/api/v1/services/brief").status_code == 404
+    assert served.ask("red-read", "DELETE", "/api/v1/services/brief").status_code == 403
+    answer = served.ask("red-user", "DELETE", "/api/v1/services/brief")
+    assert (answer.status_code, answer.json(), ended) == (202, {"run": "job-brief"}, ["job-brief"])

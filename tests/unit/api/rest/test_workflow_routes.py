@@ -13,6 +13,7 @@ pytest.importorskip("pyarrow", reason="the extra `volumes` is not installed")
 
 from served_home import Served
 
+from trainmaster.db import tables as t
 from trainmaster.service.notifications.webhooks import signature
 from trainmaster.service.runs.lineage import lineage
 from trainmaster.service.volumes import push
@@ -209,15 +210,20 @@ def test_it_is_paused_resumed_started_by_hand_and_removed(ask, look, pets):
     assert ask("GET", f"/runs/{start['run']}")[0] == 200
 
 
-def test_who_may_not_run_any_more_starts_nothing(served, ask, look):
-    made = served.state.access.create_token("passing", ["read", "run"])["token"]
+@pytest.mark.parametrize("end", ["was revoked", "has expired"])
+def test_who_may_not_run_any_more_starts_nothing(served, ask, look, end):
+    made = served.state.access.create_token("passing", ["read", "run"], lasts_s=3600.0)["token"]
     served.tokens["passing"] = made
     ask("POST", "/workflows", recipe("webhook"), "passing")
-    served.state.access.revoke_token("passing")
+    if end == "was revoked":
+        served.state.access.revoke_token("passing")
+    else:
+        over = t.token.update().where(t.token.c.name == "passing").values(expires_at=0.0)
+        served.service.database.write(lambda connection, _: connection.execute(over))
     ask("POST", "/workflows/nightly/trigger")
     look()
     last = ask("GET", "/workflows/nightly")[1]["last"]
-    assert (last["state"], "was revoked: register it again" in last["message"]) == ("REFUSED", True)
+    assert (last["state"], f"{end}: register it again" in last["message"]) == ("REFUSED", True)
 
 
 def test_what_is_no_workflow_is_refused_with_what_to_do(served, ask):
