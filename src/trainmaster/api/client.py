@@ -134,6 +134,31 @@ class Client:
         """Recipes with ``on``, which a server starts by itself; `register_workflow` has it keep one."""
         return self._home.workflows
 
+    def services(self) -> list[dict[str, Any]]:
+        """Services of runs, those that are not over first: objects of ``trainmaster services --json``."""
+        return self._home.services()
+
+    def service(self, name: str) -> dict[str, Any]:
+        """One of them.
+
+        Raises:
+            NotFoundError: there is none of that name.
+        """
+        return self._home.service(name)
+
+    def service_url(self, name: str, port: int = 0) -> str:
+        """Where a service is asked; without a server, as long as this process lives.
+
+        Args:
+            name: of the service.
+            port: of this machine, without a server; 0 for any that is free.
+
+        Raises:
+            NotFoundError: there is none of that name.
+            UsageError: the port is taken.
+        """
+        return self._home.service_url(name, port)
+
     def register_workflow(
         self,
         recipe: AnyRecipe,

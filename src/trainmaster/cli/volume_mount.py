@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -34,13 +35,18 @@ def mount_volume(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show a volume as a directory, read-only, for all programs."""
-    from trainmaster.cli.opening import refuse_volume_on_server
+    from trainmaster.cli.opening import server_of_volume
     from trainmaster.service.volumes import means_of, mount
 
-    refuse_volume_on_server("`volume mount`", uri, f"Get a copy: `trainmaster volume get {uri} DIR`.")
+    if (server := server_of_volume(uri)) is not None:
+        from trainmaster.api.remote.volume_objects import mount_served
+
+        mounting = partial(mount_served, server)
+    else:
+        mounting = mount
     if foreground:
         say(f"mounting {uri} at {directory}; Ctrl-C ends it")
-    mounted = mount(uri, directory, foreground=foreground, means=means.value if means else None)
+    mounted = mounting(uri, directory, foreground=foreground, means=means.value if means else None)
     if not foreground:
         say(f"{mounted} is mounted at {directory}; `trainmaster volume unmount {directory}` ends it")
         if as_json:

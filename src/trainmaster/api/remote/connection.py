@@ -213,6 +213,11 @@ class Connection:
                 self.sleep(pause_s)
 
     @property
+    def token(self) -> str:
+        """Who asks."""
+        return self._token
+
+    @property
     def host(self) -> str:
         """Name and port, as in a header."""
         return urlsplit(self.url).netloc.rpartition("@")[2]

@@ -114,6 +114,22 @@ def contents(
     )
 
 
+@router.get("/volume-objects/{name:path}", response_class=StreamingResponse)
+def objects(
+    name: str,
+    found: Volumes,
+    key: Annotated[str, Query(description="in the volume: `heads/`, `manifests/` or `chunks/`")],
+    begin: Annotated[int, Query(ge=0, description="the first byte that is wanted")] = 0,
+    end: Annotated[int | None, Query(ge=0, description="the first that is not wanted any more")] = None,
+) -> StreamingResponse:
+    """The bytes of an object that versions are made of, as it is stored: for who reads and proves volumes."""
+    blocks = found.object_blocks(name, key, begin, end)
+    first = next(blocks, b"")
+    return StreamingResponse(
+        _pieces(chain([first], blocks)), headers=saved("object"), media_type="application/octet-stream"
+    )
+
+
 def _line(opened: OpenVolume, entry: Entry) -> dict[str, Any]:
     from trainmaster.service.volumes import entry_document
 

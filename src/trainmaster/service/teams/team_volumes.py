@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +18,7 @@ from trainmaster.objects import ObjectStore
 from trainmaster.service.users.caller import NO_TEAM
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.volumes.packed.addresses import is_short_name, named_volumes
-from trainmaster.volumes.packed.head import Head, read_head
+from trainmaster.volumes.packed.head import MOST_CHUNK_BYTES, Head, read_head
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
     from trainmaster.service.volumes import Collected, OpenVolume, StoredVolume, Verdict
     from trainmaster.spec import Recipe
 
+#: Objects that versions are made of.
+_OBJECT: Final = re.compile(
+    r"heads/\d{6,9}\.json|manifests/[0-9a-f]{64}(\.\d{1,9})?\.parquet"
+    r"|chunks/[0-9a-f]{2}/[0-9a-f]{64}(\.\d{1,9})?"
+)
 #: Files of a version that are shown.
 MOST_FILES: Final = 1000
 
@@ -190,6 +196,30 @@ class TeamVolumes:
                 f"{name} has no version {version or ''}", f"Its versions: GET /volumes/{name}."
             )
         return open_volume(f"{self._url}/{name}@{found[-1].version}", self._home.cache)
+
+    def object_blocks(self, name: str, key: str, begin: int, end: int | None) -> Iterator[bytes | memoryview]:
+        """The bytes of an object of a volume as it lies in the store, for who reads volumes himself.
+
+        Args:
+            name: of the volume.
+            key: in the volume: of a version, a table or a chunk.
+            begin: the first byte that is wanted.
+            end: the first that is not wanted any more; None for all.
+
+        Raises:
+            NotFoundError: the team has no such volume, or that no such object.
+        """
+        store = ObjectStore(self._stored(name).url)
+        missing = NotFoundError(f"{name} has no {key[:80]!r}", "A version may have been removed meanwhile.")
+        if not _OBJECT.fullmatch(key):
+            raise missing
+        try:
+            if end is None and not begin:
+                yield from store.blocks(key)
+            elif end is None or end > begin:
+                yield from store.range_blocks(key, begin, (end or MOST_CHUNK_BYTES) - begin)
+        except FileNotFoundError:
+            raise missing from None
 
     def remove(self, name: str, version: int | None = None, *, whole: bool = False) -> None:
         """Remove a version, or all of it if `whole` says so, and free what nothing needs any more.

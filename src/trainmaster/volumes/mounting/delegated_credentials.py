@@ -15,7 +15,7 @@ from pathlib import Path
 from trainmaster.objects.delegated_credentials import EXPIRES_VARIABLE
 from trainmaster.objects.renewing import read_from
 
-_BEGINNINGS = ("AWS_", "GOOGLE_", "AZURE_", EXPIRES_VARIABLE)
+_BEGINNINGS = ("AWS_", "GOOGLE_", "AZURE_", "TRAINMASTER_TOKEN", EXPIRES_VARIABLE)
 _LARGEST_BYTES = 1 << 20
 _NAME = "lent"
 

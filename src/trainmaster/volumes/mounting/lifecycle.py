@@ -14,6 +14,7 @@ from trainmaster.spec.errors import MissingPartError, UsageError
 from trainmaster.volumes.mounting.delegated_credentials import hand_over
 from trainmaster.volumes.mounting.errors import MountError
 from trainmaster.volumes.mounting.mounts import (
+    SERVER,
     Means,
     available,
     detach,
@@ -39,6 +40,7 @@ def mount(
     cache: Path | None = None,
     foreground: bool = False,
     means: Means | None = None,
+    module: str = SERVER,
 ) -> str:
     """Shows a volume as a directory, read-only, for all programs.
 
@@ -54,6 +56,7 @@ def mount(
         cache: see :meth:`Volume.open`.
         foreground: serve until SIGTERM, Ctrl-C or :func:`unmount`, instead of in the background.
         means: ``fuse``: never the kernel by itself; ``kernel``: nothing else, so all of it is fetched first.
+        module: what its processes run: one that knows more kinds of URLs, then calls ``server.main``.
 
     Returns:
         The URI of the version that is mounted.
@@ -80,11 +83,11 @@ def mount(
     record = new_record()
     try:
         if foreground:
-            code = guard(uri, place, str(cache or ""), -1, means or "", record)
+            code = guard(uri, place, str(cache or ""), -1, means or "", record, module)
             if code:
                 raise MountError(f"{place}: the mount of {uri} ended by itself.", "Its last words are above.")
         else:
-            _start(uri, place, cache, means, record)
+            _start(uri, place, cache, means, record, module)
     except BaseException:
         if made:
             with suppress(OSError):
@@ -154,7 +157,7 @@ def _make_empty(place: str) -> bool:
     return True
 
 
-def _start(uri: str, place: str, cache: Path | None, means: Means | None, record: int) -> None:
+def _start(uri: str, place: str, cache: Path | None, means: Means | None, record: int, module: str) -> None:
     """Starts a guard in the background and waits until it is mounted."""
     log = mount_log(place, cache)
     try:
@@ -167,7 +170,7 @@ def _start(uri: str, place: str, cache: Path | None, means: Means | None, record
     reading, writing = os.pipe()
     try:
         process = subprocess.Popen(
-            command("guard", uri, place, str(cache or ""), writing, means or "", record),
+            command("guard", uri, place, str(cache or ""), writing, means or "", record, module),
             stdin=lent,
             stdout=output,
             stderr=output,

@@ -14,15 +14,16 @@ from typing import Literal, NamedTuple
 from trainmaster.volumes.mounting.delegated_credentials import open_environment
 
 TYPE = "fuse.trainmaster"
-#: What the processes of a mount run.
+#: What the processes of a mount run, or a module that knows more kinds of URLs; and as what.
 SERVER = "trainmaster.volumes.mounting.server"
+_ROLES = ("guard", "serve")
 #: A name that no volume has; who looks for it in a mount makes its server ask the store.
 QUESTION = ".trainmaster-asks-"
 _KERNEL_TYPE = "erofs"
 _SOURCE = "trainmaster:"
 _DETACH = 2
-# Which words of their command line say where, and by which descriptor they share what they have mounted.
-_PLACE, _RECORD = 5, 9
+# Words of their command line: as what, where, and by which descriptor they share what they have mounted.
+_ROLE, _PLACE, _RECORD = 3, 5, 9
 _MAY_MOUNT = 1 << 21  # CAP_SYS_ADMIN
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 
@@ -102,7 +103,7 @@ def is_looked_after(mounted: Mounted) -> bool:
             continue
         try:
             words = [os.fsdecode(word) for word in (process / "cmdline").read_bytes().split(b"\0")]
-            if SERVER not in words[:3] or len(words) <= _RECORD or _located(words[_PLACE]) != wanted:
+            if len(words) <= _RECORD or words[_ROLE] not in _ROLES or _located(words[_PLACE]) != wanted:
                 continue
             if mounted.device in recorded_devices((process / "fd" / words[_RECORD]).read_text()):
                 return True

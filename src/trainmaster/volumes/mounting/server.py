@@ -39,10 +39,10 @@ _LOOK_AGAIN_MS = 1000
 
 
 def command(
-    role: str, uri: str, directory: str, cache: str, ready: int, means: str, record: int
+    role: str, uri: str, directory: str, cache: str, ready: int, means: str, record: int, module: str = SERVER
 ) -> list[str]:
     """Gives the command line of a guard; a server's has its guard's process number, too."""
-    return [sys.executable, "-m", SERVER, role, uri, directory, cache, str(ready), means, str(record)]
+    return [sys.executable, "-m", module, role, uri, directory, cache, str(ready), means, str(record)]
 
 
 def environment() -> dict[str, str]:
@@ -50,7 +50,9 @@ def environment() -> dict[str, str]:
     return {**open_environment(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
-def guard(uri: str, directory: str, cache: str, ready: int, means: str, record: int) -> int:
+def guard(
+    uri: str, directory: str, cache: str, ready: int, means: str, record: int, module: str = SERVER
+) -> int:
     """Runs a server until it ends, and leaves nothing behind.
 
     SIGTERM and SIGINT end the mount.
@@ -62,6 +64,7 @@ def guard(uri: str, directory: str, cache: str, ready: int, means: str, record: 
         ready: descriptor that is told, as JSON, when the mount is there or why it is not; -1: none.
         means: ``fuse``, ``kernel`` or empty, as :func:`mount` has it.
         record: see :func:`new_record`.
+        module: what the server's process runs; it ends in :func:`main`.
 
     Returns:
         The server's exit code.
@@ -81,7 +84,7 @@ def guard(uri: str, directory: str, cache: str, ready: int, means: str, record: 
     lent = hand_over()
     try:
         server = subprocess.Popen(
-            [*command("serve", uri, directory, cache, ready, means, record), str(os.getpid())],
+            [*command("serve", uri, directory, cache, ready, means, record, module), str(os.getpid())],
             stdin=lent,
             pass_fds=[record, *([ready] if ready >= 0 else [])],
             start_new_session=True,  # Ctrl-C is for the guard, which ends the server in order
@@ -269,15 +272,19 @@ def _others_may_read() -> bool:
     return "user_allow_other" in (line.strip() for line in lines)
 
 
-def main() -> None:
-    """Runs a guard or a server as the command line says."""
+def main(module: str = SERVER) -> None:
+    """Runs a guard or a server as the command line says.
+
+    Args:
+        module: that this process runs: a server's is the same.
+    """
     # Credentials of the store are in our memory; one byte forbids pipes of `core_pattern` too.
     with contextlib.suppress(ValueError):
         resource.setrlimit(resource.RLIMIT_CORE, (1, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     role, uri, directory, cache, ready, means, record, *rest = sys.argv[1:]
     take_over()
     if role == "guard":
-        code = guard(uri, directory, cache, int(ready), means, int(record))
+        code = guard(uri, directory, cache, int(ready), means, int(record), module)
     else:
         code = serve(uri, directory, cache, int(ready), means, int(record), *map(int, rest))
     sys.stderr.flush()

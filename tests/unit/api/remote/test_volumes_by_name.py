@@ -7,6 +7,7 @@ import random
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -14,12 +15,16 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 pytest.importorskip("blake3", reason="the extra `volumes` is not installed")
 from served_tcp import serving
 
+from trainmaster.api.remote.volume_objects import know_servers
 from trainmaster.api.remote.volumes import RemoteVolume
 from trainmaster.cli import opening
 from trainmaster.cli.app import app
 from trainmaster.control.layout import Home
-from trainmaster.service.volumes import GetProgress, push
+from trainmaster.objects.errors import RefusingStoreError
+from trainmaster.service.volumes import GetProgress, open_volume, push
+from trainmaster.service.volumes import content as content_of
 from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
+from trainmaster.volumes.mounting import available
 
 
 @pytest.fixture
@@ -190,13 +195,9 @@ def test_a_server_writes_nothing_elsewhere(server, files, tmp_path, monkeypatch,
 
 
 def test_what_a_server_does_not_do_says_what_to_do(server, files, tmp_path):
-    for words, instead in (
-        (["mount", "pets", tmp_path / "at"], "volume get pets DIR"),
-        (["index", f"file://{files}", "pets"], "volume push DIR pets"),
-    ):
-        with pytest.raises(UsageError, match=instead) as error:
-            call(*words)
-        assert "trainmaster --local" in error.value.hint
+    with pytest.raises(UsageError, match="volume push DIR pets") as error:
+        call("index", f"file://{files}", "pets")
+    assert "trainmaster --local" in error.value.hint
     with pytest.raises(NotFoundError):  # what has a URL is looked at from here
         call("fsck", f"file://{tmp_path}/none")
 
@@ -223,3 +224,49 @@ def test_a_server_looks_through_a_volume_and_frees_what_no_version_needs(server,
     for words in (["fsck", "cats"], ["gc", "cats"], ["fsck", "pets@7"]):
         with pytest.raises(NotFoundError):
             call(*words)
+
+
+def test_a_volume_is_read_here_by_the_objects_that_the_server_gives(server, home, files, tmp_path):
+    content = random.Random(3).randbytes(200_000)
+    (files / "big").write_bytes(content)
+    push(files, f"{home.store_url}/volumes/cats/small", cache=home.cache, chunk_limit_bytes=64 << 10)
+    know_servers()
+    url = f"trainmaster+{server.url}/volumes/cats/small"
+    opened = open_volume(url, tmp_path / "here")
+    assert opened.uri == f"{url}@1"
+    assert b"".join(content_of(opened, "big")) == content
+    assert b"".join(content_of(opened, "link")) == (files / "link").read_bytes()
+    with pytest.raises(NotFoundError, match="no version 2"):
+        open_volume(f"{url}@2", tmp_path / "here")
+    with pytest.raises(NotFoundError, match="no volume"):
+        open_volume(f"trainmaster+{server.url}/volumes/dogs", tmp_path / "here")
+    store = opened.store
+    assert store.exists("heads/000001.json")
+    with pytest.raises(FileNotFoundError):
+        store.get_range(f"chunks/00/{'0' * 64}", 0, 1)
+    for key in ("heads/../../../../t.db", "journal/x", "heads/000001.json/../000001.json"):
+        assert store.get(key) is None
+    for write in (lambda: store.put("x", b""), lambda: store.delete(["heads/000001.json"])):
+        with pytest.raises(RefusingStoreError, match="only be read"):
+            write()
+
+
+@pytest.mark.skipif(available() is not None, reason="volumes cannot be mounted here")
+def test_a_volume_of_the_server_is_mounted(server, files, tmp_path):
+    call("push", files, "pets")
+    place = tmp_path / "mounted"
+    try:
+        told = json.loads(call("mount", "pets", place, "--means", "fuse", "--json").stdout)
+        assert told == {"uri": "pets@1", "directory": str(place), "means": "fuse"}
+        assert (place / "link").read_bytes() == (files / "link").read_bytes()
+        assert (place / "run.sh").stat().st_mode & 0o111
+        (keeper,) = [each for each in psutil.process_iter(["cmdline"]) if is_guard(each, place)]
+        assert "TRAINMASTER_TOKEN" not in keeper.environ()
+    finally:
+        call("unmount", place)
+    assert not any(is_guard(each, place) for each in psutil.process_iter(["cmdline"]))
+
+
+def is_guard(process, place):
+    words = process.info["cmdline"] or []
+    return "guard" in words and str(place) in words

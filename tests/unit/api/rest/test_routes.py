@@ -71,6 +71,7 @@ def routes():
         ("GET", "/api/v1/volume-files/{name}"): "read",
         ("GET", "/api/v1/volume-content/{name}"): "read",
         ("GET", "/api/v1/volume-contents/{name}"): "read",
+        ("GET", "/api/v1/volume-objects/{name}"): "read",
         ("GET", "/api/v1/models"): "read",
         ("GET", "/api/v1/models/{run}/{experiment}/{task}"): "read",
         ("GET", "/api/v1/models/{run}/{experiment}/{task}.zip"): "read",
@@ -191,6 +192,7 @@ QUERIES = {
     "/api/v1/find-run": "?name={run}",
     "/api/v1/find-model": "?name={run}",
     "/api/v1/score/line": "?provider=aws",
+    "/api/v1/volume-objects/{name}": "?key=heads/000001.json",
     "/api/v1/models-diff": "?a={run}&b={run}",
     "/api/v1/recommend": "?batch=64000&latency_ms=0",
 }
