@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -38,12 +39,11 @@ def mount_volume(
     from trainmaster.cli.opening import server_of_volume
     from trainmaster.service.volumes import means_of, mount
 
+    mounting: Callable[..., str] = mount
     if (server := server_of_volume(uri)) is not None:
         from trainmaster.api.remote.volume_objects import mount_served
 
         mounting = partial(mount_served, server)
-    else:
-        mounting = mount
     if foreground:
         say(f"mounting {uri} at {directory}; Ctrl-C ends it")
     mounted = mounting(uri, directory, foreground=foreground, means=means.value if means else None)
