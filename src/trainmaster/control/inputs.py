@@ -64,7 +64,7 @@ def check_inputs(
         *([] if measures else [lambda: check_store(home)]),
         lambda: check_volumes(recipe, home.store_url),
         *([lambda: notes.extend(_check_answers(recipe, home, values, here=here))] if asks_urls else []),
-        lambda: notes.extend(_check_images(recipe, environ, here=here)),
+        *([lambda: notes.extend(_check_images(recipe, environ, here=here))] if asks_urls else []),
     )
     return notes
 

@@ -14,6 +14,7 @@ from trainmaster.cluster.node_files import node_images
 from trainmaster.cluster.node_files.node_images import NodeImages
 from trainmaster.control.layout import Home
 from trainmaster.executors.engines import Image
+from trainmaster.spec.errors import TrainmasterError
 from trainmaster.transport import Target
 from trainmaster.transport.base import Result
 
@@ -85,11 +86,13 @@ class World:
         paths: Any = SimpleNamespace(root="/root-there", there=str)
         return NodeImages(paths, {})
 
-    def context(self, image: str = "lab/torch", gpus: int = 0) -> Any:
+    def context(self, image: str = "lab/torch", gpus: int = 0, *, is_foreign: bool = False) -> Any:
         experiment = SimpleNamespace(
             name="train", container=image, hardware=SimpleNamespace(gpu_count=gpus, gpus=gpus)
         )
-        return SimpleNamespace(run="digits-7f3a", home=self.home, experiment=experiment)
+        return SimpleNamespace(
+            run="digits-7f3a", home=self.home, experiment=experiment, is_foreign=is_foreign
+        )
 
 
 @pytest.fixture
@@ -106,6 +109,20 @@ def test_gpus_are_tried_out_in_a_container_where_there_are_some(world: World, en
     assert [node.orders[0]["gpus"] for node in (workers, server, unknown)] == [True, False, False]
     source.prepare(workers, world.context("lab/plain"))  # type: ignore[arg-type]
     assert workers.orders[1]["gpus"] is False, "nobody asked for one"
+
+
+def test_others_are_not_sent_images_of_this_machine(world: World, engine: Engine) -> None:
+    for is_foreign, offered in ((False, "sha256:0123456789abcdef"), (True, "")):
+        node = Node("i-0", wants=is_foreign)
+        source = world.source()
+        context = world.context(is_foreign=is_foreign)
+        if is_foreign:
+            with pytest.raises(TrainmasterError):
+                source.prepare(node, context)  # type: ignore[arg-type]
+        else:
+            source.prepare(node, context)  # type: ignore[arg-type]
+        assert [order["offered"] for order in node.orders] == [offered]
+    assert engine.saved == []
 
 
 def test_what_a_driver_that_was_killed_has_saved_is_removed(world: World, engine: Engine) -> None:

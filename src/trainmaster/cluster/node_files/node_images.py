@@ -1,8 +1,8 @@
 """`NodeImages`: what the experiments of a run name as ``container``, made ready on the nodes of its clusters.
 
 Each node brings an image to its own docker or podman: it has it, or pulls it; and if no registry gives it but
-this machine has it, it is sent there. What starts containers on a node is written down on the node, where its
-supervisor finds it, as it differs from node to node.
+this machine has it, it is sent there (not for others). What starts containers on a node is written down on
+the node, where its supervisor finds it, as it differs from node to node.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class NodeImages:
         }
 
     def _prepare(self, node: NodeAccess, context: TaskContext, name: str) -> Image:
-        own = self._find_own(name)
+        own = None if context.is_foreign else self._find_own(name)  # this machine's may be private
         order = self._order(context, name)
         facts = node.result.facts
         order["gpus"] = order["gpus"] and bool(facts and facts.gpus)  # that of a parameter server has none

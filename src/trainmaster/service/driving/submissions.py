@@ -361,6 +361,8 @@ def refusals(recipe: Recipe, *, is_shared: bool, team: str | None, is_local: boo
     for name, experiment in recipe.experiments.items():
         if experiment.secrets and team is None:  # a team has its own, which are looked for when it starts
             yield f"experiments.{name}.secrets: the server's own are not for others; send it for a team"
+        if experiment.container and team is None:
+            yield f"experiments.{name}.container: the server's images are not for others; send it for a team"
         lines = _refusals(experiment, recipe.directory)
         if runs_here:
             lines = chain(lines, _refusals_here(experiment))
@@ -368,8 +370,6 @@ def refusals(recipe: Recipe, *, is_shared: bool, team: str | None, is_local: boo
 
 
 def _refusals(experiment: Experiment, directory: Path) -> Iterator[str]:
-    if experiment.container is not None:
-        yield "container: images of the server's machine are not for others, and it looks there first"
     if experiment.distributed is not None and experiment.distributed.is_flexible:
         yield "distributed.workers: it would be measured as the user of this server; write a number"
     if experiment.metrics is not None and experiment.metrics.pattern is not None:
@@ -386,6 +386,8 @@ def _refusals(experiment: Experiment, directory: Path) -> Iterator[str]:
 
 def _refusals_here(experiment: Experiment) -> Iterator[str]:
     """What needs another network than that of its own members, or would be shared by teams."""
+    if experiment.container is not None:
+        yield "container: tasks of teams run in this machine's own image here, or in none"
     if experiment.serve is not None:
         yield "serve: services of teams run on rented machines only"
     if experiment.setup is not None:

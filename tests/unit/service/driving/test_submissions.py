@@ -17,7 +17,7 @@ def refused(tmp_path, monkeypatch):
     (sent / "link").symlink_to(home)
     monkeypatch.setenv("HOME", str(home))
 
-    def lines(is_shared=True, is_local=False, **keys):
+    def lines(is_shared=True, is_local=False, team=None, **keys):
         top = {key: keys.pop(key) for key in ("provider", "code", "notify") if key in keys}
         content = {
             "name": "a",
@@ -27,7 +27,7 @@ def refused(tmp_path, monkeypatch):
         }
         return list(
             refusals(
-                Recipe.from_dict(content, directory=sent), is_shared=is_shared, team=None, is_local=is_local
+                Recipe.from_dict(content, directory=sent), is_shared=is_shared, team=team, is_local=is_local
             )
         )
 
@@ -82,6 +82,12 @@ def test_tasks_of_teams_run_here_only_if_they_are_kept_apart(refused):
 def test_others_get_nothing_of_the_server(refused, keys):
     assert len(refused(**keys)) == 1
     assert refused(is_shared=False, **keys) == []
+
+
+def test_a_team_names_images_that_its_machines_pull(refused):
+    assert refused(team="red", container="pytorch/pytorch") == []
+    (line,) = refused(team="red", provider="local", is_local=True, container="pytorch/pytorch")
+    assert "this machine's own image" in line
 
 
 def test_others_may_have_machines_public_data_and_their_own_code(refused):
