@@ -108,7 +108,11 @@ class ServedVolume(Backend):
         """Its versions: nobody lists the rest."""
         if prefix != "heads":
             self._refuse()
-        for head in info_of(self._ask(self._to.get, f"/volumes/{self._name}")).versions:
+        try:
+            found = info_of(self._ask(self._to.get, f"/volumes/{self._name}"))
+        except FileNotFoundError:  # nothing lies there
+            return
+        for head in found.versions:
             yield ObjectDetail(head_key(head.version), 0, "", head.created_at.timestamp())
 
     def blocks(self, key: str) -> Iterator[bytes]:

@@ -18,7 +18,7 @@ from trainmaster.objects import ObjectStore
 from trainmaster.service.users.caller import NO_TEAM
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.volumes.packed.addresses import is_short_name, named_volumes
-from trainmaster.volumes.packed.head import MOST_CHUNK_BYTES, Head, read_head
+from trainmaster.volumes.packed.head import Head, read_head
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +34,8 @@ _OBJECT: Final = re.compile(
     r"heads/\d{6,9}\.json|manifests/[0-9a-f]{64}(\.\d{1,9})?\.parquet"
     r"|chunks/[0-9a-f]{2}/[0-9a-f]{64}(\.\d{1,9})?"
 )
+#: So much of one is in memory.
+_PIECE_BYTES: Final = 8 << 20
 #: Files of a version that are shown.
 MOST_FILES: Final = 1000
 
@@ -197,7 +199,7 @@ class TeamVolumes:
             )
         return open_volume(f"{self._url}/{name}@{found[-1].version}", self._home.cache)
 
-    def object_blocks(self, name: str, key: str, begin: int, end: int | None) -> Iterator[bytes | memoryview]:
+    def object_blocks(self, name: str, key: str, begin: int, end: int | None) -> Iterator[memoryview]:
         """The bytes of an object of a volume as it lies in the store, for who reads volumes himself.
 
         Args:
@@ -213,11 +215,13 @@ class TeamVolumes:
         missing = NotFoundError(f"{name} has no {key[:80]!r}", "A version may have been removed meanwhile.")
         if not _OBJECT.fullmatch(key):
             raise missing
+        info = store.info(key)
+        if info is None:
+            raise missing
+        end = info.size_bytes if end is None else min(end, info.size_bytes)
         try:
-            if end is None and not begin:
-                yield from store.blocks(key)
-            elif end is None or end > begin:
-                yield from store.range_blocks(key, begin, (end or MOST_CHUNK_BYTES) - begin)
+            for first in range(begin, end, _PIECE_BYTES):
+                yield store.get_range(key, first, min(_PIECE_BYTES, end - first))
         except FileNotFoundError:
             raise missing from None
 

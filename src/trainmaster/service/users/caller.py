@@ -18,7 +18,7 @@ SCOPES: Final = {
     "run": "send runs, and end them",
     "infer": "ask models that are served",
     "manage": "manage the team: its members, tokens and budget",
-    "admin": "everything, of every team",
+    "admin": "do everything, in every team",
 }
 #: What else a scope allows.
 _IMPLIED: Final = {"admin": ("read", "run", "infer", "manage"), "manage": ("read",)}

@@ -45,7 +45,6 @@ class Office(Served):
         return {
             "team": "blue",
             "name": name,
-            "path": "%3Cb%3E%20%C3%BC.txt",
             "secret": "THEIRS",
             "cluster": "c-theirs",
             "service": "theirs-digits",

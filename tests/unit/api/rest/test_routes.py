@@ -210,7 +210,7 @@ def filled(path, run, **more):
         "run": run,
         "experiment": "main",
         "task": "0",
-        "path": "x",
+        "path": "%3Cb%3E%20%C3%BC.txt",
         "digest": "0" * 64,
         "upload": "0" * 32,
         "name": "blue-read",
