@@ -26,6 +26,12 @@ with open(os.environ["TRAINMASTER_OUTPUT_DIR"] + "/model.txt", "w") as file:
     file.write("weights")
 """
 RECIPE = "name: job\nexperiments:\n  main: {command: python train.py}\n"
+WORKFLOW = RECIPE.replace("job", "nightly") + "on: [webhook]\n"
+SERVICE = """
+name: served
+experiments:
+  api: {command: 'exec python -m http.server --bind 127.0.0.1 {{port}}', serve: {health: /, start: 120s}}
+"""
 RENTED = """
 name: rented
 provider: aws
@@ -224,6 +230,14 @@ def _quote(server, tm):
     return quote
 
 
+def _service(server, tm):
+    """One that is ready; its run, and an app that leads to a port of it."""
+    run = server.ask("POST", "/runs", {"recipe": SERVICE})[1]["run"]
+    tm.until(lambda: server.ask("GET", "/services/served")[1]["state"] == "READY", "the service is ready")
+    app = server.ask("POST", "/apps", {"kind": "port", "runs": [run], "port": 1})[1]["app"]
+    return run, app
+
+
 def _walk(browser, server, tm, width, height, scheme):
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
     page = context.new_page()
@@ -265,10 +279,17 @@ def _walk(browser, server, tm, width, height, scheme):
     quote = _quote(server, tm)
     tm.call("models", "register", run, "net", "--alias", "staging", code=0)
     tm.call("models", "promote", "net@staging", "production", code=0)
+    server.ask("POST", "/workflows", {"recipe": WORKFLOW})
+    serving, app = _service(server, tm)
+    page.route("**/apps/*/open", lambda route: route.fulfill(status=204))  # its page leads there by itself
     for path in (
         *of_navigation,
         *of_run,
         "/registry/net",
+        "/workflows/nightly",
+        "/services/served",
+        f"/apps/{app}",
+        f"/runs/{serving}",
         f"/quotes/{quote}",
         f"/runs/{run}/sweeps",
         f"/models/{run}/main/0",
@@ -277,6 +298,7 @@ def _walk(browser, server, tm, width, height, scheme):
     ):
         page.goto(server.url + path)
         check_page(page, path, width)
+    server.ask("POST", f"/runs/{serving}/cancel")
     page.get_by_role("button", name="log out").click()
     page.goto(server.url + "/models")
     assert "/login" in page.url
