@@ -16,7 +16,7 @@ from trainmaster.cli import opening
 from trainmaster.cli.app import app
 from trainmaster.control.layout import Home
 from trainmaster.service.workflows.triggers import Triggers
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import NotFoundError, UsageError
 
 RECIPE = """name: nightly
 on: [webhook, {schedule: "0 3 * * *"}, {volume: pets}]
@@ -86,6 +86,9 @@ def test_from_python(server, recipe, tmp_path):
     assert client.workflows.show("nightly")["history"][0]["trigger"] == "by hand"
     with pytest.raises(UsageError, match="nothing would start it"):
         client.register_workflow(recipe, overrides={"on": None})
+    assert client.services() == []
+    with pytest.raises(NotFoundError):
+        client.service("digits")
     client.close()
 
 
