@@ -292,14 +292,15 @@ def test_a_store_that_is_away_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Not for ever, and not with one of the script's retries; nothing comes through the driver meanwhile."""
-    monkeypatch.setattr(node_stores, "REACH_S", 2.0)
-    monkeypatch.setattr(node_data, "trouble_from_here", partial(trouble_from_here, limit_s=2.0))
     pushed(sites, tmp_path)
     context = sites.context(data={"images": DataSource(volume="images")})
     sites.site._data._wanted(context, "images", [])  # type: ignore[attr-defined]
     os.kill(private_s3.pid, signal.SIGSTOP)
     try:
-        job = staging.stage(context, {})
+        with monkeypatch.context() as impatient:
+            impatient.setattr(node_stores, "REACH_S", 2.0)
+            impatient.setattr(node_data, "trouble_from_here", partial(trouble_from_here, limit_s=2.0))
+            job = staging.stage(context, {})
     finally:
         os.kill(private_s3.pid, signal.SIGCONT)
     assert job.reason is EndReason.NODE_LOST
