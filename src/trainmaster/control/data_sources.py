@@ -39,6 +39,8 @@ from trainmaster.spec.errors import (
 
 #: Which version of a volume a run uses, beside the place where it appears: the first look decides.
 _PIN: Final = ".volume"
+#: Where the HDFS of a run lies, beside its other data.
+HDFS: Final = "hdfs"
 #: Before the name of a built-in set, where no volume of that name is meant: none can be called so.
 BUILT_IN_PREFIX: Final = "built-in:"
 _WEB: Final = ("http", "https")
@@ -161,7 +163,11 @@ def provide_volume(name: str, address: str, directory: Path, *, fetches: bool = 
 
 
 def withdraw_volumes(data: Path) -> None:
-    """End the mounts of a run; what cannot be ended is found again by the next one that is made there."""
+    """End a run's mounts and HDFS here; what cannot be ended is found again by the next one made there."""
+    if (data / HDFS).is_dir():
+        from trainmaster.hdfs.serving import end
+
+        end(data / HDFS)
     pins = sorted(data.glob(f"*{_PIN}"))
     if not pins:
         return

@@ -78,6 +78,10 @@ def gang_environments(
         "TRAINMASTER_ATTEMPT": str(context.attempt),
     }
     data = {f"TRAINMASTER_DATA_{name.upper()}": path(at) for name, at in context.data_places.items()}
+    if context.staged:
+        from trainmaster.control.staged_data import addresses
+
+        data |= addresses(context)
     venv = context.venv
     added: dict[str, str] = {}
     variables = context.variables

@@ -123,8 +123,17 @@ class TaskContext:
 
     @property
     def data_places(self) -> dict[str, Path]:
-        """Where the members find their data here, by name."""
-        return {name: self.data_path(name) for name in self.experiment.data}
+        """Where the members find their data here, by name; what is in an HDFS is no place here."""
+        return {
+            name: self.data_path(name)
+            for name, source in self.experiment.data.items()
+            if source.stage is None
+        }
+
+    @property
+    def staged(self) -> list[str]:
+        """Names of data that are staged into an HDFS."""
+        return [name for name, source in self.experiment.data.items() if source.stage is not None]
 
     def data_path(self, name: str) -> Path:
         """Where the members find the data called ``name``."""

@@ -58,6 +58,8 @@ def _stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Jo
         if restored is None and context.parent_checkpoints_uri is not None:
             _inherit(context, context.parent_checkpoints_uri)
         for name, source in context.experiment.data.items():
+            if source.stage is not None:  # Hadoop may come with `setup`
+                continue
             if not _provided_by_nodes(context, name, models.get(name, ())):
                 if source.experiment is not None or source.model is not None:
                     take_over(context, name, models[name])
@@ -66,10 +68,12 @@ def _stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Jo
             link_at(context, name)
         if context.site is not None:
             context.site.bring(context)
+            _stage_data(context)
             return Job(done=True, fields={"restored": restored})
         if context.images is not None:
             context.images.prepare(context)
         setup_environment(context)
+        _stage_data(context)
         note_environment(context)
         if context.isolation is not None:
             context.isolation.hand_over(context)
@@ -128,6 +132,24 @@ def _provided_by_nodes(context: TaskContext, name: str, models: Sequence[tuple[i
     except UsageError as error:
         raise UsageError(f"data.{name}: {error.args[0]}", error.hint) from error
     return True
+
+
+def _stage_data(context: TaskContext) -> None:
+    for name in context.staged:
+        try:
+            if context.site is None:
+                from trainmaster.control.staged_data import stage_here
+
+                stage_here(context, name)
+            else:
+                context.site.provide(context, name, ())
+        except RelayError as error:
+            raise UsageError(
+                f"data.{name}: the nodes cannot read its store: {error}",
+                "What is staged does not go through this machine: nodes must reach the store, with keys.",
+            ) from error
+        except UsageError as error:
+            raise UsageError(f"data.{name}: {error.args[0]}", error.hint) from error
 
 
 def take_over(context: TaskContext, name: str, models: list[tuple[int, str]]) -> None:

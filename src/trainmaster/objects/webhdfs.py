@@ -15,7 +15,7 @@ import secrets
 import socket
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import IO, Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
@@ -65,20 +65,19 @@ class _Status(NamedTuple):
 class WebHdfsBackend(Backend):
     """The files below one directory of an HDFS.
 
-    The user is ``HADOOP_USER_NAME``, or who runs this.
-
     Args:
         rest: ``NAMENODE[:PORT]/PATH``; the port is that of WebHDFS, 9870 by default.
+        user: who asks; ``HADOOP_USER_NAME``, or who runs this, if it is empty.
     """
 
     in_memory_bytes = _PART_BYTES
 
-    def __init__(self, rest: str) -> None:
+    def __init__(self, rest: str, user: str = "") -> None:
         authority, _, path = rest.partition("/")
         host, _, port = authority.partition(":")
         self._namenode = (host, int(port) if port else DEFAULT_PORT)
         self._root = "/" + path.strip("/")
-        self._user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
+        self._user = user or os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
         self._has_answered = False
 
     def get(self, key: str, limit_bytes: int) -> bytes | None:
@@ -130,6 +129,10 @@ class WebHdfsBackend(Backend):
             return False
         return self._place(key, self._written(key, [data], len(data)), overwrite=False)
 
+    def put_file_if_absent(self, key: str, file: IO[bytes]) -> bool:
+        """Writes a file's content only if there is no such object; like :meth:`put_if_absent`."""
+        return self._place(key, self._written(key, file, file.seek(0, os.SEEK_END)), overwrite=False)
+
     def put_blocks(self, key: str, blocks: Iterable[bytes], size_bytes: int) -> None:
         # Kept here first: a datanode may die in the middle, and then it is sent once more.
         with tempfile.SpooledTemporaryFile(max_size=_PART_BYTES) as spool:
@@ -139,6 +142,42 @@ class WebHdfsBackend(Backend):
             spool.seek(0)
             scratch = self._written(key, spool, length)
         self._place(key, scratch, overwrite=True)
+
+    def put_from(
+        self,
+        key: str,
+        source: Callable[[], Iterable[bytes | memoryview]],
+        length: int,
+        note: Callable[[], str],
+        **options: str,
+    ) -> None:
+        """Writes an object from what can be read again: nothing of it is kept here for a second try.
+
+        Args:
+            key: where.
+            source: gives its blocks from the beginning, each time that it is called.
+            length: how many bytes that are, exactly.
+            note: once all of it is written, gives words to keep beside it; see :meth:`note`.
+            options: of WebHDFS, for the new file.
+        """
+        scratch = self._written(key, source, length, **options)
+        named = {"xattr.name": _NOTE, "xattr.value": note(), "flag": "CREATE,REPLACE"}
+        try:
+            self._ask("PUT", scratch, "SETXATTR", **named)
+        except BaseException:
+            with suppress(OSError):
+                self._ask("DELETE", scratch, "DELETE", recursive="false")
+            raise
+        self._place(key, scratch, overwrite=True)
+
+    def note(self, key: str) -> str | None:
+        """The words that :meth:`put_from` has kept beside an object; None if there is no such object."""
+        try:
+            found = _part(self._ask("GET", key, "GETXATTRS", encoding="text").body, "XAttrs")
+        except FileNotFoundError:
+            return None
+        values = [each.get("value") for each in found if isinstance(each, dict) and each.get("name") == _NOTE]
+        return str(values[0] or "")[1:-1] if values else ""
 
     def folders(self, prefix: str) -> Iterable[str]:
         return [status.name for status in self._listed(prefix) if status.is_directory]
@@ -183,21 +222,32 @@ class WebHdfsBackend(Backend):
         self._ask("DELETE", scratch, "DELETE", recursive="false")
         return False
 
-    def _written(self, key: str, data: "Iterable[bytes | memoryview] | IO[bytes]", length: int) -> str:
+    def _written(
+        self,
+        key: str,
+        data: "Iterable[bytes | memoryview] | IO[bytes] | Callable[[], Iterable[bytes | memoryview]]",
+        length: int,
+        **options: str,
+    ) -> str:
         """Writes a file beside the place of ``key`` and gives its own key."""
         folder, _, _ = key.rpartition("/")
         scratch = f"{folder}/{_SCRATCH}{secrets.token_hex(8)}".lstrip("/")
 
         def send(location: str) -> None:
-            if hasattr(data, "seek"):
+            body: Iterator[bytes | memoryview]
+            if callable(data):
+                body = iter(data())
+            elif hasattr(data, "seek") and hasattr(data, "read"):
                 data.seek(0)
-            body = iter(lambda: data.read(_BLOCK_BYTES), b"") if hasattr(data, "read") else iter(data)
+                body = iter(lambda: data.read(_BLOCK_BYTES), b"")
+            else:
+                body = iter(data)
             answer = self._request("PUT", location, body, length)
             if answer.status not in (200, 201):
                 raise _refusal(answer, key)
 
         try:
-            self._through_datanode("PUT", scratch, "CREATE", send, overwrite="true")
+            self._through_datanode("PUT", scratch, "CREATE", send, overwrite="true", **options)
         except BaseException:
             with suppress(OSError):
                 self._ask("DELETE", scratch, "DELETE", recursive="false")
@@ -315,6 +365,7 @@ def _names(host: str) -> Sequence[str]:
 
 
 _SCRATCH = ".in-the-making-"
+_NOTE = "user.trainmaster"
 
 
 def _part(body: bytes, *names: str) -> Any:  # noqa: ANN401

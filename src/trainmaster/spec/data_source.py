@@ -10,7 +10,7 @@ from urllib.parse import quote
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.model_reference import REFERENCE, REFERENCE_RIGHT
 from trainmaster.spec.node import YamlNode
-from trainmaster.spec.reading import Key, Noun, Path, Problems, pattern, size, text
+from trainmaster.spec.reading import Key, Noun, Path, Problems, choice, pattern, size, text
 from trainmaster.spec.redaction import has_secret
 
 #: What experiments may be called: they become names of directories.
@@ -41,6 +41,8 @@ class DataSource(Noun):
         model: a registered model: ``digits@production``, ``digits@3``.
         model_uri: where that is published, once its version is fixed; no recipe says it.
         at: where members find it; None leaves the place to Trainmaster.
+        stage: ``hdfs``: what is below ``url`` is copied into an HDFS on the nodes of the run.
+        hadoop: a directory on each node with Hadoop, for that.
     """
 
     volume: Annotated[str | None, Key("volume", text("write a volume's name or URL"))] = None
@@ -55,6 +57,8 @@ class DataSource(Noun):
     model: Annotated[str | None, Key("model", pattern(REFERENCE, REFERENCE_RIGHT))] = None
     model_uri: str | None = None
     at: Annotated[str | None, Key("at", text("write a path"))] = None
+    stage: Annotated[str | None, Key("stage", choice("hdfs"))] = None
+    hadoop: Annotated[str | None, Key("hadoop", text("write a directory"))] = None
 
     def url_with(self, variables: Mapping[str, str]) -> str:
         """The URL with its ``${NAME}`` filled in, as URLs ask for.
@@ -93,6 +97,11 @@ class DataSource(Noun):
         if "sha256" in node.entries and "url" in values and scheme not in _FILES:
             message = f"`sha256` of objects below {scheme}://; it is for one file ({', '.join(_FILES)})"
             problems.add(node.entries["sha256"], (*path, "sha256"), message)
+        if "stage" in node.entries:
+            _check_staged(node, path, problems, scheme)
+        elif "hadoop" in node.entries:
+            message = "`hadoop` without `stage: hdfs`"
+            problems.add(node.entries["hadoop"], (*path, "hadoop"), message)
         for key in ("url", "volume"):
             user = str(values.get(key) or "").partition("://")[2].partition("/")[0].rpartition("@")[0]
             if user and "${" not in user and has_secret(values[key]):
@@ -105,3 +114,13 @@ class DataSource(Noun):
         if ".." in rest.split("/") or (above == ".." and rest.split("/")[0] in ("", ".", *_OURS)):
             message = "a path with '..'; write the place itself (`../NAME` is beside the working directory)"
             problems.add(node.entries["at"], (*path, "at"), message)
+
+
+def _check_staged(node: YamlNode, path: Path, problems: Problems, scheme: str) -> None:
+    if "url" not in node.entries or scheme in _FILES:
+        message = "`stage` without the `url` of an object store (s3://BUCKET/PREFIX); only that is staged"
+        problems.add(node.entries["stage"], (*path, "stage"), message)
+    for key in ("at", "size_limit"):
+        if key in node.entries:
+            message = f"`{key}` with `stage: hdfs`; such data are no files of the node"
+            problems.add(node.entries[key], (*path, key), message)

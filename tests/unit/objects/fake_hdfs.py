@@ -17,6 +17,8 @@ class FakeHdfs(ThreadingHTTPServer):
         lose_renames: how many renames to do without an answer.
         excluded: the ``excludedatanodes`` that were asked for.
         refuse: answer everything with this exception.
+        notes: path -> value of the extended attribute.
+        room_bytes: what it says that there is.
     """
 
     daemon_threads = True
@@ -29,6 +31,8 @@ class FakeHdfs(ThreadingHTTPServer):
         self.safe_mode = self.lose_renames = self.changes = 0
         self.excluded = []
         self.refuse = ""
+        self.notes = {}
+        self.room_bytes = 1 << 40
         self.lock = threading.RLock()
         self.good = ThreadingHTTPServer(("127.0.0.1", 0), _Datanode)
         self.good.daemon_threads = True
@@ -101,7 +105,25 @@ class _Handler(_Base):
                 return self.exception(
                     403, "RetriableException", "SafeModeException: Name node is in safe mode"
                 )
+            if path == "/jmx":
+                return self.answer(200, {"beans": [self.beans()]})
             return getattr(self, query["op"].lower())(path, query)
+
+    def beans(self):
+        nodes = json.dumps({"127.0.0.1:1": {"xferaddr": "127.0.0.1:1"}})
+        counts = {"CapacityRemaining": self.server.room_bytes, "CapacityUsed": 0, "MissingBlocks": 0}
+        return {"LiveNodes": nodes, "Safemode": "", **counts}
+
+    def setxattr(self, path, query):
+        self.server.notes[path] = query["xattr.value"]
+        return self.answer(200)
+
+    def getxattrs(self, path, query):
+        if path not in self.server.files:
+            return self.exception(404, "FileNotFoundException")
+        notes = self.server.notes
+        found = [{"name": "user.trainmaster", "value": f'"{notes[path]}"'}] if path in notes else []
+        return self.answer(200, {"XAttrs": found})
 
     do_GET = do_PUT = do_DELETE = handle_any
 
@@ -144,6 +166,9 @@ class _Handler(_Base):
         if target in server.files and "renameoptions" not in query:
             return self.answer(200, {"boolean": False})
         server.write(target, server.files.pop(path)[0])
+        server.notes.pop(target, None)
+        if path in server.notes:
+            server.notes[target] = server.notes.pop(path)
         if server.lose_renames:
             server.lose_renames -= 1
             self.close_connection = True
@@ -160,7 +185,10 @@ class _Handler(_Base):
 class _Datanode(_Base):
     def do_PUT(self):
         path, _ = self.asked()
-        data = self.rfile.read(int(self.headers["Content-Length"]))
+        length = int(self.headers["Content-Length"])
+        data = self.rfile.read(length)
+        if len(data) < length:
+            return  # cut off
         self.server.namenode.write(path, data)
         self.answer(201)
 

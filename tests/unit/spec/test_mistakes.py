@@ -452,6 +452,23 @@ KEYS = {
         HEAD + "    data: {x: {volume: u, url: b}}\n",
         f"4:15: {T}.data.x: volume and url together; give exactly one of volume, url, dir, from, model",
     ),
+    "staged files": (
+        HEAD + "    data: {x: {volume: v, stage: hdfs}}\n",
+        f"4:34: {T}.data.x.stage: `stage` without the `url` of an object store (s3://BUCKET/PREFIX); "
+        "only that is staged",
+    ),
+    "staged somewhere": (
+        HEAD + "    data: {x: {url: s3://b/x, stage: hdfs, at: x}}\n",
+        f"4:48: {T}.data.x.at: `at` with `stage: hdfs`; such data are no files of the node",
+    ),
+    "staged elsewhere": (
+        HEAD + "    data: {x: {url: s3://b/x, stage: hfds}}\n",
+        f"4:38: {T}.data.x.stage: the text 'hfds'; did you mean 'hdfs'?",
+    ),
+    "Hadoop for nothing": (
+        HEAD + "    data: {x: {url: s3://b/x, hadoop: /opt/hadoop}}\n",
+        f"4:39: {T}.data.x.hadoop: `hadoop` without `stage: hdfs`",
+    ),
     "no source": (
         HEAD + "    data: {x: {}}\n",
         f"4:15: {T}.data.x: no source; give exactly one of volume, url, dir, from, model",

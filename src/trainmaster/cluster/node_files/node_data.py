@@ -31,6 +31,7 @@ from trainmaster.cluster.node_files.data_wanted import (
 from trainmaster.cluster.node_files.direct_store import is_loopback
 from trainmaster.cluster.node_files.key_renewal import KeyRenewal
 from trainmaster.cluster.node_files.node_files import NO_ROOM_HINT, NodeFiles, each
+from trainmaster.cluster.node_files.node_hdfs import NodeHdfs
 from trainmaster.cluster.node_files.node_mounts import NodeMounts
 from trainmaster.cluster.node_files.node_stores import NodeStores, StoreRefusedError
 from trainmaster.cluster.node_files.node_tables import packed_columns
@@ -75,6 +76,7 @@ class NodeData:
         tell: is told why data go through this machine, and how far nodes are that get many.
         clock: gives seconds.
         is_over: see `NodeMounts`.
+        cluster: given an experiment's name, the nodes of its cluster.
 
     Attributes:
         is_withdrawn: nothing is brought any more.
@@ -89,6 +91,7 @@ class NodeData:
         clock: Callable[[], float] = time.monotonic,
         *,
         is_over: Callable[[str], bool] = lambda _: False,
+        cluster: Callable[[str], Sequence[NodeAccess]] = lambda _: (),
     ) -> None:
         self._files = files
         self._paths = paths
@@ -108,6 +111,7 @@ class NodeData:
         self._seen_at_s: dict[tuple[str, str], float] = {}
         self._volumes: dict[str, Wanted] = {}
         self._renewal = KeyRenewal(credentials, self._renew)
+        self._hdfs = NodeHdfs(self._said, files, paths, credentials, cluster, tell)
         self._has_told: set[str] = set()
 
     @property
@@ -136,6 +140,9 @@ class NodeData:
             StoreAwayError: where they lie nobody answers just now.
             TrainmasterError: a node cannot be reached, or has failed.
         """
+        if context.experiment.data[name].stage is not None:
+            self._hdfs.provide(attempt, nodes, context, name)
+            return
         wanted = self._wanted(context, name, models)
         addresses = [node.target.address for node in nodes]
         for host in hosts(wanted):
@@ -174,6 +181,8 @@ class NodeData:
             seen = self._of_attempts.get(attempt, {})
             again = {key for key, number in seen.items() if self._brought.get(key) != number}
         troubles = []
+        if words := self._hdfs.lost(attempt, nodes):
+            return True, words
         for name, source in context.experiment.data.items():
             if source.volume is None:
                 continue
@@ -193,6 +202,7 @@ class NodeData:
         """It is over."""
         with self._guard:
             self._of_attempts.pop(attempt, None)
+        self._hdfs.forget(attempt)
 
     def withdraw(self, nodes: Sequence[NodeAccess]) -> None:
         """End the run's mounts on nodes that go on without it; those that do not answer keep them."""
@@ -354,6 +364,12 @@ class NodeData:
 
     def _ask(self, node: NodeAccess, wanted: Wanted) -> bool:
         """Have the program do it; whether there was anything to do."""
+        said = self._said(node, wanted)
+        self._renewal.brought(node, wanted)
+        return said != "kept"
+
+    def _said(self, node: NodeAccess, wanted: Wanted) -> str:
+        """Have the program do it; what it says at last."""
         self._reach.require_not_refused(node, wanted.there)
         limit = os.environ.get(LIMIT_VARIABLE)
         environment = {**wanted.credentials, "TRAINMASTER_CACHE": self.cache}
@@ -374,8 +390,7 @@ class NodeData:
             result = connection.exchange(talk, _TIMEOUT_S)
         verb, _, words = ears.last.partition(" ")
         if verb == "done" and result.code == 0:
-            self._renewal.brought(node, wanted)
-            return words != "kept"
+            return words
         if verb == "refused":
             error = StoreRefusedError(node, words, ears.trouble)
             self._reach.refuse(node, wanted.there, error)

@@ -5,6 +5,8 @@ Read from standard input: what to do (a line of JSON), of which ``do`` is one of
 * ``volume``: a version of a volume appears at a directory, mounted if the node can, else fetched whole.
 * ``models``: models of another experiment, fetched.
 * ``url``: what a URL names, fetched.
+* ``hdfs``: the daemons of an HDFS run, as `trainmaster.hdfs.serving.serve` has them.
+* ``stage``: this node's share of what is below a URL is copied into it.
 
 It says ``@@at BYTES TOTAL`` now and then, ``@@note WORDS`` to the user, and at last ``@@done MEANS``;
 ``@@refused WORDS`` if this node has no way to it, or ``@@failed WORDS``, and before these
@@ -80,6 +82,8 @@ def main() -> int:
 def _perform(order: Mapping[str, Any], progress: GetProgress) -> str:
     directory = Path(order["directory"])
     directory.parent.mkdir(parents=True, exist_ok=True)
+    if order["do"] in ("hdfs", "stage"):
+        return _staged(order, directory, progress)
     if _was_sent(directory):
         return "sent"
     if order["do"] == "volume":
@@ -97,6 +101,36 @@ def _perform(order: Mapping[str, Any], progress: GetProgress) -> str:
         label=order.get("label", ""),
     )
     return "fetched"
+
+
+def _staged(order: Mapping[str, Any], directory: Path, progress: GetProgress) -> str:
+    from trainmaster.hdfs.serving import Served, serve, served_as_json
+    from trainmaster.hdfs.staging import stage
+
+    with locked(directory):
+        if order["do"] == "hdfs":
+            served = serve(
+                directory,
+                order["address"],
+                None if order["served"] is None else Served(**order["served"]),
+                copies=order["copies"],
+                hadoop=order["hadoop"],
+                venv=order["venv"],
+            )
+            return json.dumps(served_as_json(served))
+
+        def at(done_bytes: int, total_bytes: int) -> None:
+            progress.done_bytes, progress.total_bytes = done_bytes, total_bytes
+
+        found = stage(
+            order["url"],
+            order["web"],
+            index=order["index"],
+            count=order["count"],
+            copies=order["copies"],
+            progress=at,
+        )
+        return json.dumps(list(found))
 
 
 def _volume(order: Mapping[str, Any], directory: Path, progress: GetProgress) -> str:

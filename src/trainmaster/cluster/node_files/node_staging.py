@@ -118,6 +118,8 @@ class NodeStaging:
         if place.checkpoint.is_dir() and any(place.checkpoint.iterdir()):
             self._files.push(node, place.checkpoint, self._paths.there(place.checkpoint))
         for name, source in context.experiment.data.items():
+            if source.stage is not None:
+                continue
             here = context.data_path(name)
             if not self._data.has(node, self._paths.there(here)):
                 if not here.is_dir():

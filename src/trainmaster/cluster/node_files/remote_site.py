@@ -92,7 +92,7 @@ class RemoteSite:
         self._files = NodeFiles()
         self._images = NodeImages(self._paths)
         credentials = DelegatedCredentials()
-        self._data = NodeData(self._files, self._paths, credentials, tell, is_over=is_over)
+        self._data = NodeData(self._files, self._paths, credentials, tell, is_over=is_over, cluster=all_nodes)
         self._staging = NodeStaging(self._files, self._images, self._paths, self._data)
         self._direct = DirectStore(self._files, credentials, home.run_uris(run), tell)
         self._nodes = AttemptNodes(nodes_of, NodeVerdicts(self._files.links))

@@ -14,7 +14,7 @@ from trainmaster.executors import NodeCapacity
 from trainmaster.spec import Experiment, Recipe
 
 #: Came later: what was measured before is found by the fingerprint that it has.
-_LATER: Final = {"model", "model_uri"}
+_LATER: Final = ("model", "stage", "hadoop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,9 @@ def fingerprint_of(recipe: Recipe, experiment: Experiment, code: str, device: st
         "env": experiment.env,
         "secrets": sorted(experiment.secrets),
         "data": {
-            name: source.model_dump(mode="json", exclude=_LATER if source.model is None else {"model_uri"})
+            name: source.model_dump(
+                mode="json", exclude={"model_uri", *(key for key in _LATER if getattr(source, key) is None)}
+            )
             | {"directory": _resolved(recipe, source.directory)}
             for name, source in experiment.data.items()
         },

@@ -1,0 +1,72 @@
+"""Data that are staged into an HDFS: where they are, for members; and on this machine, how they get there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.control.data_sources import HDFS
+from trainmaster.control.locking import locked
+from trainmaster.hdfs.guardian import write
+from trainmaster.hdfs.serving import Served, serve, served_as_json
+from trainmaster.hdfs.staging import data_path, stage
+from trainmaster.spec.errors import UsageError
+from trainmaster.spec.plain_json import typed
+
+if TYPE_CHECKING:
+    from trainmaster.control.job_context import TaskContext
+
+_HERE: Final = "127.0.0.1"
+
+
+def note_served(context: TaskContext, served: Served) -> None:
+    """Write down which HDFS holds what the experiment's members read."""
+    path = _note(context)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write(path, served_as_json(served))
+
+
+def addresses(context: TaskContext) -> dict[str, str]:
+    """Variables with the URLs of data that were staged.
+
+    Raises:
+        UsageError: nobody has written down where.
+    """
+    try:
+        served = typed(Served, json.loads(_note(context).read_bytes()))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"where the HDFS is was not noted: {error}", "Start the run again.") from error
+    found = {}
+    for name in context.staged:
+        path = data_path(url_of(context, name))
+        found[f"TRAINMASTER_DATA_{name.upper()}"] = f"hdfs://{served.address}:{served.rpc_port}{path}"
+        found[f"TRAINMASTER_DATA_{name.upper()}_WEBHDFS"] = f"webhdfs://{served.web}{path}"
+    return found
+
+
+def url_of(context: TaskContext, name: str) -> str:
+    """The URL that is staged."""
+    return context.experiment.data[name].url_with(context.variables)
+
+
+def stage_here(context: TaskContext, name: str) -> None:
+    """Have an HDFS on this machine, and copy data into it.
+
+    Raises:
+        UsageError: a server does not do so for others, or there is no Hadoop here.
+        TrainmasterError: the store cannot be read, or HDFS does not do as it should.
+    """
+    if context.isolation is not None:
+        raise UsageError("a server stages no data for others", "Push them as a volume.")
+    place = context.home.data_directory(context.run) / HDFS
+    venv = str(context.venv or "")
+    with locked(place):
+        source = context.experiment.data[name]
+        served = serve(place, _HERE, None, copies=1, hadoop=source.hadoop or "", venv=venv)
+        stage(url_of(context, name), served.web, index=0, count=1, copies=1)
+    note_served(context, served)
+
+
+def _note(context: TaskContext) -> Path:
+    return context.home.data_directory(context.run) / f"{HDFS}-{context.experiment.name}.json"

@@ -1,0 +1,66 @@
+"""`Namesystem`: what a NameNode tells of itself and its DataNodes."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from trainmaster.spec.plain_json import parsed_json
+
+_STATE: Final = "Hadoop:service=NameNode,name=FSNamesystemState"
+_COUNTS: Final = "Hadoop:service=NameNode,name=FSNamesystem"
+_INFO: Final = "Hadoop:service=NameNode,name=NameNodeInfo"
+_TIMEOUT_S: Final = 10.0
+
+
+class Namesystem(NamedTuple):
+    """What a NameNode knows just now.
+
+    Attributes:
+        live: where live DataNodes take data, ``HOST:PORT``, with hosts as they call themselves.
+        remaining_bytes: room, of which each byte takes as many as there are copies.
+        used_bytes: what is used by files.
+        missing_blocks: of which no copy is left.
+        is_starting: it waits for its DataNodes to tell what they have.
+    """
+
+    live: frozenset[str]
+    remaining_bytes: int
+    used_bytes: int
+    missing_blocks: int
+    is_starting: bool
+
+
+def ask_namenode(address: str, http_port: int) -> Namesystem:
+    """Ask a NameNode.
+
+    Raises:
+        OSError: it does not answer, or says something else.
+    """
+    try:
+        info = _bean(address, http_port, _INFO)
+        state = _bean(address, http_port, _STATE)
+        counts = _bean(address, http_port, _COUNTS)
+        nodes = parsed_json(info["LiveNodes"])
+        return Namesystem(
+            frozenset(f"{name.partition(':')[0]}:{_port(each)}" for name, each in nodes.items()),
+            int(state["CapacityRemaining"]),
+            int(state["CapacityUsed"]),
+            int(counts["MissingBlocks"]),
+            bool(info["Safemode"]),
+        )
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        raise OSError(f"the NameNode at {address}:{http_port} says nothing of use: {error!r}") from error
+
+
+def _port(node: Mapping[str, Any]) -> str:
+    return str(node["xferaddr"]).rpartition(":")[2]
+
+
+def _bean(address: str, http_port: int, name: str) -> Mapping[str, Any]:
+    url = f"http://{address}:{http_port}/jmx?qry={name}"
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(url, timeout=_TIMEOUT_S) as answer:
+        found: Mapping[str, Any] = parsed_json(answer.read())["beans"][0]
+    return found

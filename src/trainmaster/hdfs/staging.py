@@ -1,0 +1,286 @@
+"""`stage`: what one node copies from an object store into an HDFS, through WebHDFS."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import IO, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from trainmaster.hdfs.namesystem import Namesystem, ask_namenode
+from trainmaster.hdfs.sharding import Listed, Staged, listed, shard
+from trainmaster.objects.errors import FullStoreError, ObjectChangedError, StoreTrouble, explained, trouble_of
+from trainmaster.objects.object_store import ObjectStore
+from trainmaster.objects.parallel import in_order
+from trainmaster.objects.webhdfs import WebHdfsBackend
+from trainmaster.spec.errors import ProviderError, UsageError
+
+#: Files that a node copies at the same time, and parts of each that are read ahead: 128 MiB in all.
+_FILES: Final = 4
+_AHEAD: Final = 4
+_PART_BYTES: Final = 8 << 20
+_BLOCK_BYTES: Final = 128 << 20
+_UNIT_BYTES: Final = 1 << 20
+_CHANGES: Final = 3
+_READ_BYTES: Final = 1 << 20
+_GB: Final = 1e9
+
+
+class Report(NamedTuple):
+    """What a node has done.
+
+    Attributes:
+        files: of its share. copied: of these, what was not there yet. total_files: of all nodes.
+    """
+
+    files: int
+    copied: int
+    total_files: int
+
+
+def data_path(url: str) -> str:
+    """Where what is below a URL lies in HDFS.
+
+    >>> data_path("s3://bucket/sets/cifar10/")
+    '/data/cifar10-9c3d5cbd'
+    """
+    digest = hashlib.sha256(url.encode()).hexdigest()[:8]
+    return f"/data/{Path(urlsplit(url).path).name or urlsplit(url).netloc}-{digest}"
+
+
+def stage(
+    url: str,
+    web: str,
+    *,
+    index: int,
+    count: int,
+    copies: int,
+    progress: Callable[[int, int], None] = lambda *_: None,
+) -> Report:
+    """Copy this node's share of what is below a URL; what is there as it should be is not copied again.
+
+    Args:
+        url: of an object store.
+        web: host and port of WebHDFS.
+        index: of this node, from 0.
+        count: of nodes that do the same.
+        copies: of each block.
+        progress: told how many bytes are done, and of how many.
+
+    Raises:
+        UsageError: there is nothing below the URL.
+        FullStoreError: there is no room.
+        TrainmasterError: the store or HDFS does not do as it should.
+    """
+    address, _, port = web.rpartition(":")
+    path = data_path(url)
+    store, target = ObjectStore(url), _open(web, path)
+    notes = _open(web, f"/trainmaster{path}")
+    try:
+        look = partial(ask_namenode, address, int(port))
+        with tempfile.TemporaryFile() as listing:
+            total_files, total_bytes = _take_listing(store, notes, listing)
+            found = look()
+            if found.missing_blocks:
+                raise ProviderError(f"HDFS has lost {found.missing_blocks} blocks", "They are staged anew.")
+            _require_room(total_bytes * copies, found.remaining_bytes + found.used_bytes)
+
+            def share() -> Iterator[Listed]:
+                listing.seek(0)
+                return shard(map(listed, listing), index, count)
+
+            own_bytes = sum(each.size_bytes for each in share())
+            copier = _Copier(store, target, copies, lambda done_bytes: progress(done_bytes, own_bytes))
+            try:
+                files = _note_all(copier, share(), notes, f"manifest-{index:05}-of-{count:05}.jsonl")
+            except OSError as error:
+                _tell_full(error, look)
+                raise
+    except OSError as error:
+        raise explained(error, "stage into", f"hdfs://{web}{path}") from error
+    return Report(files, copier.copied, total_files)
+
+
+def forget(url: str, web: str) -> None:
+    """Remove what was staged, so that it is staged anew."""
+    path = data_path(url)
+    for each in (path, f"/trainmaster{path}"):
+        _open(web, each).delete_all("")
+
+
+class _Copier:
+    """Copies files. Threads share it."""
+
+    def __init__(
+        self, store: ObjectStore, target: WebHdfsBackend, copies: int, progress: Callable[[int], None]
+    ) -> None:
+        self._store = store
+        self._target = target
+        self._copies = copies
+        self._progress = progress
+        self._guard = threading.Lock()
+        self._done_bytes = 0
+        self._is_new = next(iter(target.folders("")), None) is None and next(target.details(""), None) is None
+        self.copied = 0
+
+    def copy(self, each: Listed) -> Staged:
+        """One file, unless it is there."""
+        kept = None if self._is_new else self._kept(each)
+        if kept is not None:
+            self._add(each.size_bytes, 0)
+            return kept
+        for last in (*[False] * _CHANGES, True):
+            try:
+                found = self._copied(each)
+                break
+            except ObjectChangedError:
+                info = self._store.info(each.key)
+                if last or info is None:
+                    raise
+                each = Listed(each.key, info.size_bytes, info.etag)
+        self._add(0, 1)
+        return found
+
+    def _kept(self, each: Listed) -> Staged | None:
+        """What is there, if it is a whole copy of this version."""
+        sha256, _, etag = (self._target.note(each.key) or "").partition(" ")
+        if not sha256 or etag != each.etag.strip('"'):
+            return None
+        info = self._target.info(each.key)
+        return (
+            Staged(each.key, each.size_bytes, sha256, each.etag)
+            if info and info.size_bytes == each.size_bytes
+            else None
+        )
+
+    def _copied(self, each: Listed) -> Staged:
+        digest = hashlib.sha256()
+        sent_bytes = 0
+
+        def source() -> Iterator[memoryview]:
+            nonlocal digest, sent_bytes
+            digest = hashlib.sha256()  # a DataNode may die in the middle, and then all is sent once more
+            self._add(-sent_bytes, 0)
+            sent_bytes = 0
+            for block in self._parts(each):
+                digest.update(block)
+                yield block
+                sent_bytes += len(block)
+                self._add(len(block), 0)
+
+        self._target.put_from(
+            each.key,
+            source,
+            each.size_bytes,
+            lambda: f"{digest.hexdigest()} {each.etag.strip(chr(34))}",
+            blocksize=str(block_bytes(each.size_bytes)),
+            replication=str(self._copies),
+        )
+        return Staged(each.key, each.size_bytes, digest.hexdigest(), each.etag)
+
+    def _parts(self, each: Listed) -> Iterator[memoryview]:
+        starts = range(0, each.size_bytes, _PART_BYTES)
+
+        def part(start: int) -> memoryview:
+            length = min(_PART_BYTES, each.size_bytes - start)
+            try:
+                found = self._store.get_range(each.key, start, length, each.etag)
+            except FileNotFoundError as error:
+                raise ObjectChangedError(
+                    f"{self._store.url_of(each.key)} is gone", "", self._store.url
+                ) from error
+            if len(found) != length:
+                raise ObjectChangedError(f"{self._store.url_of(each.key)} is shorter", "", self._store.url)
+            return found
+
+        if len(starts) < 2:
+            yield from map(part, starts)
+            return
+        with ThreadPoolExecutor(_AHEAD) as pool:
+            yield from (block for _, block in in_order(pool, part, starts, _AHEAD))
+
+    def _add(self, some_bytes: int, files: int) -> None:
+        with self._guard:
+            self._done_bytes += some_bytes
+            self.copied += files
+            self._progress(self._done_bytes)
+
+
+def block_bytes(size_bytes: int) -> int:
+    """Block size for a file: a small one is not to reserve a large block on each DataNode.
+
+    >>> [block_bytes(size) >> 20 for size in (0, 5, 3 << 20, 1 << 40)]
+    [1, 1, 3, 128]
+    """
+    units = -(-size_bytes // _UNIT_BYTES)
+    return min(max(units, 1) * _UNIT_BYTES, _BLOCK_BYTES)
+
+
+def _open(web: str, path: str) -> WebHdfsBackend:
+    return WebHdfsBackend(f"{web}{path}", user="trainmaster")
+
+
+def _take_listing(store: ObjectStore, notes: WebHdfsBackend, out: IO[bytes]) -> tuple[int, int]:
+    """Get the listing that all nodes share; who comes first makes it. How many objects, and bytes."""
+    if notes.info("listing.jsonl") is None:
+        with tempfile.TemporaryFile() as found:
+            for info in store.details():
+                found.write(Listed(info.key, info.size_bytes, info.etag).line())
+            if found.tell() == 0:
+                raise UsageError(f"{store.url}: there are no objects below", "Look at the URL.")
+            notes.put_file_if_absent("listing.jsonl", found)
+    files = total_bytes = 0
+    for block in notes.blocks("listing.jsonl"):
+        out.write(block)
+    out.seek(0)
+    for line in out:
+        files, total_bytes = files + 1, total_bytes + listed(line).size_bytes
+    return files, total_bytes
+
+
+def _note_all(copier: _Copier, share: Iterable[Listed], notes: WebHdfsBackend, name: str) -> int:
+    """Copy all, and write down what there is; how many files."""
+    files = 0
+    with tempfile.TemporaryFile() as manifest:
+        pool = ThreadPoolExecutor(_FILES)
+        try:
+            for _, staged in in_order(pool, copier.copy, share, 2 * _FILES):
+                manifest.write(staged.line())
+                files += 1
+        finally:
+            pool.shutdown(cancel_futures=True)
+        length = manifest.tell()
+
+        def blocks() -> Iterator[bytes]:
+            manifest.seek(0)
+            return iter(lambda: manifest.read(_READ_BYTES), b"")
+
+        notes.put_from(name, blocks, length, lambda: "manifest")
+    return files
+
+
+def _require_room(needed_bytes: int, room_bytes: int) -> None:
+    if needed_bytes > room_bytes:
+        raise FullStoreError(
+            f"HDFS on the nodes has {room_bytes / _GB:.1f} GB, and the data with their copies need "
+            f"{needed_bytes / _GB:.1f} GB",
+            "Ask for machines with a larger `hardware.disk`, or for more of them.",
+        )
+
+
+def _tell_full(error: OSError, look: Callable[[], Namesystem]) -> None:
+    """Where no DataNode takes a block any more, that is often for want of room: then it is said so."""
+    if trouble_of(error) in (StoreTrouble.FULL, StoreTrouble.UNREACHABLE) or "replicat" in str(error):
+        with contextlib.suppress(OSError):
+            found = look()
+            if found.live and found.remaining_bytes < _BLOCK_BYTES * len(found.live):
+                raise FullStoreError(
+                    f"no space left in HDFS on the nodes ({found.used_bytes / _GB:.1f} GB are used)",
+                    "Ask for machines with a larger `hardware.disk`, or for more of them.",
+                ) from error

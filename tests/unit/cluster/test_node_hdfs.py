@@ -1,0 +1,150 @@
+"""Where an HDFS of a run is, who joins it, and what follows when its NameNode is lost."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from trainmaster.cluster.node_files.node_hdfs import NodeHdfs
+from trainmaster.cluster.node_files.node_paths import NodePaths
+from trainmaster.control.layout import Home
+from trainmaster.control.site_errors import RelayError
+from trainmaster.control.staged_data import addresses
+from trainmaster.objects.delegated_credentials import DelegatedCredentials
+from trainmaster.spec import DataSource
+from trainmaster.spec.errors import UsageError
+from trainmaster.transport import Target
+from trainmaster.transport.base import Result
+from trainmaster.transport.errors import CommandError
+
+URL = "s3://bucket/images"
+
+
+class Cluster:
+    """Nodes with daemons; a NameNode's machine may be wiped, and be silent."""
+
+    def __init__(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "key")
+        self.home = Home(tmp_path / "home", tmp_path / "cache", "", "")
+        self.nodes = [self.node(number) for number in range(3)]
+        self.orders, self.told, self.failing = [], [], set()
+        self.silent, self.made, self.short = False, 0, 0
+        self.wiped = False
+        self.hdfs = self.driver()
+
+    def driver(self):
+        paths = NodePaths(self.home, "r", "/tm")
+        made = NodeHdfs(self.ask, self, paths, DelegatedCredentials(), lambda _: self.nodes, self.told.append)
+        made._credentials = SimpleNamespace(environment=lambda _: {"AWS_ACCESS_KEY_ID": "id"})
+        return made
+
+    def node(self, number):
+        return SimpleNamespace(
+            id=f"n{number}", address=f"10.0.0.{number}", target=Target(f"n{number}", f"10.0.0.{number}")
+        )
+
+    def shell(self, node, command, timeout_s):
+        return Result(1 if self.silent else 0, "", "")
+
+    def ask(self, node, wanted):
+        order = wanted.order
+        self.orders.append((node.id, order["do"]))
+        if node.id in self.failing:
+            raise CommandError(f"{node.id} fails")
+        if order["do"] == "stage":
+            assert wanted.credentials
+            return json.dumps([1, 1, order["count"] + self.short])
+        if order["served"] and not (self.wiped and node.address == order["served"]["address"]):
+            return json.dumps(order["served"])
+        self.made += 1
+        return json.dumps({"address": node.address, "rpc_port": 1, "http_port": 2, "id": str(self.made)})
+
+    def context(self, url=URL):
+        source = DataSource(url=url, stage="hdfs")
+        experiment = SimpleNamespace(name="e", data={"images": source})
+        return SimpleNamespace(
+            home=self.home, run="r", experiment=experiment, variables={}, venv=None, staged=["images"]
+        )
+
+    def provide(self, attempt="a", nodes=None, **options):
+        self.orders.clear()
+        context = self.context(**options)
+        self.hdfs.provide(attempt, nodes or self.nodes[:2], context, "images")
+        return addresses(context)
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    return Cluster(tmp_path, monkeypatch)
+
+
+def test_all_nodes_join_and_copy_and_members_are_told_where(cluster):
+    found = cluster.provide()
+    assert cluster.orders[0] == ("n0", "hdfs")
+    assert sorted(cluster.orders) == sorted((f"n{n}", what) for n in range(3) for what in ("hdfs", "stage"))
+    assert found["TRAINMASTER_DATA_IMAGES"].startswith("hdfs://10.0.0.0:1/data/images-")
+    assert found["TRAINMASTER_DATA_IMAGES_WEBHDFS"].startswith("webhdfs://10.0.0.0:2/data/images-")
+    cluster.provide("b")
+    assert cluster.orders == []
+
+
+def test_a_next_driver_goes_on_with_it(cluster):
+    before = cluster.provide()
+    cluster.hdfs = cluster.driver()
+    assert cluster.provide() == before
+    assert cluster.made == 1
+
+
+def test_a_node_that_came_later_joins_and_nothing_is_copied_again(cluster):
+    cluster.provide()
+    cluster.nodes = [cluster.nodes[0], cluster.node(7)]
+    cluster.provide("b", nodes=cluster.nodes)
+    assert cluster.orders == [("n0", "hdfs"), ("n7", "hdfs")]
+
+
+def test_a_namenode_that_was_lost_is_told_and_all_is_staged_anew(cluster):
+    cluster.provide()
+    assert cluster.hdfs.lost("a", cluster.nodes) == ""
+    cluster.silent = True
+    assert "NameNode at 10.0.0.0:1 does not answer" in cluster.hdfs.lost("a", cluster.nodes[1:])
+    cluster.silent, cluster.nodes = False, cluster.nodes[1:]
+    found = cluster.provide("b", nodes=cluster.nodes)
+    assert found["TRAINMASTER_DATA_IMAGES"].startswith("hdfs://10.0.0.1:1/")
+    assert ("n2", "stage") in cluster.orders
+    assert cluster.hdfs.lost("b", cluster.nodes) == ""
+
+
+def test_a_namenode_whose_machine_was_wiped_is_another_one(cluster):
+    cluster.provide()
+    cluster.wiped = cluster.silent = True
+    cluster.provide("b")
+    assert cluster.made == 2
+    assert "is made anew" in cluster.told[0]
+    cluster.silent = False
+    assert "was lost meanwhile" in cluster.hdfs.lost("a", cluster.nodes)
+
+
+def test_only_nodes_of_the_attempt_must_join(cluster):
+    cluster.failing = {"n2"}
+    cluster.provide()
+    assert ("n2", "stage") not in cluster.orders
+    assert "n2 has no part of the HDFS" in cluster.told[0]
+    with pytest.raises(CommandError):
+        cluster.provide("b", nodes=cluster.nodes)
+
+
+def test_a_share_that_is_missing_is_told(cluster):
+    cluster.short = 2
+    with pytest.raises(CommandError, match="3 of 5 objects"):
+        cluster.provide()
+
+
+def test_a_store_of_this_machine_cannot_be_staged(cluster):
+    with pytest.raises(RelayError):
+        cluster.provide(url="file:///somewhere")
+
+
+def test_nobody_knows_where_before_it_was_staged(cluster):
+    with pytest.raises(UsageError, match="not noted"):
+        addresses(cluster.context())

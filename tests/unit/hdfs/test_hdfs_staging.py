@@ -1,0 +1,107 @@
+"""What nodes copy from a store into an HDFS, and what of it is not copied again."""
+
+import hashlib
+import json
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from trainmaster.hdfs.staging import data_path, stage
+from trainmaster.objects import webhdfs
+from trainmaster.objects.errors import FullStoreError
+from trainmaster.spec.errors import UsageError
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "objects"))
+from fake_hdfs import FakeHdfs
+
+
+@pytest.fixture
+def hdfs(monkeypatch):
+    impatient = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: None)  # others sleep
+    monkeypatch.setattr(webhdfs, "time", impatient)
+    server = FakeHdfs()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def source(tmp_path):
+    place = tmp_path / "set"
+    (place / "d").mkdir(parents=True)
+    for number in range(9):
+        (place / f"d/{number}").write_bytes(bytes([number]) * 1000 * number)
+    (place / "large").write_bytes(bytes(range(256)) * (80 << 10))
+    return place
+
+
+def staged(hdfs, source, index=0, count=1):
+    web = hdfs.url.removeprefix("hdfs://")
+    return stage(str(source), web, index=index, count=count, copies=2)
+
+
+def files(hdfs, source):
+    start = f"{data_path(str(source))}/"
+    return {
+        name.removeprefix(start): data for name, (data, _) in hdfs.files.items() if name.startswith(start)
+    }
+
+
+def contents(source):
+    return {str(p.relative_to(source)): p.read_bytes() for p in source.rglob("*") if p.is_file()}
+
+
+def test_nodes_copy_all_of_it_once_between_them(hdfs, source):
+    reports = [staged(hdfs, source, index, 3) for index in range(3)]
+    assert files(hdfs, source) == contents(source)
+    assert sum(each.files for each in reports) == sum(each.copied for each in reports) == 10
+    assert {each.total_files for each in reports} == {10}
+    lines = b"".join(data for name, (data, _) in hdfs.files.items() if "/manifest-" in name).splitlines()
+    found = {each["path"]: (each["size_bytes"], each["sha256"]) for each in map(json.loads, lines)}
+    assert found == {
+        name: (len(data), hashlib.sha256(data).hexdigest()) for name, data in contents(source).items()
+    }
+
+
+def test_what_is_there_is_not_copied_again_whoever_copied_it(hdfs, source):
+    for index in range(3):
+        staged(hdfs, source, index, 3)
+    assert [staged(hdfs, source, index, 2).copied for index in range(2)] == [0, 0]
+    cut, gone = (f"{data_path(str(source))}/d/{number}" for number in (3, 4))
+    hdfs.write(cut, b"cut off")
+    del hdfs.files[gone]
+    assert staged(hdfs, source).copied == 2
+    assert files(hdfs, source) == contents(source)
+
+
+def test_an_object_that_was_written_again_is_copied_as_it_is_now(hdfs, source):
+    staged(hdfs, source)
+    (source / "d/2").write_bytes(b"longer than it was" * 500)
+    # The listing is that of the first look, and what it lists is looked at again.
+    assert staged(hdfs, source).copied in (0, 1)
+    hdfs.files = {name: data for name, data in hdfs.files.items() if not name.endswith("/d/2")}
+    assert staged(hdfs, source).copied == 1
+    assert files(hdfs, source) == contents(source)
+
+
+def test_a_datanode_that_is_dead_is_named_to_the_namenode(hdfs, source):
+    hdfs.dead = True
+    assert staged(hdfs, source).copied == 10
+    assert files(hdfs, source) == contents(source)
+    assert "127.0.0.1" in hdfs.excluded
+
+
+def test_too_little_room_is_told_before_anything_is_copied(hdfs, source):
+    hdfs.room_bytes = 1 << 20
+    with pytest.raises(FullStoreError, match="copies need") as error:
+        staged(hdfs, source)
+    assert "hardware.disk" in error.value.hint
+    assert files(hdfs, source) == {}
+
+
+def test_a_url_without_objects_is_told_of(hdfs, tmp_path):
+    (tmp_path / "none").mkdir()
+    with pytest.raises(UsageError, match="no objects"):
+        staged(hdfs, tmp_path / "none")
