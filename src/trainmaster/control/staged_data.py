@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from trainmaster.control.job_context import TaskContext
 
 _HERE: Final = "127.0.0.1"
+#: By the HDFS's id, URLs that this process has seen whole in it: short tasks begin many at a time.
+_whole: set[tuple[str, str]] = set()
 
 
 def note_served(context: TaskContext, served: Served) -> None:
@@ -64,7 +66,10 @@ def stage_here(context: TaskContext, name: str) -> None:
     with locked(place):
         source = context.experiment.data[name]
         served = serve(place, _HERE, None, copies=1, hadoop=source.hadoop or "", venv=venv)
-        stage(url_of(context, name), served.web, index=0, count=1, copies=1)
+        url = url_of(context, name)
+        if (served.id, url) not in _whole:
+            stage(url, served.web, index=0, count=1, copies=1)
+            _whole.add((served.id, url))
     note_served(context, served)
 
 

@@ -1,10 +1,12 @@
 """Where an HDFS of a run is, who joins it, and what follows when its NameNode is lost."""
 
 import json
+import subprocess
 from types import SimpleNamespace
 
 import pytest
 
+from trainmaster.cluster.node_files.data_look import end_mounts_command, mounted_runs, mounted_runs_command
 from trainmaster.cluster.node_files.node_hdfs import NodeHdfs
 from trainmaster.cluster.node_files.node_paths import NodePaths
 from trainmaster.control.layout import Home
@@ -148,3 +150,18 @@ def test_a_store_of_this_machine_cannot_be_staged(cluster):
 def test_nobody_knows_where_before_it_was_staged(cluster):
     with pytest.raises(UsageError, match="not noted"):
         addresses(cluster.context())
+
+
+def test_what_a_run_left_on_a_host_is_found_and_ended(tmp_path):
+    """By what the guardian goes by: its order."""
+    order = tmp_path / "runs/steps-1/inputs/hdfs/order.json"
+    order.parent.mkdir(parents=True)
+    order.touch()
+
+    def shell(command):
+        return subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60).stdout
+
+    assert mounted_runs(shell(mounted_runs_command(f"{tmp_path}/runs"))) == ["steps-1"]
+    shell(end_mounts_command(f"{tmp_path}/runs/steps-1"))
+    assert not order.exists()
+    assert mounted_runs(shell(mounted_runs_command(f"{tmp_path}/runs"))) == []

@@ -67,7 +67,7 @@ def end_mounts_command(directory: str) -> str:
 
 
 def mounted_runs_command(runs: str) -> str:
-    """What to ask a node's shell for the runs that have something mounted; see `mounted_runs`.
+    """What to ask a node's shell for the runs that have something mounted, or an HDFS; see `mounted_runs`.
 
     Args:
         runs: the directory of all runs there.
@@ -75,7 +75,9 @@ def mounted_runs_command(runs: str) -> str:
     return (
         f"below=$(cd -- {shlex.quote(runs)} 2>/dev/null && pwd -P) && "
         'while read -r _ _ _ _ at _; do case $at in "$below"/*) '
-        f'at=${{at#"$below"/}}; echo "{_RUN}${{at%%/*}}" ;; esac; done < /proc/self/mountinfo; true'
+        f'at=${{at#"$below"/}}; echo "{_RUN}${{at%%/*}}" ;; esac; done < /proc/self/mountinfo && '
+        'for at in "$below"/*/*/hdfs/order.json; do [ ! -e "$at" ] || '
+        f'{{ at=${{at#"$below"/}}; echo "{_RUN}${{at%%/*}}"; }}; done; true'
     )
 
 

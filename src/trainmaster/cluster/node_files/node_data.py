@@ -141,6 +141,7 @@ class NodeData:
             TrainmasterError: a node cannot be reached, or has failed.
         """
         if context.experiment.data[name].stage is not None:
+            each(nodes, self._mounts.clear)
             self._hdfs.provide(attempt, nodes, context, name)
             return
         wanted = self._wanted(context, name, models)
