@@ -168,6 +168,7 @@ def withdraw_volumes(data: Path) -> None:
         from trainmaster.hdfs.serving import end
 
         end(data / HDFS)
+        shutil.rmtree(data / HDFS, ignore_errors=True)  # it may be as large as the data
     pins = sorted(data.glob(f"*{_PIN}"))
     if not pins:
         return

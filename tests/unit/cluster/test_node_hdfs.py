@@ -163,5 +163,5 @@ def test_what_a_run_left_on_a_host_is_found_and_ended(tmp_path):
 
     assert mounted_runs(shell(mounted_runs_command(f"{tmp_path}/runs"))) == ["steps-1"]
     shell(end_mounts_command(f"{tmp_path}/runs/steps-1"))
-    assert not order.exists()
+    assert not order.parent.exists()
     assert mounted_runs(shell(mounted_runs_command(f"{tmp_path}/runs"))) == []

@@ -47,7 +47,7 @@ def heard(said: str) -> tuple[bool, str]:
 
 
 def end_mounts_command(directory: str) -> str:
-    """A shell command that ends what is mounted below a directory, and an HDFS that lies there.
+    """A shell command that ends what is mounted below a directory, and removes an HDFS that lies there.
 
     Whoever reads a mount still, may finish. Without it, removing the directory would go through a whole
     volume, file by file, in vain; and daemons would go on writing there.
@@ -56,7 +56,7 @@ def end_mounts_command(directory: str) -> str:
         # Who looks after daemons ends them when its order is gone, and then lets go of its lock.
         f"for tm in {shlex.quote(directory)}/hdfs {shlex.quote(directory)}/*/hdfs; do "
         'if [ -e "$tm/order.json" ]; then rm -f -- "$tm/order.json"; '
-        'timeout 20 flock -s "$tm/pid" true; fi; done; '
+        'timeout 20 flock -s "$tm/pid" true && rm -rf -- "$tm"; fi; done; '
         # The kernel's table knows no links.
         f"below=$(cd -- {shlex.quote(directory)} 2>/dev/null && pwd -P) && "
         'while read -r _ _ _ _ at _; do case $at in "$below"/*) '
