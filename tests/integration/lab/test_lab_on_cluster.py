@@ -20,6 +20,7 @@ from renter import Renter, Renting
 
 from trainmaster.testing.counting_proxy import CountingProxy
 from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
+from trainmaster.testing.waits import until
 
 pytestmark = [pytest.mark.ray, pytest.mark.s3, pytest.mark.timeout(600)]
 
@@ -81,8 +82,8 @@ def test_the_home_is_away_the_driver_is_killed_and_the_record_comes_back(
     assert renter.attempts(run) == ["SUCCEEDED"]
     assert renter.starts(run) == [(1, 0)]
     assert "done at 250" in renter.call("logs", run).stdout
-    assert renter.machines(run) == {}
-    assert lab.alive() == before
+    until(lambda: not renter.machines(run), "its machine is known to be over")
+    until(lambda: lab.alive() == before, "its machine is gone")
 
 
 def test_its_machine_is_lost_and_the_home_goes_on(lab: Any, renter: Renter, store: str) -> None:
@@ -98,4 +99,4 @@ def test_its_machine_is_lost_and_the_home_goes_on(lab: Any, renter: Renter, stor
 
     assert ended["reason"] == "SUCCEEDED", again.text
     assert renter.attempts(run) == ["NODE_LOST", "SUCCEEDED"]
-    assert lab.alive() == before
+    until(lambda: lab.alive() == before, "its machines are gone")

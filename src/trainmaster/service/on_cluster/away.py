@@ -53,10 +53,14 @@ class AwayRuns:
 
         While the object store cannot be read, it stays as it was.
         """
-        if run in self._followed or self.home.database.run_row(run)["away"] is None:
+        row = self.home.database.run_row(run)
+        # One that is over is taken back here: this process may end before its thread has done so.
+        if row["away"] is None or (run in self._followed and row["state"] != State.DONE):
             return
         with suppress(PublishError):
             self.look(run)
+        if run in self._followed:
+            return
         self._followed.add(run)
         threading.Thread(target=self._follow, args=(run,), name=f"follows {run}", daemon=True).start()
 
@@ -132,8 +136,8 @@ class AwayRuns:
     def _store(self, row: Mapping[Any, Any]) -> DriverStore:
         return DriverStore(row["store_url"], row["id"], json.loads(row["away"])["claim"])
 
-    def _look(self, run: str) -> tuple[DriverStore, Published | None] | None:
-        """Bring it on; None if it is not away."""
+    def _look(self, run: str, *, is_ours: bool = False) -> tuple[DriverStore, Published | None] | None:
+        """Bring it on; None if it is not away. One that is ours has no driver any more."""
         database = self.home.database
         for _ in range(_TRIES):
             row = database.run_row(run)
@@ -141,18 +145,20 @@ class AwayRuns:
                 return None
             store = self._store(row)
             state = store.state()
-            if self._bring(row, store, state):
+            if self._bring(row, store, state, lost_s=-1.0 if is_ours else self.lost_s):
                 return store, state
         raise ProviderError(f"{run} is brought here by another process all the time", "Try again.")
 
-    def _bring(self, row: Mapping[Any, Any], store: DriverStore, state: Published | None) -> bool:
+    def _bring(
+        self, row: Mapping[Any, Any], store: DriverStore, state: Published | None, lost_s: float
+    ) -> bool:
         """Write what is new into the database; False if somebody else has done so."""
         database, run, before = self.home.database, row["id"], row["away"]
         away = json.loads(before)
         if state is None:
-            alive = store.claimed_s_ago() < self.lost_s
+            alive = store.claimed_s_ago() < lost_s
             return run_transfer.bring(database, run, before, away, (), None, is_alive=alive)
-        alive = state.age_s < self.lost_s
+        alive = state.age_s < lost_s
         for number in range(away["news"] + 1, state.news + 1):
             away["news"] = number
             news = [store.news(number)]
@@ -168,17 +174,22 @@ class AwayRuns:
         me = f"home {self.home.home.identity()}"
         if not store.next().take(me):
             raise UsageError(f"{run} is driven by another machine", "Somebody has handed it over once more.")
-        found = self._look(run)  # it may have published something before it saw our claim
+        found = self._look(run, is_ours=True)  # it may have published something before it saw our claim
         row = self.home.database.run_row(run)
-        if found is None or not run_transfer.come_back(self.home.database, run, row["away"]):
+        if found is None or row["away"] is None:
             return  # another process of this home was quicker
-        if row["state"] == State.DONE:
-            self._close(run)
+        is_over = row["state"] == State.DONE
+        if is_over:  # while it is away: whoever is killed here, the next look at it does it again
+            self._give_back(run)
+        if run_transfer.come_back(self.home.database, run, row["away"]) and is_over:
+            self._give_back(run)  # another process may have brought their rows once more
+            with suppress(TrainmasterError):
+                deliver_left(self.home.database, run, self.environ)
             with suppress(TrainmasterError):
                 store.remove()
 
-    def _close(self, run: str) -> None:
-        """Give back what is left of the machines of a run that is over, and tell who is to be told."""
+    def _give_back(self, run: str) -> None:
+        """Give back what is left of the machines of a run that is over."""
         from trainmaster.service.clusters import end_clusters
 
         opened = self.home
@@ -187,5 +198,3 @@ class AwayRuns:
         left = [row["id"] for row in rows if row["run_id"] == run and row["state"] not in gone]
         with suppress(TrainmasterError):  # they end themselves, and `trainmaster clusters` shows them
             end_clusters(opened.database, opened.home, self.environ, left, lambda _: None)
-        with suppress(TrainmasterError):
-            deliver_left(opened.database, run, self.environ)

@@ -140,6 +140,28 @@ def test_the_record_comes_back_whole(scene):
     assert not scene.drivers[-1].settle()  # nobody begins it once more
 
 
+def test_its_machines_are_given_back_while_the_next_look_would_do_it_again(scene, monkeypatch):
+    scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
+    database, lease, publication = scene.drives(scene.drivers[-1])
+    publication.begin()
+    database.commit(lease, [RunChange(State.WAITING, State.RUNNING)], time.time())
+    database.commit(lease, [RunChange(State.RUNNING, State.DONE, EndReason.SUCCEEDED, "well")], time.time())
+    publication.finish()
+    is_away = []
+
+    def given_back(_self, run):
+        is_away.append(scene.row["away"] is not None)
+        if len(is_away) == 1:
+            raise KeyboardInterrupt  # it is killed
+
+    monkeypatch.setattr(AwayRuns, "_give_back", given_back)
+    with pytest.raises(KeyboardInterrupt):
+        scene.away().look(RUN)
+    scene.away().look(RUN)
+    assert is_away == [True, True, False]
+    assert scene.row["away"] is None
+
+
 def lost_before_its_claim(_scene, _assignment):
     return "the connection was lost"
 
