@@ -27,6 +27,7 @@ BUSY_TIMEOUT_MS = 30_000
 #: A controller that is stopped (SIGSTOP, a vanished laptop) in mid-transaction blocks others no longer.
 IDLE_TRANSACTION_TIMEOUT_MS = 30_000
 
+_DEFINITIONS: dict[str, list[str]] = {}
 _VERSION = sa.table("alembic_version", sa.column("version_num", sa.Text))
 
 
@@ -140,13 +141,34 @@ def _ensure_schema(engine: Engine, shown_url: str) -> None:
             lock_schema(connection)
             if _revision(connection) is None:  # two processes may open a new home at once
                 _require_utf8(connection, shown_url)
-                metadata.create_all(connection)
+                _create_tables(connection)
                 connection.exec_driver_sql(
                     "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"
                 )
                 connection.execute(_VERSION.insert().values(version_num=SCHEMA_REVISION))
         return
     upgrade(engine, found, SCHEMA_REVISION, shown_url)
+
+
+def _create_tables(connection: Connection) -> None:
+    plain = connection.execution_options(no_parameters=True)
+    if connection.dialect.name == "sqlite":
+        for statement in _definitions(connection.dialect):
+            plain.exec_driver_sql(statement)
+    else:  # all in one message
+        plain.exec_driver_sql(";\n".join(_definitions(connection.dialect)))
+
+
+def _definitions(dialect: sa.Dialect) -> list[str]:
+    """What makes all tables; put together once per process, as that takes longer than making them."""
+    if dialect.name not in _DEFINITIONS:
+        found: list[str] = []
+        mock = sa.create_mock_engine(
+            f"{dialect.name}://", lambda sql, *_, **__: found.append(str(sql.compile(dialect=dialect)))
+        )
+        metadata.create_all(mock, checkfirst=False)
+        _DEFINITIONS[dialect.name] = found
+    return _DEFINITIONS[dialect.name]
 
 
 def _require_utf8(connection: Connection, shown_url: str) -> None:

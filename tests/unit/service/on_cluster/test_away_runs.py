@@ -24,6 +24,7 @@ from trainmaster.service.on_cluster.credentials import driver_environment, sent_
 from trainmaster.service.on_cluster.driver_store import DriverStore
 from trainmaster.service.on_cluster.hand_over import HandingOver, why_not
 from trainmaster.service.on_cluster.machine_driver import MachineDriver
+from trainmaster.service.on_cluster.publication import Publication
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import LeaseLostError, PublishError, UsageError
 from trainmaster.spec.states import EndReason, State
@@ -56,6 +57,7 @@ class Scene:
         self.lease = self.home.database.create_run(new, time.time())
         self.sent: list[Assignment] = []
         self.drivers: list[MachineDriver] = []
+        self.publications: list[Publication] = []
 
     def hand_over(self, machine):
         """Hand the run over; ``machine`` is what it does with the assignment: its answer."""
@@ -85,6 +87,7 @@ class Scene:
         driver._service.replicas.take_over(lease, driver._environ)
         publication = driver._publication(lease)
         publication._give_up = lambda: None
+        self.publications.append(publication)
         return driver._service.database, lease, publication
 
     def away(self, lost_s=1e9):
@@ -99,6 +102,9 @@ class Scene:
         return self.home.database.acquire(RUN, time.time()) is not None
 
     def close(self):
+        for publication in self.publications:  # their threads would go on until all tests are over
+            publication._ended.set()
+            publication._over.set()
         self.home.close()
         for driver in self.drivers:
             driver._service.close()
