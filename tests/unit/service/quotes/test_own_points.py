@@ -1,5 +1,7 @@
 """Points of the user's own CSV as what a quote rests on."""
 
+from functools import cache
+
 import pytest
 
 from trainmaster.providers import load_catalogue
@@ -27,13 +29,16 @@ TWO = (
 HEADER = "job,sync,nodes,workers,local_batch,step_time_s,instance\n"
 
 
+catalogue_of = cache(load_catalogue)  # reading it takes longer than the tests
+
+
 @pytest.fixture
 def read(tmp_path):
     def of(text, recipe=RECIPE, catalogue="builtin"):
         (tmp_path / "r.yaml").write_text(recipe)
         (tmp_path / "p.csv").write_text(text)
         found = read_recipe(tmp_path / "r.yaml")
-        return OwnPoints.read(tmp_path / "p.csv", found, load_catalogue(catalogue))
+        return OwnPoints.read(tmp_path / "p.csv", found, catalogue_of(catalogue))
 
     return of
 
