@@ -1,18 +1,16 @@
 # ruff: noqa: F811 - fixtures are imported
-"""Volumes in PyTorch's DataLoader."""
+"""Volumes in PyTorch's DataLoader; a test loads it, as all processes of the tests read this file."""
 
 import multiprocessing
+from importlib.util import find_spec
 
 import pytest
 from read_volumes import home, tree, volume  # noqa: F401 - fixtures
 
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+from trainmaster.spec.errors import UsageError
+from trainmaster.volumes import reading
 
-from torch.utils.data import DataLoader  # noqa: E402
-
-from trainmaster.spec.errors import UsageError  # noqa: E402
-from trainmaster.volumes.reading import VolumeDataset, VolumeLoader, VolumeSampler, VolumeStream  # noqa: E402
+pytestmark = [pytest.mark.torch, pytest.mark.skipif(find_spec("torch") is None, reason="there is no PyTorch")]
 
 
 def pair(data, path):
@@ -20,8 +18,8 @@ def pair(data, path):
 
 
 def loader(volume, workers=0, batch=7, **options):
-    stream = VolumeStream(volume, pair, window=2, seed=4, **options)
-    return VolumeLoader(stream, batch, num_workers=workers, collate_fn=list)
+    stream = reading.VolumeStream(volume, pair, window=2, seed=4, **options)
+    return reading.VolumeLoader(stream, batch, num_workers=workers, collate_fn=list)
 
 
 def test_the_order_is_the_same_for_any_number_of_workers(volume, tree):
@@ -71,14 +69,14 @@ def test_resumed_with_another_number_of_ranks(volume, tree, monkeypatch):
 
 
 def test_workers_that_live_on_see_the_next_epoch(volume, tree):
-    stream = VolumeStream(volume, pair, window=2)
-    both = VolumeLoader(stream, 10, num_workers=2, collate_fn=list, persistent_workers=True)
+    stream = reading.VolumeStream(volume, pair, window=2)
+    both = reading.VolumeLoader(stream, 10, num_workers=2, collate_fn=list, persistent_workers=True)
     first, second = list(both), list(both)
     assert {path for batch in second for path, _ in batch} == {*tree}
     assert first != second
-    fresh = VolumeStream(volume, pair, window=2)
+    fresh = reading.VolumeStream(volume, pair, window=2)
     fresh.next_epoch()
-    assert list(VolumeLoader(fresh, 10, collate_fn=list)) == second
+    assert list(reading.VolumeLoader(fresh, 10, collate_fn=list)) == second
 
 
 #: A worker has read a sample.
@@ -95,8 +93,10 @@ def late(worker):
 
 
 def test_a_worker_that_starts_late_begins_where_the_others_did(volume):
-    stream = VolumeStream(volume, pair_told, window=2, seed=4)
-    slow = VolumeLoader(stream, 7, num_workers=2, collate_fn=list, worker_init_fn=late, prefetch_factor=1)
+    stream = reading.VolumeStream(volume, pair_told, window=2, seed=4)
+    slow = reading.VolumeLoader(
+        stream, 7, num_workers=2, collate_fn=list, worker_init_fn=late, prefetch_factor=1
+    )
     assert list(slow) == list(loader(volume))
 
 
@@ -111,8 +111,10 @@ def test_a_pass_that_was_broken_off_goes_on(volume):
 
 
 def test_the_dataset_and_its_sampler(volume, tree):
-    dataset = VolumeDataset(volume, pair)
-    sampler = VolumeSampler(dataset, window=2, seed=3)
+    from torch.utils.data import DataLoader
+
+    dataset = reading.VolumeDataset(volume, pair)
+    sampler = reading.VolumeSampler(dataset, window=2, seed=3)
     batches = list(DataLoader(dataset, batch_size=9, sampler=sampler, num_workers=2, collate_fn=list))
     assert {path: data for batch in batches for path, data in batch} == tree
     assert len(sampler) == len(dataset) == len(tree)
@@ -123,12 +125,12 @@ def test_the_dataset_and_its_sampler(volume, tree):
 
 
 def test_samples_without_decoding_are_bytes(volume, tree):
-    stream = VolumeStream(volume.uri)
+    stream = reading.VolumeStream(volume.uri)
     assert sorted(stream) == sorted(tree.values())
     assert stream.quality().displacement > 0
 
 
 def test_too_many_changes_are_refused(volume):
-    stream = VolumeStream(volume)
+    stream = reading.VolumeStream(volume)
     with pytest.raises(UsageError, match="changed 63 times"):
         stream.load_state_dict({"seed": 0, "epoch": 0, "consumed": [[n % 2 + 1, 0] for n in range(63)]})
