@@ -74,6 +74,7 @@ class NodeProvisioner:
         lease_s: rented machines end themselves when nobody renews for so long.
         tell: is told how far a bootstrap is, by any thread.
         has_switch: rented machines of this provider have a dead-man switch.
+        switch_at_boot: it runs when they have booted; else the first login starts it.
         saved: called when something was written that is needed to go on, before it is relied on.
 
     Attributes:
@@ -90,6 +91,7 @@ class NodeProvisioner:
         tell: Callable[[PhaseReport], None] | None = None,
         *,
         has_switch: bool = True,
+        switch_at_boot: bool = True,
         saved: Callable[[], None] = lambda: None,
     ) -> None:
         self.home = home
@@ -100,6 +102,7 @@ class NodeProvisioner:
         self._code = code
         self._tell = tell
         self._has_switch = has_switch
+        self._switch_at_boot = switch_at_boot
         self._saved = saved
         self._packing = threading.Lock()
         self._remembering = threading.Lock()
@@ -122,6 +125,7 @@ class NodeProvisioner:
 
         target = target_of(node)
         with self._login(target, is_new=node.is_rented) as connection:
+            self._bring_switch(connection, node)
             self.set_switch(connection, node, self.lease_s, patient=True)
         packages, layer = self._packed()
         memory = self.memory(node.cluster)
@@ -144,6 +148,26 @@ class NodeProvisioner:
         )
         prepare_node(access, self.run, self._code)
         return access
+
+    def _bring_switch(self, connection: Connection, node: Node) -> None:
+        """Start the dead-man switch of a machine that has none from its boot, unless it runs already.
+
+        Raises:
+            ProviderError: it could not be started.
+        """
+        if self._switch_at_boot or not (node.is_rented and self._has_switch):
+            return
+        from trainmaster.providers.dead_man_switch import deadman_script, renewal_command
+
+        if connection.run(renewal_command(self.lease_s), timeout_s=_RENEW_TIMEOUT_S).code == 0:
+            return
+        script = deadman_script(self.lease_s, node.user)
+        result = connection.run("sudo -n sh -s", data=script.encode(), timeout_s=_RENEW_TIMEOUT_S)
+        if result.code:
+            raise ProviderError(
+                f"{node.id}: its dead-man switch cannot be started: {result.last_words}",
+                f"May {node.user} use sudo without a password there?",
+            )
 
     def set_switch(
         self, connection: Connection, node: Node, lease_s: float, *, patient: bool = False

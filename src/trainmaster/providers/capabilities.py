@@ -28,12 +28,14 @@ class OfferSource(StrEnum):
     """Where it is written what it has.
 
     MACHINE: this machine is measured. INVENTORY: the user's list of hosts. CATALOGUE: a price list, ours or
-    the user's. LAB: the price list of the home's lab, whose machines are smaller than they are called.
+    the user's. SETTINGS: a list that the provider's own settings
+    name. LAB: the price list of the home's lab, whose machines are smaller than they are called.
     """
 
     MACHINE = "machine"
     INVENTORY = "inventory"
     LAB = "lab"
+    SETTINGS = "settings"
     CATALOGUE = "catalogue"
 
 
@@ -53,6 +55,7 @@ class Capabilities:
         costs: its machines are billed.
         spot: it has machines that it may take back, for less.
         ends_itself: a machine ends itself if its lease is not renewed.
+        switch_at_boot: what makes it do so comes with the machine; else the first login brings it.
         moves: another server can go on with its machines: what must be known of them is kept by `AwsMemory`.
         offers: where it is written what it has.
         tells_prices: its API tells the prices of the user's account, whose settings also choose a region.
@@ -66,6 +69,7 @@ class Capabilities:
     costs: bool = True
     spot: bool = True
     ends_itself: bool = True
+    switch_at_boot: bool = True
     moves: bool = False
     offers: OfferSource = OfferSource.CATALOGUE
     tells_prices: bool = False
@@ -93,6 +97,12 @@ BUILT_IN: Final = {
     "aws": Capabilities(
         moves=True, tells_prices=True, billing=billing.AWS, provisioning_s=LogNormal(90.0, 0.5)
     ),
+    "im": Capabilities(
+        spot=False,
+        switch_at_boot=False,
+        offers=OfferSource.SETTINGS,
+        provisioning_s=LogNormal(1000.0, 0.4),  # Jorge et al. waited 15 to 20 minutes
+    ),
     "lab": Capabilities(
         moves=True,
         offers=OfferSource.LAB,
@@ -105,7 +115,6 @@ BUILT_IN: Final = {
 _CLOUDS: Final = {
     "azure": Capabilities(billing=billing.AZURE, provisioning_s=LogNormal(150.0, 0.6)),
     "gcp": Capabilities(billing=billing.GOOGLE, provisioning_s=LogNormal(90.0, 0.5)),
-    "im": Capabilities(provisioning_s=LogNormal(1000.0, 0.4)),  # Jorge et al. waited 15 to 20 minutes
 }
 
 

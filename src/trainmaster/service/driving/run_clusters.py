@@ -161,6 +161,7 @@ class RunClusters:
             self.lease_s,
             self._report,
             has_switch=capabilities_of(provider).ends_itself,
+            switch_at_boot=capabilities_of(provider).switch_at_boot,
             saved=saved,
         )
         patience = machines_patience(environ)

@@ -106,6 +106,8 @@ def supply_of(recipe: Recipe, home: Home, environ: Mapping[str, str], today: dat
         return _hosts(home, environ, today)
     if can.offers is OfferSource.LAB:
         return _lab(home, today)
+    if can.offers is OfferSource.SETTINGS:
+        return _of_settings(provider, home, environ, today)
     named = environ.get(CATALOGUE)
     catalogue = load_catalogue(named, today=today) if named else Prices(home, environ, today).catalogue()
     found, extras = catalogue.where(provider=provider), extras_of(environ)
@@ -189,6 +191,25 @@ def _lab(home: Home, today: date) -> CandidateOffers:
     cpu, memory, network = (scale.get(name, 1.0) for name in ("cpu", "memory", "network"))
     shares = Shares(cpu, memory, network, _LAB_MEMORY_BYTES, RUNTIME_CORES)
     return CandidateOffers("lab", catalogue, {region: tuple(facts.get("zones") or ())}, shares=shares)
+
+
+def _of_settings(provider: str, home: Home, environ: Mapping[str, str], today: date) -> CandidateOffers:
+    """What the settings of Infrastructure Manager name."""
+    from trainmaster.providers import Catalogue
+    from trainmaster.providers.im.credentials import read_credentials
+    from trainmaster.providers.im.prices import im_offers
+    from trainmaster.providers.im.settings import read_settings, settings_file
+
+    settings = read_settings(settings_file(home.root, environ))
+    clouds = read_credentials(settings.credentials_file).clouds
+    offers = im_offers(settings, clouds, Prices(home, environ, today).catalogue(), today)
+    if not offers:
+        raise UsageError(
+            f"provider: {provider}: nothing is known of what its clouds have",
+            f"Write a price list and name it in {settings.file} (`prices`); see docs/im.md.",
+        )
+    name = str(settings.prices_file or settings.file)
+    return CandidateOffers(provider, Catalogue(name, tuple(offers), by_hand=settings.prices_file is not None))
 
 
 def _hosts(home: Home, environ: Mapping[str, str], today: date) -> CandidateOffers:

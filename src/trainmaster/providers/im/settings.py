@@ -1,0 +1,192 @@
+"""`ImSettings`: where Infrastructure Manager is, and what of each cloud no price list says: ``im.yaml``."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
+
+from trainmaster.spec.errors import RecipeError, UsageError
+from trainmaster.spec.node import MAX_RECIPE_BYTES, Wording, YamlNode, compose
+from trainmaster.spec.reading import (
+    Key,
+    Noun,
+    Problems,
+    Refused,
+    boolean,
+    mapping_of,
+    noun,
+    pattern,
+    read_noun,
+    size,
+    text,
+)
+from trainmaster.spec.reading import Path as KeyPath
+
+#: Where it lies below TRAINMASTER_HOME.
+FILE_NAME: Final = "im.yaml"
+#: Names another file than the home's.
+VARIABLE: Final = "TRAINMASTER_IM"
+#: Whom IM's own examples log in as.
+USER: Final = "cloudadm"
+DISK_BYTES: Final = 64 * 2**30
+
+_WORDING: Final = Wording(
+    "settings of IM", "settings of IM", "a mapping with the keys url, credentials, clouds"
+)
+_EXAMPLE: Final = (
+    "url: https://im.example.org/im\n"
+    "credentials: im.auth\n"
+    "clouds:\n"
+    "  ec2: {image: 'aws://us-east-1/ami-0123456789abcdef0'}"
+)
+_IMAGE: Final = pattern(r"[^\s'\\]+", "write an image as IM names it, such as aws://us-east-1/ami-012345")
+_URL: Final = pattern(r"https?://[^\s@]+", "write the address of IM's REST API, without a login")
+_NETWORK: Final = pattern(r"[^\s'\\]+", "write the network's id as the cloud names it")
+_CLOUD: Final = r"[A-Za-z_.][A-Za-z0-9_.-]*"
+
+
+class ImCloud(Noun):
+    """A cloud.
+
+    Attributes:
+        image: that machines boot.
+        gpu_image: the same of machines with GPUs; empty for the same.
+        user: to log in as.
+        disk_bytes: of the root disk, where a recipe does not say.
+        public_addresses: machines get one; without, this machine must reach their private ones.
+        public_network, private_network: as the cloud names them; empty for what IM takes.
+        ssh_from: address block that SSH is let in from; empty for anywhere.
+    """
+
+    image: Annotated[str, Key("image", _IMAGE, required="write `image`, as IM names it")]
+    gpu_image: Annotated[str, Key("gpu_image", _IMAGE)] = ""
+    user: Annotated[str, Key("user", pattern(r"[a-z_][a-z0-9_-]{0,31}", "write the name to log in as"))] = (
+        USER
+    )
+    disk_bytes: Annotated[int, Key("disk", size)] = DISK_BYTES
+    public_addresses: Annotated[bool, Key("public_addresses", boolean)] = True
+    public_network: Annotated[str, Key("public_network", _NETWORK)] = ""
+    private_network: Annotated[str, Key("private_network", _NETWORK)] = ""
+    ssh_from: Annotated[str, Key("ssh_from", text("write an address block such as 203.0.113.7/32"))] = ""
+
+    @classmethod
+    def check(cls, values: dict[str, Any], node: YamlNode, path: KeyPath, problems: Problems) -> None:
+        """Refuse what is no address block."""
+        if block := values.get("ssh_from"):
+            try:
+                ipaddress.IPv4Network(block)
+            except ValueError:
+                problems.add(node, path, f"ssh_from: {block!r} is no IPv4 block such as 203.0.113.7/32")
+
+
+class ImSettings(Noun):
+    """The whole file.
+
+    Attributes:
+        url: of the REST API.
+        credentials: IM's own file of them; from where the settings are, unless it is absolute.
+        clouds: those that may be used, by the id that the credentials have; the first one is the default.
+        prices: a price list of ours, with rows of the provider ``im`` whose region is a cloud's id.
+        file: where they are from.
+    """
+
+    url: Annotated[str, Key("url", _URL, required="write `url`: the address of IM's REST API")]
+    credentials: Annotated[str, Key("credentials", text("write the path of IM's credentials"))] = "im.auth"
+    clouds: Annotated[
+        dict[str, ImCloud],
+        Key(
+            "clouds",
+            mapping_of(
+                noun(ImCloud),
+                "write the clouds by the ids of your credentials",
+                name=_CLOUD,
+                what="ids of clouds begin with a letter, then letters, digits, '.', '-' and '_'",
+            ),
+            required="write `clouds`: those of your credentials that may be used",
+        ),
+    ]
+    prices: Annotated[str, Key("prices", text("write the path of a price list"))] = ""
+    file: Path = Path(FILE_NAME)
+
+    @property
+    def credentials_file(self) -> Path:
+        """Where the credentials are."""
+        return self.file.parent / Path(self.credentials).expanduser()
+
+    @property
+    def prices_file(self) -> Path | None:
+        """Where the price list is, if there is one."""
+        return self.file.parent / Path(self.prices).expanduser() if self.prices else None
+
+    def cloud(self, name: str) -> ImCloud:
+        """The settings of a cloud.
+
+        Raises:
+            UsageError: it is none of them.
+        """
+        if name not in self.clouds:
+            raise UsageError(
+                f"{self.file} has no cloud {name!r}",
+                f"It has {', '.join(self.clouds)}: add it, or name another.",
+            )
+        return self.clouds[name]
+
+
+def settings_file(root: Path, environ: Mapping[str, str]) -> Path:
+    """Where the settings of a home are.
+
+    >>> settings_file(Path("/data/tm"), {})
+    PosixPath('/data/tm/im.yaml')
+    """
+    named = environ.get(VARIABLE)
+    return Path(named).expanduser() if named else root / FILE_NAME
+
+
+def read_settings(file: Path) -> ImSettings:
+    """Read and check the settings.
+
+    Raises:
+        RecipeError: with all mistakes that were found.
+        UsageError: there is no such file, or credentials would go over a network in clear.
+    """
+    shown = os.fspath(file)
+    problems = Problems()
+    root = compose(_read_text(file, shown), shown, _WORDING)
+    try:
+        found = read_noun(ImSettings, root, (), problems)
+    except Refused:
+        found = None
+    if problems.mistakes or found is None:
+        raise RecipeError(
+            shown, sorted(problems.mistakes, key=lambda mistake: (mistake.line, mistake.column))
+        )
+    if urlsplit(found.url).scheme == "http" and not _is_here(urlsplit(found.url).hostname or ""):
+        raise UsageError(
+            f"{shown}: credentials of clouds would go to {found.url} in clear",
+            "Write https, or forward a port of this machine to it (`ssh -L`) and write that.",
+        )
+    return found.model_copy(update={"file": file.absolute()})
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _read_text(file: Path, shown: str) -> str:
+    try:
+        with file.open("rb") as stream:
+            return stream.read(MAX_RECIPE_BYTES).decode("utf-8-sig")
+    except FileNotFoundError:
+        raise UsageError(
+            f"provider im: there are no settings {shown}", f"Write them, for instance:\n{_EXAMPLE}"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise UsageError(f"{shown} cannot be read: {why}", f"Such as:\n{_EXAMPLE}") from None

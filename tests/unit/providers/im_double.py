@@ -1,0 +1,288 @@
+"""A double of Infrastructure Manager's REST API, and a bench on it: for decisions and faults."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from trainmaster.providers.base import NodeRequest
+from trainmaster.providers.im.client import ImAnswer
+from trainmaster.providers.im.credentials import ImCredentials, parse_credentials
+from trainmaster.providers.im.provider import ImProvider
+from trainmaster.providers.im.radl import features_of
+from trainmaster.providers.im.settings import ImCloud, ImSettings
+from trainmaster.providers.offer import Offer
+from trainmaster.providers.place import ProviderPlace
+
+URL = "http://127.0.0.1:8800"
+SECRET = "hidden-key-of-the-cloud"
+CREDENTIALS = f"""
+type = InfrastructureManager; username = me; password = login-of-mine
+id = west; type = OpenStack; host = https://keystone.example; username = u; password = {SECRET}
+id = one; type = OpenNebula; host = one.example; username = u; password = another-secret
+"""
+NO_HOST = "Error launching the VMs of type x to cloud ID west of type OpenStack. No valid host was found."
+
+
+@dataclass
+class Machine:
+    """One of the double's: what was asked for, and how far it is."""
+
+    system: str
+    features: dict[str, str]
+    state: str = "configured"
+
+
+@dataclass
+class Infrastructure:
+    """One of the double's."""
+
+    radl: str
+    machines: dict[str, Machine] = field(default_factory=dict)
+    next: int = 0
+    state: str = ""
+    message: str = ""
+
+
+@dataclass
+class ImDouble:
+    """What answers instead of IM. Attributes are how it is today.
+
+    Attributes:
+        full: no cloud has machines. refuses: no login is good. away: nobody answers.
+        loses: calls whose answer never comes, by a part of ``METHOD PATH``; each once.
+        slow: infrastructures show machines only after so many looks.
+        quotas: of every cloud.
+        estimate_error: what ``dry_run`` says.
+    """
+
+    infrastructures: dict[str, Infrastructure] = field(default_factory=dict)
+    calls: list[tuple[str, str, str]] = field(default_factory=list)
+    headers: list[Mapping[str, str]] = field(default_factory=list)
+    full: bool = False
+    refuses: bool = False
+    away: bool = False
+    loses: list[str] = field(default_factory=list)
+    slow: int = 0
+    quotas: dict[str, Any] = field(default_factory=dict)
+    estimate_error: str = ""
+    count: int = 0
+
+    def __call__(
+        self, method: str, address: str, headers: Mapping[str, str], body: bytes | None, timeout_s: float
+    ) -> ImAnswer:
+        path, text = address.removeprefix(URL), (body or b"").decode()
+        if self.away:
+            raise ConnectionRefusedError(111, "Connection refused")
+        self.calls.append((method, path, text))
+        self.headers.append(headers)
+        if self.refuses and path != "/version":
+            return self.error(401, "Error: Invalid InfrastructureManager credentials")
+        answer = self.answer(method, path, text)
+        for part in self.loses:
+            if part in f"{method} {path}":
+                self.loses.remove(part)
+                raise ConnectionResetError(104, "Connection reset by peer")
+        return answer
+
+    @staticmethod
+    def error(status: int, message: str) -> ImAnswer:
+        return ImAnswer(status, json.dumps({"message": message, "code": status}))
+
+    @staticmethod
+    def uris(places: Iterable[str]) -> ImAnswer:
+        listed = [{"uri": f"{URL}/infrastructures/{each}"} for each in places]
+        return ImAnswer(200, json.dumps({"uri-list": listed}))
+
+    def answer(self, method: str, path: str, body: str) -> ImAnswer:
+        place, _, query = path.partition("?")
+        parts = place.strip("/").split("/")
+        if place == "/version":
+            return ImAnswer(200, '{"version": "2.0.0"}')
+        if parts[0] == "clouds":
+            return ImAnswer(200, json.dumps({"quotas": self.quotas}))
+        if len(parts) == 1:
+            return self.every(method, query, body)
+        found = self.infrastructures.get(parts[1])
+        if found is None:
+            return self.error(404, "Invalid infrastructure ID or access not granted.")
+        if len(parts) == 2 and method == "DELETE":
+            del self.infrastructures[parts[1]]
+            return ImAnswer(200, "")
+        if len(parts) == 2:
+            return self.add(parts[1], found, body)
+        if parts[2] == "vms":
+            return self.machine(method, found, parts[3])
+        return self.told(found, parts[2])
+
+    def every(self, method: str, query: str, body: str) -> ImAnswer:
+        if method == "GET":
+            return self.uris(self.infrastructures)
+        if "dry_run" in query:
+            return self.error(400, self.estimate_error) if self.estimate_error else ImAnswer(200, "{}")
+        self.count += 1
+        name = f"0000-{self.count}"
+        made = self.infrastructures[name] = Infrastructure(body)
+        if self.full:
+            made.state, made.message = "failed", f"2026-01-02 03:04:05.67: {NO_HOST}\n"
+        else:
+            self.make(made, body)
+        return ImAnswer(200, json.dumps({"uri": f"{URL}/infrastructures/{name}"}))
+
+    def add(self, name: str, found: Infrastructure, body: str) -> ImAnswer:
+        if described := re.search(r"description trainmaster \([^)]*\)", body):
+            found.radl = re.sub(r"description trainmaster \([^)]*\)", described[0], found.radl)
+        if "deploy" in body and self.full:
+            return self.error(400, f"Error Adding resources: Error adding VMs: {NO_HOST}")
+        new = self.make(found, body)
+        return self.uris(f"{name}/vms/{n}" for n in new)
+
+    def make(self, found: Infrastructure, body: str) -> list[str]:
+        deploy = re.search(r"^deploy (\S+) (\d+) (\S+)$", body, re.MULTILINE)
+        if deploy is None:
+            return []
+        new = [str(found.next + i) for i in range(int(deploy[2]))]
+        found.next += len(new)
+        features = features_of(body[body.index("system ") :])
+        found.machines |= {n: Machine(deploy[1], features) for n in new}
+        return new
+
+    def machine(self, method: str, found: Infrastructure, numbers: str) -> ImAnswer:
+        listed = numbers.split(",")
+        if missing := [n for n in listed if n not in found.machines]:
+            return self.error(404, f"VM {missing[0]} does not exist")
+        if method == "DELETE":
+            for n in listed:
+                del found.machines[n]
+            return ImAnswer(200, "")
+        one = found.machines[numbers]
+        features = one.features | {
+            "state": one.state,
+            "net_interface.0.ip": f"10.0.0.{10 + int(numbers)}",
+            "net_interface.1.ip": f"192.0.2.{10 + int(numbers)}",
+            "disk.0.os.credentials.private_key": "-----BEGIN KEY-----\nabc\n-----END KEY-----",
+        }
+        told = " and\n".join(f"{name} = '{value}'" for name, value in features.items())
+        return ImAnswer(200, f"system {one.system} (\n{told}\n)\n")
+
+    def told(self, found: Infrastructure, what: str) -> ImAnswer:
+        if what == "radl":
+            return ImAnswer(200, found.radl)
+        if what == "contmsg":
+            return ImAnswer(200, found.message)
+        if self.slow:
+            self.slow -= 1
+            return ImAnswer(200, json.dumps({"state": {"state": "pending", "vm_states": {}}}))
+        states = {n: machine.state for n, machine in found.machines.items()}
+        state = found.state or next(iter(states.values()), "unknown")
+        return ImAnswer(200, json.dumps({"state": {"state": state, "vm_states": states}}))
+
+
+def offer(cloud: str, name: str, **changes: Any) -> Offer:
+    """What a price list says of a type."""
+    known = Offer(
+        provider="im",
+        region=cloud,
+        zone="",
+        instance_type=name,
+        vcpus=4.0,
+        memory_bytes=16 << 30,
+        accelerator="",
+        accelerators=0.0,
+        accelerator_memory_bytes=None,
+        nic_gbps=None,
+        nic_burst_gbps=None,
+        cpu_credits="",
+        price_usd_per_hour=0.2,
+        spot=False,
+        billing_quantum_s=60.0,
+        billing_minimum_s=60.0,
+        currency="USD",
+        as_of=date(2026, 1, 2),
+        source="test",
+    )
+    return replace(known, **changes)
+
+
+OFFERS = (
+    offer("west", "m1.large"),
+    offer("west", "gpu.2", accelerator="V100", accelerators=2.0),
+    offer("one", "medium"),
+)
+
+
+class ImBench:
+    """Homes of one login on a double."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.im = ImDouble()
+        self.now = 1_000_000.0
+        self.settings = ImSettings(
+            url=URL, clouds={"west": ImCloud(image="ost://k/1", gpu_image="ost://k/2"), "one": ImCloud(image="one://o/1")}
+        )  # fmt: skip
+        self.credentials: ImCredentials = parse_credentials(CREDENTIALS, Path("im.auth"))
+
+    def home(self, name: str) -> ImProvider:
+        place = ProviderPlace(self.root / name, name)
+        sleep: Callable[[float], None] = self.later
+        return ImProvider(
+            self.settings, self.credentials, OFFERS, place, send=self.im, sleep=sleep, clock=lambda: self.now
+        )
+
+    def provider(self) -> ImProvider:
+        return self.home("home")
+
+    def neighbour(self) -> ImProvider:
+        return self.home("neighbour")
+
+    def request(self, role: str = "worker", **changes: Any) -> NodeRequest:
+        """It has no spot machines, whoever wants some."""
+        wanted = NodeRequest(role, 1, "m1.large", "west", token=f"{role}-0")
+        return replace(wanted, **{**changes, "spot": False})
+
+    def sent(self) -> list[dict[str, Any]]:
+        found = []
+        for method, path, body in self.im.calls:
+            name = re.fullmatch(r"/infrastructures(?:/([^/?]+))?\?(?:async=1|context=0)", path)
+            if method == "POST" and name:
+                parameters = {"infrastructure": name[1]} if name[1] else {}
+                operation = "POST /infrastructures/ID" if name[1] else "POST /infrastructures"
+                found.append(
+                    {"service": "im", "operation": operation, "parameters": {**parameters, "radl": body}}
+                )
+        self.im.calls.clear()
+        return found
+
+    def changed(self) -> list[str]:
+        changes = [
+            f"{method} {path}"
+            for method, path, _ in self.im.calls
+            if method != "GET" and "dry_run" not in path
+        ]
+        self.im.calls.clear()
+        return changes
+
+    @contextlib.contextmanager
+    def without_capacity(self) -> Iterator[None]:
+        self.im.full = True
+        yield
+        self.im.full = False
+
+    @contextlib.contextmanager
+    def without_permission(self) -> Iterator[None]:
+        self.im.refuses = True
+        yield
+        self.im.refuses = False
+
+    def later(self, seconds: float) -> None:
+        self.now += seconds
+
+    def left(self) -> list[str]:
+        return list(self.im.infrastructures)

@@ -1,0 +1,236 @@
+"""What goes wrong between us and Infrastructure Manager: nothing is made twice or lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from im_double import NO_HOST, SECRET, ImBench
+
+from trainmaster.providers.base import NoCapacityError, NodeState
+from trainmaster.providers.im.errors import explained
+from trainmaster.spec.errors import ProviderError, UsageError
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> ImBench:
+    return ImBench(tmp_path)
+
+
+def states(bench: ImBench, cluster: str = "one") -> list[NodeState]:
+    return [node.state for node in bench.provider().nodes(cluster)]
+
+
+def test_the_answer_to_a_create_is_lost_and_found_again(bench: ImBench) -> None:
+    bench.im.loses.append("POST /infrastructures?async")
+    with pytest.raises(ProviderError, match="does not answer"):
+        bench.provider().acquire("one", bench.request(count=2))
+    assert len(bench.left()) == 1
+    assert len(bench.provider().acquire("one", bench.request(count=2))) == 2
+    assert len(bench.left()) == 1
+
+
+def test_a_driver_that_dies_after_a_lost_answer_leaves_nothing(bench: ImBench) -> None:
+    """Given back by the next one, or by whoever reaps when nobody wants it any more."""
+    bench.im.loses.append("POST /infrastructures?async")
+    with pytest.raises(ProviderError):
+        bench.provider().acquire("one", bench.request())
+    bench.provider().release("one")
+    assert bench.left() == []
+    bench.im.loses.append("POST /infrastructures?async")
+    with pytest.raises(ProviderError):
+        bench.provider().acquire("two", bench.request())
+    assert bench.provider().reap([]) == []
+    bench.later(3600)
+    assert len(bench.provider().reap([])) == 1
+    assert bench.left() == []
+
+
+def test_the_answer_to_an_addition_is_lost(bench: ImBench) -> None:
+    bench.provider().acquire("one", bench.request())
+    bench.im.loses.append("context=0")
+    with pytest.raises(ProviderError):
+        bench.provider().acquire("one", bench.request("ps", count=2))
+    again = bench.provider().acquire("one", bench.request("ps", count=2))
+    assert len(again) == 2
+    assert {node.role for node in again} == {"ps"}
+    assert len(bench.provider().nodes("one")) == 3
+
+
+def test_infrastructure_manager_is_away_before_it_is_asked(bench: ImBench) -> None:
+    bench.im.away = True
+    with pytest.raises(ProviderError, match="does not answer"):
+        bench.provider().acquire("one", bench.request())
+    with pytest.raises(ProviderError):
+        bench.provider().check_up()
+    bench.im.away = False
+    assert len(bench.provider().acquire("one", bench.request())) == 1
+    assert len(bench.left()) == 1
+
+
+def test_pending_without_machines_is_not_all_of_none(bench: ImBench) -> None:
+    bench.im.slow = 5
+    assert len(bench.provider().acquire("one", bench.request(count=3))) == 3
+
+
+def test_machines_that_do_not_come_are_waited_for_by_the_next_call(bench: ImBench) -> None:
+    """As the first one must not keep a `release` waiting for ever."""
+    bench.im.slow = 200
+    with pytest.raises(ProviderError, match="0 of 2 machines in west so far"):
+        bench.provider().acquire("one", bench.request(count=2))
+    bench.im.slow = 3
+    assert len(bench.provider().acquire("one", bench.request(count=2))) == 2
+    assert len(bench.left()) == 1
+
+
+def test_it_is_destroyed_while_it_is_made(bench: ImBench) -> None:
+    bench.im.slow = 200
+    with pytest.raises(ProviderError, match="so far"):
+        bench.provider().acquire("one", bench.request())
+    bench.im.infrastructures.clear()
+    bench.im.slow = 0
+    assert len(bench.provider().acquire("one", bench.request())) == 1
+    assert len(bench.left()) == 1
+
+
+def test_one_of_two_fails_and_neither_stays(bench: ImBench) -> None:
+    """Whatever else the cluster has stays."""
+    bench.provider().acquire("one", bench.request())
+    provider = bench.provider()
+    made = bench.im.make
+
+    def one_fails(found, body):  # type: ignore[no-untyped-def]
+        new = made(found, body)
+        found.machines[new[-1]].state, found.message = "failed", NO_HOST
+        return new
+
+    bench.im.make = one_fails  # type: ignore[method-assign]
+    with pytest.raises(NoCapacityError, match="No valid host was found") as caught:
+        provider.acquire("one", bench.request("ps", count=2))
+    assert caught.value.zones == ("west",)
+    assert [node.role for node in provider.nodes("one")] == ["worker"]
+    bench.im.make = made  # type: ignore[method-assign]
+    assert len(provider.acquire("one", bench.request("ps", count=2))) == 2
+
+
+def test_a_machine_vanishes_and_is_replaced(bench: ImBench) -> None:
+    """Switched off, taken away, or removed by somebody: gone, with the reason."""
+    provider = bench.provider()
+    provider.acquire("one", bench.request(count=3))
+    machines = next(iter(bench.im.infrastructures.values())).machines
+    machines["0"].state = "off"
+    machines["1"].state = "stopped"
+    del machines["2"]
+    gone = provider.nodes("one")
+    assert {node.state for node in gone} == {NodeState.GONE}
+    words = ["behind Infrastructure Manager's back", "switched off", "somebody has removed it"]
+    assert all(word in node.reason for word, node in zip(words, gone, strict=True))
+    new = provider.acquire("one", bench.request(count=1, token="again"))
+    assert [node.state for node in new] == [NodeState.READY]
+    assert len(bench.left()) == 1
+
+
+def test_all_of_it_is_destroyed_by_somebody_else(bench: ImBench) -> None:
+    provider = bench.provider()
+    first = provider.acquire("one", bench.request(count=2))
+    bench.im.infrastructures.clear()
+    assert states(bench) == [NodeState.GONE, NodeState.GONE]
+    provider.renew("one", 900)
+    new = provider.acquire("one", bench.request(token="again"))
+    assert {node.id for node in new}.isdisjoint(node.id for node in first)
+    provider.release("one")
+    assert bench.left() == []
+
+
+def test_states_of_infrastructure_manager(bench: ImBench) -> None:
+    provider = bench.provider()
+    provider.acquire("one", bench.request())
+    machine = next(iter(bench.im.infrastructures.values())).machines["0"]
+    found = {}
+    for state in ("pending", "running", "configured", "unconfigured", "unknown", "failed", "deleting"):
+        machine.state = state
+        found[state] = states(bench)[0].value
+    assert found == {
+        "pending": "STARTING", "running": "READY", "configured": "READY", "unconfigured": "READY",
+        "unknown": "READY", "failed": "GONE", "deleting": "GONE",
+    }  # fmt: skip
+
+
+def test_a_node_says_how_to_log_in(bench: ImBench) -> None:
+    (node,) = bench.provider().acquire("one", bench.request())
+    assert (node.address, node.private_address, node.user) == ("192.0.2.10", "10.0.0.10", "cloudadm")
+    assert node.key is not None
+    assert node.key.read_text() == "-----BEGIN KEY-----\nabc\n-----END KEY-----\n"
+    assert node.key.stat().st_mode & 0o077 == 0
+    bench.provider().release("one")
+    assert not node.key.exists()
+
+
+def test_spot_is_refused_with_the_reason(bench: ImBench) -> None:
+    wanted = bench.request()
+
+    with pytest.raises(UsageError, match="cannot rent spot machines"):
+        bench.provider().preflight([replace(wanted, spot=True)])
+    assert bench.sent() == []
+
+
+def test_gpus_have_their_image_and_clouds_by_size_their_size(bench: ImBench) -> None:
+    gpu, sized = bench.provider().dry_run(
+        "one",
+        [bench.request(instance_type="gpu.2"), bench.request("ps", instance_type="medium", region="one")],
+    )
+    assert "ost://k/2" in gpu["parameters"]["radl"]
+    assert "gpu.count" not in gpu["parameters"]["radl"], "the type says it"
+    assert "cpu.count >= 4 and" in sized["parameters"]["radl"]
+    assert "memory.size >= 16384M" in sized["parameters"]["radl"]
+    assert "instance_type" not in sized["parameters"]["radl"]
+
+
+def test_quotas_are_looked_at_before(bench: ImBench) -> None:
+    bench.im.quotas = {"cores": {"used": 4, "limit": 10}, "instances": {"used": 1, "limit": -1}}
+    assert bench.provider().preflight([bench.request()]) == []
+    with pytest.raises(
+        UsageError, match=r"quota of cores in the cloud west .* 8 are needed, 6 of 10 are free"
+    ):
+        bench.provider().preflight([bench.request(), bench.request("ps")])
+
+
+@pytest.mark.parametrize(
+    ("message", "kind", "words"),
+    [
+        ("(AuthFailure) when calling RunInstances", UsageError, "does not take your credentials"),
+        ("Error: No concrete system to deploy: a in cloud: west", UsageError, "cannot make such machines"),
+        ("Quota exceeded for cores: Requested 8", NoCapacityError, "quota in the cloud west"),
+        ("InsufficientInstanceCapacity", NoCapacityError, "no such machines now"),
+        ("Error: something else", ProviderError, "something else"),
+        ("", ProviderError, "does not say why"),
+    ],
+)  # fmt: skip
+def test_what_it_says_becomes_an_error_with_a_hint(message: str, kind: type[Exception], words: str) -> None:
+    error = explained(f"2026-01-02 03:04:05.678: {message}\n", "west", ["west"])
+    assert isinstance(error, kind)
+    assert words in error.args[0]
+    assert "2026" not in error.args[0]
+    assert error.hint
+
+
+def test_credentials_are_in_the_header_and_in_no_message(bench: ImBench) -> None:
+    bench.im.estimate_error = f"error authenticating with {SECRET}"
+    with pytest.raises(UsageError) as caught:
+        bench.provider().preflight([bench.request()])
+    assert SECRET in bench.im.headers[-1]["Authorization"]
+    assert SECRET not in str(caught.value.args)
+    assert "***" in caught.value.args[0]
+    with bench.without_permission(), pytest.raises(UsageError, match="does not take your login"):
+        bench.provider().check_up()
+
+
+def test_a_lease_that_is_renewed_by_another_driver_is_seen(bench: ImBench) -> None:
+    """It stands in the infrastructure, not in the home."""
+    bench.provider().acquire("one", bench.request(lease_s=600))
+    bench.provider().renew("one", 7200)
+    bench.later(3600)
+    assert bench.provider().reap([]) == []
+    bench.later(7200)
+    assert len(bench.provider().reap([])) == 1
