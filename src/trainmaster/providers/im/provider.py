@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 #: How long one call waits for machines that IM is making; whoever asked asks again.
 _MADE_S: Final = 60.0
+#: What is not there by then does not come any more.
+_STUCK_S: Final = 1200.0
 #: How long one call waits for an infrastructure to be gone.
 _GONE_S: Final = 240.0
 _LOOK_S: Final = 0.5
@@ -222,6 +224,8 @@ class ImProvider:
                 self._undo(known, system, mine, cloud, is_first=is_first)
             if len(mine) >= asked.count:
                 break
+            if self._clock() - asked.at > _STUCK_S:  # it was started anew meanwhile, and has forgotten it
+                self._undo(known, system, mine, cloud, is_first=is_first)
             if self._clock() >= deadline:
                 raise ProviderError(
                     f"Infrastructure Manager has {len(mine)} of {asked.count} machines in {cloud} so far",
