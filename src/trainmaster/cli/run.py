@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trainmaster.cli.output import parsed, say
 from trainmaster.spec.errors import UsageError
+
+if TYPE_CHECKING:
+    from trainmaster.spec import Recipe
 
 
 def run(
@@ -47,6 +50,9 @@ def run(
         bool,
         typer.Option("--lend-keys", help="Give nodes your own keys of object stores, not narrower ones."),
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be sent to rent the machines, and end.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Run a recipe: quote, rent, run, keep the model, give the machines back."""
@@ -75,6 +81,10 @@ def run(
         give_whole_keys()
     recipe = _unpacked(recipe)
     found = read_recipe(recipe, overrides=set_ or (), provider=provider)
+    if dry_run:
+        refuse_on_server("--dry-run")
+        _show_requests(found, as_json=as_json)
+        return
     if found.on and context() is None:
         raise needs_server(found.on[0].key)
     if now and not found.on:
@@ -104,6 +114,25 @@ def run(
     )
     told = f"{accepted.run} runs in the background; `trainmaster logs -f {accepted.run}` shows its output"
     raise typer.Exit(see_to_end(client, accepted, told if detach else "", as_json=as_json))
+
+
+def _show_requests(recipe: Recipe, *, as_json: bool) -> None:
+    """Print the requests that renting would send: a text that is one as it is, else JSON."""
+    import json
+    import os
+
+    from trainmaster.cli.output import print_json, show
+    from trainmaster.service import Service
+    from trainmaster.service.renting import dry_run
+
+    requests = dry_run(Service.from_environment(), recipe, os.environ)
+    if as_json:
+        print_json({"requests": requests})
+        return
+    for each in requests:
+        rest = {name: value for name, value in each.items() if name != "operation"}
+        document = each["parameters"].pop("radl", "") if "parameters" in each else ""
+        show(f"# {each['operation']}\n{json.dumps(rest, indent=2, default=str)}\n{document}".rstrip())
 
 
 def _unpacked(file: Path) -> Path:

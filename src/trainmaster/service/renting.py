@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.cluster.record import ClusterState, fits, readable
 from trainmaster.cluster.renting.available_offers import AvailableOffers
@@ -32,10 +32,11 @@ from trainmaster.spec.units import dollars, format_duration
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote
     from trainmaster.db import Database
+    from trainmaster.providers import NodeRequest
     from trainmaster.service.quotes.quoting import Quoter
     from trainmaster.service.service import Service
 
-__all__ = ["RentalOffer", "check_with_provider", "plan_run"]
+__all__ = ["RentalOffer", "check_with_provider", "dry_run", "plan_run"]
 
 #: This machine's processors as catalogues call them.
 _ARCHES: Final = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "arm64", "arm64": "arm64"}
@@ -221,6 +222,28 @@ def check_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> l
     return [*notes, *data_notes(probe), *_offer(probe, plans, notes=candidate_offers.notes).notes]
 
 
+def dry_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The requests that renting the machines of a run would send, in order. Nothing is sent or measured.
+
+    Raises:
+        UsageError: nothing is rented for it, or what it asks for is not there.
+    """
+    from trainmaster.providers import ProviderPlace, get_provider
+
+    if capabilities_of(recipe.provider).is_here:
+        raise UsageError(
+            f"provider: {recipe.provider}: nothing is rented, so nothing is sent", "Leave out --dry-run."
+        )
+    probe = with_fewest(recipe)
+    check_parts(probe)
+    candidate_offers = supply_of(recipe, service.home, environ, datetime.now(UTC).date())
+    plans = capped(probe, plan_clusters(probe, _available(candidate_offers)))
+    provider = get_provider(
+        recipe.provider, ProviderPlace(service.home.root, service.home.identity(), environ)
+    )
+    return [shown for plan in plans for shown in provider.dry_run(plan.name, _requests(plan))]
+
+
 def check_with_provider(
     service: Service, plans: tuple[ClusterPlan, ...], environ: Mapping[str, str], team: str | None = None
 ) -> list[str]:
@@ -235,36 +258,41 @@ def check_with_provider(
         UsageError: it would not; nothing was rented.
         ProviderError: it cannot be reached.
     """
-    from trainmaster.providers import NodeRequest, ProviderPlace, get_provider
+    from trainmaster.providers import ProviderPlace, get_provider
 
     notes: list[str] = []
     plans = tuple(plan for plan in plans if not _is_warm(service, plan, team))
     for name in dict.fromkeys(plan.provider for plan in plans):
         provider = get_provider(name, ProviderPlace(service.home.root, service.home.identity(), environ))
-        requests = [
-            NodeRequest(
-                role=role.role,
-                count=role.count,
-                instance_type=role.rentals[0].instance_type,
-                region=role.rentals[0].region,
-                zone=role.rentals[0].zone,
-                spot=role.rentals[0].spot,
-                token=f"{plan.name}-{role.role}",
-                labels=role.labels,
-                require=role.require,
-                slots=role.host_slots,
-                gpus=role.host_gpus,
-                disk_bytes=role.disk_bytes,
-                least=role.least,
-                max_usd_per_hour=role.rentals[0].max_price_usd_per_hour,
-                memory_bytes=role.memory_bytes,
-            )
-            for plan in plans
-            if plan.provider == name
-            for role in plan.roles
-        ]
-        notes += provider.preflight(requests)
+        mine = (plan for plan in plans if plan.provider == name)
+        notes += provider.preflight([request for plan in mine for request in _requests(plan)])
     return notes
+
+
+def _requests(plan: ClusterPlan) -> list[NodeRequest]:
+    """What is asked of the provider for a cluster, had in the best way."""
+    from trainmaster.providers import NodeRequest
+
+    return [
+        NodeRequest(
+            role=role.role,
+            count=role.count,
+            instance_type=role.rentals[0].instance_type,
+            region=role.rentals[0].region,
+            zone=role.rentals[0].zone,
+            spot=role.rentals[0].spot,
+            token=f"{plan.name}-{role.role}",
+            labels=role.labels,
+            require=role.require,
+            slots=role.host_slots,
+            gpus=role.host_gpus,
+            disk_bytes=role.disk_bytes,
+            least=role.least,
+            max_usd_per_hour=role.rentals[0].max_price_usd_per_hour,
+            memory_bytes=role.memory_bytes,
+        )
+        for role in plan.roles
+    ]
 
 
 def _offer(

@@ -12,6 +12,8 @@ from trainmaster.providers.im.wishes import Wishes
 from trainmaster.spec.errors import UsageError
 
 _GIB: Final = 2**30
+#: What it says of clouds that it knows no way to ask, such as EC2.
+_UNTOLD: Final = "Should have implemented this"
 
 
 def check(client: ImClient, wishes: Wishes, requests: Sequence[NodeRequest], now: float) -> list[str]:
@@ -50,7 +52,8 @@ def check(client: ImClient, wishes: Wishes, requests: Sequence[NodeRequest], now
             error = explained_refusal(refused, cloud, [cloud])
             if isinstance(error, UsageError):
                 raise error from None
-            notes.append(f"the quotas of {cloud} are not known: {refused.words}")
+            why = "IM cannot ask it for them" if _UNTOLD in refused.words else refused.words
+            notes.append(f"the quotas of {cloud} are not known: {why}")
             continue
         for name, amount in sums.items():
             _check_quota(cloud, name, amount, quotas.get(name))

@@ -194,22 +194,26 @@ def _lab(home: Home, today: date) -> CandidateOffers:
 
 
 def _of_settings(provider: str, home: Home, environ: Mapping[str, str], today: date) -> CandidateOffers:
-    """What the settings of Infrastructure Manager name."""
-    from trainmaster.providers import Catalogue
+    """What the settings of Infrastructure Manager name; of AWS, what it costs by the catalogue in use."""
+    from trainmaster.providers import Catalogue, load_catalogue
     from trainmaster.providers.im.credentials import read_credentials
     from trainmaster.providers.im.prices import im_offers
     from trainmaster.providers.im.settings import read_settings, settings_file
 
     settings = read_settings(settings_file(home.root, environ))
     clouds = read_credentials(settings.credentials_file).clouds
-    offers = im_offers(settings, clouds, Prices(home, environ, today).catalogue(), today)
+    named = environ.get(CATALOGUE)
+    aws = load_catalogue(named, today=today) if named else Prices(home, environ, today).catalogue()
+    offers = im_offers(settings, clouds, aws, today)
     if not offers:
         raise UsageError(
             f"provider: {provider}: nothing is known of what its clouds have",
             f"Write a price list and name it in {settings.file} (`prices`); see docs/im.md.",
         )
-    name = str(settings.prices_file or settings.file)
-    return CandidateOffers(provider, Catalogue(name, tuple(offers), by_hand=settings.prices_file is not None))
+    by_hand = aws.by_hand or settings.prices_file is not None
+    return CandidateOffers(
+        provider, Catalogue(str(settings.prices_file or aws.name), tuple(offers), by_hand=by_hand)
+    )
 
 
 def _hosts(home: Home, environ: Mapping[str, str], today: date) -> CandidateOffers:

@@ -1,0 +1,62 @@
+"""Machines whose provider gives them no dead-man switch at boot get it at the first login, once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from trainmaster.cluster.node_provisioner import NodeProvisioner
+from trainmaster.providers.base import Node, NodeState
+from trainmaster.spec.errors import ProviderError
+from trainmaster.transport.base import Result
+
+
+class Login:
+    """A connection to a machine whose switch runs, or not; who logs in may use sudo, or not."""
+
+    def __init__(self, *, runs: bool = False, may: bool = True) -> None:
+        self.runs, self.may = runs, may
+        self.scripts: list[bytes] = []
+
+    def run(self, command: str, *, data: bytes = b"", timeout_s: float | None = None) -> Result:
+        if not command.startswith("sudo"):
+            return Result(0 if self.runs else 1, "", "")
+        self.scripts.append(data)
+        self.runs = self.may
+        return Result(0 if self.may else 1, "", "" if self.may else "sudo: a password is required")
+
+
+def provisioner(*, at_boot: bool) -> NodeProvisioner:
+    home = SimpleNamespace(identity=lambda: "home", root=Path("none"))
+    return NodeProvisioner(
+        cast("Any", home), "run", cast("Any", None), Path("none"), 900.0, switch_at_boot=at_boot
+    )
+
+
+def node(*, is_rented: bool = True) -> Node:
+    return Node("m-1", "c", "worker", NodeState.READY, user="cloudadm", is_rented=is_rented)
+
+
+def test_it_is_started_once() -> None:
+    login = Login()
+    for _ in range(2):
+        provisioner(at_boot=False)._bring_switch(cast("Any", login), node())
+    (script,) = login.scripts
+    assert script.startswith(b"#!/bin/sh")
+    assert b"chown cloudadm" in script
+
+
+@pytest.mark.parametrize(("at_boot", "is_rented"), [(True, True), (False, False)])
+def test_nobody_else_gets_one(at_boot: bool, is_rented: bool) -> None:
+    login = Login()
+    provisioner(at_boot=at_boot)._bring_switch(cast("Any", login), node(is_rented=is_rented))
+    assert login.scripts == []
+
+
+def test_without_sudo_it_is_no_node() -> None:
+    with pytest.raises(ProviderError, match="cannot be started: sudo: a password is required") as caught:
+        provisioner(at_boot=False)._bring_switch(cast("Any", Login(may=False)), node())
+    assert "cloudadm" in caught.value.hint
