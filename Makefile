@@ -10,7 +10,7 @@ LISTER := $(VENV)/lister/bin/cyclonedx-py
 # Where it is set (containers often do), every start of the command line compiles everything anew: 0.3 s each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check unit test lint bench docs install system dist audit mutations gpu real-aws notebook clean
+.PHONY: demo check unit test lint bench docs install system dist audit mutations gpu real-aws notebook im clean
 
 install: $(STAMP)
 
@@ -71,6 +71,12 @@ dist: install
 notebook: install
 	@test -x $(VENV)/notebook/bin/jupyter-lab || $(BIN)/python -m venv $(VENV)/notebook
 	@$(VENV)/notebook/bin/python -m pip install --quiet --disable-pip-version-check 'jupyterlab>=4.2,<5'
+
+# Infrastructure Manager in an environment of its own, for the tests of the provider `im`: 736 MB. They skip without it.
+IM := $(or $(TRAINMASTER_CACHE),$(HOME)/.cache/trainmaster)/im-2.0.0
+im:
+	@test -x $(IM)/bin/python || { rm -rf $(IM).new && $(PYTHON) -m venv $(IM).new \
+		&& $(IM).new/bin/python -m pip install --quiet --disable-pip-version-check IM==2.0.0 && mv $(IM).new $(IM); }
 
 # Known holes in what is installed, as PyPI's advisories have them; packages that it cannot be asked about are named.
 audit: install
