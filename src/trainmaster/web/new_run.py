@@ -6,7 +6,6 @@ import shutil
 import tempfile
 from pathlib import Path
 from typing import Annotated, Any, Final
-from urllib.parse import quote
 
 from fastapi import APIRouter, Form, Request, UploadFile
 from fastapi.responses import Response
@@ -30,8 +29,9 @@ from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.web.batch_inference import batch_recipe
 from trainmaster.web.form_keys import key_of, new_key
 from trainmaster.web.mistakes import mistakes_of
-from trainmaster.web.recipe_form import RecipeForm, Typed
+from trainmaster.web.recipe_form import RecipeForm, Typed, without_triggers
 from trainmaster.web.rendering import is_part, page, redirect
+from trainmaster.web.workflows import begin
 
 router = APIRouter(include_in_schema=False)
 STRATEGIES: Final = ("allreduce", "ps-async", "ps-sync")
@@ -101,7 +101,7 @@ def new(
 ) -> Response:
     """Nothing filled in yet; or the recipe of an earlier run, or one that serves or asks a model."""
     empty = RecipeForm(provider=_providers(state, caller)[0] if state.submissions.is_shared(caller) else "")
-    recipe = found.recipe(again) if again else empty.text()
+    recipe = without_triggers(found.recipe(again)) if again else empty.text()
     if model:
         recipe = batch_recipe(model, files, empty.provider, _files_of(state, caller, found, model))
     elif serve:
@@ -193,13 +193,12 @@ def ask_quote(request: Request, state: State, caller: Submitter, form: Filled) -
 
 @router.post("/new")
 def send(request: Request, state: State, caller: Submitter, form: Filled) -> Response:
-    """Runs it."""
+    """Runs it, or keeps it as a workflow."""
     try:
         asked = form.request()
-        run, _, _ = state.submissions.submit(caller, asked, key_of(form.key, asked))
+        return begin(request, state, caller, asked, key_of(form.key, asked))
     except TrainmasterError as error:
         return show_form(request, state, caller, form, error, 422)
-    return redirect(f"/runs/{quote(run)}")
 
 
 def show_form(

@@ -161,6 +161,26 @@ def with_cluster(text: str, experiment: str, cluster: Mapping[str, Any]) -> str:
     return out.getvalue()
 
 
+def without_triggers(text: str) -> str:
+    r"""The recipe of a workflow as one that runs once; any other stays as it is.
+
+    >>> without_triggers("name: a  # mine\non: webhook\nconcurrency: skip\nseed: 1\n")
+    'name: a  # mine\nseed: 1\n'
+    """
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    yaml.width = 4096
+    found = yaml.load(text)
+    if not isinstance(found, dict) or "on" not in found:
+        return text
+    for key in ("on", "concurrency"):
+        found.pop(key, None)
+    out = io.StringIO()
+    yaml.dump(found, out)
+    return out.getvalue()
+
+
 def _mapping(key: str, values: Mapping[str, str]) -> Iterator[str]:
     given = [f"{name}: {_scalar(value)}" for name, value in values.items() if value]
     if given:

@@ -16,7 +16,9 @@ from trainmaster.spec.errors import TrainmasterError
 from trainmaster.web.figures import bands, graph, parallel_coordinates
 from trainmaster.web.form_keys import key_of, new_key
 from trainmaster.web.mistakes import mistakes_of
+from trainmaster.web.recipe_form import without_triggers
 from trainmaster.web.rendering import is_part, page, redirect
+from trainmaster.web.workflows import begin
 
 router = APIRouter(include_in_schema=False)
 #: Of what a search in logs finds, so much is shown, the last of it.
@@ -142,7 +144,8 @@ def sweeps(request: Request, run: str, found: Runs) -> Response:
 @router.get("/runs/{run}/again")
 def again(request: Request, run: str, found: Runs, caller: Submitter) -> Response:
     """Its recipe, to be changed and run anew with the same code."""
-    values: dict[str, Any] = {"recipe": found.recipe(run), "max_usd": "", "diff": [], "mistakes": []}
+    values: dict[str, Any] = {"max_usd": "", "diff": [], "mistakes": []}
+    values["recipe"] = without_triggers(found.recipe(run))
     return page(request, "again.html", **_head(found, run, found.status(run)), **values, key=new_key())
 
 
@@ -167,8 +170,7 @@ def send_again(
         amount = float(max_usd) if max_usd.strip() else None
         if act == "run":
             asked = RunRequest(recipe, code, None, amount)
-            new, _, _ = state.submissions.submit(caller, asked, key_of(key, asked))
-            return redirect(f"/runs/{quote(new)}")
+            return begin(request, state, caller, asked, key_of(key, asked))
         state.submissions.read(caller, RunRequest(recipe, code))
     except (TrainmasterError, ValueError) as error:
         problem = error

@@ -8,7 +8,9 @@ from urllib.parse import quote
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
-from trainmaster.api.rest.state import Reader, State, Submitter
+from trainmaster.api.rest.state import Reader, ServerState, State, Submitter
+from trainmaster.service.driving.submissions import RunRequest
+from trainmaster.service.users.caller import Caller
 from trainmaster.web.rendering import page, redirect
 
 router = APIRouter(include_in_schema=False)
@@ -34,9 +36,7 @@ def change(
     """Pauses it, goes on with it, starts a run, makes a new secret, or removes it."""
     if do == "secret":
         secret = state.workflows.rotate(caller, name)["secret"]
-        what = f"The secret of the webhook of {name}; the one before is good no more."
-        more = {"title": "Secret of a webhook", "what": what, "secret": secret}
-        return page(request, "shown_once.html", **more, back=f"/workflows/{quote(name)}")
+        return _secret_page(request, name, secret, "; the one before is good no more")
     if do == "remove":
         state.workflows.remove(caller, name)
         return redirect("/workflows")
@@ -48,3 +48,20 @@ def change(
     if do in acts:
         acts[do](caller, name)
     return redirect(f"/workflows/{quote(name)}")
+
+
+def begin(request: Request, state: ServerState, caller: Caller, asked: RunRequest, key: str) -> Response:
+    """Runs a recipe once; one with `on` becomes a workflow, or the next revision of one."""
+    if not state.submissions.read(caller, asked).on:
+        run, _, _ = state.submissions.submit(caller, asked, key)
+        return redirect(f"/runs/{quote(run)}")
+    found = state.workflows.register(caller, asked)
+    if "secret" in found:
+        return _secret_page(request, found["workflow"], found["secret"])
+    return redirect(f"/workflows/{quote(found['workflow'])}")
+
+
+def _secret_page(request: Request, name: str, secret: str, more: str = "") -> Response:
+    title, what = "Secret of a webhook", f"The secret of the webhook of {name}{more}."
+    back = f"/workflows/{quote(name)}"
+    return page(request, "shown_once.html", title=title, what=what, secret=secret, back=back)

@@ -9,6 +9,8 @@ pytest.importorskip("cronsim", reason="the extra `server` is not installed")
 
 from served_home import Served
 
+from trainmaster.service.teams.team_runs import TeamRuns
+
 RECIPE = """name: nightly
 provider: lab
 on: [webhook, {schedule: "0 3 * * *"}, {volume: pets}]
@@ -47,3 +49,20 @@ def test_a_workflow_is_shown_and_changed_by_forms(served):
     assert served.ask("blue-user", "GET", "/workflows/nightly").status_code == 404
     assert post("remove").headers["location"] == "/workflows"
     assert "The server starts nothing by itself yet" in served.ask("red-user", "GET", "/workflows").text
+
+
+def test_a_new_run_with_on_becomes_a_workflow(served):
+    text = RECIPE.replace("nightly", "weekly")
+    made = served.ask("red-user", "POST", "/new", data={"recipe": text, "max_usd": "5"})
+    assert (made.status_code, "The secret of the webhook of weekly." in made.text) == (200, True)
+    again = served.ask("red-user", "POST", "/new", data={"recipe": text, "max_usd": "5"})
+    assert (again.status_code, again.headers["location"]) == (303, "/workflows/weekly")
+    assert "nobody has agreed" in served.ask("red-user", "POST", "/new", data={"recipe": text}).text
+    assert served.ask("red-read", "POST", "/new", data={"recipe": text}).status_code == 403
+
+
+def test_a_run_of_a_workflow_runs_once_if_it_is_changed(served, monkeypatch):
+    monkeypatch.setattr(TeamRuns, "recipe", lambda *_: RECIPE)
+    for path in ("/runs/job-red/again", "/new?again=job-red"):
+        text = served.ask("red-user", "GET", path).text
+        assert "name: nightly\nprovider: lab\nexperiments:" in text
