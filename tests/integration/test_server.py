@@ -7,12 +7,15 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import urllib.error
 from pathlib import Path
 
 import pytest
 from learning import needs
 from running_server import RunningServer
+
+from conftest import until
 
 SCRIPT = """\
 import json, os, time
@@ -200,6 +203,92 @@ def test_an_upload_from_a_phone_outlives_the_server(server, tm, browser, tmp_pat
     check_page(page, "/volumes/pets", width)
     page.get_by_role("button", name="Remove version 1").click()
     page.get_by_text("No volumes yet").wait_for()
+
+
+TRAINS = """\
+import os, pathlib
+lines = pathlib.Path(os.environ["TRAINMASTER_DATA_DATA"], "points.csv").read_text().split()[1:]
+points = [tuple(map(float, line.split(","))) for line in lines]
+slope = sum(x * y for x, y in points) / sum(x * x for x, _ in points)
+model = pathlib.Path(os.environ["TRAINMASTER_OUTPUT_DIR"])
+(model / "slope").write_text(str(slope))
+(model / "serve.py").write_text('''
+def load(model_dir):
+    return float(open(model_dir + "/slope").read())
+
+def predict(model, inputs):
+    return {"y": inputs["input"] * model}
+''')
+"""
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.browser
+def test_a_phone_uploads_has_quoted_trains_and_deploys_and_the_model_is_asked_by_curl(
+    server, browser, tmp_path
+):
+    """Nothing needs a command line but the last request, which is what the page shows."""
+    needs("pyarrow")
+    (tmp_path / "points.csv").write_text("x,y\n" + "".join(f"{x},{3 * x}\n" for x in range(1, 9)))
+    (tmp_path / "train.py").write_text(TRAINS)
+    width, height = SIZES["phone"]
+    page = browser.new_context(viewport={"width": width, "height": height}).new_page()
+    page.set_default_timeout(60_000)
+    page.goto(server.setup_url)
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("link", name="New run").wait_for()
+
+    page.goto(server.url + "/volumes")
+    page.get_by_label("Volume").fill("points")
+    page.get_by_label("Files").set_input_files(tmp_path / "points.csv")
+    page.get_by_role("button", name="Send").click()
+    page.wait_for_url("**/volumes/points")
+
+    page.goto(server.url + "/new")
+    page.get_by_label("Name of the runs").fill("line")
+    page.get_by_label("Main script").fill("train.py")
+    page.locator("#file").set_input_files(tmp_path / "train.py")
+    page.get_by_text("train.py is sent.").wait_for()
+    page.get_by_role("tab", name="Data").click()
+    page.locator("[name=data]").select_option("volume")
+    page.locator("[name=source]").fill("points")
+    page.get_by_role("tab", name="Resource").click()
+    page.locator("[name=provider]").select_option("local")
+    page.get_by_role("tab", name="Recipe").click()
+    until(lambda: "provider: local" in page.locator("#recipe").input_value(), "the recipe is written", 240)
+    page.get_by_role("button", name="Quote it first").click()
+    page.get_by_role("button", name="Go on with what is quoted").click()
+    page.get_by_role("button", name="Run it").click()
+    page.wait_for_url("**/runs/line-*")
+    page.locator("#part .state", has_text="succeeded").first.wait_for()
+
+    page.get_by_role("link", name="train/0").click()
+    page.get_by_role("link", name="Deploy").click()
+    page.get_by_role("button", name="Run it").click()
+    page.wait_for_url("**/runs/line-*")
+    page.goto(server.url + "/team")
+    page.get_by_label("Name of a new token").fill("phone")
+    for scope in ("read", "run", "infer"):
+        page.get_by_role("checkbox", name=scope, exact=True).set_checked(scope == "infer")
+    page.get_by_role("button", name="Make a token").click()
+    token = page.locator("pre.copy").inner_text()
+    page.goto(server.url + "/services")
+    page.locator("td a[href^='/services/']").click()
+
+    def is_ready():
+        page.reload()
+        return page.locator("dd", has_text="ready").count()
+
+    until(is_ready, "a replica is ready", 240)
+    check_page(page, "/services/NAME", width)
+    page.get_by_role("button", name="Ask").click()
+    page.get_by_text("Status 200").wait_for()
+    asks = page.locator("pre.copy").inner_text()
+    env = {**os.environ, "TOKEN": token}
+    asked = subprocess.run(asks, shell=True, env=env, capture_output=True, text=True, check=True)
+    assert json.loads(asked.stdout)["outputs"][0]["data"] == [3.0, 6.0]
+    page.get_by_role("button", name="End").click()
+    page.locator("#part .state", has_text="cancelled").first.wait_for()
 
 
 @pytest.mark.timeout(600)

@@ -9,6 +9,7 @@ pytest.importorskip("cronsim", reason="the extra `server` is not installed")
 
 from served_home import Served
 
+from trainmaster.service.runs.run_details import RunDetails
 from trainmaster.service.teams.team_runs import TeamRuns
 
 RECIPE = """name: nightly
@@ -66,3 +67,21 @@ def test_a_run_of_a_workflow_runs_once_if_it_is_changed(served, monkeypatch):
     for path in ("/runs/job-red/again", "/new?again=job-red"):
         text = served.ask("red-user", "GET", path).text
         assert "name: nightly\nprovider: lab\nexperiments:" in text
+
+
+def test_the_page_of_a_model_says_what_it_was_made_of(served, monkeypatch):
+    volume = {"name": "pets", "kind": "volume", "source": "pets@1"}
+    made = {
+        "code": "c0de",
+        "seed": 7,
+        "attempt": 1,
+        "data": [volume, {**volume, "made_by": "clean-1"}],
+        "workflow": None,
+        "environment": {"python": "3.11.9", "platform": "Linux", "packages": {"numpy": "2.1.0"}},
+    }
+    monkeypatch.setattr(RunDetails, "lineage", lambda *_: made)
+    text = served.ask("red-read", "GET", "/models/job-red/main/0").text
+    assert text.count("pets@1") == 2
+    assert text.count('made by <a href="/runs/clean-1">') == 1
+    assert "Python 3.11.9, Linux, 1 packages" in text
+    assert "numpy 2.1.0" in text
