@@ -233,7 +233,7 @@ def test_a_phone_uploads_has_quoted_trains_and_deploys_and_the_model_is_asked_by
     (tmp_path / "train.py").write_text(TRAINS)
     width, height = SIZES["phone"]
     page = browser.new_context(viewport={"width": width, "height": height}).new_page()
-    page.set_default_timeout(60_000)
+    page.set_default_timeout(240_000)
     page.goto(server.setup_url)
     page.get_by_role("button", name="Log in").click()
     page.get_by_role("link", name="New run").wait_for()
