@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +16,8 @@ from trainmaster.inference.tensors import Arrays, TensorSpec
 
 #: What is asked of a model, in this order; the first one that it has is what it gives unless asked.
 _METHODS: Final = ("predict", "transform", "predict_proba", "decision_function")
+#: Those before take some code for trusted that is not (CVE-2025-54412, CVE-2025-54413).
+_OLDEST: Final = (0, 12)
 
 
 class SkopsEngine:
@@ -51,6 +55,11 @@ def load(file: Path) -> Engine:
         ModelError: it holds types that are not trusted, or is no such file, or skops is not installed.
     """
     skops = needed("skops.io", "skops")
+    version = importlib.metadata.version("skops")
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < _OLDEST:
+        raise ModelError(
+            f"skops {version} runs code that is in a file. Install a newer one: pip install -U skops"
+        )
     try:
         unknown = skops.get_untrusted_types(file=file)
         if not unknown:

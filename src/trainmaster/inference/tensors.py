@@ -163,7 +163,10 @@ def _tensor(tensor: object, number: int) -> tuple[str, np.ndarray[Any, Any]]:
         raise RequestError(
             f"input {name!r}: the lists of its data are {list(array.shape)}, its shape is {shape}"
         )
-    return name, array.reshape(shape)
+    try:
+        return name, array.reshape(shape)
+    except (ValueError, OverflowError):  # one length is 0, another one more than any array has
+        raise RequestError(f"input {name!r} has shape {shape}, which is too large") from None
 
 
 def _array(name: str, datatype: str, data: object) -> np.ndarray[Any, Any]:
@@ -171,6 +174,8 @@ def _array(name: str, datatype: str, data: object) -> np.ndarray[Any, Any]:
         raise RequestError(f"input {name!r}: its data are no list")
     if datatype == "BYTES":
         return _texts(name, data)
+    if _has_texts(data):  # NumPy would give every value the room of the longest text
+        raise RequestError(f"input {name!r}: its data are not all {datatype}")
     try:
         array = np.array(data)
     except (ValueError, OverflowError, TypeError):
@@ -193,6 +198,16 @@ def _array(name: str, datatype: str, data: object) -> np.ndarray[Any, Any]:
     if dtype.kind == "f" and np.isfinite(array).all() and not np.isfinite(typed).all():
         raise RequestError(f"input {name!r}: a value is too large for {datatype}")
     return typed
+
+
+def _has_texts(data: list[Any]) -> bool:
+    level = data
+    while level:
+        kinds = set(map(type, level))
+        if str in kinds:
+            return True
+        level = [each for inner in level if type(inner) is list for each in inner] if list in kinds else []
+    return False
 
 
 def _are_integers(data: object) -> bool:

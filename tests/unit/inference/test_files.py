@@ -50,6 +50,19 @@ def test_each_file_gets_one_of_its_name(engine, tmp_path):
     assert sorted(path.name for path in answered.iterdir()) == ["a.csv", "c.npy", "d.jsonl", "deep"]
 
 
+def test_texts_are_no_pickle(tmp_path):
+    class Names:
+        inputs = outputs = ()
+
+        def infer(self, inputs, wanted):
+            return {"name": np.array(["left", "right"][: len(inputs["input"])], dtype=object)}
+
+    np.save(tmp_path / "a.npy", np.zeros((2, 3)))
+    list(answer_files(Names(), tmp_path / "a.npy", tmp_path / "answered"))
+    found = np.load(tmp_path / "answered" / "a.npy", allow_pickle=False)
+    assert found.tolist() == ["left", "right"]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [

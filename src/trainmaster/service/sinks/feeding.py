@@ -141,12 +141,13 @@ class SinkFeeder:
         except StoreError:
             raise
         except TrainmasterError as error:
-            failures, trouble = row["failures"] + 1, one_line(error)
+            trouble = one_line(error)
             log.info("%s: %s: %s", run, kind, trouble)  # its row says it, and who waits for the run is told
-            sinks.change(
-                database, run, kind, self._owner, trouble=trouble, failures=failures,
-                try_at=database.clock_s() + pause_s(failures), owner=None, expires_at=None,
-            )  # fmt: skip
+            self._put_off(row, trouble)
+            return False
+        except Exception as error:  # a mistake of ours in one of them: the others are still to be fed
+            log.exception("%s: %s: internal error", run, kind)
+            self._put_off(row, f"internal error: {type(error).__name__}")
             return False
         state = State.DONE if is_whole else State.RUNNING
         sinks.change(
@@ -155,6 +156,15 @@ class SinkFeeder:
             owner=None, expires_at=None, state=state,
         )  # fmt: skip
         return is_whole
+
+    def _put_off(self, row: RowMapping, trouble: str) -> None:
+        """Try again later."""
+        failures = row["failures"] + 1
+        sinks.change(
+            self._opened.database, row["run_id"], row["kind"], self._owner, trouble=trouble,
+            failures=failures, try_at=self._opened.database.clock_s() + pause_s(failures), owner=None,
+            expires_at=None,
+        )  # fmt: skip
 
     def _feed_of(self, row: RowMapping) -> Feed:
         recipe = stored_recipe(self._opened.database.run_row(row["run_id"]))

@@ -66,6 +66,9 @@ class Mlflow:
     def __init__(self, url: str, post: Post, token: str = "", login: str = "") -> None:
         self._url, self._post = url.rstrip("/"), post
         self._headers = {"content-type": "application/json", "user-agent": "trainmaster"}
+        token = token.strip()  # files and pipes end with a newline
+        if not (token.isascii() and token.isprintable()):
+            raise SinkError("the token of MLflow has characters that no header may have")
         if token:
             self._headers["authorization"] = f"Bearer {token}"
         elif login:
@@ -81,9 +84,10 @@ class Mlflow:
         for _ in range(2):
             wanted = {"filter": f"name = '{quoted}'", "max_results": 1, "view_type": "ACTIVE_ONLY"}
             if found := self._ask("experiments/search", wanted).get("experiments"):
-                return str(found[0]["experiment_id"])
+                return _id_in("experiments/search", found, 0, "experiment_id")
             try:
-                return str(self._ask("experiments/create", {"name": name})["experiment_id"])
+                made = self._ask("experiments/create", {"name": name})
+                return _id_in("experiments/create", made, "experiment_id")
             except SinkError as error:
                 if error.code != "RESOURCE_ALREADY_EXISTS":  # else somebody was quicker
                     raise
@@ -101,14 +105,14 @@ class Mlflow:
             "max_results": 1,
         }
         if found := self._ask("runs/search", wanted).get("runs"):
-            return str(found[0]["info"]["run_id"])
+            return _id_in("runs/search", found, 0, "info", "run_id")
         made = {
             "experiment_id": experiment,
             "run_name": task,
             "start_time": int(at * 1000),
             "tags": [{"key": key, "value": value} for key, value in {_TAG: task, **tags}.items()],
         }
-        return str(self._ask("runs/create", made)["run"]["info"]["run_id"])
+        return _id_in("runs/create", self._ask("runs/create", made), "run", "info", "run_id")
 
     def describe(self, run: str, parameters: Mapping[str, object]) -> None:
         """Say with which parameters a task runs.
@@ -174,6 +178,22 @@ def batches(values: Iterable[Value], most: int = MOST_METRICS) -> Iterable[list[
             piece = []
     if piece:
         yield piece
+
+
+def _id_in(what: str, said: Any, *path: str | int) -> str:  # noqa: ANN401 - what somebody has answered
+    """An id in an answer.
+
+    Raises:
+        SinkError: it is none of MLflow's answers.
+    """
+    try:
+        for name in path:
+            said = said[name]
+    except (KeyError, IndexError, TypeError):
+        raise SinkError(
+            f"MLflow, {what}: its answer has no {path[-1]}; is an MLflow server at that URL?"
+        ) from None
+    return str(said)
 
 
 def _key(name: str) -> str:

@@ -184,6 +184,37 @@ def test_what_is_refused_for_good_does_not_hold_up_the_rest(place):
     assert place.row["state"] == State.DONE
 
 
+@pytest.mark.parametrize("body", [b"<html>", b"{}", b'{"experiments": ["x"]}'])
+def test_what_is_no_mlflow_is_named_and_tried_again(place, body):
+    place.mlflow.trouble = Answer(200, body=body)
+    assert place.feeder().feed("job-a")
+    assert "its answer has no experiment_id" in place.row["trouble"]
+    assert place.row["try_at"] > 0
+
+
+def test_a_mistake_of_ours_in_one_sink_does_not_hold_up_others(place, caplog):
+    place.mlflow.before = {}.__getitem__
+    assert place.feeder().feed("job-a")
+    assert (place.row["trouble"], place.row["owner"]) == ("internal error: KeyError", None)
+    assert "internal error" in caplog.text
+
+
+def test_a_token_may_end_with_a_newline_and_is_never_told(tmp_path):
+    text = RECIPE.replace("experiment: shapes", "experiment: shapes, token: T")
+    place = Place(tmp_path, text)
+    assert place.feeder(T="abc\n").feed("job-a")
+    assert place.mlflow.headers[0]["authorization"] == "Bearer abc"
+    place.service.close()
+
+
+@pytest.mark.parametrize("token", ["a\nb", "\u00fc"])
+def test_a_token_that_is_no_header_is_refused_without_its_value(tmp_path, token):
+    place = Place(tmp_path, RECIPE.replace("experiment: shapes", "experiment: shapes, token: T"))
+    assert place.feeder(T=token).feed("job-a")
+    assert place.row["trouble"] == "the token of MLflow has characters that no header may have"
+    place.service.close()
+
+
 def test_who_sends_already_is_left_alone(place):
     place.report(0, range(4))
     row = sinks.open_sinks(place.service.database)[0]
