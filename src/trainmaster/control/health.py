@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,8 @@ STARTING_EVERY_S: Final = 0.5
 _TIMEOUT_S: Final = 5.0
 _THREADS: Final = 8
 _GOOD: Final = range(200, 400)
+
+log = logging.getLogger(__name__)
 
 #: Leads to a replica: host and port here, while inside ``with``.
 Reach = Callable[[], AbstractContextManager[tuple[str, int]]]
@@ -93,7 +96,11 @@ class HealthChecks:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _check(self, heard: Heard, reach: Reach, path: str) -> None:
-        said = check(reach, path)
+        try:
+            said = check(reach, path)
+        except Exception as error:  # it is asked again: else it would never be healthy
+            log.exception("a replica cannot be asked")
+            said = f"GET {path}: internal error: {error or type(error).__name__}"
         with self._lock:
             heard.is_asking, heard.is_healthy, heard.said = False, not said, said
             if not said:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
@@ -14,6 +15,7 @@ from trainmaster.db.patience import Try
 from trainmaster.spec.states import EndReason, State
 
 _R, _V = t.removed_model.c, t.model_version.c
+_PAGE: Final = 1000
 
 
 def note_removed(connection: Connection, version: RowMapping, now: float) -> None:
@@ -24,10 +26,15 @@ def note_removed(connection: Connection, version: RowMapping, now: float) -> Non
     connection.execute(t.removed_model.insert().values(**row, removed_at=now))
 
 
-def removed_before(database: Database, before: float) -> Sequence[RowMapping]:
-    """Those that were removed before a time, the oldest first."""
-    query = sa.select(t.removed_model).where(_R.removed_at < before).order_by(_R.removed_at)
-    return database.read(query.limit(1000))
+def removed_before(database: Database, before: float) -> Iterator[RowMapping]:
+    """Those that were removed before a time, the oldest first, in pages: many may stay."""
+    key = (_R.removed_at, _R.run_id, _R.experiment, _R.task)
+    query = sa.select(t.removed_model).where(_R.removed_at < before).order_by(*key).limit(_PAGE)
+    page = database.read(query)
+    while page:
+        yield from page
+        last = tuple(page[-1][column.name] for column in key)
+        page = database.read(query.where(sa.tuple_(*key) > last))
 
 
 def give_up(database: Database, row: RowMapping, before: float, now: float) -> bool:

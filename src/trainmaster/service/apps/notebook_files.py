@@ -64,7 +64,10 @@ def furnish(service: Service, run: str, directory: Path, *, most_bytes: int = MO
     )  # fmt: skip
     for name, experiment in recipe.experiments.items():
         context = actions.context(Task(name, 0, attempt=1))
-        found.variables.update(experiment.env)
+        if row["team"] is None:
+            found.variables.update(experiment.env)
+        elif experiment.env:
+            found.notes.append(f"`env` of {name} is not set: others wrote it, and it says what Python loads.")
         _link_data(context, directory / "data", found)
         if experiment.container is None and (venv := context.venv) is not None and (venv / "ready").exists():
             found.pythons[name] = venv / "bin" / "python"

@@ -30,6 +30,10 @@ HINT: Final = (
 )
 #: In a container: a user that has nothing of its own, as on most machines.
 _NOBODY: Final = 65534
+#: Directories that tasks need, too.
+_SHARED: Final = frozenset(
+    map(Path, ("/", "/tmp", "/var/tmp", "/usr", "/var", "/etc", "/srv", "/home", "/opt"))  # noqa: S108
+)
 #: No engine takes this for the name of an image.
 _NO_IMAGE: Final = "-"
 
@@ -186,8 +190,13 @@ def _hidden(home: Home) -> tuple[Path, ...]:
     files += [Path(unquote(url.path)[1:]).parent for url in urls if url.scheme == "sqlite"]
     wanted = [home.root, home.cache, *files, Path(os.path.expanduser("~"))]  # noqa: PTH111 - of nobody, "~"
     found = {_closed(path.resolve()) for path in wanted if path.is_absolute() and path.is_dir()}
-    shared = {Path("/"), *map(Path, ("/tmp", "/var/tmp", "/usr", "/var", "/etc", "/srv", "/home", "/opt"))}  # noqa: S108
-    found -= shared
+    for path in wanted[:-1]:
+        if path.resolve() in _SHARED:
+            raise UsageError(
+                f"{path} is shared by all of this machine, so what the server keeps there cannot be hidden",
+                "Keep home, cache, store and database in directories of their own.",
+            )
+    found -= _SHARED
     return tuple(sorted(path for path in found if not any(each in found for each in path.parents)))
 
 

@@ -11,6 +11,7 @@ from trainmaster.control.health import HealthChecks
 from trainmaster.control.services import Load, ServedModel, Services, services_from_rows
 from trainmaster.db import endpoint_rows as rows
 from trainmaster.db.endpoint_changes import NewEndpoint
+from trainmaster.db.queries import RunFilter
 from trainmaster.service.models.model_names import find_model
 from trainmaster.service.models.registry import Registry
 from trainmaster.service.runs.summary import resolve_run
@@ -77,7 +78,8 @@ def served_model(opened: OpenHome, model: str) -> ServedModel:
     if "/" not in model:
         found = Registry(opened, opened.team, "").version(model)
         return ServedModel(f"{found['name']}@{found['version']}", found["uri"])
-    run = resolve_run(opened.database, model.partition("/")[0])
+    own = RunFilter(teams=(opened.team,))  # what others' runs are called is not told
+    run = resolve_run(opened.database, model.partition("/")[0], own)
     if opened.database.run_row(run)["team"] != opened.team:
         raise NotFoundError(f"{model}: there is no such model", "`trainmaster models` lists them.")
     return ServedModel(model, find_model(opened.database, model, run))

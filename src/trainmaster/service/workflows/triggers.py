@@ -130,6 +130,12 @@ class Triggers:
                     self._fire(workflow, row)
                 except (PublishError, OSError) as error:  # of the volume's store
                     log.info("%s of %s: %s", row["key"], workflow["name"], error)
+                except StoreError:
+                    raise
+                except (
+                    Exception
+                ):  # such as a time zone that this server lacks: the others are still looked at
+                    log.exception("%s of %s cannot be looked at", row["key"], workflow["name"])
         self.start_waiting()
 
     # --- what has come ------------------------------------------------------------------------------

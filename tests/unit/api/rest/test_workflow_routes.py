@@ -69,6 +69,18 @@ def pets(served, tmp_path):
     return make
 
 
+def test_a_trigger_that_breaks_holds_up_no_others(served, ask, look, caplog):
+    for name, zone in (("a", "UTC"), ("b", "Europe/Berlin")):
+        on = f"{{schedule: '0 3 * * *', timezone: {zone}}}"
+        assert ask("POST", "/workflows", recipe(on, name))[0] == 201
+    gone = t.workflow_trigger.update().where(t.workflow_trigger.c.key.contains("UTC"))
+    served.service.database.write(lambda connection, _: connection.execute(gone.values(data="{}x")))
+    assert ask("POST", "/workflows/b/trigger")[0] == 202
+    look()
+    assert ask("GET", "/workflows/b")[1]["last"]["state"] == "STARTED"
+    assert "schedule 0 3 * * * UTC of a cannot be looked at" in caplog.text
+
+
 def recipe(on, name="nightly", more="", command="true"):
     return {"recipe": RECIPE.format(name=name, on=on, more=more, command=command)}
 

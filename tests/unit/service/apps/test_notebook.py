@@ -37,7 +37,7 @@ ANN = caller("ann", "red", ["read", "run"])
 class Place:
     """A home with a run whose task has a model."""
 
-    def __init__(self, root):
+    def __init__(self, root, team="red"):
         home = Home(root, root / "cache", f"file://{root}/store", f"sqlite:///{root / 'trainmaster.db'}")
         self.service = Service(home)
         self.access = Access(self.service.database)
@@ -49,7 +49,7 @@ class Place:
         recipe = Recipe.from_text(RECIPE, directory=code).model_dump_json()
         new = NewRun(
             "job-a", "job", recipe, "r.yaml", "local", str(code), home.store_url, [("main", 1), ("other", 1)],
-            home=str(root), home_id=home.identity(), submission=Submission("x", "red"),
+            home=str(root), home_id=home.identity(), submission=Submission("x", team),
         )  # fmt: skip
         uri = home.model_uri("job-a", "main", 0)
         publish({"": code / "data"}, uri, kind="model")
@@ -76,8 +76,15 @@ def test_a_notebook_of_a_run_has_its_code_data_and_models(place, tmp_path):
     assert (work / "code/train.py").read_text() == "pass"
     assert (work / "data/d/x").read_text() == "1"
     assert (work / "models/main/0/x").read_text() == "1"
-    assert found.variables == {"COLOUR": "red", "TRAINMASTER_DATA_D": str(tmp_path / "snapshot/data")}
+    assert found.variables == {"TRAINMASTER_DATA_D": str(tmp_path / "snapshot/data")}
     assert any("data/gone" in note for note in found.notes)
+    assert any("`env` of main is not set: others wrote it" in note for note in found.notes)
+
+
+def test_the_environment_of_ones_own_recipe_is_that_of_the_notebook(tmp_path):
+    own = Place(tmp_path, team=None)
+    assert furnish(own.service, "job-a", tmp_path / "work").variables["COLOUR"] == "red"
+    own.service.close()
 
 
 def test_what_was_written_in_a_notebook_stays(place, tmp_path):
@@ -109,7 +116,7 @@ def test_jupyterlab_gets_its_token_by_its_environment_alone(place, tmp_path, mon
     assert stat.S_IMODE(work.stat().st_mode) == 0o700
     assert "data/gone" in (work / "ABOUT-THIS-NOTEBOOK.md").read_text()
     spec = json.loads((tmp_path / "app/jupyter/kernels/python3/kernel.json").read_text())
-    assert spec["env"]["COLOUR"] == "red"
+    assert "COLOUR" not in spec["env"]
     assert spec["argv"][-1] == "{connection_file}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -68,6 +69,13 @@ def test_a_team_runs_as_its_own_user(home, as_root):
     for team, words in (("blue", "no user tm-blue"), ("toor", "as mighty as the server")):
         with pytest.raises(UsageError, match=words):
             isolation_of(home, team)
+
+
+@pytest.mark.parametrize("place", ["/srv", "/var/../opt"])
+def test_a_home_that_cannot_be_hidden_is_no_home_for_tasks_of_teams(home, as_root, place):
+    shared = Home(Path(place), home.cache, home.store_url, home.database_url)
+    with pytest.raises(UsageError, match="cannot be hidden"):
+        LocalRuns.parse("user").isolation(shared, "red")
 
 
 def test_only_root_may_do_so(home, monkeypatch):

@@ -8,6 +8,7 @@ from trainmaster.artifacts import publish
 from trainmaster.artifacts.publishing import read_manifest
 from trainmaster.control.layout import Home
 from trainmaster.db import ClosedAttempt, NewRun, RunChange, TaskChange, registry, tables
+from trainmaster.db import removed_models as rows
 from trainmaster.db.registry_rows import NewVersion, RunModel, UsedVersion, use
 from trainmaster.service import Service
 from trainmaster.service.models import removed_models
@@ -100,6 +101,16 @@ def test_a_run_that_may_be_gone_on_with_needs_what_it_has_started_from(service, 
     service.database.write(lambda connection, _: connection.execute(old))
     assert remove_files(home, service.database, 2.0) == 0
     assert remove_files(home, service.database, LATER) == 1, "nobody has resumed it for long"
+
+
+def test_those_that_stay_hold_up_no_others(service, home, left, monkeypatch):
+    monkeypatch.setattr(rows, "_PAGE", 1)
+    for run in ("r-1", "r-2", "r-3"):
+        uri = left(run, None if run == "r-1" else EndReason.SUCCEEDED)
+        registry.remove_version(service.database, "", "digits", register(service, uri, run))
+    same = tables.removed_model.update().values(removed_at=1.0)
+    service.database.write(lambda connection, _: connection.execute(same))
+    assert remove_files(home, service.database, LATER) == 2
 
 
 def test_what_was_begun_is_finished_by_the_next_sweep(service, home, left, monkeypatch):
