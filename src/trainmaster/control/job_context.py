@@ -161,10 +161,8 @@ class TaskContext:
         """
         code = self.home.code_directory(self.run)
         paths = [code, self.place.directory, *data.values()]
-        for source in self.experiment.data.values():
-            link = Path(os.path.normpath(code / (source.at or "")))
-            if link.is_relative_to(code.parent) and link != code.parent:  # `link_at` makes no others
-                paths.append(code.parent / link.relative_to(code.parent).parts[0])
+        places = (source.at or "" for source in self.experiment.data.values())
+        paths += [code.parent / at.split("/")[1] for at in places if at.startswith("../")]
         if self.experiment.setup is not None:
             paths.append(self.home.cache / "environments")
         return list(dict.fromkeys(paths))

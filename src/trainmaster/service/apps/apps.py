@@ -45,7 +45,8 @@ MOST_OPEN: Final = 10
 def need_entry(row: RowMapping, caller: Caller) -> None:
     """Refuse whom an app that the caller sees does not let in.
 
-    A notebook does what its user says, in his name, so it is for him alone.
+    A notebook does what its user says, in his name, so it is for him alone; and as this machine does it, too,
+    only as long as he is an admin, or nobody else is behind the home (see `Submissions.may_use_machine`).
 
     Raises:
         ForbiddenError: the caller.
@@ -53,6 +54,11 @@ def need_entry(row: RowMapping, caller: Caller) -> None:
     caller.need("read" if row["kind"] == TENSORBOARD else "run")
     if row["kind"] == NOTEBOOK and row["opened_by"] != caller.name:
         raise ForbiddenError(f"it is the notebook of {row['opened_by']}", "Open one of your own.")
+    if row["kind"] == NOTEBOOK and caller.team is not None and not caller.sees_all:
+        raise ForbiddenError(
+            "on a server for several people notebooks are for its admins",
+            "Open one on your own machine: `trainmaster --local notebook`.",
+        )
 
 
 class Apps:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.client
 import socket
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.service.users.caller import TooOftenError
 from trainmaster.spec.errors import ProviderError, UsageError
 
 if TYPE_CHECKING:
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
 #: Who waits for a page waits no longer.
 _ANSWER_S: Final = 30.0
 MOST_SHOWN_BYTES: Final = 64 << 10
+#: So many threads of this server wait for replicas, which may be slow; others are for those who ask it.
+_AT_ONCE: Final = 8
+_places = threading.BoundedSemaphore(_AT_ONCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,7 @@ def ask(endpoints: Endpoints, access: EndpointAccess, name: str, path: str, body
     Raises:
         NotFoundError: there is no such service, or it is not the caller's to see.
         UsageError: no replica is ready, or that is no path.
+        TooOftenError: so many are asked from here just now.
         ProviderError: the replica does not answer.
     """
     if not path.startswith("/") or not path.isascii() or not path.isprintable() or " " in path:
@@ -47,6 +53,10 @@ def ask(endpoints: Endpoints, access: EndpointAccess, name: str, path: str, body
     if not ready:
         endpoints.note_asked(name)
         raise UsageError(f"no replica of {name} is ready", "Try again in a moment.")
+    if not _places.acquire(blocking=False):
+        raise TooOftenError(
+            "services are asked from too many pages just now", 1.0, f"Ask {name} itself, at its URL."
+        )
     connection = http.client.HTTPConnection("127.0.0.1", ready[0].port, timeout=_ANSWER_S)
     try:
         connection.sock = _stream(access.connect(ready[0]))
@@ -58,6 +68,7 @@ def ask(endpoints: Endpoints, access: EndpointAccess, name: str, path: str, body
     except (OSError, http.client.HTTPException) as error:
         raise ProviderError(f"a replica of {name} does not answer: {error}", "Its log may say why.") from None
     finally:
+        _places.release()
         connection.close()
 
 

@@ -148,7 +148,9 @@ def contents(opened: OpenVolume, path: str, begin: int, end: int | None) -> Iter
             skipped = begin - place if skipped is None else skipped
             rows.append(row)
         place = after
-    return _between(files_blocks(opened, rows), max(0, skipped or 0), None if end is None else end - begin)
+    return _between(
+        files_blocks(opened, rows), max(0, skipped or 0), None if end is None else max(0, end - begin)
+    )
 
 
 def _between(blocks: Iterator[memoryview], skipped: int, most: int | None) -> Iterator[memoryview]:

@@ -6,6 +6,7 @@ import json
 import random
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import psutil
 import pytest
@@ -83,6 +84,17 @@ def test_a_push_prints_what_it_prints_at_home(server, files, tmp_path):
     ] == [1, 2]
     with pytest.raises(UsageError, match="Leave them out"):
         call("push", files, "pets", "--chunk-size", "1MiB")
+
+
+def test_bytes_that_end_before_they_begin_are_none(server, files):
+    call("push", files, "pets")
+    for begin, end, size in ((10, 5, 0), (5, 10, 5), (0, 0, 0)):
+        asked = Request(
+            f"{server.url}/api/v1/volume-contents/pets?begin={begin}&end={end}",
+            headers={"Authorization": f"Bearer {server._token}"},
+        )
+        with urlopen(asked) as answer:
+            assert len(answer.read()) == size
 
 
 def test_names_are_read_from_the_server_and_the_rest_from_here(server, files, tmp_path):

@@ -14,6 +14,7 @@ from served_services import add_service
 
 from trainmaster.api.proxy.services import Services
 from trainmaster.db.endpoint_changes import close
+from trainmaster.service.endpoints import asking
 from trainmaster.service.endpoints.endpoint_access import EndpointAccess
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.users.caller import ForbiddenError, UnknownCallerError
@@ -67,7 +68,7 @@ def test_a_service_says_where_it_is_asked_and_what_it_does(served):
     assert served.ask("red-infer", "GET", "/api/v1/services").status_code == 403
 
 
-def test_pages_show_services_and_ask_them(served):
+def test_pages_show_services_and_ask_them(served, monkeypatch):
     text = served.ask("red-read", "GET", "/services").text
     assert '<a href="/services/red-digits">red-digits</a>' in text
     assert "blue-digits" not in text
@@ -82,6 +83,11 @@ def test_pages_show_services_and_ask_them(served):
     wrong = served.ask("red-asks", "POST", "/services/red-digits", data={**form, "path": "no path"})
     assert "is no path" in wrong.text
     assert served.ask("red-asks", "POST", "/services/blue-digits", data=form).status_code == 404
+    monkeypatch.setattr(asking, "_places", threading.BoundedSemaphore(1))
+    with asking._places:
+        full = served.ask("red-asks", "POST", "/services/red-digits", data=form)
+        assert "asked from too many pages just now" in full.text
+    assert "Status 200" in served.ask("red-asks", "POST", "/services/red-digits", data=form).text
     assert served.ask("red-read", "POST", "/services/red-digits", data=form).status_code == 403
     assert served.ask("blue-read", "GET", "/services/red-digits").status_code == 404
 

@@ -163,3 +163,14 @@ def test_a_notebook_is_for_who_has_opened_it(place):
     token = place.access.create_token("ben", ["read", "run"], "red")["token"]
     with pytest.raises(ForbiddenError, match="notebook of ann"):
         AppAccess(place.service, place.access, None).admit(row["id"], [], token)
+
+
+def test_who_is_no_admin_any_more_is_not_let_in_to_his_notebook(place):
+    row = place.row(run="job-a")
+    apps.change(place.service.database, row["id"], state=State.RUNNING, port=1234)
+    Apps(place.service, caller("ann", "red", ["read", "run", "admin"])).ticket(row["id"], None)
+    with pytest.raises(ForbiddenError, match="for its admins"):
+        Apps(place.service, ANN).ticket(row["id"], None)
+    token = place.access.create_token("ann", ["read", "run"], "red")["token"]
+    with pytest.raises(ForbiddenError, match="for its admins"):
+        AppAccess(place.service, place.access, None).admit(row["id"], [], token)
