@@ -20,6 +20,7 @@ from trainmaster.db import ledger
 from trainmaster.db import tables as t
 from trainmaster.db.events import insert_events
 from trainmaster.db.leases import LEASE_S, Lease
+from trainmaster.db.patience import Try
 from trainmaster.spec.errors import LeaseLostError
 from trainmaster.spec.states import State as RunState
 
@@ -173,18 +174,18 @@ def go_away(database: Database, lease: Lease, away: Mapping[str, Any]) -> None:
     Raises:
         LeaseLostError: somebody else drives the run; nothing was written.
     """
-    held = (t.run.c.id == lease.run, t.run.c.lease_token == lease.token, t.run.c.away.is_(None))
-    leave = (
-        t.run.update()
-        .where(*held)
-        .values(away=json.dumps(dict(away)), lease_owner=AWAY, lease_token=lease.token + 1)
-    )
+    text, token, of_run = json.dumps(dict(away)), lease.token + 1, t.run.c.id == lease.run
+    held = (of_run, t.run.c.lease_token == lease.token, t.run.c.away.is_(None))
+    leave = t.run.update().where(*held).values(away=text, lease_owner=AWAY, lease_token=token)
+    left = sa.select(t.run.c.id).where(of_run, t.run.c.away == text, t.run.c.lease_token == token)
 
-    def write(connection: Connection) -> None:
-        if connection.execute(leave).rowcount != 1:
+    def write(connection: Connection, this: Try) -> None:
+        if connection.execute(leave).rowcount == 1:
+            return
+        if not (this.again and connection.execute(left).first()):
             raise LeaseLostError.of(lease.run)
 
-    database.write(lambda connection, _: write(connection))
+    database.write(write)
 
 
 #: Who holds the lease of a run that is away: no process of this machine.
@@ -236,8 +237,17 @@ def bring(
 
 def come_back(database: Database, run: str, before: str) -> bool:
     """Let the home drive a run again that is away; False if somebody else has done so."""
-    back = t.run.update().where(t.run.c.id == run, t.run.c.away == before).values(away=None, lease_owner=None)
-    return database.write(lambda connection, _: connection.execute(back).rowcount == 1)
+    mine, nobody = t.run.c.id == run, (t.run.c.away.is_(None), t.run.c.lease_owner.is_(None))
+    back = t.run.update().where(mine, t.run.c.away == before).values(away=None, lease_owner=None)
+
+    def write(connection: Connection, this: Try) -> bool:
+        if connection.execute(back).rowcount == 1:
+            return True
+        return (
+            this.again and connection.execute(sa.select(t.run.c.id).where(mine, *nobody)).first() is not None
+        )
+
+    return database.write(write)
 
 
 def runs_away(database: Database, home_id: str) -> list[str]:

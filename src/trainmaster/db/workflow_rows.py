@@ -186,14 +186,15 @@ def fire(
         seen: of its trigger: what it must have seen until now, and has seen from now on.
     """
 
-    def write(connection: Connection, _: Try) -> bool:
+    def write(connection: Connection, this: Try) -> bool:
         query = sa.select(t.workflow).where(_W.id == workflow).with_for_update()
         row = connection.execute(query).mappings().first()
         if row is None or (seen is not None and row["state"] != ENABLED):
             return False
         same = (_F.workflow_id == workflow, _F.trigger == cause.trigger, _F.cause == cause.cause)
-        if connection.execute(sa.select(_F.id).where(*same)).first() is not None:
-            return False
+        known = connection.execute(sa.select(_F.at).where(*same)).first()
+        if known is not None:
+            return this.again and bool(known.at == now)  # ours, of which nobody knew that it was written
         if seen is not None:
             which = (_T.workflow_id == workflow, _T.key == cause.trigger, _T.seen == seen[0])
             if not connection.execute(

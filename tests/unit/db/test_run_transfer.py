@@ -8,6 +8,7 @@ import pytest
 from database_nouns import NOW
 
 from trainmaster.db import Database, RunChange, TaskChange, run_files, run_transfer
+from trainmaster.db.patience import Try
 from trainmaster.db.run_files import Piece
 from trainmaster.spec.errors import LeaseLostError
 from trainmaster.spec.states import EndReason, State
@@ -88,6 +89,22 @@ def test_nobody_drives_a_run_here_that_is_away(database, lease, machine):
     back = database.acquire(lease.run, NOW)
     assert back is not None
     assert back.token > there.token
+
+
+def test_a_run_goes_and_comes_back_though_the_answer_was_lost(database, lease, monkeypatch):
+    write = database.write
+
+    def twice(work, **how):
+        write(work, **how)
+        return write(lambda connection, _: work(connection, Try(again=True)), **how)
+
+    monkeypatch.setattr(database, "write", twice)
+    away = {"claim": 1, "news": 0}
+    run_transfer.go_away(database, lease, away)
+    with pytest.raises(LeaseLostError):
+        run_transfer.go_away(database, lease, {**away, "claim": 2})
+    assert not run_transfer.come_back(database, lease.run, json.dumps({**away, "claim": 2}))
+    assert run_transfer.come_back(database, lease.run, json.dumps(away))
 
 
 def test_tasks_and_attempts_come_back_once(database, lease, machine):

@@ -10,6 +10,7 @@ from database_nouns import NOW, new_run
 
 from trainmaster.db import Submission, queries
 from trainmaster.db import workflow_rows as rows
+from trainmaster.db.patience import Try
 from trainmaster.db.workflow_starts import StartTakenError
 
 VOLUME = "volume pets"
@@ -50,6 +51,19 @@ def sent(run, firing):
 
 def version(number):
     return rows.Cause(VOLUME, f"pets@{number}")
+
+
+def test_a_start_whose_answer_was_lost_is_told_as_one(database, workflow, monkeypatch):
+    write = database.write
+
+    def twice(work, **how):
+        write(work, **how)
+        return write(lambda connection, _: work(connection, Try(again=True)), **how)
+
+    monkeypatch.setattr(database, "write", twice)
+    assert rows.fire(database, workflow, version(1), NOW, (0.0, 1.0))
+    assert not rows.fire(database, workflow, version(1), NOW + 1.0)
+    assert len(rows.waiting(database)) == 1
 
 
 def test_of_many_who_see_a_version_one_writes_it_down(database, workflow):
