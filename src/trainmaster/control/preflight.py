@@ -25,12 +25,34 @@ def check_parts(recipe: Recipe) -> None:
         UsageError: there is no such provider.
     """
     check_names(recipe)
+    check_roles(recipe)
     missing = list(_missing(recipe))
     if missing:
         raise MissingPartError(
             "\n".join(missing),
             "The recipe can be read, but this cannot be run.",
         )
+
+
+def check_roles(recipe: Recipe) -> None:
+    """Refuse Ansible's roles where there is no machine for them, or no Ansible.
+
+    Raises:
+        UsageError: naming the key.
+        MissingPartError: Ansible is not installed.
+    """
+    for experiment in recipe.experiments.values():
+        if experiment.roles is None:
+            continue
+        with _named(f"experiments.{experiment.name}.roles"):
+            if capabilities_of(recipe.provider).is_here:
+                raise UsageError(
+                    f"Ansible makes machines ready over SSH, and provider {recipe.provider} is this one",
+                    "Write `setup`, or put it into the inventory of provider hosts.",
+                )
+            from trainmaster.control.ansible import find_program
+
+            find_program("ansible-playbook")
 
 
 def check_names(recipe: Recipe) -> None:
@@ -83,7 +105,7 @@ def check_notify(recipe: Recipe, environ: Mapping[str, str]) -> None:
 
 
 def check_directories(recipe: Recipe) -> None:
-    """Refuse ``data: {dir: ...}`` that is not there: every task would only find out later.
+    """Refuse ``data: {dir: ...}`` and ``roles`` that are not there: every task would only find out later.
 
     Raises:
         UsageError: naming the key and the path.
@@ -95,6 +117,14 @@ def check_directories(recipe: Recipe) -> None:
                 f"experiments.{experiment.name}.{key}.dir: there is no {path.resolve()}",
                 "A relative path starts at the recipe's folder.",
             )
+    code = recipe.directory / Path(recipe.code).expanduser()
+    for experiment in recipe.experiments.values():
+        for entry in experiment.roles.entries if experiment.roles is not None else ():
+            if code.is_dir() and not (code / entry).exists():
+                raise UsageError(
+                    f"experiments.{experiment.name}.roles: there is no {entry} in {code.resolve()}",
+                    "A relative path starts at the top of the code.",
+                )
 
 
 def check_urls(recipe: Recipe) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from trainmaster.artifacts.tree import parts_listing
 from trainmaster.control.decide_task import Job
 from trainmaster.control.job_context import TaskContext
 from trainmaster.control.locking import locked
+from trainmaster.control.marked_processes import end_marked
 from trainmaster.control.recorded_environment import note_environment
 from trainmaster.control.restored import note_restored
 from trainmaster.control.site_errors import NodeGoneError, RelayError
@@ -282,20 +282,8 @@ def _end_setups() -> None:
 
 
 def _end_setup(path: Path) -> None:
-    """Kill every process of a setup, also those in sessions of their own; they inherit its marker."""
-    needle = f"{_SETUP_VARIABLE}={path}".encode()
-    for _ in range(_END_TRIES):
-        found = False
-        for entry in Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and needle in (entry / "environ").read_bytes().split(b"\0"):
-                    os.kill(int(entry.name), signal.SIGKILL)
-                    found = True
-            except OSError:  # gone, or another user's
-                continue
-        if not found:
-            return
-        time.sleep(0.01)
+    """Kill every process of a setup; they inherit its marker."""
+    end_marked(_SETUP_VARIABLE, str(path))
 
 
 def _restore(context: TaskContext) -> int | None:
@@ -383,8 +371,6 @@ def _inherit(context: TaskContext, uri: str) -> None:
 
 #: Marks all processes of a setup; its value is the place of the environment.
 _SETUP_VARIABLE = "TRAINMASTER_SETUP"
-#: A process may fork while we look, or take a moment to die.
-_END_TRIES = 200
 #: So long a directory that cannot be removed is tried again.
 _REMOVED_S = 10.0
 _setups: set[Path] = set()

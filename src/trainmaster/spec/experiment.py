@@ -36,6 +36,7 @@ from trainmaster.spec.reading import (
     verbatim,
 )
 from trainmaster.spec.requirement import Requirement
+from trainmaster.spec.roles import Roles
 from trainmaster.spec.search import Search
 from trainmaster.spec.serve import Serve, check_serve, lift_command
 from trainmaster.spec.task_space import MAX_TASKS, TaskSpace
@@ -141,6 +142,7 @@ class Experiment(Noun):
         env: variables, the recipe's own included.
         secrets: names of secret variables, the recipe's own included.
         setup: bash script that prepares a node.
+        roles: Ansible roles that make its machines ready.
         command: bash script of a task, a template.
         checkpoint: how often checkpoints are taken; None where the recipe says nothing.
         metrics: how metrics are read from the output; None tries common patterns.
@@ -172,6 +174,7 @@ class Experiment(Noun):
     env: Annotated[dict[str, str], Key("env", read_env)] = Field(default={})
     secrets: Annotated[tuple[str, ...], Key("secrets", read_secrets)] = ()
     setup: Annotated[str | None, Key("setup", shell_script)] = None
+    roles: Annotated[Roles | None, Key("roles", noun(Roles))] = None
     command: Annotated[str, Key("command", shell_script)] = ""
     checkpoint: Annotated[Checkpoint | None, Key("checkpoint", noun(Checkpoint))] = None
     metrics: Annotated[Metrics | None, Key("metrics", noun(Metrics))] = None

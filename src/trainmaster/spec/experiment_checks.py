@@ -66,6 +66,7 @@ def check_experiment(values: dict[str, Any], node: YamlNode, path: Path, problem
     _check_tasks(values, node, path, problems)
     _check_batch(values, node, path, problems)
     _check_template(values, node, path, problems)
+    _check_roles(values, node, path, problems)
     for name in values.get("secrets", ()):
         if name in values.get("env", {}):
             where = node.entries["env"].keys[name]
@@ -169,6 +170,17 @@ def _check_batch(values: dict[str, Any], node: YamlNode, path: Path, problems: P
         found = f"{batch.total} cannot be shared evenly by {distributed.workers} workers"
         right = f"write a multiple of {distributed.workers}, or per_worker"
         problems.add(where, (*path, "batch", "global"), f"{found}; {right}")
+
+
+def _check_roles(values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
+    roles, distributed = values.get("roles"), values.get("distributed")
+    if roles is None or (distributed is not None and distributed.strategy.has_servers):
+        return
+    for name in ("chief", "ps"):
+        if name in node.entries["roles"].entries:
+            where = node.entries["roles"].keys[name]
+            message = f"no member of this experiment is a {name}; write all, or worker"
+            problems.add(where, (*path, "roles", name), message)
 
 
 def _check_template(values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:

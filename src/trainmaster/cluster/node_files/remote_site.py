@@ -25,6 +25,7 @@ from trainmaster.cluster.node_files.node_removal import Remover
 from trainmaster.cluster.node_files.node_sending import Source
 from trainmaster.cluster.node_files.node_staging import NodeStaging
 from trainmaster.cluster.node_verdicts import NodeVerdicts
+from trainmaster.cluster.roles.node_roles import NodeRoles
 from trainmaster.control.environment import UNBUFFERED
 from trainmaster.control.gangs import helpers_of
 from trainmaster.control.layout import Home
@@ -94,6 +95,7 @@ class RemoteSite:
         credentials = DelegatedCredentials()
         self._data = NodeData(self._files, self._paths, credentials, tell, is_over=is_over, cluster=all_nodes)
         self._staging = NodeStaging(self._files, self._images, self._paths, self._data)
+        self._roles = NodeRoles(self._files, home.run_directory(run))
         self._direct = DirectStore(self._files, credentials, home.run_uris(run), tell)
         self._nodes = AttemptNodes(nodes_of, NodeVerdicts(self._files.links))
         self._checkpoints = NodeCheckpoints(self._nodes, self._files, self._paths, self._direct, patience_s)
@@ -152,7 +154,9 @@ class RemoteSite:
         """Put what an attempt needs on its nodes; see `Site.bring`."""
 
         def work() -> None:
-            each(distinct(self._nodes.members(context)), lambda node: self._staging.bring(node, context))
+            members = self._nodes.members(context)
+            self._roles.play(members, context)  # what they install, a `setup` may need
+            each(distinct(members), lambda node: self._staging.bring(node, context))
 
         # A node that has just been lost is seen to be by others, and then all of it begins anew.
         persistently(work, self._patience_s, self._tell)
@@ -303,6 +307,7 @@ class RemoteSite:
 
     def close(self) -> None:
         """Finish removing, for a short while, and hang up."""
+        self._roles.close()
         self._remover.close()
         self._files.close()
         self._images.close()

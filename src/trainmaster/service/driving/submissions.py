@@ -370,6 +370,8 @@ def refusals(recipe: Recipe, *, is_shared: bool, team: str | None, is_local: boo
 
 
 def _refusals(experiment: Experiment, directory: Path) -> Iterator[str]:
+    if experiment.roles is not None:
+        yield "roles: Ansible may do anything on the machine that it runs on, which is this server"
     if experiment.distributed is not None and experiment.distributed.is_flexible:
         yield "distributed.workers: it would be measured as the user of this server; write a number"
     if experiment.metrics is not None and experiment.metrics.pattern is not None:

@@ -77,6 +77,8 @@ def why_not(recipe: Recipe, store_url: str, plans: Sequence[ClusterPlan]) -> str
             return (
                 f"experiments.{name}: names of models (promote, better_than) are in the database of this home"
             )
+        if experiment.roles is not None:
+            return f"experiments.{name}.roles: Ansible is on this machine only"
         if experiment.serve is not None:
             return f"experiments.{name}.serve: who asks a service does so through this home"
     return ""

@@ -88,6 +88,8 @@ def fingerprint_of(recipe: Recipe, experiment: Experiment, code: str, device: st
         },
         "batch": experiment.batch.model_dump(mode="json") if experiment.batch else None,
     }
+    if experiment.roles is not None:  # else what was measured by earlier versions would be forgotten
+        exact["roles"] = experiment.roles.model_dump(mode="json")
     return Fingerprint(_digest(exact), _digest(common))
 
 

@@ -1,0 +1,1 @@
+"""Ansible roles of the user on the nodes of a cluster."""
