@@ -14,6 +14,7 @@ from trainmaster.cli import (
     check,
     clusters,
     contexts,
+    convert,
     copying,
     doctor,
     drive,
@@ -80,6 +81,7 @@ app.command(no_args_is_help=True)(logs.logs)
 app.command(no_args_is_help=True)(cancel.cancel)
 app.command(no_args_is_help=True)(resume.resume)
 app.command(no_args_is_help=True)(export.export)
+app.command(no_args_is_help=True)(convert.convert)
 app.command(no_args_is_help=True)(ssh.ssh)
 app.command("exec", no_args_is_help=True)(execute.execute)
 app.command("port-forward", no_args_is_help=True)(port_forward.port_forward)

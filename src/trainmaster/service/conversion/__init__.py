@@ -1,0 +1,1 @@
+"""Documents of other tools that describe clusters, turned into recipes. Pure."""

@@ -1,0 +1,88 @@
+"""`ClusterDescription`: what a document says of machines, and which of its lines no recipe says."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+_SECRET: Final = re.compile(
+    r"(?i)((?:secret|password|passwd|token|access_key|private_key|api_key|key_id)\w*['\"]?\s*[:=]\s*)(['\"]?)[^\s'\",)}]+"
+)
+_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class MachineType:
+    """Machines that are alike.
+
+    Attributes:
+        name: in the document.
+        line: where it begins there.
+        count: how many are asked for.
+        hardware: keys of a recipe's ``hardware`` with their values in YAML.
+        lines: of each of these keys, with what stands there.
+    """
+
+    name: str
+    line: int
+    count: int = 0
+    hardware: dict[str, str] = field(default_factory=dict)
+    lines: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+    @property
+    def is_server(self) -> bool:
+        """By its name it has parameter servers."""
+        return re.match(r"(?i)ps(?![a-z])|param", self.name) is not None
+
+    def want(self, key: str, value: str, line: int, text: str) -> None:
+        """Note a key of ``hardware``."""
+        self.hardware[key] = value
+        self.lines[key] = (line, text)
+
+
+@dataclass(slots=True)
+class ClusterDescription:
+    """What a document says.
+
+    Attributes:
+        kind: of document, for people.
+        machines: types of machines, in their order there.
+        dropped: what stands on lines that no recipe says, and why not.
+    """
+
+    kind: str
+    machines: list[MachineType] = field(default_factory=list)
+    dropped: list[tuple[int, str, str]] = field(default_factory=list)
+
+    def drop(self, line: int, text: str, reason: str) -> None:
+        """Note what is not taken over; values that look like secrets are left out."""
+        for number, part in enumerate(text.splitlines() or [""]):
+            if part.strip():
+                self.dropped.append((line + number, without_secrets(part.strip()), reason))
+
+
+def without_secrets(text: str) -> str:
+    """A line of a document without what must not go from file to file.
+
+    >>> without_secrets("access_key: 'AKIA1', bucket: b")
+    "access_key: '***', bucket: b"
+    """
+    return _SECRET.sub(r"\1\2***", text)
+
+
+def size_of(text: str) -> str | None:
+    """A size as a recipe has it; None if it is none. Units are binary, as these documents mean them.
+
+    >>> size_of("512M"), size_of("10 GB"), size_of("many")
+    ('512MiB', '10GiB', None)
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or float(match[1]) == 0:
+        return None
+    size_bytes = int(float(match[1]) * _UNITS[match[2].lower()])
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB")):
+        if size_bytes % unit == 0:
+            return f"{size_bytes // unit}{name}"
+    return f"{size_bytes}B" if size_bytes else None

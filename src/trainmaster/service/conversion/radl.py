@@ -1,0 +1,246 @@
+"""`read_radl`: RADL, the language of Infrastructure Manager, as far as it says what machines are wanted."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from trainmaster.service.conversion.description import ClusterDescription, MachineType, size_of
+from trainmaster.spec.errors import UsageError
+
+_TOKEN: Final = re.compile(
+    r"(?P<space>\s+|\#[^\n]*)"
+    r"|(?P<body>@begin.*?@end)"
+    r"|(?P<text>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")"
+    r"|(?P<number>\d+(?:\.\d+)?[A-Za-z]*(?![\w.]))"
+    r"|(?P<name>[A-Za-z_][\w.\-/*]*)"
+    r"|(?P<sign>>=|<=|[=<>()\[\],])",
+    re.DOTALL,
+)
+_BLOCKS: Final = ("network", "system", "configure", "ansible", "description")
+_SIGNS: Final = ("=", ">=", "<=", ">", "<", "contains")
+_ROLE: Final = "tasks of Ansible: put them into a role, and its directory under `roles`"
+_ORDER: Final = "roles run in the order of the list; `roles: {ps: [...], worker: [...]}` says who gets which"
+#: By the beginning of a property: why no recipe says it.
+_REASONS: Final = (
+    ("net_interface", "members of a gang reach each other, and find each other by variables"),
+    ("disk.0.os.credentials", "credentials are the provider's, never a recipe's"),
+    ("disk.0.image", "the image of machines is a setting of the provider"),
+    ("disk.0.os", "the image of machines is a setting of the provider"),
+    ("disk.0.applications", "a role of Ansible: name it in a requirements.yml under `roles`"),
+    ("disk", "machines have one disk"),
+    ("auth", "credentials are the provider's, never a recipe's"),
+)
+_OUT: Final = "nothing is open to the world but SSH; `trainmaster open` and `port-forward` lead to ports"
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    text: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Feature:
+    """``name sign value``, where it stands, and how it is written there."""
+
+    name: str
+    sign: str
+    value: str
+    line: int
+    text: str
+
+
+def read_radl(source: str, file: str) -> ClusterDescription:
+    """Read a document in RADL.
+
+    Raises:
+        UsageError: it is none, with the place in it.
+    """
+    return _Reader(source, file).read()
+
+
+class _Reader:
+    def __init__(self, source: str, file: str) -> None:
+        self._source = source
+        self._file = file
+        self._tokens = self._split()
+        self._next = 0
+        self._found = ClusterDescription("RADL")
+        self._types: dict[str, tuple[MachineType, list[_Feature]]] = {}
+
+    def read(self) -> ClusterDescription:
+        while (token := self._peek()) is not None:
+            self._next += 1
+            if token.text in _BLOCKS:
+                self._block(token)
+            elif token.text == "deploy":
+                self._deploy(token)
+            elif token.text == "contextualize":
+                self._contextualize()
+            else:
+                raise self._wrong(token, "a word that begins nothing in RADL")
+        if not any(machine.count for machine, _ in self._types.values()):
+            raise UsageError(
+                f"{self._file}: it deploys no machines", "A RADL document says `deploy NAME NUMBER`."
+            )
+        for machine, features in self._types.values():
+            self._take(machine, features)
+        return self._found
+
+    def _block(self, head: _Token) -> None:
+        name = self._word("a name").text
+        if (token := self._peek()) is None or token.text != "(":
+            return  # a reference to what is known elsewhere, such as `network public`
+        self._next += 1
+        if (token := self._peek()) is not None and token.kind == "body":
+            self._next += 1
+            inner = token.text.removeprefix("@begin").removesuffix("@end")
+            self._found.drop(self._line(token.at), inner, _ROLE)
+            self._sign(")")
+            return
+        features = self._features()
+        if head.text == "system":
+            self._types[name] = (MachineType(name, self._line(head.at)), features)
+            return
+        reason = _OUT if head.text == "network" else f"a recipe has no {head.text}"
+        for feature in features:
+            self._found.drop(feature.line, feature.text, reason)
+
+    def _deploy(self, head: _Token) -> None:
+        name, number = self._word("a system's name"), self._word("a number of machines")
+        if not number.text.isdigit():
+            raise self._wrong(number, "no number of machines")
+        if name.text not in self._types:
+            raise self._wrong(name, "no system of this document")
+        self._types[name.text][0].count += int(number.text)
+        token = self._peek()
+        line = self._line(head.at)
+        if token is not None and self._line(token.at) == self._line(number.at):
+            self._next += 1
+            self._found.drop(
+                line, f"deploy ... {token.text}", "the cloud is chosen by the provider's settings"
+            )
+
+    def _contextualize(self) -> None:
+        while (token := self._peek()) is not None and token.text != "(":
+            self._next += 1
+            self._found.drop(
+                self._line(token.at), f"contextualize {token.text}", "`timeout` of `roles` limits it"
+            )
+        begin = self._sign("(").at + 1
+        depth, token = 1, None
+        while depth:
+            if (token := self._peek()) is None:
+                raise UsageError(f"{self._file}: its end comes within contextualize", "A `)` is missing.")
+            self._next += 1
+            depth += {"(": 1, ")": -1}.get(token.text, 0)
+        assert token is not None
+        self._found.drop(self._line(begin), self._source[begin : token.at], _ORDER)
+
+    def _features(self) -> list[_Feature]:
+        """Up to the bracket that closes them."""
+        found: list[_Feature] = []
+        while True:
+            token = self._word("a property or `)`")
+            if token.text == ")":
+                return found
+            if token.text in ("and", "soft") or token.kind == "number":
+                continue  # `soft 20 (...)` are wishes; what is in its brackets is read as the rest is
+            if token.text == "(":
+                found += self._features()
+                continue
+            sign = self._word("= or another comparison")
+            if token.kind != "name" or sign.text not in _SIGNS:
+                raise self._wrong(token if token.kind != "name" else sign, "no property with a comparison")
+            value, end = self._value()
+            text = self._source[token.at : end]
+            found.append(_Feature(token.text, sign.text, value, self._line(token.at), text))
+
+    def _value(self) -> tuple[str, int]:
+        token = self._word("a value")
+        if token.text in ("(", "["):
+            depth = 1
+            while depth:
+                inner = self._word("`)` or `]`")
+                depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(inner.text, 0) if inner.kind == "sign" else 0
+                end = inner.at + len(inner.text)
+            return self._source[token.at : end], end
+        if token.kind == "sign":
+            raise self._wrong(token, "no value")
+        end = token.at + len(token.text)
+        value = token.text[1:-1] if token.kind == "text" else token.text
+        return value, end
+
+    def _take(self, machine: MachineType, features: list[_Feature]) -> None:
+        if machine.count:
+            self._found.machines.append(machine)
+        for feature in features:
+            reason = "these machines are never deployed" if not machine.count else _want(machine, feature)
+            if reason:
+                self._found.drop(feature.line, feature.text, reason)
+
+    # --- tokens ---------------------------------------------------------------------------------------------
+
+    def _split(self) -> list[_Token]:
+        found, at = [], 0
+        while at < len(self._source):
+            match = _TOKEN.match(self._source, at)
+            if match is None:
+                raise self._wrong(_Token("", self._source[at], at), "a sign that RADL does not have")
+            if match.lastgroup != "space":
+                found.append(_Token(match.lastgroup or "", match[0], at))
+            at = match.end()
+        return found
+
+    def _peek(self) -> _Token | None:
+        return self._tokens[self._next] if self._next < len(self._tokens) else None
+
+    def _word(self, what: str) -> _Token:
+        token = self._peek()
+        if token is None:
+            raise UsageError(f"{self._file}: its end comes where {what} is wanted", "Is the file whole?")
+        self._next += 1
+        return token
+
+    def _sign(self, sign: str) -> _Token:
+        token = self._word(f"`{sign}`")
+        if token.text != sign:
+            raise self._wrong(token, f"not `{sign}`")
+        return token
+
+    def _line(self, at: int) -> int:
+        return self._source.count("\n", 0, at) + 1
+
+    def _wrong(self, token: _Token, what: str) -> UsageError:
+        column = token.at - (self._source.rfind("\n", 0, token.at) + 1) + 1
+        shown = token.text.splitlines()[0][:40] if token.text else ""
+        return UsageError(
+            f"{self._file}:{self._line(token.at)}:{column}: {shown!r} is {what}",
+            "RADL of Infrastructure Manager and TOSCA (YAML) can be converted.",
+        )
+
+
+def _want(machine: MachineType, feature: _Feature) -> str:
+    """Take a property over; why not, if it is not."""
+    name, value = feature.name, feature.value.strip()
+    if feature.sign not in ("=", ">=", ">") and name != "disk.0.applications":
+        return f"a recipe has no upper limits ({feature.sign})"
+    written: tuple[str, str] | None = None
+    if name in ("cpu.count", "gpu.count") and value.isdigit() and int(value):
+        written = ("cpus" if name == "cpu.count" else "gpus", str(int(value)))
+    elif name in ("memory.size", "disk.0.size") and (size := size_of(value)):
+        written = ("memory" if name == "memory.size" else "disk", size)
+    elif name == "instance_type" and value and not set(value) & set("*?"):
+        written = ("instance", json.dumps(value))
+    elif name == "gpu.model" and value and not value.isdigit():
+        written = ("gpu", json.dumps(value.lower()))
+    elif name == "spot" and value in ("yes", "no"):
+        written = ("spot", "true" if value == "yes" else "false")
+    if written is not None:
+        machine.want(*written, feature.line, feature.text)
+        return ""
+    return next((why for start, why in _REASONS if name.startswith(start)), "no key of a recipe says it")

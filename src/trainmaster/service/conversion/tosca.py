@@ -1,0 +1,150 @@
+"""`read_tosca`: TOSCA's simple profile in YAML, as far as it says what machines are wanted."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final
+
+from trainmaster.service.conversion.description import ClusterDescription, MachineType, size_of
+from trainmaster.spec.errors import UsageError
+from trainmaster.spec.node import Kind, Wording, YamlNode, compose
+
+TOSCA: Final = Wording("a TOSCA document", "documents", "a mapping with the key `topology_template`")
+_COMPUTE: Final = re.compile(r"tosca\.nodes\.(?:\w+\.)*Compute$")
+_COUNTS: Final = ("count", "default_instances")
+#: Sections of a template of machines that hold only sections.
+_OPEN: Final = ("capabilities", "host", "scalable", "os", "properties", "type")
+_SOFTWARE: Final = (
+    "software is installed by roles of Ansible: put its tasks into one, and name it under `roles`"
+)
+_REASONS: Final = {
+    "os": "the image of machines is a setting of the provider",
+    "interfaces": _SOFTWARE,
+    "artifacts": _SOFTWARE,
+    "requirements": "machines have one disk, and members of a gang reach each other",
+    "endpoint": "nothing is open to the world but SSH; `trainmaster open` and `port-forward` lead to ports",
+}
+
+
+def read_tosca(source: str, file: str) -> ClusterDescription:
+    """Read a document in TOSCA.
+
+    Raises:
+        UsageError: it is none, with the place in it.
+    """
+    root = compose(source, file, TOSCA)
+    topology = _below(root, "topology_template")
+    templates = _below(topology, "node_templates")
+    if templates is None or "tosca_definitions_version" not in root.entries:
+        raise UsageError(
+            f"{file}: no tosca_definitions_version and topology_template.node_templates",
+            "Of YAML only TOSCA's simple profile can be converted.",
+        )
+    return _Reader(source, file, root, templates).read()
+
+
+class _Reader:
+    def __init__(self, source: str, file: str, root: YamlNode, templates: YamlNode) -> None:
+        self._lines = source.splitlines()
+        self._file = file
+        self._root = root
+        self._templates = templates
+        self._inputs = _below(_below(root, "topology_template"), "inputs")
+        self._found = ClusterDescription("TOSCA")
+        #: Lines that a key of the recipe says, or that only hold others.
+        self._told: set[int] = set()
+        self._reasons: dict[int, str] = {}
+
+    def read(self) -> ClusterDescription:
+        self._tell(self._root, "tosca_definitions_version")
+        self._tell(self._root, "topology_template")
+        self._tell(_below(self._root, "topology_template"), "node_templates")
+        for name, template in self._templates.entries.items():
+            kind = _below(template, "type")
+            if kind is not None and _COMPUTE.fullmatch(kind.text):
+                self._tell(self._templates, name)
+                self._machines(name, template)
+            else:
+                self._reason(self._templates.keys[name], template, _SOFTWARE)
+        if not self._found.machines:
+            raise UsageError(
+                f"{self._file}: it has no node of type tosca.nodes.Compute", "Nothing would be rented."
+            )
+        for number, line in enumerate(self._lines, 1):
+            text = line.strip()
+            if text and not text.startswith("#") and text not in ("---", "...") and number not in self._told:
+                self._found.drop(number, text, self._reasons.get(number, "no key of a recipe says it"))
+        return self._found
+
+    def _machines(self, name: str, template: YamlNode) -> None:
+        machine = MachineType(name, template.line, 1)
+        capabilities = _below(template, "capabilities")
+        for parent in (template, capabilities):
+            if parent is not None and parent.kind is Kind.MAPPING:
+                for key, child in parent.entries.items():
+                    if key in _OPEN and key != "os":
+                        self._tell(parent, key)
+                    else:
+                        self._reason(parent.keys[key], child, _REASONS.get(key, "no key of a recipe says it"))
+        for section in ("host", "scalable"):
+            holder = _below(capabilities, section)
+            properties = _below(holder, "properties")
+            if properties is None or properties.kind is not Kind.MAPPING:
+                continue
+            self._tell(holder, "properties")
+            for key, node in properties.entries.items():
+                value = self._value(node)
+                line = properties.keys[key].line
+                if value is None:
+                    self._reasons[line] = "its value comes from somewhere else"
+                elif section == "scalable" and key in _COUNTS and value.isdigit():
+                    machine.count = int(value)
+                    self._told.add(line)
+                elif section == "host" and (written := _written(key, value)):
+                    machine.want(*written, line, f"{key}: {value}")
+                    self._told.add(line)
+        if machine.count:
+            self._found.machines.append(machine)
+
+    def _value(self, node: YamlNode) -> str | None:
+        """A value, or the default of the input that it names."""
+        if node.kind is Kind.SCALAR:
+            return node.text.strip()
+        name = _below(node, "get_input")
+        if name is None or name.kind is not Kind.SCALAR:
+            return None
+        given = _below(_below(self._inputs, name.text), "default")
+        return given.text.strip() if given is not None and given.kind is Kind.SCALAR else None
+
+    def _tell(self, parent: YamlNode | None, key: str) -> None:
+        if parent is not None and key in parent.keys:
+            self._told.add(parent.keys[key].line)
+
+    def _reason(self, key: YamlNode, node: YamlNode, reason: str) -> None:
+        """Why nothing from a key on to the end of its value is told."""
+        indent = key.column
+        for number in range(key.line, len(self._lines) + 1):
+            text = self._lines[number - 1]
+            if number > key.line and text.strip() and len(text) - len(text.lstrip()) < indent:
+                break
+            self._reasons.setdefault(number, reason)
+
+
+def _below(node: YamlNode | None, key: str) -> YamlNode | None:
+    return node.entries.get(key) if node is not None and node.kind is Kind.MAPPING else None
+
+
+def _written(key: str, value: str) -> tuple[str, str] | None:
+    """A property of machines as a key of ``hardware``."""
+    if key in ("num_cpus", "num_gpus") and value.isdigit() and int(value):
+        return ("cpus" if key == "num_cpus" else "gpus"), str(int(value))
+    if key in ("mem_size", "disk_size") and (size := size_of(value)):
+        return ("memory" if key == "mem_size" else "disk"), size
+    if key == "instance_type" and value and not set(value) & set("*?"):
+        return "instance", json.dumps(value)
+    if key == "gpu_model" and value and not value.isdigit():
+        return "gpu", json.dumps(value.lower())
+    if key == "preemtible_instance" and value.lower() in ("true", "false", "yes", "no"):
+        return "spot", "true" if value.lower() in ("true", "yes") else "false"
+    return None
