@@ -149,7 +149,7 @@ class NodeRoles:
         failed = [each_ for each_ in said.failed if not each_.is_unreachable]
         if code is None and not self._over.is_set():
             silent = ", ".join(nodes[name].target.shown for name in said.silent(list(nodes)))
-            where = f" at {said.task!r}" if said.task else ""
+            where = f" at {said.task.removeprefix(top)!r}" if said.task else ""
             place = f" ({said.place.removeprefix(top)})" if said.place else ""
             timeout_s = context.experiment.roles.timeout_s if context.experiment.roles else 0
             raise UsageError(
@@ -160,7 +160,7 @@ class NodeRoles:
             raise CommandError("roles: ended with its run", "`trainmaster resume` runs them again.")
         if failed:
             words = "; ".join(
-                f"{nodes[f.host].target.shown if f.host in nodes else f.host}: {f.task}"
+                f"{nodes[f.host].target.shown if f.host in nodes else f.host}: {f.task.removeprefix(top)}"
                 f"{f' ({f.place.removeprefix(top)})' if f.place else ''}: {f.words}"
                 for f in failed
             )

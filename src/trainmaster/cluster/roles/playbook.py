@@ -117,7 +117,7 @@ def make_playbook(roles: Mapping[str, Sequence[Path]], variables: Iterable[str])
         {
             "name": f"roles of {group}",
             "hosts": PENDING if group == "all" else f"{group}:&{PENDING}",
-            "gather_facts": True,
+            "gather_facts": group == "all" or "all" not in roles,  # they are kept from play to play
             "environment": environment,
             "roles": [{"role": str(directory)} for directory in directories],
         }
