@@ -46,12 +46,13 @@ mounts = pytest.mark.skipif(available() is not None, reason=f"no mounts here: {a
 
 @pytest.fixture
 def sites(nodes: Hosts) -> Iterator[Hosts]:  # noqa: F811
-    """The nodes; nothing stays mounted on them."""
+    """The nodes; nothing stays mounted on them, nor here."""
     for number in range(2):
         nodes.there(number, nodes.home.code_directory(RUN)).mkdir(parents=True)
     nodes.home.code_directory(RUN).mkdir(parents=True)
     yield nodes
     nodes.site._data.withdraw(nodes.nodes)
+    withdraw_volumes(nodes.home.data_directory(RUN))  # what came here instead, of a test that fails
 
 
 def shell(sites: Hosts, number: int, command: str) -> str:
