@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, Final
 
 from trainmaster.providers.base import Node, NodeRequest
@@ -19,10 +18,11 @@ from trainmaster.providers.im.client import ImClient, ImRefusedError, ImState, S
 from trainmaster.providers.im.credentials import ImCredentials, read_credentials
 from trainmaster.providers.im.errors import explained, explained_refusal
 from trainmaster.providers.im.memory import Asked, ClusterMemory, ImMemory
-from trainmaster.providers.im.nodes import ENDED, node_id, node_of, number_in
+from trainmaster.providers.im.nodes import node_id, number_in
 from trainmaster.providers.im.preflight import check
-from trainmaster.providers.im.radl import ImMachine, Mark, machine_of, mark_of, renewed
+from trainmaster.providers.im.radl import Mark, renewed
 from trainmaster.providers.im.settings import ImSettings, read_settings, settings_file
+from trainmaster.providers.im.sight import ImSight
 from trainmaster.providers.im.wishes import Wishes
 from trainmaster.providers.offer import Offer
 from trainmaster.providers.place import ProviderPlace
@@ -93,17 +93,11 @@ class ImProvider:
         self._sleep = sleep
         self._clock = clock
         self._home = place.identity
-        self._place = place
         self._client = ImClient(settings.url, credentials, send)
         known = {(offer.region, offer.instance_type.lower()): offer for offer in offers if not offer.spot}
         self._wishes = Wishes(place.identity, settings, credentials.clouds, known)
-        #: What does not change: machines that have an address, and infrastructures of others.
-        self._machines: dict[tuple[str, str], ImMachine] = {}
-        self._others: set[str] = set()
-
-    @cached_property
-    def _memory(self) -> ImMemory:
-        return ImMemory(self._place.directory(self.name), self._place.saved)
+        self._memory = ImMemory(place.directory(self.name), place.saved)
+        self._sight = ImSight(self._client, settings, place.identity, self._memory)
 
     def check_settings(self) -> None:
         """Refuse a cloud without credentials."""
@@ -150,15 +144,11 @@ class ImProvider:
             asked = known.asked.get(system)
             if asked is None or not asked.machines:
                 known = self._asked(known, system, request, wanted.cloud)
-        return [
-            node
-            for node in self._nodes(known)
-            if node.role == request.role and self._is_of(node, known, system)
-        ]
+        return [node for name, node in self._sight.named_nodes(known) if name == system]
 
     def _asked(self, known: ClusterMemory, system: str, request: NodeRequest, cloud: str) -> ClusterMemory:
         """Ask for the machines of a request, or look for those that were asked for; what is known then."""
-        infrastructure, state = self._present(known)
+        infrastructure, state = self._sight.present(known)
         repeated = known.asked.get(system)
         asked = replace(
             repeated
@@ -177,7 +167,7 @@ class ImProvider:
         is_coming = (
             repeated is not None
             and state is not None
-            and (_is_pending(state) or bool(self._of_system(infrastructure, state, system)))
+            and (_is_pending(state) or bool(self._sight.of_system(infrastructure, state, system)))
         )
         if not is_coming:  # or the call never got there
             radl = self._wishes.document(known.cluster, request, self._clock())
@@ -210,14 +200,14 @@ class ImProvider:
         asked, infrastructure = known.asked[system], known.infrastructure
         deadline = self._clock() + _MADE_S
         while True:
-            state = self._state(infrastructure)
+            state = self._sight.state_of(infrastructure)
             if state is None:
                 self._forget(replace(known, infrastructure="", is_asked=False), system)
                 raise ProviderError(
                     f"the infrastructure {infrastructure} was destroyed by somebody else while it was made",
                     "It is made again.",
                 )
-            mine = self._of_system(infrastructure, state, system)
+            mine = self._sight.of_system(infrastructure, state, system)
             is_first = len(mine) == len(state.machines)
             failed = any(state.machines[number] == "failed" for number in mine)
             if failed or (is_first and state.state in ("failed", "unconfigured") and len(mine) < asked.count):
@@ -269,7 +259,7 @@ class ImProvider:
     def nodes(self, cluster: str) -> list[Node]:
         """See `Provider`. Those that IM has forgotten are gone, and known to be as long as the cluster is."""
         known = self._memory.of(cluster)
-        return [] if known is None else self._nodes(known)
+        return [] if known is None else [node for _, node in self._sight.named_nodes(known)]
 
     def renew(self, cluster: str, lease_s: float) -> None:
         """See `Provider`. The machines' own switch needs `renewal_command` over SSH: it must not need an API.
@@ -285,90 +275,6 @@ class ImProvider:
                 if not refused.is_gone:
                     raise
                 log.info("the lease of %s is not written down: %s", infrastructure, refused)
-
-    def _nodes(self, known: ClusterMemory) -> list[Node]:
-        return [node for _, node in self._named_nodes(known)]
-
-    def _named_nodes(self, known: ClusterMemory) -> Iterator[tuple[str, Node]]:
-        current, state = self._present(known)
-        states = {current: state}
-        for infrastructure in known.infrastructures:
-            if infrastructure not in states:
-                states[infrastructure] = self._state(infrastructure)
-        for system, asked in known.asked.items():
-            infrastructure = asked.infrastructure or current
-            state = states.get(infrastructure)
-            numbers: Sequence[str] = asked.machines
-            if not numbers and state is not None:
-                numbers = self._of_system(infrastructure, state, system)
-            for number in numbers:
-                yield system, self._node(known.cluster, infrastructure, number, asked, state)
-
-    def _is_of(self, node: Node, known: ClusterMemory, system: str) -> bool:
-        asked = known.asked[system]
-        return number_in(asked.infrastructure, node.id) in asked.machines
-
-    def _node(
-        self, cluster: str, infrastructure: str, number: str, asked: Asked, state: ImState | None
-    ) -> Node:
-        told = state.machines.get(number, "") if state is not None else ""
-        is_there = bool(told) and told not in ENDED
-        machine = self._machine(infrastructure, number) if is_there else ImMachine("")
-        name = node_id(infrastructure, number)
-        key = self._memory.key(cluster, name, machine.key) if machine.key else None
-        cloud = asked.place if asked.place in self._settings.clouds else next(iter(self._settings.clouds))
-        return node_of(cluster, name, told, asked, machine, user=self._settings.cloud(cloud).user, key=key)
-
-    def _machine(self, infrastructure: str, number: str) -> ImMachine:
-        known = self._machines.get((infrastructure, number))
-        if known is None or not (known.address and known.key):
-            try:
-                known = machine_of(self._client.machine(infrastructure, number))
-            except ImRefusedError as refused:
-                if not refused.is_gone:
-                    raise
-                return ImMachine("")
-            self._machines[infrastructure, number] = known
-        return known
-
-    def _of_system(self, infrastructure: str, state: ImState, system: str) -> list[str]:
-        """Numbers of the machines that were asked for under a name, the oldest first."""
-        numbers = sorted(state.machines, key=lambda number: (len(number), number))
-        return [number for number in numbers if self._machine(infrastructure, number).system == system]
-
-    def _state(self, infrastructure: str) -> ImState | None:
-        """How far it is; None if it is no more."""
-        try:
-            return self._client.state(infrastructure)
-        except ImRefusedError as refused:
-            if refused.is_gone:
-                return None
-            raise
-
-    def _present(self, known: ClusterMemory) -> tuple[str, ImState | None]:
-        """The cluster's infrastructure and how far it is; empty and None if it has none, or none any more."""
-        found = known.infrastructure
-        if not found and known.is_asked:
-            found = next((each for each, mark in self._marked() if mark.cluster == known.cluster), "")
-        state = self._state(found) if found else None
-        return ("", None) if state is None else (found, state)
-
-    def _marked(self) -> Iterator[tuple[str, Mark]]:
-        """Every infrastructure of this home."""
-        for infrastructure in self._client.infrastructures():
-            if infrastructure in self._others:
-                continue
-            try:
-                radl = self._client.description(infrastructure)
-            except ImRefusedError as refused:
-                if not refused.is_gone:
-                    raise
-                continue
-            mark = mark_of(radl)
-            if mark is not None and mark.home == self._home:
-                yield infrastructure, mark
-            elif "system" in radl:  # one that is just being made says nothing yet
-                self._others.add(infrastructure)
 
     # --- giving back -------------------------------------------------------------------------------
 
@@ -395,12 +301,12 @@ class ImProvider:
         with _Explained("", ()):
             lost = [
                 (infrastructure, mark.cluster)
-                for infrastructure, mark in self._marked()
+                for infrastructure, mark in self._sight.marked()
                 if mark.cluster not in known and mark.until < before
             ]
             for infrastructure, cluster in lost:
                 with self._memory.alone(cluster):
-                    state = self._state(infrastructure)
+                    state = self._sight.state_of(infrastructure)
                     ended += [node_id(infrastructure, number) for number in (state.machines if state else ())]
                     self._destroy(infrastructure)
                     self._memory.forget(cluster)
@@ -408,7 +314,7 @@ class ImProvider:
 
     def _remove(self, known: ClusterMemory, ids: Sequence[str]) -> None:
         for infrastructure in known.infrastructures:
-            state = self._state(infrastructure)
+            state = self._sight.state_of(infrastructure)
             numbers = [number_in(infrastructure, name) for name in ids]
             if there := [number for number in numbers if state is not None and number in state.machines]:
                 self._client.remove(infrastructure, there)
@@ -416,7 +322,7 @@ class ImProvider:
     def _lost(self, cluster: str) -> list[str]:
         """Infrastructures of which the answer never came: IM shows the description a moment later."""
         for look in range(_LOOKS):
-            if found := [each for each, mark in self._marked() if mark.cluster == cluster]:
+            if found := [each for each, mark in self._sight.marked() if mark.cluster == cluster]:
                 return found
             self._sleep(_LOOK_S * 2**look)
         return []
@@ -429,7 +335,7 @@ class ImProvider:
         """
         deadline = self._clock() + _GONE_S
         is_asked = False
-        while (state := self._state(infrastructure)) is not None:
+        while (state := self._sight.state_of(infrastructure)) is not None:
             if state.state != "deleting":
                 try:
                     # What goes wrong in the background is told to nobody: the second time it is waited for.
