@@ -1,0 +1,38 @@
+"""Where Ansible's roles are refused before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainmaster.control import ansible
+from trainmaster.control.preflight import check_directories, check_roles
+from trainmaster.spec import Recipe
+from trainmaster.spec.errors import MissingPartError, UsageError
+
+TEXT = "provider: {provider}\nexperiments: {{train: {{command: 'true', roles: [ansible/base]}}}}\n"
+
+
+def recipe(directory: Path, provider: str = "hosts") -> Recipe:
+    return Recipe.from_text(TEXT.format(provider=provider), directory=directory)
+
+
+def test_this_machine_is_not_made_ready(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"experiments\.train\.roles: .*provider local is this one"):
+        check_roles(recipe(tmp_path, "local"))
+
+
+def test_without_ansible_the_call_of_pip_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ansible.shutil, "which", lambda _: None)
+    monkeypatch.setattr(ansible.sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(MissingPartError, match="ansible-core, which is not installed") as refused:
+        check_roles(recipe(tmp_path))
+    assert refused.value.hint == "pip install 'trainmaster[roles]'"
+
+
+def test_a_role_that_is_not_in_the_code_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no ansible/base in"):
+        check_directories(recipe(tmp_path))
+    (tmp_path / "ansible" / "base").mkdir(parents=True)
+    check_directories(recipe(tmp_path))
