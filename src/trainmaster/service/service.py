@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 #: Who has driven a run to its end on this machine lets go of it within a moment; rented machines take longer.
 _CLOSED_WITHIN_S, _CLOSED_POLL_S = 3.0, 0.02
+#: So long one of another machine may be silent before it is lost, and some time to bring its record.
+_BACK_WITHIN_S = 90.0
 
 
 class Service(OpenHome):
@@ -255,11 +257,16 @@ class Service(OpenHome):
         return queries.last_event(self.database, run)
 
     def await_close(self, run: str) -> None:
-        """Wait a moment until the driver of a run that is over lets go of it: until then its time grows."""
-        until = time.monotonic() + _CLOSED_WITHIN_S
+        """Wait a moment until the driver of a run that is over lets go of it: until then its time grows.
+
+        A machine that drove it gives back all others first; its last bill is written after that.
+        """
+        is_away = self.database.run_row(run)["away"] is not None
+        until = time.monotonic() + (_BACK_WITHIN_S if is_away else _CLOSED_WITHIN_S)
         while time.monotonic() < until:
             row = self.database.run_row(run)
-            if not is_alive(row["lease_owner"], row["lease_expires_at"], self.database.clock_s()):
+            now = self.database.clock_s()
+            if row["away"] is None and not is_alive(row["lease_owner"], row["lease_expires_at"], now):
                 return
             time.sleep(_CLOSED_POLL_S)
 

@@ -10,10 +10,11 @@ from unittest.mock import patch
 
 import pytest
 
+from trainmaster.cluster.record import ClusterState
 from trainmaster.control.layout import Home
-from trainmaster.db import NewRun, RunChange, TaskChange, run_files
+from trainmaster.db import ClusterRow, NewRun, RunChange, TaskChange, run_files
 from trainmaster.db.run_files import Piece
-from trainmaster.service import Service
+from trainmaster.service import Service, clusters
 from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.driving.replicas import send_code
 from trainmaster.service.driving.replication import SECRETS, private_place
@@ -21,7 +22,7 @@ from trainmaster.service.on_cluster import machine_driver
 from trainmaster.service.on_cluster.assignment import Assignment
 from trainmaster.service.on_cluster.away import AwayRuns
 from trainmaster.service.on_cluster.credentials import driver_environment, sent_to_machine
-from trainmaster.service.on_cluster.driver_store import DriverStore
+from trainmaster.service.on_cluster.driver_store import LOST_S, DriverStore
 from trainmaster.service.on_cluster.hand_over import HandingOver, why_not
 from trainmaster.service.on_cluster.machine_driver import MachineDriver
 from trainmaster.service.on_cluster.publication import Publication
@@ -213,9 +214,6 @@ def test_a_machine_that_was_taken_for_lost_does_nothing_any_more(scene):
 
 
 def test_a_home_that_is_killed_while_it_hands_over_has_the_run_again(scene):
-    def killed(_assignment):
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
         scene.hand_over(killed)
     assert not scene.is_free()
@@ -230,6 +228,63 @@ def test_a_home_that_is_killed_while_it_takes_back_does_so_again(scene):
     scene.away().take_back(RUN)
     assert scene.row["away"] is None
     assert scene.is_free()
+
+
+def test_a_home_that_is_killed_before_it_leaves_has_the_run_as_ever(scene, monkeypatch):
+    monkeypatch.setattr(HandingOver, "_assignment", killed)
+    with pytest.raises(KeyboardInterrupt):
+        scene.hand_over(scene.begins)
+    assert (scene.row["away"], scene.sent) == (None, [])
+    scene.home.database.release(scene.lease, time.time())
+    assert scene.is_free()
+
+
+def test_a_home_that_is_cut_off_for_longer_than_every_lease_finds_its_run_driven(scene, monkeypatch):
+    scene.hand_over(scene.begins)
+    database, lease, publication = scene.drives(scene.drivers[-1])
+    publication.begin()
+    database.commit(lease, [RunChange(State.WAITING, State.RUNNING)], time.time())
+    clock_s = type(database).clock_s
+    monkeypatch.setattr(type(database), "clock_s", lambda self: clock_s(self) + 7 * 86_400)
+    assert not scene.is_free()
+    publication.publish()
+    scene.away(LOST_S).take_back(RUN)  # the store dates what was said, not the home
+    assert (scene.row["state"], scene.row["away"] is None) == ("RUNNING", False)
+    assert scene.home.brief(RUN)["driven"]
+    assert not scene.is_free()
+
+
+@pytest.mark.parametrize("has_given_back", [False, True])
+def test_a_machine_is_lost_while_it_ends_and_the_home_gives_back_what_is_left(
+    scene, monkeypatch, has_given_back
+):
+    scene.hand_over(scene.begins)
+    database, lease, publication = scene.drives(scene.drivers[-1])
+    publication.begin()
+    row = ClusterRow("c-1", "aws", scene.home.home.identity(), ClusterState.ACTIVE, "{}")
+    database.put_cluster(lease, row, time.time())
+    over = RunChange(State.WAITING, State.DONE, EndReason.SUCCEEDED, "well")
+    database.commit(lease, [over], time.time())
+    publication.close(None)
+    if has_given_back:
+        publication.finish()
+    else:
+        scene.away().look(RUN)
+        assert (scene.row["state"], scene.row["away"] is None) == ("DONE", False)  # it may still work
+    ended = []
+    monkeypatch.setattr(clusters, "end_clusters", lambda *given: ended.append(given[3]) or killed())
+    with pytest.raises(KeyboardInterrupt):
+        scene.away(lost_s=-1).take_back(RUN)
+    assert scene.row["away"] is not None  # whoever comes next does it again
+    monkeypatch.setattr(clusters, "end_clusters", lambda *given: ended.append(given[3]))
+    scene.away(lost_s=-1).take_back(RUN)
+    assert len(ended) > 1
+    assert all(each == ["c-1"] for each in ended)
+    assert (scene.row["state"], scene.row["reason"], scene.row["away"]) == ("DONE", "SUCCEEDED", None)
+
+
+def killed(*_):
+    raise KeyboardInterrupt
 
 
 def test_a_driver_that_was_killed_goes_on_where_it_was(scene):
