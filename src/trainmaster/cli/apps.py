@@ -10,7 +10,7 @@ import typer
 from trainmaster.cli._groups import DefaultGroup
 from trainmaster.cli.completing import run_ids
 from trainmaster.cli.output import duration, print_json, say, show, table
-from trainmaster.spec.errors import RunError
+from trainmaster.spec.errors import RunError, UsageError
 
 if TYPE_CHECKING:
     from trainmaster.api import ClientProtocol
@@ -41,12 +41,43 @@ def notebook(
         str | None,
         typer.Argument(autocompletion=run_ids, help="Id of a run, or `latest`; none for an empty one."),
     ] = None,
+    provider: Annotated[
+        str | None, typer.Option(help="Rent a machine for it, such as at aws; here without.")
+    ] = None,
+    gpu: Annotated[str | None, typer.Option(help="With --provider: model of its GPUs, such as v100.")] = None,
+    cpus: Annotated[int | None, typer.Option(min=1, help="With --provider: at least so many vCPUs.")] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="With --provider: at least so much, such as 16GB.")
+    ] = None,
+    instance: Annotated[
+        str | None, typer.Option(metavar="TYPE", help="With --provider: this type, such as g5.xlarge.")
+    ] = None,
+    idle: Annotated[
+        str, typer.Option(help="With --provider: end it when nothing was done for so long.")
+    ] = "30m",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before money is spent.")] = False,
     as_json: _Json = False,
 ) -> None:
     """Open a JupyterLab with a copy of a run's code, its data, models, checkpoints and Python."""
     from trainmaster.cli.opening import open_client
 
     client = open_client()
+    wished = {"gpu": gpu, "cpus": cpus, "memory": memory, "instance": instance}
+    hardware = {name: value for name, value in wished.items() if value is not None}
+    if provider is not None:
+        from trainmaster.cli.rented_notebook import rent_notebook
+        from trainmaster.spec.units import parse_duration
+
+        found_run = None if run is None else client.resolve(run)
+        raise typer.Exit(
+            rent_notebook(
+                client, found_run, provider, hardware, parse_duration(idle), yes=yes, as_json=as_json
+            )
+        )
+    if hardware:
+        raise UsageError(
+            f"--{next(iter(hardware))} is of a machine that is rented", "Say where with --provider."
+        )
     found = client.open_notebook(None if run is None else client.resolve(run))
     if not as_json:
         say(f"what you write stays in {found['directory']}")

@@ -1,0 +1,150 @@
+"""``trainmaster notebook --provider P``: a JupyterLab on a machine that is rented for it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.cli.output import duration, print_json, say, show
+from trainmaster.spec.errors import RunError, TrainmasterError
+from trainmaster.spec.units import dollars
+
+if TYPE_CHECKING:
+    from trainmaster.api import ClientProtocol
+
+_LOOK_S: Final = 1.0
+_MOST_MODELS: Final = 4
+#: It answers at once or never; what it has written is kept in either case.
+_ANSWER_S: Final = 10.0
+
+
+def rent_notebook(
+    client: ClientProtocol,
+    run: str | None,
+    provider: str,
+    hardware: Mapping[str, Any],
+    idle_s: float,
+    *,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Rent a machine, have JupyterLab there, lead a port of this machine to it until it ends; the exit code.
+
+    Args:
+        client: of the home or server.
+        run: whose notebook it is.
+        provider: of the machine.
+        hardware: which machine is wished, as in a recipe.
+        idle_s: it ends when nothing was done for so long.
+        yes: the user has agreed to the costs before.
+        as_json: print the address, and at last the run, as objects.
+    """
+    from trainmaster.cli.driving import attach
+    from trainmaster.cli.quote import watched
+    from trainmaster.cli.renting import agree, can_ask
+    from trainmaster.spec import read_recipe
+
+    with tempfile.TemporaryDirectory(prefix="trainmaster-notebook-") as directory:
+        recipe = _write(client, run, provider, hardware, idle_s, Path(directory))
+        plan = watched(client.plan_run(read_recipe(recipe), str(recipe), can_agree=yes or can_ask()))
+        agree(client, plan, yes=yes)
+        accepted = client.accept_run(plan.id, agreed_usd_per_hour=plan.most_usd_per_hour)
+    made, price = accepted.run, plan.most_usd_per_hour
+    if not accepted.server:
+        client.detach_run(made)
+    costs = f"it costs up to {dollars(price)} an hour" if price else "it costs nothing"
+    say(f"{made}: {costs}; it ends when nothing was done for {duration(idle_s)}, or by `cancel {made}`")
+    try:
+        facts = _facts(client, made)
+        if facts is not None:
+            with client.forward(made, None, int(facts["port"]), 0, say) as forward:
+                address = f"http://127.0.0.1:{forward.port}/lab?token={facts['token']}"
+                print_json({"run": made, "url": address, "usd_per_hour": price}) if as_json else show(address)
+                say("Ctrl-C ends it, and gives the machine back; what was written is kept as the run's model")
+                try:
+                    while client.brief(made)["state"] != "DONE":
+                        time.sleep(_LOOK_S)
+                except KeyboardInterrupt:
+                    _end(forward.port, str(facts["token"]))
+    except KeyboardInterrupt:
+        client.cancel(made)
+    return attach(client, made, as_json=as_json)
+
+
+def _write(
+    client: ClientProtocol,
+    run: str | None,
+    provider: str,
+    hardware: Mapping[str, Any],
+    idle_s: float,
+    directory: Path,
+) -> Path:
+    """The recipe, with the code of the run beside it."""
+    from trainmaster.service.apps.rented_notebook import rented_notebook_recipe
+    from trainmaster.service.runs.capsule import open_capsule
+    from trainmaster.spec import read_recipe
+
+    work = directory / "work"
+    if run is None:
+        work.mkdir()
+        text, notes = rented_notebook_recipe(provider, hardware, idle_s)
+    else:
+        capsule = directory / "run.capsule"
+        client.export(run, capsule)
+        opened = open_capsule(capsule, directory)
+        shutil.copytree(opened.recipe.parent / "code", work, symlinks=True)
+        models = [each.uri for each in client.models(run)[:_MOST_MODELS]]
+        text, notes = rented_notebook_recipe(provider, hardware, idle_s, read_recipe(opened.recipe), models)
+    for note in notes:
+        say(f"note: {note}")
+    recipe = work / "trainmaster-notebook.yaml"
+    recipe.write_text(text, encoding="utf-8")
+    return recipe
+
+
+def _facts(client: ClientProtocol, run: str) -> dict[str, Any] | None:
+    """What its server says of itself, once it is there; None if the run is over before.
+
+    Raises:
+        RunError: it says nothing that can be read.
+    """
+    from trainmaster.service.apps.rented_notebook import FACTS
+
+    words = ["sh", "-c", f"cat {FACTS}/jpserver-*.json"]
+    while client.brief(run)["state"] != "DONE":
+        with tempfile.TemporaryFile() as found, Path(os.devnull).open("r+b") as nothing:
+            try:
+                code = client.execute(run, None, words, (nothing.fileno(), found.fileno(), nothing.fileno()))
+            except TrainmasterError:  # it has no machine yet
+                code = 1
+            found.seek(0)
+            text = found.read()
+        if code == 0:
+            try:
+                facts: dict[str, Any] = json.loads(text)
+            except ValueError:
+                facts = {}
+            if "port" not in facts or "token" not in facts:
+                raise RunError("JupyterLab says nothing of itself", f"`trainmaster logs {run}` shows why.")
+            return facts
+        time.sleep(_LOOK_S)
+    return None
+
+
+def _end(port: int, token: str) -> None:
+    """Have it end by itself, so that what was written is kept."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ANSWER_S)
+    try:
+        connection.request("POST", "/api/shutdown", headers={"authorization": f"token {token}"})
+        connection.getresponse().read()
+    except (OSError, http.client.HTTPException):
+        raise KeyboardInterrupt from None  # then it is cancelled
+    finally:
+        connection.close()

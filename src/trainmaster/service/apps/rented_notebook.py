@@ -1,0 +1,75 @@
+"""The recipe of a JupyterLab on a rented machine: an ordinary run, which is quoted, billed and given back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from trainmaster.spec import Recipe
+    from trainmaster.spec.experiment import Experiment
+
+#: Where its server says how to reach it, in the directory of the code there.
+FACTS: Final = ".notebook"
+_COMMAND: Final = """\
+cp -R . "$TRAINMASTER_OUTPUT_DIR/code"
+umask 077
+export JUPYTER_RUNTIME_DIR="$PWD/{facts}" JUPYTER_NO_CONFIG=1
+exec python -m jupyterlab --no-browser --allow-root --ServerApp.ip=127.0.0.1 --ServerApp.port=0 \\
+  --ServerApp.root_dir="$TRAINMASTER_OUTPUT_DIR" --ServerApp.shutdown_no_activity_timeout={idle_s:.0f} \\
+  --ServerApp.terminals_enabled=False --MappingKernelManager.cull_idle_timeout={idle_s:.0f} \\
+  --MappingKernelManager.cull_interval=30 --MappingKernelManager.cull_connected=True
+"""
+_SOURCES: Final = {"volume": "volume", "url": "url", "sha256": "sha256", "model": "model", "at": "at"}
+
+
+def rented_notebook_recipe(
+    provider: str,
+    hardware: Mapping[str, Any],
+    idle_s: float,
+    of: Recipe | None = None,
+    models: Sequence[str] = (),
+) -> tuple[str, list[str]]:
+    """A recipe in YAML, and what of the run could not be brought.
+
+    Args:
+        provider: of the machine.
+        hardware: as in a recipe: which machine is wished.
+        idle_s: it ends when nothing was done for so long.
+        of: the recipe of the run whose notebook it is; its last experiment says what is there.
+        models: of that run: where they are on its object store.
+    """
+    notes: list[str] = []
+    found: dict[str, Any] = {"command": _COMMAND.format(facts=FACTS, idle_s=idle_s)}
+    setup = "pip install jupyterlab"
+    if of is not None:
+        experiment = list(of.experiments.values())[-1]
+        setup = f"{experiment.setup.rstrip()}\n{setup}" if experiment.setup else setup
+        found["env"] = {name: value for name, value in experiment.env.items() if "{{" not in value}
+        data = _data(experiment, notes)
+        data |= {f"model{number or ''}": {"url": uri} for number, uri in enumerate(models)}
+        found |= {"data": data} if data else {}
+    found["setup"] = setup
+    if hardware:
+        found["hardware"] = {"spot": False, **hardware}
+    recipe = {
+        "name": "notebook" if of is None else f"{of.name[:50]}-notebook",
+        "code": ".",
+        "provider": provider,
+        "experiments": {"notebook": found},
+    }
+    return json.dumps(recipe, indent=2), notes
+
+
+def _data(experiment: Experiment, notes: list[str]) -> dict[str, Any]:
+    found = {}
+    for name, source in experiment.data.items():
+        told = {
+            key: value for field, key in _SOURCES.items() if (value := getattr(source, field)) is not None
+        }
+        if "volume" in told or "url" in told or "model" in told:
+            found[name] = told
+        else:
+            notes.append(f"data.{name}: only volumes, URLs and models come to another machine")
+    return found

@@ -1,0 +1,58 @@
+"""The recipe of a notebook on a rented machine has what the run had, and no more."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from trainmaster.service.apps.rented_notebook import rented_notebook_recipe
+from trainmaster.spec import Recipe
+
+RUN = """
+name: shapes
+provider: aws
+env: {COLOUR: red, LR: "{{lr}}"}
+secrets: [TOKEN]
+experiments:
+  first: {command: 'true'}
+  train:
+    setup: pip install torch
+    parameters: {lr: [0.1]}
+    data: {photos: {volume: photos@3}, old: {from: first}, near: {dir: images}, set: {url: "https://h/x.tar"}}
+    command: python train.py
+"""
+
+
+def test_it_has_the_code_data_models_and_environment_of_the_last_experiment(tmp_path):
+    run = Recipe.from_text(RUN, directory=tmp_path)
+    text, notes = rented_notebook_recipe(
+        "aws",
+        {"gpu": "v100"},
+        1800.0,
+        run,
+        ["s3://b/models/shapes-1a/train/0", "file:///store/models/shapes-1a/train/1"],
+    )
+    found = Recipe.from_text(text, directory=tmp_path)
+    (notebook,) = found.experiments.values()
+    assert (found.name, found.provider) == ("shapes-notebook", "aws")
+    assert notebook.setup.splitlines()[-2:] == ["pip install torch", "pip install jupyterlab"]
+    assert notebook.env == {"COLOUR": "red"}
+    assert notebook.secrets == ()
+    assert {name: source.volume or source.url or source.model for name, source in notebook.data.items()} == {
+        "photos": "photos@3",
+        "set": "https://h/x.tar",
+        "model": "s3://b/models/shapes-1a/train/0",
+        "model1": "file:///store/models/shapes-1a/train/1",
+    }
+    assert [note.split(":")[0] for note in notes] == ["data.old", "data.near"]
+    assert (notebook.hardware.gpu, notebook.hardware.spot) == ("v100", False)
+    assert "shutdown_no_activity_timeout=1800 " in notebook.command
+
+
+@pytest.mark.parametrize("hardware", [{}, {"instance": "g5.xlarge"}, {"cpus": 4, "memory": "16GB"}])
+def test_without_a_run_it_is_empty(tmp_path, hardware):
+    text, notes = rented_notebook_recipe("lab", hardware, 60.0)
+    found = Recipe.from_text(text, directory=tmp_path)
+    assert (found.name, notes) == ("notebook", [])
+    assert json.loads(text)["experiments"]["notebook"].get("data") is None
