@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.cli.output import duration, print_json, say, show
+import typer
+
+from trainmaster.cli.output import duration, print_json, say
 from trainmaster.spec.errors import RunError, TrainmasterError
 from trainmaster.spec.units import dollars
 
@@ -66,7 +68,10 @@ def rent_notebook(
         if facts is not None:
             with client.forward(made, None, int(facts["port"]), 0, say) as forward:
                 address = f"http://127.0.0.1:{forward.port}/lab?token={facts['token']}"
-                print_json({"run": made, "url": address, "usd_per_hour": price}) if as_json else show(address)
+                if as_json:
+                    print_json({"run": made, "url": address, "usd_per_hour": price})
+                else:
+                    typer.echo(address)  # `show` hides tokens
                 say("Ctrl-C ends it, and gives the machine back; what was written is kept as the run's model")
                 try:
                     while client.brief(made)["state"] != "DONE":

@@ -12,10 +12,13 @@ if TYPE_CHECKING:
 
 #: Where its server says how to reach it, in the directory of the code there.
 FACTS: Final = ".notebook"
+# A token that it is given is not in what it prints.
 _COMMAND: Final = """\
 cp -R . "$TRAINMASTER_OUTPUT_DIR/code"
 umask 077
 export JUPYTER_RUNTIME_DIR="$PWD/{facts}" JUPYTER_NO_CONFIG=1
+JUPYTER_TOKEN="$(python -c 'import secrets; print(secrets.token_hex(24))')"
+export JUPYTER_TOKEN
 exec python -m jupyterlab --no-browser --allow-root --ServerApp.ip=127.0.0.1 --ServerApp.port=0 \\
   --ServerApp.root_dir="$TRAINMASTER_OUTPUT_DIR" --ServerApp.shutdown_no_activity_timeout={idle_s:.0f} \\
   --ServerApp.terminals_enabled=False --MappingKernelManager.cull_idle_timeout={idle_s:.0f} \\
