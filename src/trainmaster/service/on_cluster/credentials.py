@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 #: Names the AWS profile whose keys are sent instead of the user's own: narrower ones.
 PROFILE_VARIABLE: Final = "TRAINMASTER_DRIVER_PROFILE"
+#: Or a role that is assumed for the machine, with what `run_policy` allows and no more.
+ROLE_VARIABLE: Final = "TRAINMASTER_DRIVER_ROLE"
+#: As long as a role allows it: what AWS gives at most, and always.
+_LIVES_S: Final = (43_200, 3_600)
 #: Variables that a driver needs where they are set.
 _SETTINGS: Final = ("TRAINMASTER_AWS_", "TRAINMASTER_NODE_", "TRAINMASTER_CAPACITY_")
 _KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
@@ -41,19 +45,29 @@ def sent_to_machine(recipe: Recipe, environ: Mapping[str, str] = os.environ) -> 
     lines = [f"{store}, as wide as they are", "the key that opens the machines of this home"]
     if capabilities_of(recipe.provider).offers is OfferSource.LAB:
         lines.insert(0, "the access key of the lab: it rents there without a limit")
+    elif role := environ.get(ROLE_VARIABLE):
+        keys = f"keys of the role {role} for {_LIVES_S[0] // 3600} h at most"
+        lines[0] = (
+            f"{keys}: they rent and end what bears this run's tags, of its types, and write to {store_url}"
+        )
+        if not store_url.startswith("s3://"):
+            lines.insert(1, store)
     elif key:
         lines[0] = f"{lines[0]}; they also rent machines, with all that AWS allows them"
     names = {name for experiment in recipe.experiments.values() for name in experiment.secrets}
     return [*lines, *([f"secrets of the run: {', '.join(sorted(names))}"] if names else [])]
 
 
-def driver_environment(environ: Mapping[str, str], provider: str, store_url: str) -> dict[str, str]:
+def driver_environment(
+    environ: Mapping[str, str], provider: str, store_url: str, policy: str = ""
+) -> dict[str, str]:
     """What of a caller's variables the driver gets: settings, and credentials as they are now.
 
     Args:
         environ: of the caller.
         provider: of the run's machines.
         store_url: of its models.
+        policy: what a role that is named is to be narrowed to; empty while only what is sent is told.
 
     Raises:
         UsageError: the credentials cannot be read.
@@ -63,6 +77,10 @@ def driver_environment(environ: Mapping[str, str], provider: str, store_url: str
     if capabilities_of(provider).offers is OfferSource.LAB:
         return found
     found |= {name: environ[name] for name in _AMAZON if name in environ}
+    if policy and (role := environ.get(ROLE_VARIABLE)):
+        own = found if "AWS_ACCESS_KEY_ID" in found else _keys_of(environ.get("AWS_PROFILE"))
+        kept = {name: value for name, value in found.items() if name not in _KEYS}
+        return {**kept, **_assumed(role, policy, {name: own[name] for name in _KEYS if name in own})}
     if narrow := environ.get(PROFILE_VARIABLE):
         return {**{name: value for name, value in found.items() if name not in _KEYS}, **_keys_of(narrow)}
     return found if "AWS_ACCESS_KEY_ID" in found else {**found, **_keys_of(environ.get("AWS_PROFILE"))}
@@ -84,3 +102,30 @@ def _keys_of(profile: str | None) -> dict[str, str]:
         return {}
     found = {"AWS_ACCESS_KEY_ID": now.access_key, "AWS_SECRET_ACCESS_KEY": now.secret_key}
     return found | ({"AWS_SESSION_TOKEN": now.token} if now.token else {})
+
+
+def _assumed(role: str, policy: str, keys: Mapping[str, str]) -> dict[str, str]:
+    """Keys of a role, narrowed, for as long as it allows."""
+    import boto3
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    client = boto3.client(
+        "sts",
+        aws_access_key_id=keys.get("AWS_ACCESS_KEY_ID"),
+        aws_secret_access_key=keys.get("AWS_SECRET_ACCESS_KEY"),
+        aws_session_token=keys.get("AWS_SESSION_TOKEN"),
+    )
+    life_s = _LIVES_S[0]
+    while True:
+        try:
+            made = client.assume_role(
+                RoleArn=role, RoleSessionName="trainmaster", Policy=policy, DurationSeconds=life_s
+            )["Credentials"]
+        except (BotoCoreError, ClientError) as error:
+            if life_s == _LIVES_S[-1] or "uration" not in str(error):
+                hint = f"Check {ROLE_VARIABLE}."
+                raise UsageError(f"the role {role} cannot be assumed: {error}", hint) from None
+            life_s = _LIVES_S[-1]
+            continue
+        names = ("AccessKeyId", "SecretAccessKey", "SessionToken")
+        return {variable: str(made[name]) for variable, name in zip(_KEYS, names, strict=True)}

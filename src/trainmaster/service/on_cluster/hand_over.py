@@ -21,10 +21,10 @@ from trainmaster.db import run_transfer
 from trainmaster.providers.capabilities import OfferSource, capabilities_of
 from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.on_cluster.assignment import Assignment, key_of, resealed
-from trainmaster.service.on_cluster.credentials import driver_environment
+from trainmaster.service.on_cluster.credentials import ROLE_VARIABLE, driver_environment
 from trainmaster.service.on_cluster.driver_store import DriverStore
 from trainmaster.service.on_cluster.keeper import DRIVING, FAILED
-from trainmaster.spec.errors import ProviderError, TrainmasterError, one_line
+from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
@@ -167,7 +167,11 @@ class HandingOver:
         cluster, node, python = self._ready
         row = self._service.database.run_row(self._run)
         store = DriverStore.free(row["store_url"], self._run)
-        assignment = self._assignment(lease, cluster, node, store)
+        try:
+            assignment = self._assignment(lease, cluster, node, store)
+        except UsageError as error:  # its keys cannot be had
+            self._tell(f"note: {node.id} cannot drive the run: {one_line(error)}; it is driven here")
+            return False
         away = {"claim": store.claim, "news": 0, "machine": node.id, "cluster": cluster}
         run_transfer.go_away(self._service.database, lease, away)
         said = self._send(node, python, assignment)
@@ -223,9 +227,22 @@ class HandingOver:
             news=news,
             begun=(0, last),
             key=base64.b64encode(key_of(key, run).key).decode(),
-            environ=driver_environment(self._environ, str(rows.run["provider"]), store.store_url),
+            environ=driver_environment(
+                self._environ, str(rows.run["provider"]), store.store_url, self._policy(rows, store.store_url)
+            ),
             lab=self._lab(str(rows.run["provider"])),
         )
+
+    def _policy(self, rows: run_transfer.RunRows, store_url: str) -> str:
+        """What keys of a role may do: this run's tags, and the types of machines that it was planned with."""
+        if ROLE_VARIABLE not in self._environ:
+            return ""
+        from trainmaster.providers.aws.run_policy import run_policy
+
+        roles = [role for row in rows.clusters for role in json.loads(row["data"])["plan"]["roles"]]
+        ways = [way for role in roles for way in (*role["rentals"], *role.get("larger", ()))]
+        types = [str(way["instance_type"]) for way in ways]
+        return run_policy(self._service.home.identity(), self._run, types, store_url)
 
     def _lab(self, provider: str) -> dict[str, Any] | None:
         if capabilities_of(provider).offers is not OfferSource.LAB:

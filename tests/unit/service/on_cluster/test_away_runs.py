@@ -10,6 +10,10 @@ from unittest.mock import patch
 
 import pytest
 
+pytest.importorskip("boto3", reason="boto3 is not installed")
+import boto3
+from botocore.exceptions import ClientError
+
 from trainmaster.cluster.record import ClusterState
 from trainmaster.control.layout import Home
 from trainmaster.db import ClusterRow, NewRun, RunChange, TaskChange, run_files
@@ -347,6 +351,52 @@ def test_keys_of_another_profile_are_sent_if_one_is_named(tmp_path, monkeypatch)
     assert driver_environment(environ, "aws", "gs://b")["AWS_SESSION_TOKEN"] == "t"
     with pytest.raises(UsageError, match="TRAINMASTER_DRIVER_PROFILE"):
         driver_environment({"TRAINMASTER_DRIVER_PROFILE": "missing"}, "aws", "gs://b")
+
+
+class Sts:
+    """Gives keys of a role for an hour, with a policy."""
+
+    def __init__(self, refuses=False):
+        self.asked = []
+        self.refuses = refuses
+
+    def assume_role(self, **wanted):
+        self.asked.append(wanted)
+        if self.refuses or wanted["DurationSeconds"] > 3600:
+            words = "AccessDenied" if self.refuses else "DurationSeconds exceeds the MaxSessionDuration"
+            raise ClientError({"Error": {"Code": "ValidationError", "Message": words}}, "AssumeRole")
+        return {"Credentials": {"AccessKeyId": "ASIA1", "SecretAccessKey": "s2", "SessionToken": "t2"}}
+
+
+ROLE = "arn:aws:iam::123456789012:role/drivers"
+
+
+def test_keys_of_a_role_are_narrowed_to_the_run(scene, monkeypatch):
+    sts = Sts()
+    monkeypatch.setattr(boto3, "client", lambda *_, **__: sts)
+    scene.environ["TRAINMASTER_DRIVER_ROLE"] = ROLE
+    rentals = [{"instance_type": "m5.large"}]
+    plan = {"plan": {"roles": [{"rentals": rentals, "larger": [{"instance_type": "m5.xlarge"}]}]}}
+    row = ClusterRow(f"{RUN}.main", "aws", scene.home.home.identity(), ClusterState.ACTIVE, json.dumps(plan))
+    scene.home.database.put_cluster(scene.lease, row, time.time())
+    assert scene.hand_over(scene.begins)
+    given = scene.sent[-1].environ
+    assert [given[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")] == [
+        "ASIA1", "s2", "t2"
+    ]  # fmt: skip
+    assert [wanted["DurationSeconds"] for wanted in sts.asked] == [43_200, 3_600]
+    policy = sts.asked[-1]["Policy"]
+    assert f'"aws:RequestTag/trainmaster:cluster":"{RUN}.*"' in policy
+    assert '"ec2:InstanceType":["m5.large","m5.xlarge"]' in policy
+    assert "rent and end what bears this run's tags" in sent_to_machine(RECIPE, scene.environ)[0]
+
+
+def test_a_role_that_cannot_be_assumed_leaves_the_run_at_home(scene, monkeypatch):
+    monkeypatch.setattr(boto3, "client", lambda *_, **__: Sts(refuses=True))
+    scene.environ["TRAINMASTER_DRIVER_ROLE"] = ROLE
+    assert not scene.hand_over(scene.begins)
+    assert (scene.row["away"], scene.sent) == (None, [])
+    assert scene.is_free()
 
 
 def test_what_is_sent_is_told_before(tmp_path):
