@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -103,6 +104,7 @@ def lead(client: ClientProtocol, found: dict[str, Any], *, as_json: bool) -> Non
         say(f"it ends after {duration(found['idle_s'])} without use, or by `trainmaster apps end {name}`")
     if context() is not None:
         return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     say("Ctrl-C ends it")
     try:
         while client.app(name)["state"] == "RUNNING":

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Mapping
@@ -59,6 +60,7 @@ def rent_notebook(
         agree(client, plan, yes=yes)
         accepted = client.accept_run(plan.id, agreed_usd_per_hour=plan.most_usd_per_hour)
     made, price = accepted.run, plan.most_usd_per_hour
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what was rented is given back first
     if not accepted.server:
         client.detach_run(made)
     costs = f"it costs up to {dollars(price)} an hour" if price else "it costs nothing"
