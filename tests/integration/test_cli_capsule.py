@@ -30,7 +30,8 @@ def test_a_capsule_runs_elsewhere_and_leaves_the_same_weights(tm):
     tm.call("volume", "push", tm.work / "numbers", volume)
     tm.write("train.py", SCRIPT, 0o755)
     experiment = {"command": "python3 train.py", "data": {"numbers": {"volume": volume}}}
-    first = tm.run(tm.recipe({"name": "sum", "seed": 7, "experiments": {"train": experiment}}))["run"]
+    experiments = {"train": experiment, "plain": {"command": "true"}}
+    first = tm.run(tm.recipe({"name": "sum", "seed": 7, "experiments": experiments}))["run"]
     (tm.work / "numbers" / "numbers.txt").write_text("0")
     tm.call("volume", "push", tm.work / "numbers", volume)  # the next version is another one
 
@@ -42,7 +43,8 @@ def test_a_capsule_runs_elsewhere_and_leaves_the_same_weights(tm):
         assert "code/train.py" in archive.namelist()
         assert f"{volume}@1" in archive.read("recipe.yaml").decode()
     assert (about["seed"], about["reason"], about["needs"]) == (7, "SUCCEEDED", [])
-    assert about["experiments"]["train"]["environment"]["packages"]["pytest"]
+    for name in experiments:
+        assert about["experiments"][name]["environment"]["packages"]["pytest"]
     assert list(about["models"][0]["files"]) == ["weights.txt"]
 
     before = weights(tm, first)

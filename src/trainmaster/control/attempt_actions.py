@@ -26,6 +26,7 @@ from trainmaster.control.gangs import (
 from trainmaster.control.job_context import TaskContext
 from trainmaster.control.jobs import MOST_STAGED, THREADS, Jobs
 from trainmaster.control.layout import Home, attempt_id
+from trainmaster.control.recorded_environment import note_environment
 from trainmaster.control.run_state import Task
 from trainmaster.executors.base import GangRequest, GangStatus, MemberRequest
 from trainmaster.launchers import Launcher, get_launcher
@@ -136,6 +137,7 @@ class AttemptActions:
         if not hold:
             try:
                 context.place.make_directories(context.members)
+                note_environment(context)  # staging, which does so, is left out
             except OSError:  # a full disk, ...: the STAGE job of a held gang tries again and tells
                 hold = True
         script = experiment.script(context.parameters)

@@ -21,7 +21,7 @@ def note_environment(context: TaskContext) -> None:
     if context.site is not None or context.images is not None:
         return
     file = _file(context.home, context.run, context.experiment.name)
-    if file.exists():
+    if file.exists() or not file.parent.is_dir():
         return
     found = environment_at(context.venv)
     draft = file.with_name(f".{file.name}.{os.getpid()}")
