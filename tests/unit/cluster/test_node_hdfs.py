@@ -1,5 +1,6 @@
 """Where an HDFS of a run is, who joins it, and what follows when its NameNode is lost."""
 
+import contextlib
 import json
 import subprocess
 from types import SimpleNamespace
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.cluster.node_files.data_look import end_mounts_command, mounted_runs, mounted_runs_command
+from trainmaster.cluster.node_files.node_data import NodeData
 from trainmaster.cluster.node_files.node_hdfs import NodeHdfs
 from trainmaster.cluster.node_files.node_paths import NodePaths
 from trainmaster.control.layout import Home
@@ -150,6 +152,23 @@ def test_a_store_of_this_machine_cannot_be_staged(cluster):
 def test_nobody_knows_where_before_it_was_staged(cluster):
     with pytest.raises(UsageError, match="not noted"):
         addresses(cluster.context())
+
+
+def test_what_the_user_has_to_bring_is_not_tried_again(cluster):
+    @contextlib.contextmanager
+    def own(node):
+        def exchange(talk, timeout_s):
+            talk.sink(b"@@wrong there is no Hadoop for `stage: hdfs`. Name a directory.\n")
+            return Result(1, "", "")
+
+        yield SimpleNamespace(exchange=exchange)
+
+    cluster.links = SimpleNamespace(own=own)
+    node = cluster.node(0)
+    node.python = "python3"
+    data = NodeData(cluster, NodePaths(cluster.home, "r", "/tm"), DelegatedCredentials())
+    with pytest.raises(UsageError, match="there is no Hadoop"):
+        data.provide("a", [node], cluster.context(), "images", ())
 
 
 def test_what_a_run_left_on_a_host_is_found_and_ended(tmp_path):

@@ -396,6 +396,8 @@ class NodeData:
             error = StoreRefusedError(node, words, ears.trouble)
             self._reach.refuse(node, wanted.there, error)
             raise error
+        if verb == "wrong":
+            raise UsageError(f"{node.target.shown}: {words}")
         words = words if verb == "failed" else result.last_words
         found = verdict(Moment.NODE, ears.trouble)
         if found is Verdict.USER_ERROR:
