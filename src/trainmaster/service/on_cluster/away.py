@@ -114,7 +114,7 @@ class AwayRuns:
             run_transfer.come_back(self.home.database, run, row["away"])
             return
         silent_s = store.claimed_s_ago() if state is None else state.age_s
-        if silent_s > self.lost_s or store.is_followed():
+        if silent_s >= self.lost_s or store.is_followed():  # S3 tells whole seconds
             self._take_back(run, store, state)
 
     def where(self, run: str) -> str:
