@@ -48,7 +48,7 @@ def data_path(url: str) -> str:
     """Where what is below a URL lies in HDFS.
 
     >>> data_path("s3://bucket/sets/cifar10/")
-    '/data/cifar10-9c3d5cbd'
+    '/data/cifar10-2102fdf4'
     """
     digest = hashlib.sha256(url.encode()).hexdigest()[:8]
     return f"/data/{Path(urlsplit(url).path).name or urlsplit(url).netloc}-{digest}"

@@ -104,6 +104,7 @@ def routes():
         ("GET", "/metrics"): "read",
         ("GET", "/api/v1/services"): "read",
         ("GET", "/api/v1/services/{service}"): "read",
+        ("DELETE", "/api/v1/services/{service}"): "run",
         ("POST", "/api/v1/apps"): "run",
         ("GET", "/api/v1/apps"): "read",
         ("GET", "/api/v1/apps/{app}"): "read",
