@@ -19,10 +19,10 @@ from trainmaster.providers.im.credentials import ImCredentials, read_credentials
 from trainmaster.providers.im.errors import explained, explained_refusal
 from trainmaster.providers.im.memory import Asked, ClusterMemory, ImMemory
 from trainmaster.providers.im.nodes import node_id, number_in
+from trainmaster.providers.im.observed import ImObserved
 from trainmaster.providers.im.preflight import check
 from trainmaster.providers.im.radl import Mark, renewed
 from trainmaster.providers.im.settings import ImSettings, read_settings, settings_file
-from trainmaster.providers.im.sight import ImSight
 from trainmaster.providers.im.wishes import Wishes
 from trainmaster.providers.offer import Offer
 from trainmaster.providers.place import ProviderPlace
@@ -97,7 +97,7 @@ class ImProvider:
         known = {(offer.region, offer.instance_type.lower()): offer for offer in offers if not offer.spot}
         self._wishes = Wishes(place.identity, settings, credentials.clouds, known)
         self._memory = ImMemory(place.directory(self.name), place.saved)
-        self._sight = ImSight(self._client, settings, place.identity, self._memory)
+        self._observed = ImObserved(self._client, settings, place.identity, self._memory)
 
     def check_settings(self) -> None:
         """Refuse a cloud without credentials."""
@@ -144,11 +144,11 @@ class ImProvider:
             asked = known.asked.get(system)
             if asked is None or not asked.machines:
                 known = self._asked(known, system, request, wanted.cloud)
-        return [node for name, node in self._sight.named_nodes(known) if name == system]
+        return [node for name, node in self._observed.named_nodes(known) if name == system]
 
     def _asked(self, known: ClusterMemory, system: str, request: NodeRequest, cloud: str) -> ClusterMemory:
         """Ask for the machines of a request, or look for those that were asked for; what is known then."""
-        infrastructure, state = self._sight.present(known)
+        infrastructure, state = self._observed.present(known)
         repeated = known.asked.get(system)
         asked = replace(
             repeated
@@ -167,7 +167,7 @@ class ImProvider:
         is_coming = (
             repeated is not None
             and state is not None
-            and (_is_pending(state) or bool(self._sight.of_system(infrastructure, state, system)))
+            and (_is_pending(state) or bool(self._observed.of_system(infrastructure, state, system)))
         )
         if not is_coming:  # or the call never got there
             radl = self._wishes.document(known.cluster, request, self._clock())
@@ -200,14 +200,14 @@ class ImProvider:
         asked, infrastructure = known.asked[system], known.infrastructure
         deadline = self._clock() + _MADE_S
         while True:
-            state = self._sight.state_of(infrastructure)
+            state = self._observed.state_of(infrastructure)
             if state is None:
                 self._forget(replace(known, infrastructure="", is_asked=False), system)
                 raise ProviderError(
                     f"the infrastructure {infrastructure} was destroyed by somebody else while it was made",
                     "It is made again.",
                 )
-            mine = self._sight.of_system(infrastructure, state, system)
+            mine = self._observed.of_system(infrastructure, state, system)
             is_first = len(mine) == len(state.machines)
             failed = any(state.machines[number] == "failed" for number in mine)
             if failed or (is_first and state.state in ("failed", "unconfigured") and len(mine) < asked.count):
@@ -259,7 +259,7 @@ class ImProvider:
     def nodes(self, cluster: str) -> list[Node]:
         """See `Provider`. Those that IM has forgotten are gone, and known to be as long as the cluster is."""
         known = self._memory.of(cluster)
-        return [] if known is None else [node for _, node in self._sight.named_nodes(known)]
+        return [] if known is None else [node for _, node in self._observed.named_nodes(known)]
 
     def renew(self, cluster: str, lease_s: float) -> None:
         """See `Provider`. The machines' own switch needs `renewal_command` over SSH: it must not need an API.
@@ -301,12 +301,12 @@ class ImProvider:
         with _Explained("", ()):
             lost = [
                 (infrastructure, mark.cluster)
-                for infrastructure, mark in self._sight.marked()
+                for infrastructure, mark in self._observed.marked()
                 if mark.cluster not in known and mark.until < before
             ]
             for infrastructure, cluster in lost:
                 with self._memory.alone(cluster):
-                    state = self._sight.state_of(infrastructure)
+                    state = self._observed.state_of(infrastructure)
                     ended += [node_id(infrastructure, number) for number in (state.machines if state else ())]
                     self._destroy(infrastructure)
                     self._memory.forget(cluster)
@@ -314,7 +314,7 @@ class ImProvider:
 
     def _remove(self, known: ClusterMemory, ids: Sequence[str]) -> None:
         for infrastructure in known.infrastructures:
-            state = self._sight.state_of(infrastructure)
+            state = self._observed.state_of(infrastructure)
             numbers = [number_in(infrastructure, name) for name in ids]
             if there := [number for number in numbers if state is not None and number in state.machines]:
                 self._client.remove(infrastructure, there)
@@ -322,7 +322,7 @@ class ImProvider:
     def _lost(self, cluster: str) -> list[str]:
         """Infrastructures of which the answer never came: IM shows the description a moment later."""
         for look in range(_LOOKS):
-            if found := [each for each, mark in self._sight.marked() if mark.cluster == cluster]:
+            if found := [each for each, mark in self._observed.marked() if mark.cluster == cluster]:
                 return found
             self._sleep(_LOOK_S * 2**look)
         return []
@@ -335,7 +335,7 @@ class ImProvider:
         """
         deadline = self._clock() + _GONE_S
         is_asked = False
-        while (state := self._sight.state_of(infrastructure)) is not None:
+        while (state := self._observed.state_of(infrastructure)) is not None:
             if state.state != "deleting":
                 try:
                     # What goes wrong in the background is told to nobody: the second time it is waited for.

@@ -1,4 +1,4 @@
-"""`ImSight`: what Infrastructure Manager has of a home, looked at through what the home remembers."""
+"""`ImObserved`: what Infrastructure Manager has of a home, looked at through what the home remembers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainmaster.providers.im.radl import ImMachine, Mark, machine_of, mark_of
 from trainmaster.providers.im.settings import ImSettings
 
 
-class ImSight:
+class ImObserved:
     """Looks, and changes nothing. Threads may share it.
 
     Args:
