@@ -86,6 +86,7 @@ class Follower:
         self.token, self.text, self.last, self.ids, self.steps, self.came = token, "", "", [], [], 0
 
     async def open(self, live):
+        self.live = live
         reader, writer = await asyncio.open_connection("127.0.0.1", live.port, limit=1 << 18)
         asks = f"authorization: Bearer {self.token}\r\nlast-event-id: {self.last}"
         writer.write(f"GET /api/v1/runs/r-1/stream HTTP/1.0\r\n{asks}\r\n\r\n".encode())
@@ -101,7 +102,7 @@ class Follower:
             if not name and "data" in told:
                 self.take(told["event"], json.loads(told["data"]))
                 self.last, told = told["id"], {}
-                if self.text.endswith(END):
+                if self.is_done():
                     return
 
     def take(self, kind, data):
@@ -113,10 +114,16 @@ class Follower:
             self.ids += [each["id"] for each in data["events"]]
 
     async def follow(self, live):
-        while not self.text.endswith(END):
+        while True:
             reader, writer = await self.open(live)
             with closing(writer):
                 await self.read(reader)
+            if self.is_done():
+                return
+
+    def is_done(self):
+        """The last line and its point are written one after the other: either may come first."""
+        return self.text.endswith(END) and len(self.steps) >= self.live.steps
 
     def has_all(self, live):
         one = len(self.ids) == len(set(self.ids)) > 0
