@@ -130,7 +130,7 @@ def test_nodes_stage_together_whoever_dies(nodes: list[Node], tmp_path: Path) ->
 
 
 def datanode(place: Path) -> int | None:
-    """The process, as its guardian tells."""
+    """The process, as its watchdog tells."""
     state = json.loads((place / "state.json").read_text())
     found: int | None = state["datanode"]["pid"]
     return found

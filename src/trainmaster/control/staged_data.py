@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.data_sources import HDFS
 from trainmaster.control.locking import locked
-from trainmaster.hdfs.guardian import write
 from trainmaster.hdfs.serving import Served, serve, served_as_json
 from trainmaster.hdfs.staging import data_path, stage
+from trainmaster.hdfs.watchdog import write
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.plain_json import typed
 

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainmaster.hdfs.configuration import CLASSES, DATANODE, NAMENODE, Daemon
-from trainmaster.hdfs.guardian import ORDER, PID, STATE, last_words, write
 from trainmaster.hdfs.hadoop import Hadoop, find_hadoop, heap_mib
 from trainmaster.hdfs.namesystem import ask_namenode
+from trainmaster.hdfs.watchdog import ORDER, PID, STATE, last_words, write
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.spec.plain_json import typed
 
-_GUARDIAN: Final = "trainmaster.hdfs.guardian"
+_WATCHDOG: Final = "trainmaster.hdfs.watchdog"
 _START_S: Final = 180.0
 _END_S: Final = 15.0
 _FORMAT_S: Final = 180.0
@@ -173,9 +173,9 @@ def _begin(place: Path, address: str, served: Served | None, copies: int, hadoop
     write(place / ORDER, {"daemons": commands})
     with contextlib.suppress(OSError):
         (place / STATE).unlink()
-    with (place / "guardian.log").open("ab") as log:
+    with (place / "watchdog.log").open("ab") as log:
         subprocess.Popen(
-            [sys.executable, "-m", _GUARDIAN, str(place)],
+            [sys.executable, "-m", _WATCHDOG, str(place)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -6,11 +6,9 @@ makes. Its EC2 connector is pointed at any API that speaks EC2's, such as a lab'
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -19,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from trainmaster.testing.private_server import START_TIMEOUT_S, PrivateServer, free_ports
+from trainmaster.testing.private_server import START_TIMEOUT_S, PrivateServer, free_ports, kill_group
 
 VERSION: Final = "2.0.0"
 #: Below the cache of the user; another version is another directory.
@@ -118,11 +116,8 @@ class PrivateIm(PrivateServer):
 
     def stop(self) -> None:
         """Ends it at once; what it has written stays."""
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-            self._process = None
+        kill_group(self._process)
+        self._process = None
 
     def close(self) -> None:
         """See `PrivateServer`."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -16,7 +14,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from trainmaster.testing.private_server import START_TIMEOUT_S, PrivateServer, free_ports
+from trainmaster.testing.private_server import START_TIMEOUT_S, PrivateServer, free_ports, kill_group
 
 _KEY, _SECRET = "private-s3", "private-s3-secret"
 
@@ -157,11 +155,8 @@ class PrivateS3(PrivateServer):
 
     def stop(self) -> None:
         """Ends it; its data stay for the next :meth:`start`."""
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-            self._process = None
+        kill_group(self._process)
+        self._process = None
 
     def close(self) -> None:
         """Ends it and removes everything."""

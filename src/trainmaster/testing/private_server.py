@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import socket
+import subprocess
 from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
@@ -41,6 +45,14 @@ class PrivateServer(ABC):
     @abstractmethod
     def close(self) -> None:
         """Ends it and removes everything; also if it was only half started."""
+
+
+def kill_group(process: subprocess.Popen[bytes] | None) -> None:
+    """End a server that leads a process group of its own, with all that it has started; None has ended."""
+    if process is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def free_ports(count: int) -> list[int]:

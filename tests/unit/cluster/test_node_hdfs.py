@@ -172,7 +172,7 @@ def test_what_the_user_has_to_bring_is_not_tried_again(cluster):
 
 
 def test_what_a_run_left_on_a_host_is_found_and_ended(tmp_path):
-    """By what the guardian goes by: its order."""
+    """By what the watchdog goes by: its order."""
     order = tmp_path / "runs/steps-1/inputs/hdfs/order.json"
     order.parent.mkdir(parents=True)
     order.touch()

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from trainmaster.hdfs.configuration import DATANODE, Daemon, as_xml, copies_on
 from trainmaster.hdfs.hadoop import find_hadoop, jars_of, opened
-from trainmaster.hdfs.restarts import MOST_ENDS, WITHIN_S, pause_s
 from trainmaster.hdfs.sharding import Listed, listed, shard
 from trainmaster.hdfs.staging import block_bytes
+from trainmaster.hdfs.watchdog import MOST_ENDS, WITHIN_S, pause_s
 from trainmaster.spec.errors import UsageError
 
 sizes = st.lists(st.integers(0, 1 << 40), max_size=60)

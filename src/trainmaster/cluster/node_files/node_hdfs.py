@@ -15,8 +15,8 @@ from trainmaster.control.data_sources import HDFS
 from trainmaster.control.site_errors import RelayError
 from trainmaster.control.staged_data import note_served, url_of
 from trainmaster.hdfs.configuration import copies_on
-from trainmaster.hdfs.guardian import write
 from trainmaster.hdfs.serving import Served, served_as_json
+from trainmaster.hdfs.watchdog import write
 from trainmaster.objects.delegated_credentials import DelegatedCredentials
 from trainmaster.objects.narrowing import TooWideKeysError
 from trainmaster.spec.errors import TrainmasterError, one_line

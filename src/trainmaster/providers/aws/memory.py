@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
-import os
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from trainmaster.providers.private_files import short_digest, write_durably
 from trainmaster.spec.errors import MissingPartError, ProviderError
 from trainmaster.spec.plain_json import parsed_json, typed
 
@@ -63,7 +62,7 @@ class AwsMemory:
 
     def attempts(self, cluster: str) -> list[str]:
         """Tokens of the requests of a cluster that were sent and not refused."""
-        names = [path.name for path in sorted(self.directory.glob(f"{_digest(cluster)}-*.json"))]
+        names = [path.name for path in sorted(self.directory.glob(f"{short_digest(cluster)}-*.json"))]
         return [
             self._known(name, str, "token", "", _ATTEMPT_HINT)
             for name in names
@@ -73,11 +72,13 @@ class AwsMemory:
     def files_for(self, clusters: Collection[str]) -> list[Path]:
         """What who goes on with these clusters in another home must have."""
         every = [self.directory / "regions.json", self.private_key, self.private_key.with_suffix(".pub")]
-        return every + [path for each in clusters for path in self.directory.glob(f"{_digest(each)}-*.json")]
+        return every + [
+            path for each in clusters for path in self.directory.glob(f"{short_digest(each)}-*.json")
+        ]
 
     def forget(self, cluster: str) -> None:
         """The cluster is given back."""
-        for path in self.directory.glob(f"{_digest(cluster)}-*.json"):
+        for path in self.directory.glob(f"{short_digest(cluster)}-*.json"):
             path.unlink(missing_ok=True)
 
     def host_key(self, cluster: str, token: str) -> tuple[str, str]:
@@ -85,7 +86,7 @@ class AwsMemory:
 
         The same for as long as the cluster lasts, as a call that is repeated must be the same call.
         """
-        name = f"{_digest(cluster)}-{_digest(token)}-host.json"
+        name = f"{short_digest(cluster)}-{short_digest(token)}-host.json"
         if not (self.directory / name).exists():
             with self._locked():
                 if not (self.directory / name).exists():
@@ -111,8 +112,8 @@ class AwsMemory:
     def _make_key(self, public: Path) -> None:
         private, half = _new_key()
         # The public half last: where it is, the other is there.
-        _publish(self.private_key, private)
-        _publish(public, half + b" trainmaster\n")
+        write_durably(self.private_key, private)
+        write_durably(public, half + b" trainmaster\n")
         self.saved()
 
     def _known(self, name: str, kind: type[_Type], key: str, default: _Type, hint: str) -> _Type:
@@ -128,7 +129,7 @@ class AwsMemory:
             raise ProviderError(f"{path} is damaged: {words}", hint) from None
 
     def _write(self, name: str, values: dict[str, Any]) -> None:
-        _publish(self.directory / name, json.dumps(values).encode())
+        write_durably(self.directory / name, json.dumps(values).encode())
         self.saved()
 
     @contextlib.contextmanager
@@ -154,20 +155,5 @@ def _new_key() -> tuple[bytes, bytes]:
     )
 
 
-def _publish(path: Path, content: bytes) -> None:
-    """Whole or not at all, and on the disk before anybody relies on it."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 def _name(cluster: str, token: str) -> str:
-    return f"{_digest(cluster)}-{_digest(token)}.json"
+    return f"{short_digest(cluster)}-{short_digest(token)}.json"

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
-import os
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from trainmaster.providers.private_files import short_digest, write_durably
 from trainmaster.spec.errors import ProviderError
 from trainmaster.spec.plain_json import parsed_json, typed
 
@@ -96,33 +94,33 @@ class ImMemory:
 
     def put(self, known: ClusterMemory) -> None:
         """Write it down. Only inside `alone`."""
-        _publish(self._file(known.cluster), json.dumps(asdict(known)).encode())
+        write_durably(self._file(known.cluster), json.dumps(asdict(known)).encode())
         self.saved()
 
     def forget(self, cluster: str) -> None:
         """The cluster is given back."""
         self._file(cluster).unlink(missing_ok=True)
-        for path in self.directory.glob(f"key-{_digest(cluster)}-*"):
+        for path in self.directory.glob(f"key-{short_digest(cluster)}-*"):
             path.unlink(missing_ok=True)
 
     def key(self, cluster: str, machine: str, content: str) -> Path:
         """File with the private key of a machine."""
-        path = self.directory / f"key-{_digest(cluster)}-{_digest(machine)}"
+        path = self.directory / f"key-{short_digest(cluster)}-{short_digest(machine)}"
         body = content.strip() + "\n"
         if not path.exists() or path.read_text() != body:
-            _publish(path, body.encode())
+            write_durably(path, body.encode())
             self.saved()
         return path
 
     @contextlib.contextmanager
     def alone(self, cluster: str) -> Iterator[None]:
         """Nobody else asks for this cluster, or gives it back, meanwhile."""
-        with (self.directory / f"lock-{_digest(cluster)[:2]}").open("a") as lock:
+        with (self.directory / f"lock-{short_digest(cluster)[:2]}").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     def _file(self, cluster: str) -> Path:
-        return self.directory / f"cluster-{_digest(cluster)}.json"
+        return self.directory / f"cluster-{short_digest(cluster)}.json"
 
     @staticmethod
     def _read(path: Path) -> ClusterMemory | None:
@@ -134,18 +132,3 @@ class ImMemory:
         except (ValueError, KeyError, TypeError) as error:
             words = " ".join(str(error).split())[:200]
             raise ProviderError(f"{path} is damaged: {words}", _HINT) from None
-
-
-def _publish(path: Path, content: bytes) -> None:
-    """Whole or not at all, and on the disk before anybody relies on it."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

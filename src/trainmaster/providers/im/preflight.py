@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from trainmaster.providers.base import NoCapacityError, NodeRequest
 from trainmaster.providers.im.client import ImClient, ImRefusedError
+from trainmaster.providers.im.documents import RadlDocuments
 from trainmaster.providers.im.errors import explained_refusal
-from trainmaster.providers.im.wishes import Wishes
 from trainmaster.spec.errors import UsageError
 
 _GIB: Final = 2**30
@@ -16,7 +16,9 @@ _GIB: Final = 2**30
 _UNTOLD: Final = "Should have implemented this"
 
 
-def check(client: ImClient, wishes: Wishes, requests: Sequence[NodeRequest], now: float) -> list[str]:
+def check(
+    client: ImClient, documents: RadlDocuments, requests: Sequence[NodeRequest], now: float
+) -> list[str]:
     """Refuse what cannot be rented; notes for the user. Nothing is made.
 
     Raises:
@@ -25,8 +27,8 @@ def check(client: ImClient, wishes: Wishes, requests: Sequence[NodeRequest], now
     """
     needed: dict[str, dict[str, float]] = {}
     for request in requests:
-        document = wishes.document("preflight", request, now)
-        cloud, offer = wishes.cloud(request), wishes.offer(request)
+        document = documents.document("preflight", request, now)
+        cloud, offer = documents.cloud(request), documents.offer(request)
         try:
             client.estimate(document)
         except ImRefusedError as refused:

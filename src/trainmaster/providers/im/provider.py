@@ -16,6 +16,7 @@ from typing import Any, Final
 from trainmaster.providers.base import Node, NodeRequest
 from trainmaster.providers.im.client import ImClient, ImRefusedError, ImState, Send
 from trainmaster.providers.im.credentials import ImCredentials, read_credentials
+from trainmaster.providers.im.documents import RadlDocuments
 from trainmaster.providers.im.errors import explained, explained_refusal
 from trainmaster.providers.im.memory import Asked, ClusterMemory, ImMemory
 from trainmaster.providers.im.nodes import node_id, number_in
@@ -23,7 +24,6 @@ from trainmaster.providers.im.observed import ImObserved
 from trainmaster.providers.im.preflight import check
 from trainmaster.providers.im.radl import Mark, renewed
 from trainmaster.providers.im.settings import ImSettings, read_settings, settings_file
-from trainmaster.providers.im.wishes import Wishes
 from trainmaster.providers.offer import Offer
 from trainmaster.providers.place import ProviderPlace
 from trainmaster.spec.clocks import steady_s
@@ -95,14 +95,14 @@ class ImProvider:
         self._home = place.identity
         self._client = ImClient(settings.url, credentials, send)
         known = {(offer.region, offer.instance_type.lower()): offer for offer in offers if not offer.spot}
-        self._wishes = Wishes(place.identity, settings, credentials.clouds, known)
+        self._documents = RadlDocuments(place.identity, settings, credentials.clouds, known)
         self._memory = ImMemory(place.directory(self.name), place.saved)
         self._observed = ImObserved(self._client, settings, place.identity, self._memory)
 
     def check_settings(self) -> None:
         """Refuse a cloud without credentials."""
         for cloud in self._settings.clouds:
-            self._wishes.cloud(NodeRequest("", 1, region=cloud))
+            self._documents.cloud(NodeRequest("", 1, region=cloud))
 
     def check_up(self) -> None:
         """Refuse what does not answer, or does not take the login."""
@@ -115,13 +115,13 @@ class ImProvider:
 
     def preflight(self, requests: Sequence[NodeRequest]) -> list[str]:
         """See `Provider`."""
-        return check(self._client, self._wishes, requests, self._clock())
+        return check(self._client, self._documents, requests, self._clock())
 
     def dry_run(self, cluster: str, requests: Sequence[NodeRequest]) -> list[dict[str, Any]]:
         """See `Provider`: the documents that would be sent, all to one infrastructure."""
         shown = []
         for index, request in enumerate(requests):
-            radl = self._wishes.document(cluster, request, self._clock())
+            radl = self._documents.document(cluster, request, self._clock())
             parameters = {"infrastructure": "${infrastructure.id}"} if index else {}
             operation = _ADD if index else _CREATE
             shown.append(
@@ -137,7 +137,7 @@ class ImProvider:
         Raises:
             ProviderError: IM is not done with it yet: to be asked again, which finds what was begun.
         """
-        wanted = self._wishes.wanted(cluster, request)
+        wanted = self._documents.wanted(cluster, request)
         system = wanted.system
         with self._memory.alone(cluster), _Explained(wanted.cloud, [request.zone or wanted.cloud]):
             known = self._memory.of(cluster) or ClusterMemory(cluster)
@@ -170,7 +170,7 @@ class ImProvider:
             and (_is_pending(state) or bool(self._observed.of_system(infrastructure, state, system)))
         )
         if not is_coming:  # or the call never got there
-            radl = self._wishes.document(known.cluster, request, self._clock())
+            radl = self._documents.document(known.cluster, request, self._clock())
             self._memory.put(replace(known, is_asked=True))
             known = self._sent(known, system, radl)
         return self._made(known, system, cloud)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from trainmaster.db import queries, sinks
@@ -34,7 +35,7 @@ class SinkError(TrainmasterError):
         self.code, self.is_final = code, status in (400, 413, 422)
 
 
-class Feed:
+class Feed(ABC):
     """One turn of one sink.
 
     Args:
@@ -58,6 +59,7 @@ class Feed:
         self._recipe, self._home = stored_recipe(run), opened.home_of(self._run)
         self._cursors = sinks.cursors(self._database, self._run, self._kind)
 
+    @abstractmethod
     def feed(self) -> bool:
         """Send what is new; whether that was the last.
 
@@ -65,7 +67,6 @@ class Feed:
             SinkError: the other side has not taken something.
             TakenOverError: another process sends now.
         """
-        raise NotImplementedError
 
     def _tasks(self) -> dict[tuple[str, int], RowMapping]:
         return {

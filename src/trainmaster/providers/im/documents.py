@@ -1,4 +1,4 @@
-"""`Wishes`: from a request, the settings and a price list to the document for IM. Pure."""
+"""`RadlDocuments`: from a request, the settings and a price list to the document for IM. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPOT_REASON: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class RadlDocuments:
     """What every document is made of.
 
     Attributes:

@@ -1,6 +1,6 @@
 """Runs on a node: the parent of its daemons, which starts them again when they die.
 
-``python -m trainmaster.hdfs.guardian PLACE``, where ``PLACE/order.json`` says what is wanted. It ends, and
+``python -m trainmaster.hdfs.watchdog PLACE``, where ``PLACE/order.json`` says what is wanted. It ends, and
 they with it, on SIGTERM, and when that file is gone: with the directory of its run. ``PLACE/state.json`` says
 which daemons run; ``PLACE/pid`` is locked as long as it lives.
 """
@@ -16,10 +16,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
-
-from trainmaster.hdfs.restarts import pause_s
 
 ORDER: Final = "order.json"
 STATE: Final = "state.json"
@@ -28,6 +27,24 @@ LOG_BYTES: Final = 4 << 20
 _LOOK_S: Final = 0.2
 _GRACE_S: Final = 5.0
 _PARENT_DEATH_SIGNAL: Final = 1
+#: Who ends so often within this time would go on doing so.
+MOST_ENDS: Final = 5
+WITHIN_S: Final = 300.0
+_FIRST_PAUSE_S: Final = 0.5
+
+
+def pause_s(ended_at_s: Sequence[float]) -> float | None:
+    """How long to wait before a daemon is started again; None if it is given up.
+
+    Args:
+        ended_at_s: all times when it has ended, the last one now.
+
+    >>> pause_s([100.0]), pause_s([100.0, 101.0]), pause_s([0, 1, 2, 3, 4.0])
+    (0.5, 1.0, None)
+    """
+    now_s = ended_at_s[-1]
+    lately = sum(now_s - each < WITHIN_S for each in ended_at_s)
+    return None if lately >= MOST_ENDS else _FIRST_PAUSE_S * 2 ** (lately - 1)
 
 
 class Guarded:
