@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
@@ -15,6 +16,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.routing import BaseRoute
 
 from trainmaster.api.rest.state import caller_of, state_of, status_of
 from trainmaster.service.full_disks import full_disk
@@ -72,6 +74,15 @@ _ROUTERS: Final[tuple[APIRouter, ...]] = (
 )
 
 
+@cache
+def _routes() -> list[BaseRoute]:
+    """All pages, put together once for all servers of a process, as those of REST are."""
+    whole = APIRouter()
+    for router in _ROUTERS:
+        whole.include_router(router)
+    return whole.routes
+
+
 class CompressedPages:
     """Sends pages and what they load compressed: a slow phone waits for bytes. REST is left as it is.
 
@@ -92,8 +103,7 @@ class CompressedPages:
 def add_pages(app: FastAPI) -> None:
     """Add the pages to a server's application."""
     app.add_middleware(CompressedPages)
-    for router in _ROUTERS:
-        app.include_router(router)
+    app.router.routes.extend(_routes())
     app.mount("/static", StaticFiles(directory=HERE / "static"), name="static")
     for kind, handler in (
         (TrainmasterError, _failed),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import APIRouter, FastAPI, Request
@@ -12,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute
 
 from trainmaster import __version__
 from trainmaster.api.rest import (
@@ -59,6 +61,28 @@ if TYPE_CHECKING:
     from trainmaster.service import Service
 
 API: Final = "/api/v1"
+_PARTS: Final = (
+    runs,
+    lookups,
+    run_details,
+    quotes,
+    operations,
+    offers,
+    clusters,
+    code,
+    uploads,
+    volumes,
+    models,
+    registry,
+    recommend,
+    budgets,
+    webhooks,
+    workflows,
+    teams,
+    apps,
+    services,
+    tunnels,
+)
 
 
 def make_state(
@@ -136,35 +160,9 @@ def make_app(state: ServerState) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
+        routes=_routes(),
     )
     app.state.server = state
-    for part in (
-        runs,
-        lookups,
-        run_details,
-        quotes,
-        operations,
-        offers,
-        clusters,
-        code,
-        uploads,
-        volumes,
-        models,
-        registry,
-        recommend,
-        budgets,
-        webhooks,
-        workflows,
-        teams,
-        apps,
-        services,
-        tunnels,
-    ):
-        app.include_router(part.router, prefix=API)
-    app.include_router(_general, prefix=API)
-    app.include_router(metrics.router)
-    app.include_router(device.router)
-    app.add_api_route("/healthz", _healthz, tags=["server"])
     app.add_exception_handler(TrainmasterError, _told)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
@@ -172,6 +170,19 @@ def make_app(state: ServerState) -> FastAPI:
     app.add_exception_handler(Exception, _broken)
     app.add_middleware(Guards, database=state.service.database)
     return app
+
+
+@cache
+def _routes() -> list[BaseRoute]:
+    """All routes; FastAPI builds what they need at the first request: once for all servers of a process."""
+    whole = APIRouter()
+    for part in _PARTS:
+        whole.include_router(part.router, prefix=API)
+    whole.include_router(_general, prefix=API)
+    whole.include_router(metrics.router)
+    whole.include_router(device.router)
+    whole.add_api_route("/healthz", _healthz, tags=["server"])
+    return whole.routes
 
 
 _general = APIRouter(tags=["server"])
