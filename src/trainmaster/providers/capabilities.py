@@ -99,7 +99,7 @@ BUILT_IN: Final = {
     ),
     "im": Capabilities(
         spot=False,
-        switch_at_boot=False,
+        switch_at_boot=False,  # not in every cloud
         offers=OfferSource.SETTINGS,
         provisioning_s=LogNormal(1000.0, 0.4),  # Jorge et al. waited 15 to 20 minutes
     ),

@@ -187,6 +187,18 @@ def test_gpus_have_their_image_and_clouds_by_size_their_size(bench: ImBench) -> 
     assert "instance_type" not in sized["parameters"]["radl"]
 
 
+def test_where_the_dead_man_switch_comes_only_with_the_first_login_is_said(bench: ImBench) -> None:
+    west, one = bench.request(), bench.request(instance_type="medium", region="one")
+    provider = bench.provider()
+    assert provider.preflight([west]) == []
+    assert "only once somebody has logged in: IM hands no user data to OpenNebula" in "".join(
+        provider.preflight([one])
+    )
+    with_switch, without = (each["parameters"]["radl"] for each in provider.dry_run("one", [west, one]))
+    assert "dead-man switch" in with_switch
+    assert without.endswith("contextualize ()\n")
+
+
 def test_quotas_are_looked_at_before(bench: ImBench) -> None:
     bench.im.quotas = {"cores": {"used": 4, "limit": 10}, "instances": {"used": 1, "limit": -1}}
     assert bench.provider().preflight([bench.request()]) == []

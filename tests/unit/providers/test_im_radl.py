@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ruamel.yaml import YAML
 
 from trainmaster.providers.im.radl import (
     Mark,
@@ -70,6 +71,17 @@ def test_what_is_asked_for_stands_in_it(
     assert f"\ndeploy {machines.system} {machines.count} {machines.cloud}\n" in radl
     assert radl.endswith("contextualize ()\n")
     assert machine_of(radl).system == machines.system
+
+
+def test_what_is_done_at_boot_is_handed_to_cloud_init() -> None:
+    script = "#!/bin/sh\n# it's a script (of ours)\n\ncat <<'END'\n  deeper: 1\nEND\n"
+    radl = written(MARK, replace(PLAIN, boot_script=script))
+    assert radl.endswith("\n  system tm-worker-1 configure tm-boot with cloud_init\n)\n")
+    recipe = radl[radl.index("@begin\n") + 7 : radl.index("@end")]
+    assert YAML(typ="safe").load(recipe) == {"runcmd": [["sh", "-c", script]]}
+    assert (mark_of(radl), machine_of(radl).system) == (MARK, "tm-worker-1")
+    with pytest.raises(ValueError, match="@end"):
+        written(MARK, replace(PLAIN, boot_script="echo @end"))
 
 
 def test_two_networks_and_ssh_from_one_block() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from trainmaster.providers.base import NodeRequest
+from trainmaster.providers.dead_man_switch import deadman_script
 from trainmaster.providers.im.nodes import system_name
 from trainmaster.providers.im.radl import Mark, WantedMachines, written
 from trainmaster.providers.im.settings import ImSettings
@@ -16,6 +17,8 @@ from trainmaster.spec.errors import UsageError
 
 #: Types of clouds that know no names of kinds of machines: they are asked for by size.
 _BY_SIZE: Final = frozenset({"OpenNebula", "vSphere", "Docker", "Kubernetes", "KubeVirt", "Dummy"})
+#: Types of clouds to which IM hands user data on as cloud-init reads them.
+_BOOTS: Final = frozenset({"EC2", "OpenStack", "EGI", "Azure", "CloudStack", "KubeVirt"})
 _MOST_TAG: Final = 60
 SPOT_REASON: Final = (
     "Infrastructure Manager 2.0 cannot rent spot machines: what it sends EC2 for them is refused there, "
@@ -57,6 +60,10 @@ class RadlDocuments:
     def offer(self, request: NodeRequest) -> Offer | None:
         """What is known of the type that is asked for."""
         return self.offers.get((self.cloud(request), request.instance_type.lower()))
+
+    def boots(self, cloud: str) -> bool:
+        """Whether the dead-man switch comes with its machines; else the first login brings it."""
+        return self.clouds[cloud] in _BOOTS
 
     def wanted(self, cluster: str, request: NodeRequest) -> WantedMachines:
         """What a request comes to.
@@ -107,6 +114,7 @@ class RadlDocuments:
                 "trainmaster-cluster": _tag(cluster),
                 "trainmaster-role": _tag(request.role),
             },
+            boot_script=deadman_script(request.lease_s, chosen.user) if self.boots(cloud) else "",
         )
 
     def document(self, cluster: str, request: NodeRequest, now: float) -> str:

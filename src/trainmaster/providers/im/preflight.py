@@ -48,6 +48,11 @@ def check(
             sums[name] += request.count * amount
     notes = []
     for cloud, sums in needed.items():
+        if not documents.boots(cloud):
+            notes.append(
+                f"machines of {cloud} end themselves when nobody renews their lease only once somebody has "
+                f"logged in: IM hands no user data to {documents.clouds[cloud]}"
+            )
         try:
             quotas = client.quotas(cloud)
         except ImRefusedError as refused:

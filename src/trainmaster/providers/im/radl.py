@@ -1,7 +1,8 @@
 """RADL, Infrastructure Manager's own language: written for what is asked for, read of what there is. Pure.
 
 One document asks for the machines of one request: a kind of machine, how many, in which cloud. IM adds it to
-what the infrastructure has. Nothing is configured by IM (``contextualize ()``): that is done over SSH.
+what the infrastructure has. Nothing is configured by IM: that is done over SSH. What it hands to cloud-init
+for us is the dead-man switch.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from textwrap import indent
 from typing import Final
 
 PUBLIC: Final = "pub"
 PRIVATE: Final = "priv"
+#: Name of what machines do when they boot.
+BOOT: Final = "tm-boot"
 _MIB: Final = 2**20
 _GIB: Final = 2**30
 _FEATURE: Final = re.compile(
@@ -65,6 +69,7 @@ class WantedMachines:
         has_public: whether machines have a public address.
         ssh_from: address block that SSH is let in from; empty for anywhere.
         tags: on machines, for people who look at the cloud's console.
+        boot_script: for ``/bin/sh``, run by cloud-init as root when a machine boots for the first time.
     """
 
     system: str
@@ -85,6 +90,7 @@ class WantedMachines:
     has_public: bool = True
     ssh_from: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
+    boot_script: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +137,7 @@ def written(mark: Mark, wanted: WantedMachines) -> str:
         *networks,
         f"system {wanted.system} (\n  {features}\n)",
         f"deploy {wanted.system} {wanted.count} {wanted.cloud}",
-        "contextualize ()",
+        *_at_boot(wanted),
     ]
     return "\n".join(lines) + "\n"
 
@@ -212,6 +218,19 @@ def _of_system(wanted: WantedMachines) -> list[str]:
     if wanted.disk_bytes:
         found.append(f"disk.0.size = {-(-wanted.disk_bytes // _GIB)}G")
     return found
+
+
+def _at_boot(wanted: WantedMachines) -> list[str]:
+    """What cloud-init is told besides whom to let in: IM adds the user to it."""
+    if not wanted.boot_script:
+        return ["contextualize ()"]
+    if "@end" in wanted.boot_script:
+        raise ValueError("a script with @end cannot be said in RADL")
+    script = indent(wanted.boot_script.strip(), "    ")
+    return [
+        f"configure {BOOT} (\n@begin\nruncmd:\n- - sh\n  - -c\n  - |\n{script}\n@end\n)",
+        f"contextualize (\n  system {wanted.system} configure {BOOT} with cloud_init\n)",
+    ]
 
 
 def _named(network: str) -> dict[str, str]:
