@@ -10,7 +10,7 @@ LISTER := $(VENV)/lister/bin/cyclonedx-py
 # Where it is set (containers often do), every start of the command line compiles everything anew: 0.3 s each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check unit test lint bench docs install system dist audit mutations gpu real-aws notebook im clean
+.PHONY: demo check unit test lint bench seeds docs install system dist audit mutations gpu real-aws notebook im clean
 
 install: $(STAMP)
 
@@ -53,6 +53,11 @@ test: install lint
 
 bench: install
 	@$(BIN)/python benchmarks/run_all.py
+
+# What the users of the four papers did, and each of their claims as yes or no: half an hour on a quiet machine.
+# `make seeds SEEDS='--quick --only fc2'` takes fewer points, or one paper.
+seeds: install im
+	@$(BIN)/python benchmarks/papers/seeds.py $(SEEDS)
 
 # The pages of docs/ as a site, in site/. A link that leads nowhere is an error.
 docs: install

@@ -8,11 +8,12 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from claims import HEAD, Seen, answered, plain, rows
 from common import OUT, machine
 
 PLOTS = Path(__file__).resolve().parent / "plots"
@@ -115,10 +116,17 @@ class Report:
         """One more table of the text."""
         self._texts.append(f"{title}\n\n{text_table(head, rows)}\n")
 
-    def end(self, shapes: dict[str, bool], **found: Any) -> None:
-        """Prints JSON, tables and which of the paper's shapes came out, and keeps them."""
-        rows = [[claim, "yes" if true else "NO"] for claim, true in shapes.items()]
-        self.table("What the paper says, and whether it came out:", ["claim", "here"], rows)
+    def end(self, claims: Mapping[str, str], seen: Mapping[str, Seen], **found: Any) -> None:
+        """Prints JSON, tables and which of the paper's claims came out, and keeps them.
+
+        Args:
+            claims: the paper's numbers by claim.
+            seen: what was seen, by claim; those that are missing were left out by ``--quick``.
+            found: more for the JSON.
+        """
+        missing = "not measured with --quick" if self.quick else "it was not measured"
+        answers = answered(claims, seen, missing, self.machine)
+        self.table("What the paper says, and whether it came out:", HEAD, rows(answers))
         seconds = round(time.monotonic() - self._began)
         full = {
             "benchmark": f"papers/{self.name}",
@@ -126,7 +134,7 @@ class Report:
             "seconds": seconds,
             "machine": self.machine,
             "load_after": machine()["load"],
-            "shapes": shapes,
+            "claims": plain(answers),
             **found,
         }
         OUT.mkdir(exist_ok=True)

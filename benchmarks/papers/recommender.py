@@ -1,0 +1,171 @@
+"""Anwar et al.'s user: asks a server by `curl` how many machines a job should have, and gets an answer.
+
+The paper's own job (its 113 rows), its two published requests, what was never measured, a price and a cap;
+then a job of one's own: points are sent as CSV, and the answer is a quote with machines, time and price.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from anwar import paper, winners
+from claims import Seen
+from images import ROOT
+from tables import Report, options
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from service import Server, home
+
+CLAIMS = {
+    "batch and latency in, machines out, by REST: 64,000 images without latency": "4 (figure 17)",
+    "the same at 20 ms": "3 (figure 18)",
+    "every batch and latency that was measured has the winner of its table": "36 of 36",
+    "batches and latencies that nobody measured are answered, too": "future work (section 8)",
+    "time and price are weighed, below a cap": "equations 1 to 3; not measured there",
+    "points of one's own in, a cluster with its time and its price out": "not there",
+}
+LATENCIES_MS = (0, 20, 40, 60, 80, 100)
+BATCHES = (64000, 32000, 6400, 2560, 1280, 192)
+RECIPE = """
+name: mine
+provider: aws
+experiments:
+  train:
+    command: python train.py
+    steps: 2000
+    batch: {global: 6400}
+    distributed: {strategy: allreduce, workers: auto}
+    hardware: {instance: t2.large}
+"""
+
+
+class Curl:
+    """`curl` with a token."""
+
+    def __init__(self, server: Server, token: str) -> None:
+        self.url, self.token = f"{server.url}/api/v1", token
+        self.seconds: list[float] = []
+
+    def __call__(self, path: str, body: object = None) -> dict[str, Any]:
+        """The answer, which must be a good one."""
+        command = ["curl", "--silent", "--show-error", "--fail-with-body", f"{self.url}{path}"]
+        command += ["-H", f"Authorization: Bearer {self.token}"]
+        if body is not None:
+            command += ["-H", "Content-Type: application/json", "-d", json.dumps(body)]
+        began = time.monotonic()
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        self.seconds.append(time.monotonic() - began)
+        if done.returncode:
+            raise SystemExit(f"curl {path}: {done.returncode} {done.stdout}{done.stderr}")
+        return dict(json.loads(done.stdout))
+
+    def workers(self, **wish: object) -> int:
+        """How many machines it recommends."""
+        query = "&".join(f"{name}={value}" for name, value in wish.items())
+        return int(self(f"/recommend?{query}")["workers"])
+
+
+def points() -> str:
+    """Rows of the paper's table without latency as a CSV of one's own points."""
+    out = io.StringIO()
+    rows = csv.writer(out)
+    rows.writerow(["job", "sync", "nodes", "workers", "local_batch", "step_time_s"])
+    with Path(ROOT, "src/trainmaster/advisor/papers/anwar.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["time_per_epoch_s"] and row["latency_ms"] == "0" and int(row["batch_size"]) >= 1280:
+                steps = 50 if row["workers"] == "1" and int(row["batch_size"]) <= 6400 else 70
+                step_s = float(row["time_per_epoch_s"]) / steps
+                workers, batch = int(row["workers"]), int(row["batch_size"])
+                rows.writerow(["train", "allreduce", workers, workers, batch // workers, f"{step_s:.4f}"])
+    return out.getvalue()
+
+
+def table(curl: Curl) -> Seen:
+    """Every cell of the paper's table, asked."""
+    theirs = paper()
+    right, wrong = 0, []
+    for batch in BATCHES:
+        for latency in LATENCIES_MS:
+            # Of the paper's own rows: a single machine is in its table without latency only.
+            times = {n: theirs[batch, latency, n] for n in (1, 2, 3, 4) if (batch, latency, n) in theirs}
+            if latency:
+                times.pop(1, None)
+            fastest = min(times, key=lambda n: times[n])
+            found = curl.workers(batch=batch, latency_ms=latency)
+            if found == fastest or found in winners(theirs, batch, latency):
+                right += 1
+            else:
+                wrong.append(f"{batch} at {latency} ms: {found}, not {fastest}")
+    return Seen(not wrong, f"{right} of {right + len(wrong)}", "; ".join(wrong))
+
+
+def quote(curl: Curl) -> Seen:
+    """Points of one's own, sent as CSV."""
+    asked = {"recipe": RECIPE, "measurements": points(), "allow_stale": True, "catalogue": "builtin"}
+    found = curl("/quotes?wait_s=30", asked)
+    while found["state"] != "DONE":
+        found = curl(f"/quotes/{found['id']}?wait_s=30")
+    if not found["answer"]:
+        return Seen(False, "", f"the quote failed: {found['error']}")
+    answer = found["answer"]
+    cluster, time_s, cost = answer["cluster"], answer["time_s"], answer["cost_usd"]
+    here = (
+        f"{cluster['worker']['count']} x {cluster['worker']['instance']}, "
+        f"{time_s['p50']:.0f} s ({time_s['p5']:.0f} to {time_s['p95']:.0f}), ${cost['p50']:.2f}"
+    )
+    return Seen(True, here, "")
+
+
+def main() -> None:
+    arguments = options(__doc__ or "")
+    report = Report("recommender", arguments.quick)
+    with home(False) as env:
+        server = Server(env)
+        try:
+            curl = Curl(server, server.token())
+            first = curl.workers(batch=64000, latency_ms=0)
+            second = curl.workers(batch=64000, latency_ms=20)
+            between = curl("/recommend?batch=10000&latency_ms=30")
+            times = {each["workers"]: each for each in between["candidates"]}
+            chosen = times[between["workers"]]
+            weighed = [
+                curl.workers(batch=6400, latency_ms=0, beta=beta, usd_per_hour=0.0928) for beta in (0, 1000)
+            ]
+            capped = curl.workers(batch=6400, latency_ms=0, usd_per_hour=0.0928, max_usd_per_hour=0.2)
+            answers = (
+                Seen(first == 4, str(first), "another number than the paper's"),
+                Seen(second == 3, str(second), "another number than the paper's"),
+                table(curl),
+                Seen(
+                    chosen["low_s"] <= chosen["time_s"] <= chosen["high_s"],
+                    f"10,000 at 30 ms: {between['workers']}, {chosen['time_s']:.0f} s "
+                    f"({chosen['low_s']:.0f} to {chosen['high_s']:.0f})",
+                    "the interval does not hold its own middle",
+                ),
+                Seen(
+                    weighed[1] < weighed[0] and capped == 2,
+                    f"{weighed[0]} by time, {weighed[1]} if prices count, {capped} below $0.20 per hour",
+                    "the price did not count",
+                ),
+                quote(curl),
+            )
+        finally:
+            server.stop()
+    seconds = sorted(curl.seconds)
+    report.end(
+        CLAIMS,
+        dict(zip(CLAIMS, answers, strict=True)),
+        requests=len(seconds),
+        median_request_s=round(seconds[len(seconds) // 2], 3),
+    )
+
+
+if __name__ == "__main__":
+    main()
