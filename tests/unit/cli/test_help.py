@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import typer
 
-from trainmaster.cli.app import app
+from command_line import whole_command
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -21,7 +20,7 @@ def verbs(command, name=""):
         yield name, command
 
 
-VERBS = dict(verbs(typer.main.get_command(app)))
+VERBS = dict(verbs(whole_command()))
 
 
 @pytest.mark.parametrize("verb", VERBS)

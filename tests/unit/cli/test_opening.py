@@ -6,12 +6,11 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
 
+from command_line import invoke
 from trainmaster.api import Model
 from trainmaster.api.remote.contexts import Context, Contexts
 from trainmaster.cli import opening
-from trainmaster.cli.app import app
 from trainmaster.service.runs.highlights import Highlights, NoteLine, TaskLine
 from trainmaster.spec.errors import UsageError
 
@@ -52,7 +51,7 @@ class Elsewhere:
 def call(monkeypatch):
     client = Elsewhere()
     monkeypatch.setattr(opening, "open_client", lambda: client)
-    return lambda *words: CliRunner().invoke(app, words)
+    return invoke
 
 
 def test_status_models_logs_and_cancel_need_no_home(call):

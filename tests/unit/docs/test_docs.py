@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import typer
 from ruamel.yaml import YAML
 
-from trainmaster.cli.app import app
+from command_line import whole_command
 from trainmaster.spec import EndReason, read_recipe
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -120,7 +119,7 @@ def _parse(line):
     words = shlex.split(line, comments=True)
     end = next((at for at, word in enumerate(words) if word in ("&&", "|", ">", "&", "--")), None)
     words = words[:end]
-    command = typer.main.get_command(app)
+    command = whole_command()
     while hasattr(command, "commands"):
         if words and words[0] in command.commands:
             command = command.commands[words.pop(0)]

@@ -8,7 +8,8 @@ import threading
 import warnings
 
 import pytest
-from typer.testing import CliRunner
+
+from command_line import invoke
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 import uvicorn
@@ -19,7 +20,6 @@ from trainmaster.api.remote.contexts import Contexts
 from trainmaster.api.remote.trust import certificate
 from trainmaster.api.rest.app import make_app, make_state
 from trainmaster.cli import opening
-from trainmaster.cli.app import app
 from trainmaster.control.layout import Home
 from trainmaster.service import Service
 from trainmaster.service.self_signed import self_signed
@@ -66,13 +66,12 @@ def test_who_agrees_is_logged_in_and_talks_to_that_certificate_only(served):
     url, fingerprint, token = served
     seen = certificate(url)
     assert (seen.fingerprint, seen.is_trusted, certificate("http://x")) == (fingerprint, False, None)
-    runner = CliRunner()
-    refused = runner.invoke(app, ["login", url, "--token", "-", "--fingerprint", "ab" * 32], input=token)
+    refused = invoke("login", url, "--token", "-", "--fingerprint", "ab" * 32, typed=token)
     assert "another certificate" in str(refused.exception)
-    done = runner.invoke(app, ["login", url, "--token", "-", "--fingerprint", fingerprint], input=token)
+    done = invoke("login", url, "--token", "-", "--fingerprint", fingerprint, typed=token)
     assert (done.exit_code, f"logged in to {url} as ann" in done.stderr) == (0, True)
     assert Contexts().current().fingerprint == fingerprint
-    assert runner.invoke(app, ["status", "--json"]).stdout == '{"runs": []}\n'
+    assert invoke("status", "--json").stdout == '{"runs": []}\n'
     client = Client(url)
     assert client.runs() == []
     client.close()

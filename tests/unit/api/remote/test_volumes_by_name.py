@@ -10,7 +10,8 @@ from urllib.request import Request, urlopen
 
 import psutil
 import pytest
-from typer.testing import CliRunner
+
+from command_line import invoke
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 pytest.importorskip("blake3", reason="the extra `volumes` is not installed")
@@ -19,7 +20,6 @@ from served_tcp import serving
 from trainmaster.api.remote.volume_objects import know_servers
 from trainmaster.api.remote.volumes import RemoteVolume
 from trainmaster.cli import opening
-from trainmaster.cli.app import app
 from trainmaster.control.layout import Home
 from trainmaster.objects.errors import RefusingStoreError
 from trainmaster.service.volumes import GetProgress, open_volume, push
@@ -64,7 +64,7 @@ def files(tmp_path):
 
 
 def call(*words):
-    done = CliRunner().invoke(app, ["volume", *map(str, words)])
+    done = invoke("volume", *words)
     if done.exception is not None:
         raise done.exception
     return done
@@ -231,7 +231,7 @@ def test_a_server_looks_through_a_volume_and_frees_what_no_version_needs(server,
     for chunk in Path(home.store_url.removeprefix("file://"), "volumes", "pets", "chunks").rglob("*"):
         if chunk.is_file():
             chunk.write_bytes(chunk.read_bytes()[:-1])
-    damaged = CliRunner().invoke(app, ["volume", "fsck", "pets", "--json"])
+    damaged = invoke("volume", "fsck", "pets", "--json")
     assert (damaged.exit_code, json.loads(damaged.stdout)["damaged"]) == (1, 1)
     for words in (["fsck", "cats"], ["gc", "cats"], ["fsck", "pets@7"]):
         with pytest.raises(NotFoundError):

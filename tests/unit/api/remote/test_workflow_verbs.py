@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from typer.testing import CliRunner
+
+from command_line import invoke
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 pytest.importorskip("cronsim", reason="the extra `server` is not installed")
@@ -13,7 +14,6 @@ from served_tcp import serving
 
 from trainmaster.api import Client
 from trainmaster.cli import opening
-from trainmaster.cli.app import app
 from trainmaster.control.layout import Home
 from trainmaster.service.workflows.triggers import Triggers
 from trainmaster.spec.errors import NotFoundError, UsageError
@@ -48,7 +48,7 @@ def server(tmp_path, monkeypatch):
 
 
 def call(*words):
-    done = CliRunner().invoke(app, list(map(str, words)))
+    done = invoke(*words)
     if done.exception is not None:
         raise done.exception
     return done

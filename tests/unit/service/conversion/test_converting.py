@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from trainmaster.cli.app import app
+from command_line import invoke
 from trainmaster.service.conversion.converting import convert
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import TrainmasterError, UsageError
@@ -201,9 +200,9 @@ def test_any_other_text_is_refused_in_words(cut: int, text: str, file: str) -> N
 def test_the_command_line_makes_a_file_and_replaces_none(tmp_path: Path) -> None:
     (tmp_path / "a.radl").write_text(SEED)
     there = tmp_path / "recipe.yaml"
-    first = CliRunner().invoke(app, ["convert", str(tmp_path / "a.radl"), str(there)])
+    first = invoke("convert", tmp_path / "a.radl", there)
     assert first.exit_code == 0, first.output
     assert only(there.read_text()).distributed is not None
-    again = CliRunner().invoke(app, ["convert", str(tmp_path / "a.radl"), str(there)])
+    again = invoke("convert", tmp_path / "a.radl", there)
     assert isinstance(again.exception, UsageError)
     assert "there already" in str(again.exception)
