@@ -1,21 +1,24 @@
-"""How long `run --on-cluster` takes until the first machine drives, on a warm cluster of the lab.
+"""What `run --on-cluster` costs on a warm cluster of the lab, in turn with the same run driven from here.
 
-In turn with the same run driven from here: seconds until the first line of the task's log, which waits for no
-driver to move.
+The task says every half second what time it is: so there is a first line, an end, and how old each line is
+when it is shown here. The first run of each kind rents, and brings what a driver needs: it is told alone.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import json
+import os
 import re
 import signal
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from clusters import Lab, until
+from clusters import Lab
 from common import options, report
 
 from trainmaster.testing.counting_proxy import CountingProxy
@@ -24,14 +27,19 @@ from trainmaster.testing.private_s3 import PrivateS3
 RECIPE = """
 name: bench
 experiments:
-  train: {command: "echo begun; sleep 20", hardware: {instance: m4.2xlarge}}
+  train:
+    command: "for i in $(seq {lines}); do date +at%s.%N; sleep 0.5; done; date +at%s.%N"
+    hardware: {{instance: m4.2xlarge}}
 """
+KINDS = {"here": (), "on_cluster": ("--on-cluster",)}
+LONGEST_S = 300.0
+Phases = dict[str, float]
 
 
 def main() -> None:
-    runs = options(__doc__ or "", runs=5).runs
-    moved: list[float] = []
-    first: dict[str, list[float]] = {"": [], "--on-cluster": []}
+    chosen = options(__doc__ or "", runs=3, lines=20)
+    first: dict[str, Phases] = {}
+    warm: dict[str, list[Phases]] = {kind: [] for kind in KINDS}
     with tempfile.TemporaryDirectory() as place:
         lab = Lab(Path(place))
         lab.call("lab", "up", "--memory-scale", "0.125", "--cpu-scale", "0.25", "--stop-grace", "5")
@@ -41,38 +49,97 @@ def main() -> None:
                 lab.env |= server.environment(line.url)
                 lab.env["TRAINMASTER_STORE"] = f"s3://{server.new_bucket()}/store"
                 recipe = lab.work / "recipe.yaml"
-                recipe.write_text(RECIPE)
-                for number in range(runs + 1):
-                    for option in first:
-                        took, moved_s = once(lab, recipe, option)
-                        if number:  # the first one rents, and brings what a driver needs
-                            first[option].append(took)
-                            moved += [moved_s] if option else []
+                recipe.write_text(RECIPE.format(lines=chosen.lines))
+                for number in range(chosen.runs + 1):
+                    for kind, option in KINDS.items():
+                        found = once(lab, recipe, option)
+                        if number:
+                            warm[kind].append(found)
+                        else:
+                            first[kind] = found
                 lab.call("clusters", "end", "--all")
         finally:
             lab.call("lab", "down")
+    median = {kind: medians(found) for kind, found in warm.items()}
+    both = median["here"].keys() & median["on_cluster"].keys()
+    cost = {name: round(median["on_cluster"][name] - median["here"][name], 2) for name in sorted(both)}
     report(
         "on_cluster",
         {
-            "moved_s": {"median": statistics.median(moved), "most": max(moved)},
-            "first_line_s": {option or "here": statistics.median(times) for option, times in first.items()},
+            "runs": chosen.runs,
+            "on_cluster_costs": cost,
+            "median": median,
+            "first": {kind: medians([found]) for kind, found in first.items()},
         },
     )
 
 
-def once(lab: Lab, recipe: Path, option: str) -> tuple[float, float]:
-    """Seconds from the call until the first line of the log, and from then until the driver has moved."""
-    process, log, began = lab.start(recipe, "--keep", "10m", *([option] if option else []))
-    accepted = until(lambda: re.search(r": started", log.read_text())) and time.time()
-    moved = first = 0.0
-    while process.poll() is None:
-        text = log.read_text()
-        first = first or ("begun" in text and time.time()) or 0.0
-        moved = moved or ("drives it from now on" in text and time.time()) or 0.0
-        time.sleep(0.02)
+def medians(found: Sequence[Phases]) -> Phases:
+    names = [name for name in found[0] if all(name in each for each in found)]
+    return {name: round(statistics.median(each[name] for each in found), 2) for name in names}
+
+
+def once(lab: Lab, recipe: Path, option: Sequence[str]) -> Phases:
+    """Seconds of a run from the call on; its task's own are not among them."""
+    process, log, began = lab.start(recipe, "--keep", "10m", *option)
+    accepted = moved = driver_cpu_s = 0.0
+    driver: Path | None = None
+    stamps: dict[float, float] = {}
+    ages: list[float] = []
+    finished = None
+    while finished is None:
+        pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+        if pid:
+            finished = usage
+            process.returncode = os.waitstatus_to_exitcode(status)
+        now, text = time.time(), log.read_text()
+        accepted = accepted or (": started" in text and now) or 0.0
+        moved = moved or ("drives it from now on" in text and now) or 0.0
+        for stamp in map(float, re.findall(r"\bat(\d+\.\d+)$", text, re.MULTILINE)):
+            if stamp not in stamps:
+                stamps[stamp] = now
+                ages += [now - stamp] if bool(option) == (0.0 < moved < stamp) else []
+        if moved:
+            driver = driver or driver_of(lab.run_of(log))
+            driver_cpu_s = max(driver_cpu_s, cpu_s(driver))
+        if now - began > LONGEST_S:
+            process.kill()
+        time.sleep(0.05)
     if process.returncode:
         raise SystemExit(log.read_text())
-    return (first or time.time()) - began, moved - accepted
+    if option and not moved:
+        raise SystemExit("its task ended before its machine could drive it: give it more --lines")
+    begun, ended = min(stamps), max(stamps)
+    found = {
+        "all_but_task_s": time.time() - began - (ended - begun),
+        "accepted_s": accepted - began,
+        "first_line_s": begun - began,
+        "record_after_task_s": time.time() - ended,
+        "cpu_s": finished.ru_utime + finished.ru_stime,
+    }
+    if ages:
+        found |= {"line_age_s": statistics.median(ages), "line_age_most_s": max(ages)}
+    if option:
+        found |= {"moved_after_accepted_s": moved - accepted, "driver_cpu_s": driver_cpu_s}
+    return found
+
+
+def driver_of(run: str) -> Path | None:
+    """The process on the lab's host that drives a run."""
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            words = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
+            if b"on_cluster.machine_driver" in words and run.encode() in words:
+                return entry
+    return None
+
+
+def cpu_s(process: Path | None) -> float:
+    with suppress(OSError):
+        if process is not None:
+            fields = (process / "stat").read_text().rpartition(")")[2].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
 
 
 if __name__ == "__main__":

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: How often a run is looked at that somebody follows, in seconds.
 FOLLOW_S: Final = 1.0
+#: And one that has ended, and whose driver gives back its machines.
+_LAST_S: Final = 0.2
 #: So often at most somebody else may have brought a run on before us.
 _TRIES: Final = 20
 
@@ -125,12 +127,15 @@ class AwayRuns:
     # --- private ------------------------------------------------------------------------------------
 
     def _follow(self, run: str) -> None:
+        pause_s = FOLLOW_S
         while True:
-            time.sleep(FOLLOW_S)
+            time.sleep(pause_s)
             with suppress(TrainmasterError):  # the store is away, or the database: what is shown stays
-                if self.home.database.run_row(run)["away"] is None:
+                row = self.home.database.run_row(run)
+                if row["away"] is None:
                     self._followed.discard(run)
                     return
+                pause_s = _LAST_S if row["state"] == State.DONE else FOLLOW_S
                 self.look(run)
 
     def _store(self, row: Mapping[Any, Any]) -> DriverStore:
