@@ -97,7 +97,8 @@ class Service(OpenHome):
         """Send what is still to be told of a run that is over; what to tell the user of what is left."""
         left = [deliver_left(self.database, run, environ)]
         if not self.is_driven(run) and open_sinks(self.database, run):
-            from trainmaster.service.sinks.feeding import SinkFeeder, SinkThread
+            from trainmaster.service.sinks.feeding import SinkFeeder
+            from trainmaster.service.sinks.sink_thread import SinkThread
 
             thread = SinkThread(SinkFeeder(self, environ), run)
             thread.start()

@@ -33,7 +33,8 @@ from trainmaster.service.notifications.webhooks import Webhooks
 from trainmaster.service.quotes.quote_requests import QuoteRequests, TooManyError
 from trainmaster.service.retention import Retention
 from trainmaster.service.runs.member_connections import MemberConnections
-from trainmaster.service.sinks.feeding import SinkFeeder, SinkThread
+from trainmaster.service.sinks.feeding import SinkFeeder
+from trainmaster.service.sinks.sink_thread import SinkThread
 from trainmaster.service.teams.team_budget import OverBudgetError
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.teams.team_secrets import TeamSecrets

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from trainmaster.service.driving.replication import Replication
     from trainmaster.service.driving.run_clusters import RunClusters
     from trainmaster.service.open_home import OpenHome
-    from trainmaster.service.sinks.feeding import SinkThread
+    from trainmaster.service.sinks.sink_thread import SinkThread
     from trainmaster.service.teams.allowance import Allowance
     from trainmaster.spec import Experiment, Recipe
 
@@ -159,7 +159,8 @@ def _feeding(opened: OpenHome, session: Session, environ: Mapping[str, str]) -> 
     """Sends what tasks report to where the recipe says; on a server that does so for all runs."""
     if session.recipe.sinks is None or opened.database.run_row(session.run)["submitted_by"] is not None:
         return None
-    from trainmaster.service.sinks.feeding import SinkFeeder, SinkThread
+    from trainmaster.service.sinks.feeding import SinkFeeder
+    from trainmaster.service.sinks.sink_thread import SinkThread
 
     return SinkThread(SinkFeeder(opened, environ), session.run)
 

@@ -6,10 +6,9 @@ How far an attempt is is a cursor in the database; one process sends for a sink 
 from __future__ import annotations
 
 import logging
-import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
+from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, Final
 
@@ -19,14 +18,12 @@ from trainmaster.db.leases import LEASE_S, is_alive, this_process
 from trainmaster.service.notifications.delivery import pause_s
 from trainmaster.service.notifications.webhook_targets import Answer, check_url, networks, post
 from trainmaster.service.runs.stored_recipe import stored_recipe
-from trainmaster.service.server_loops import Turns
 from trainmaster.service.sinks.feed import TakenOverError
 from trainmaster.service.sinks.mlflow import Mlflow
 from trainmaster.service.sinks.mlflow_feed import MlflowFeed, mlflow_of
 from trainmaster.service.sinks.wandb import Wandb, wandb_python
 from trainmaster.service.sinks.wandb_feed import WandbFeed, wandb_of
 from trainmaster.service.teams.team_secrets import TeamSecrets
-from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import StoreError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import State
 
@@ -39,11 +36,6 @@ if TYPE_CHECKING:
     from trainmaster.service.sinks.feed import Feed
     from trainmaster.spec import Recipe
 
-LOOK_S: Final = 5.0
-#: At the end of a run its driver waits so long until all is sent; `wandb` is slow to start.
-LAST_S: Final = 10.0
-WANDB_LAST_S: Final = 60.0
-_LONGEST_REST_S: Final = 60.0
 _WANDB: Final = "https://api.wandb.ai"
 #: The one other W&B server that runs of a server's teams may be sent to; `wandb` finds its address by itself.
 WANDB_VARIABLE: Final = "TRAINMASTER_WANDB_URL"
@@ -53,6 +45,21 @@ _MOST_BYTES: Final = 1 << 20
 _EVERYWHERE: Final = (ip_network("0.0.0.0/0"), ip_network("::/0"))
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """What is away or there as one.
+
+    Attributes:
+        team: whose runs are sent; None for those of a home.
+        kind: of the sinks.
+        url: of the other side.
+    """
+
+    team: str | None
+    kind: str
+    url: str
 
 
 class SinkFeeder:
@@ -69,17 +76,27 @@ class SinkFeeder:
     ) -> None:
         self._opened, self._environ, self._post = opened, environ, post_to
         self._owner = this_process()
+        self._known: dict[tuple[str, str], Destination] = {}
 
-    def feed(self, run: str | None = None) -> bool:
-        """Send what is due, of one run or all that were sent to a server; whether anything is left to send.
+    def destinations(self, run: str | None = None) -> Set[Destination]:
+        """Where anything is left to send to, of one run or all that were sent to a server.
+
+        Raises:
+            StoreError: the database cannot be used.
+        """
+        self._known = {(row["run_id"], row["kind"]): self._destination(row) for row in self._open(run)}
+        return set(self._known.values())
+
+    def feed(self, run: str | None = None, to: Destination | None = None) -> bool:
+        """Send what is due, to one destination or all; whether anything is left to send.
 
         Raises:
             StoreError: the database cannot be used.
         """
         database, is_left = self._opened.database, False
-        for row in sinks.open_sinks(database, run):
-            if run is None and row["submitted_by"] is None:
-                continue  # who drives it sends
+        for row in self._open(run):
+            if to not in (None, self._destination(row)):
+                continue
             is_left = True
             now = database.clock_s()
             rests = (
@@ -118,6 +135,17 @@ class SinkFeeder:
         with suppress(StoreError):
             return any(row["kind"] == "wandb" for row in sinks.open_sinks(self._opened.database, run))
         return False
+
+    def _open(self, run: str | None) -> Sequence[RowMapping]:
+        rows = sinks.open_sinks(self._opened.database, run)
+        return [row for row in rows if run is not None or row["submitted_by"] is not None]
+
+    def _destination(self, row: RowMapping) -> Destination:
+        if (known := self._known.get((row["run_id"], row["kind"]))) is not None:
+            return known  # recipes are large, and stay as they are
+        recipe = stored_recipe(self._opened.database.run_row(row["run_id"]))
+        url = wandb_of(recipe).url if row["kind"] == "wandb" else mlflow_of(recipe).url
+        return Destination(row["team"], row["kind"], url)
 
     def _is_here(self, run: str) -> bool:
         try:
@@ -229,50 +257,3 @@ def check_sinks(opened: OpenHome, recipe: Recipe, environ: Mapping[str, str]) ->
                 f"sinks.wandb: nothing is sent to {url} from this server",
                 f"Leave url out, or have the administrator name it in {WANDB_VARIABLE}.",
             )
-
-
-class SinkThread:
-    """Feeds in the background.
-
-    Args:
-        feeder: of a home.
-        run: only this one; None for all that were sent to a server.
-    """
-
-    def __init__(self, feeder: SinkFeeder, run: str | None = None) -> None:
-        self._feeder, self._run = feeder, run
-        self._last, self._end = threading.Event(), threading.Event()
-        self._is_left = True
-        self._turns = Turns("sinks")
-        self._thread = threading.Thread(target=self._work, name="sinks", daemon=True)
-
-    def start(self) -> None:
-        """Begin; who is killed meanwhile loses nothing."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Begin nothing more; what is under way is not waited for."""
-        self._end.set()
-        self._last.set()
-
-    def finish(self, is_hurried: Callable[[], bool] = lambda: False) -> str:
-        """The run has ended: wait for `LAST_S` at most until all is sent; what to tell the user."""
-        self._last.set()
-        until = time.monotonic() + (WANDB_LAST_S if self._feeder.has_wandb(self._run) else LAST_S)
-        while self._thread.is_alive() and time.monotonic() < until and not is_hurried():
-            self._thread.join(0.05)
-        self.stop()
-        if not self._is_left:
-            return self._feeder.unsent(self._run)
-        why = f" ({trouble})" if (trouble := self._feeder.trouble(self._run)) else ""
-        return f"sinks: not all is sent yet{why}; `trainmaster resume {self._run}` sends the rest"
-
-    def _work(self) -> None:
-        while not self._end.is_set():
-            is_last, begun = self._last.is_set(), boot_s()  # read before it is looked
-            with self._turns.turn():
-                self._is_left = self._feeder.feed(self._run)
-                if not self._is_left and is_last:
-                    return
-            rest_s = LOOK_S / 10 if is_last else max(LOOK_S, min(9 * (boot_s() - begun), _LONGEST_REST_S))
-            (self._end if is_last else self._last).wait(rest_s)

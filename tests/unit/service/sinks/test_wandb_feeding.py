@@ -10,7 +10,8 @@ from test_sink_feeding import Place
 
 from trainmaster.service.sinks import feeding, wandb
 from trainmaster.service.sinks.feed import SinkError
-from trainmaster.service.sinks.feeding import SinkThread, check_sinks
+from trainmaster.service.sinks.feeding import check_sinks
+from trainmaster.service.sinks.sink_thread import SinkThread
 from trainmaster.service.sinks.wandb import Wandb, wandb_python
 from trainmaster.spec.errors import MissingPartError, UsageError
 from trainmaster.spec.states import State
