@@ -23,7 +23,7 @@ JOBS = Path(__file__).resolve().parent / "jobs"
 #: Of one run, its machines included; beyond it something hangs.
 RUN_DEADLINE_S = 560.0
 #: Reports, which come back by themselves, and what TensorFlow says on any machine without a GPU.
-NOISE = re.compile(r"train/0: |[IEW]0000 |WARNING: All log messages before absl")
+NOISE = re.compile(r"train/0: |\S+/0: step=|(\S+ \| )?([IEW]0000 |WARNING: All log messages before absl)")
 
 
 class ExperimentError(Exception):
@@ -46,6 +46,104 @@ class Finished:
     cost_usd: float
 
 
+class Call:
+    """A command under way, which is to print one JSON object at its end; what it says is passed on.
+
+    Attributes:
+        run_id: of the run that it has started, once it says so.
+        seconds: from its start until its end.
+    """
+
+    def __init__(
+        self, command: list[str], env: dict[str, str], place: Path, listen: Callable[[str], None]
+    ) -> None:
+        self.run_id = ""
+        self._said: list[str] = []
+        self._began = time.monotonic()
+        self.seconds = 0.0
+        self._process = subprocess.Popen(
+            command,
+            env=env,
+            cwd=place,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self._listener = threading.Thread(target=self._listen, args=(listen,), daemon=True)
+        self._listener.start()
+
+    @property
+    def is_over(self) -> bool:
+        """It has ended."""
+        return self._process.poll() is not None
+
+    @property
+    def said(self) -> str:
+        """The end of what it has said."""
+        return "".join(self._said[-30:])
+
+    def end(self, deadline_s: float) -> dict[str, Any]:
+        """Wait for it.
+
+        Raises:
+            ExperimentError: it did not succeed, or not within so long.
+        """
+        try:
+            self._process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            raise ExperimentError(f"no end after {deadline_s:.0f} s\n{self.said}") from None
+        self.seconds = time.monotonic() - self._began
+        self._listener.join(10)
+        assert self._process.stdout
+        out = self._process.stdout.read()  # short: the pipe has room for it
+        if self._process.returncode:
+            raise ExperimentError(f"it failed: {self._process.returncode}\n{out[-500:]}\n{self.said}")
+        found: dict[str, Any] = json.loads(out.splitlines()[-1])
+        return found
+
+    def first(self) -> dict[str, Any]:
+        """The object that it prints while it goes on.
+
+        Raises:
+            ExperimentError: it ended without one.
+        """
+        assert self._process.stdout
+        if not (line := self._process.stdout.readline()):
+            raise ExperimentError(f"it ended at once\n{self.said}")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def interrupt(self) -> None:
+        """As Ctrl-C does; waits for its end."""
+        self._process.send_signal(signal.SIGINT)
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """Whatever of it is still there."""
+        if not self.is_over:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def _listen(self, listen: Callable[[str], None]) -> None:
+        """Passes on what a run says, with the time."""
+        assert self._process.stderr
+        for line in self._process.stderr:
+            self._said.append(line)
+            if started := re.match(r"(\S+): started", line):
+                self.run_id = started[1]
+            if not NOISE.match(line):
+                print(f"{time.monotonic() - self._began:6.1f} s  {line}", end="", file=sys.stderr, flush=True)
+            try:
+                listen(line)
+            except Exception as error:  # noqa: BLE001 - else the run would wait for an answer without end
+                print(f"{error}; the run is ended", file=sys.stderr)
+                self.kill()
+
+
 class Laboratory:
     """A lab, and runs on machines that are rented in it.
 
@@ -53,10 +151,12 @@ class Laboratory:
         cpu: cores of this machine per vCPU.
         network: Mbit/s per published Mbit/s.
         files: what the jobs read; they travel to the hosts with the code.
+        memory: share of the published memory. It is not what these experiments are about: what the
+            frameworks need, they have.
     """
 
-    def __init__(self, *, cpu: float, network: float, files: list[Path]) -> None:
-        self.cpu, self.network = cpu, network
+    def __init__(self, *, cpu: float, network: float, files: list[Path], memory: float = 0.5) -> None:
+        self.cpu, self.network, self.memory = cpu, network, memory
         self._directory = tempfile.TemporaryDirectory(
             prefix="trainmaster-papers-", ignore_cleanup_errors=True
         )
@@ -69,19 +169,17 @@ class Laboratory:
         shutil.copytree(JOBS, self.work / "code", ignore=shutil.ignore_patterns("__pycache__"))
         for file in files:
             shutil.copyfile(file, self.work / "code" / file.name)
-        self._processes: list[subprocess.Popen[str]] = []
-        self.run_id = ""  # of the newest run
+        self._calls: list[Call] = []
 
     def __enter__(self) -> Laboratory:
         self._before = signal.signal(signal.SIGTERM, _leave)
         try:
-            # Memory is not what these experiments are about: what the frameworks need, they have.
             self.call(
                 "lab",
                 "up",
                 f"--cpu-scale={self.cpu}",
                 f"--network-scale={self.network}",
-                "--memory-scale=0.5",
+                f"--memory-scale={self.memory}",
             )
         except BaseException:
             self.close()
@@ -95,10 +193,8 @@ class Laboratory:
 
     def close(self) -> None:
         """Ends whatever runs here, and the lab."""
-        for process in self._processes:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        for call in self._calls:
+            call.kill()
         try:
             if (self.home / "lab").exists():
                 self.call("lab", "down")
@@ -126,6 +222,11 @@ class Laboratory:
             )
         return done.stdout
 
+    @property
+    def run_id(self) -> str:
+        """Of the newest run."""
+        return self._calls[-1].run_id
+
     def delay(self, one_way_ms: float) -> None:
         """Between all hosts, each way; also for what already runs."""
         self.call("lab", "delay", "all", "all", f"{one_way_ms:g}" if one_way_ms else "none")
@@ -144,40 +245,9 @@ class Laboratory:
             ExperimentError: it did not succeed.
         """
         (self.work / "recipe.yaml").write_text(recipe)
-        began = time.monotonic()
-        process = subprocess.Popen(
-            [
-                TRAINMASTER,
-                "run",
-                "recipe.yaml",
-                "--provider=lab",
-                "--yes",
-                "--json",
-                *(["--keep=10m"] if keep else []),
-            ],
-            env=self.env,
-            cwd=self.work,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        self._processes.append(process)
-        said: list[str] = []
-        listener = threading.Thread(target=self._listen, args=(process, said, began, listen), daemon=True)
-        listener.start()
-        assert process.stdout
-        try:
-            process.wait(RUN_DEADLINE_S)
-        except subprocess.TimeoutExpired:
-            raise ExperimentError(f"no end after {RUN_DEADLINE_S:.0f} s\n{''.join(said[-30:])}") from None
-        listener.join(10)
-        out = process.stdout.read()
-        if process.returncode:
-            raise ExperimentError(
-                f"the run failed: {process.returncode}\n{out[-500:]}\n{''.join(said[-30:])}"
-            )
-        found = json.loads(out.splitlines()[-1])
+        options = ["--provider=lab", "--yes", "--json", *(["--keep=10m"] if keep else [])]
+        call = self.start("run", "recipe.yaml", *options, listen=listen)
+        found = call.end(RUN_DEADLINE_S)
         place = self.home / "runs" / found["run"] / "tasks" / "train" / "0" / "1"
         reports = {
             file.name.removesuffix(".metrics.jsonl"): [
@@ -185,29 +255,18 @@ class Laboratory:
             ]
             for file in sorted(place.glob("*.metrics.jsonl"))
         }
-        return Finished(found["run"], reports, time.monotonic() - began, found["cost_usd"])
+        return Finished(found["run"], reports, call.seconds, found["cost_usd"])
 
-    def _listen(
-        self,
-        process: subprocess.Popen[str],
-        said: list[str],
-        began: float,
-        listen: Callable[[str], None] | None,
-    ) -> None:
-        """Passes on what a run says, with the time."""
-        assert process.stderr
-        for line in process.stderr:
-            said.append(line)
-            if started := re.match(r"(\S+): started", line):
-                self.run_id = started[1]
-            if not NOISE.match(line):
-                print(f"{time.monotonic() - began:6.1f} s  {line}", end="", file=sys.stderr, flush=True)
-            if listen:
-                try:
-                    listen(line)
-                except Exception as error:  # noqa: BLE001 - else the run would wait for an answer without end
-                    print(f"{error}; the run is ended", file=sys.stderr)
-                    os.killpg(process.pid, signal.SIGKILL)
+    def start(self, *arguments: str, listen: Callable[[str], None] | None = None) -> Call:
+        """A command of Trainmaster's that runs beside what follows.
+
+        Args:
+            arguments: of it.
+            listen: is called with each line that it says, in a thread.
+        """
+        call = Call([TRAINMASTER, *arguments], self.env, self.work, listen or (lambda line: None))
+        self._calls.append(call)
+        return call
 
 
 def _leave(signum: int, frame: Any) -> None:

@@ -55,6 +55,7 @@ STEPS = (
     Step("anwar", "anwar", 560),
     Step("fc2", "fc2", 660),
     Step("jorge", "jorge", 420),
+    Step("jorge", "jorge_im", 600, 600),
     Step("anwar", "accuracy", 420),
 )
 PAPERS = tuple(dict.fromkeys(step.paper for step in STEPS))

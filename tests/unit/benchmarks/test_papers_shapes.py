@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
 PAPERS = Path(__file__).resolve().parents[3] / "benchmarks" / "papers"
-NAMES = ("common", "tables", "images", "laboratory", "anwar", "fc2", "jorge", "accuracy")
+NAMES = ("common", "tables", "images", "laboratory", "anwar", "fc2", "jorge", "accuracy", "jorge_im")
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +61,10 @@ def test_the_papers_own_winners(papers: dict[str, ModuleType]) -> None:
     theirs = anwar.paper()
     assert theirs[64000, 0, 4] == 419
     assert theirs[6400, 60, 1] == pytest.approx(96 * 1.4)
-    shapes = anwar.shapes(theirs, [192, 1280, 6400], [0, 20, 40])
-    assert shapes["without latency and with the largest batch, four machines win"]
-    assert shapes["with the smallest batch a single machine wins at any latency"]
-    assert shapes["the larger the batch, the more machines win (each latency)"]
+    seen = anwar.seen(theirs, [192, 1280, 6400], [0, 20, 40])
+    assert seen["without latency and with the largest batch, four machines win"].holds
+    assert seen["with the smallest batch a single machine wins at any latency"].holds
+    assert seen["the larger the batch, the more machines win (each latency)"].holds
 
 
 def test_what_scala_opts_cluster_costs(papers: dict[str, ModuleType]) -> None:
@@ -91,3 +91,33 @@ def test_a_synchronous_step_counts_once_per_worker(papers: dict[str, ModuleType]
     assert cells["t2.small", "sync", 3, 1.0].steps_per_s == [15.0]
     assert cells["t2.small", "async", 3, 1.0].steps_per_s == [5.0]
     assert cells["t2.small", "async", 3, 1.0].cpu == [pytest.approx(0.1)]
+
+
+def event(at: float, experiment: str, after: str) -> dict[str, object]:
+    return {"at": at, "id": at, "kind": "task", "experiment": experiment, "after": after}
+
+
+def test_phases_are_what_is_between_events_and_add_up(papers: dict[str, ModuleType]) -> None:
+    unattended = papers["jorge_im"]
+    story = unattended.Story(
+        [
+            event(20, "one", "STAGING"),
+            event(50, "one", "RUNNING"),
+            event(80, "one", "SAVING"),
+            event(82, "one", "DONE"),
+            event(83, "two", "RUNNING"),
+            event(95, "two", "SAVING"),
+            event(97, "two", "DONE"),
+        ],
+        {
+            "one": [{"begins": 0, "at": 59}, {"step": 1, "seconds": 2, "at": 60}],
+            "two": [{"step": 1, "seconds": 2, "at": 90}],
+        },
+    )
+    seen = {"staging": 40.0, "destroyed": 100.0}
+    phases = unattended.phases_of(story, seen, 30.0, ["one", "two"], began=1.0)
+    assert phases["deployment through IM"] == 19
+    assert phases["HDFS start"] == phases["staging from S3 into HDFS"] == 10
+    assert phases["one: training"] == 20
+    assert phases["destroying"] == 3
+    assert sum(phases.values()) == 99
