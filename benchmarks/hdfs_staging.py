@@ -29,8 +29,8 @@ from trainmaster.objects.object_store import ObjectStore
 from trainmaster.testing.private_hdfs import fetched_jars
 from trainmaster.testing.private_s3 import PrivateS3
 
-OURS = "import sys; from trainmaster.hdfs.staging import stage; " + (
-    "stage(sys.argv[1], sys.argv[2], index=int(sys.argv[3]), count=int(sys.argv[4]), copies=1)"
+OURS = "import sys; from pathlib import Path; from trainmaster.hdfs.staging import stage; " + (
+    "stage(*sys.argv[1:3], index=int(sys.argv[3]), count=int(sys.argv[4]), copies=1, directory=Path('/'))"
 )
 MB = 1 << 20
 

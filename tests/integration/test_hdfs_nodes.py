@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -30,8 +31,10 @@ print(json.dumps(served_as_json(serve(Path(place), address, served, copies=2, ha
 """
 STAGE = """
 import sys
+from pathlib import Path
 from trainmaster.hdfs.staging import stage
-print(*stage(sys.argv[1], sys.argv[2], index=int(sys.argv[3]), count=3, copies=2))
+_, url, web, index = sys.argv
+print(*stage(url, web, index=int(index), count=3, copies=2, directory=Path("/the/data")))
 """
 READ = """
 import sys
@@ -91,6 +94,7 @@ def nodes(tmp_path: Path) -> Iterator[list[Node]]:
     finally:
         for place in tmp_path.glob("node*"):
             end(place)
+            subprocess.run(["umount", place], capture_output=True, check=False)
         for name in reversed(names):
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
@@ -108,6 +112,9 @@ def test_nodes_stage_together_whoever_dies(nodes: list[Node], tmp_path: Path) ->
     for number in range(FILES):
         (source / f"{number:02}").write_bytes(bytes([number]) * 2 * MB)
     places = [tmp_path / f"node{number}" for number in range(3)]
+    for place in places[1:]:  # small disks
+        place.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", place], check=True)
     known = said(nodes[0].start(SERVE, places[0], nodes[0].address, "", jars))
     others = [nodes[n].start(SERVE, places[n], nodes[n].address, known, jars) for n in (1, 2)]
     assert [said(each) for each in others] == [known, known]
@@ -120,6 +127,16 @@ def test_nodes_stage_together_whoever_dies(nodes: list[Node], tmp_path: Path) ->
     reports = [list(map(int, said(each).split())) for each in staging]
     assert sum(copied for _, copied, _ in reports) == FILES
     until(lambda: datanode(places[1]) not in (killed, None), "the DataNode to be started again", 120)
+
+    much = tmp_path / "much"
+    much.mkdir()
+    with (much / "sparse").open("wb") as file:
+        file.truncate(150 * MB)
+    refused = nodes[0].start(STAGE, much, web, 0).communicate(timeout=600)[1]
+    full = (
+        r"no room for 157\.3 MB in 2 copies: .* are free at 10\.231\.7\..* \(in /the/data\)\nFree space there"
+    )
+    assert re.search(full, refused), refused
 
     end(places[2])  # with its copies
     assert not is_guarded(places[2])

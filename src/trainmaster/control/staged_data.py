@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.data_sources import HDFS
 from trainmaster.control.locking import locked
+from trainmaster.hdfs.configuration import data_directory
 from trainmaster.hdfs.serving import Served, serve, served_as_json
 from trainmaster.hdfs.staging import data_path, stage
 from trainmaster.hdfs.watchdog import write
@@ -68,7 +69,7 @@ def stage_here(context: TaskContext, name: str) -> None:
         served = serve(place, _HERE, None, copies=1, hadoop=source.hadoop or "", venv=venv)
         url = url_of(context, name)
         if (served.id, url) not in _whole:
-            stage(url, served.web, index=0, count=1, copies=1)
+            stage(url, served.web, index=0, count=1, copies=1, directory=data_directory(place))
             _whole.add((served.id, url))
     note_served(context, served)
 

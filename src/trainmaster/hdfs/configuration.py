@@ -21,6 +21,7 @@ _MOST_COPIES: Final = 2
 _STALE_MS: Final = 10_000
 _HEARTBEAT_S: Final = 3
 _RECHECK_MS: Final = 15_000
+_NAMENODE_RESERVED_BYTES: Final = 100 << 20
 _LOG: Final = """log4j.rootLogger=WARN,console
 log4j.appender.console=org.apache.log4j.ConsoleAppender
 log4j.appender.console.target=System.err
@@ -77,6 +78,8 @@ class Daemon:
             "dfs.datanode.ipc.address": ipc,
             "dfs.datanode.http.address": http,
             "dfs.datanode.du.reserved": self.reserved_bytes,
+            # With less it refuses all writes; a DataNode's blocks must not bring it there.
+            "dfs.namenode.resource.du.reserved": min(self.reserved_bytes // 2, _NAMENODE_RESERVED_BYTES),
             "dfs.heartbeat.interval": _HEARTBEAT_S,
             "dfs.namenode.heartbeat.recheck-interval": _RECHECK_MS,
             "dfs.namenode.stale.datanode.interval": _STALE_MS,
@@ -86,6 +89,11 @@ class Daemon:
             "dfs.client.block.write.replace-datanode-on-failure.policy": "NEVER",
         }
         return {"core-site.xml": as_xml(core), "hdfs-site.xml": as_xml(hdfs), "log4j.properties": _LOG}
+
+
+def data_directory(place: Path) -> Path:
+    """Where the DataNode of a place keeps its blocks."""
+    return place / DATANODE / "data"
 
 
 def as_xml(values: Mapping[str, object]) -> str:

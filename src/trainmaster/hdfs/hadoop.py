@@ -47,7 +47,9 @@ class Hadoop:
     jars: tuple[str, ...]
     has_pages: bool
 
-    def command(self, main: str, classes: Sequence[str], heap_mib: int, *arguments: str) -> list[str]:
+    def command(
+        self, main: str, classes: Sequence[str], heap_mib: int, *arguments: str, scratch: str = ""
+    ) -> list[str]:
         """Start a class of Hadoop's.
 
         Args:
@@ -55,12 +57,15 @@ class Hadoop:
             classes: what goes before the jars on the class path.
             heap_mib: most memory for its objects.
             arguments: of the class.
+            scratch: a directory that is there, for what would else stay in ``/tmp``, such as web pages.
         """
         return [
             self.java,
             f"-Xmx{heap_mib}m",
             "-XX:+UseSerialGC",
             "-Djava.net.preferIPv4Stack=true",
+            "-XX:-UsePerfData",  # a file in /tmp for each process
+            *([f"-Djava.io.tmpdir={scratch}"] if scratch else []),
             *opened(self.java_version),
             "-cp",
             ":".join([*classes, *self.jars]),

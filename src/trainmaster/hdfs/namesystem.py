@@ -8,7 +8,6 @@ from typing import Any, Final, NamedTuple
 
 from trainmaster.spec.plain_json import parsed_json
 
-_STATE: Final = "Hadoop:service=NameNode,name=FSNamesystemState"
 _COUNTS: Final = "Hadoop:service=NameNode,name=FSNamesystem"
 _INFO: Final = "Hadoop:service=NameNode,name=NameNodeInfo"
 _TIMEOUT_S: Final = 10.0
@@ -18,16 +17,12 @@ class Namesystem(NamedTuple):
     """What a NameNode knows just now.
 
     Attributes:
-        live: where live DataNodes take data, ``HOST:PORT``, with hosts as they call themselves.
-        remaining_bytes: room, of which each byte takes as many as there are copies.
-        used_bytes: what is used by files.
+        live: room by live DataNode: where it takes data, ``HOST:PORT``, with hosts as they call themselves.
         missing_blocks: of which no copy is left.
         is_starting: it waits for its DataNodes to tell what they have.
     """
 
-    live: frozenset[str]
-    remaining_bytes: int
-    used_bytes: int
+    live: Mapping[str, int]
     missing_blocks: int
     is_starting: bool
 
@@ -40,13 +35,10 @@ def ask_namenode(address: str, http_port: int) -> Namesystem:
     """
     try:
         info = _bean(address, http_port, _INFO)
-        state = _bean(address, http_port, _STATE)
         counts = _bean(address, http_port, _COUNTS)
         nodes = parsed_json(info["LiveNodes"])
         return Namesystem(
-            frozenset(f"{name.partition(':')[0]}:{_port(each)}" for name, each in nodes.items()),
-            int(state["CapacityRemaining"]),
-            int(state["CapacityUsed"]),
+            {f"{name.partition(':')[0]}:{_port(it)}": int(it["remaining"]) for name, it in nodes.items()},
             int(counts["MissingBlocks"]),
             bool(info["Safemode"]),
         )

@@ -160,11 +160,13 @@ def _begin(place: Path, address: str, served: Served | None, copies: int, hadoop
             copies,
             reserved,
         )
-        (own / "conf").mkdir(parents=True, exist_ok=True)
+        for folder in ("conf", "tmp"):
+            (own / folder).mkdir(parents=True, exist_ok=True)
         for name, text in daemon.files().items():
             (own / "conf" / name).write_text(text)
         heap = heap_mib(_memory_bytes()) if kind == NAMENODE else _DATANODE_HEAP_MIB
-        commands[kind] = hadoop.command(CLASSES[kind], [str(own / "conf"), *pages], heap)
+        classes = [str(own / "conf"), *pages]
+        commands[kind] = hadoop.command(CLASSES[kind], classes, heap, scratch=str(own / "tmp"))
         if kind == DATANODE:
             (own / "takes").write_text(f"{address}:{ports[0]}")
     if is_first:

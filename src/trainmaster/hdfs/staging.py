@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import IO, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from trainmaster.hdfs.namesystem import Namesystem, ask_namenode
+from trainmaster.hdfs.room import fits, lack_of_room
 from trainmaster.hdfs.sharding import Listed, Staged, listed, shard
 from trainmaster.objects.errors import FullStoreError, ObjectChangedError, StoreTrouble, explained, trouble_of
 from trainmaster.objects.object_store import ObjectStore
@@ -21,15 +22,16 @@ from trainmaster.objects.parallel import in_order
 from trainmaster.objects.webhdfs import WebHdfsBackend
 from trainmaster.spec.errors import ProviderError, UsageError
 
-#: Files that a node copies at the same time, and parts of each that are read ahead: 128 MiB in all.
-_FILES: Final = 4
+#: Files that a node copies at the same time: of small ones more, as they are mostly waited for. Of each large
+#: one so many parts are read ahead: 256 MiB in all.
+_FILES: Final = 16
+_LARGE_FILES: Final = 4
 _AHEAD: Final = 4
 _PART_BYTES: Final = 8 << 20
 _BLOCK_BYTES: Final = 128 << 20
 _UNIT_BYTES: Final = 1 << 20
 _CHANGES: Final = 3
 _READ_BYTES: Final = 1 << 20
-_GB: Final = 1e9
 
 
 class Report(NamedTuple):
@@ -61,6 +63,7 @@ def stage(
     index: int,
     count: int,
     copies: int,
+    directory: Path,
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> Report:
     """Copy this node's share of what is below a URL; what is there as it should be is not copied again.
@@ -71,6 +74,7 @@ def stage(
         index: of this node, from 0.
         count: of nodes that do the same.
         copies: of each block.
+        directory: where each node keeps its part of the HDFS, for messages.
         progress: told how many bytes are done, and of how many.
 
     Raises:
@@ -89,7 +93,9 @@ def stage(
             found = look()
             if found.missing_blocks:
                 raise ProviderError(f"HDFS has lost {found.missing_blocks} blocks", "They are staged anew.")
-            _require_room(total_bytes * copies, found.remaining_bytes + found.used_bytes)
+            wanted_bytes = total_bytes - target.total_bytes()
+            if not fits(found.live, wanted_bytes, copies):
+                raise _full(found.live, wanted_bytes, copies, directory)
 
             def share() -> Iterator[Listed]:
                 listing.seek(0)
@@ -100,7 +106,10 @@ def stage(
             try:
                 files = _note_all(copier, share(), notes, f"manifest-{index:05}-of-{count:05}.jsonl")
             except OSError as error:
-                _tell_full(error, look)
+                with contextlib.suppress(OSError):
+                    if _is_for_want_of_room(error, found := look()):
+                        wanted_bytes = total_bytes - target.total_bytes()
+                        raise _full(found.live, wanted_bytes, copies, directory) from error
                 raise
     except OSError as error:
         raise explained(error, "stage into", f"hdfs://{web}{path}") from error
@@ -125,6 +134,7 @@ class _Copier:
         self._copies = copies
         self._progress = progress
         self._guard = threading.Lock()
+        self._large = threading.Semaphore(_LARGE_FILES)
         self._done_bytes = 0
         self._is_new = next(iter(target.folders("")), None) is None and next(target.details(""), None) is None
         self.copied = 0
@@ -137,7 +147,8 @@ class _Copier:
             return kept
         for last in (*[False] * _CHANGES, True):
             try:
-                found = self._copied(each)
+                with self._large if each.size_bytes > _PART_BYTES else contextlib.nullcontext():
+                    found = self._copied(each)
                 break
             except ObjectChangedError:
                 info = self._store.info(each.key)
@@ -265,22 +276,14 @@ def _note_all(copier: _Copier, share: Iterable[Listed], notes: WebHdfsBackend, n
     return files
 
 
-def _require_room(needed_bytes: int, room_bytes: int) -> None:
-    if needed_bytes > room_bytes:
-        raise FullStoreError(
-            f"HDFS on the nodes has {room_bytes / _GB:.1f} GB, and the data with their copies need "
-            f"{needed_bytes / _GB:.1f} GB",
-            "Ask for machines with a larger `hardware.disk`, or for more of them.",
-        )
+def _full(rooms: Mapping[str, int], wanted_bytes: int, copies: int, directory: Path) -> FullStoreError:
+    return FullStoreError(
+        lack_of_room(rooms, wanted_bytes, copies, str(directory)),
+        "Free space there, or ask for machines with a larger `hardware.disk`, or for more of them.",
+    )
 
 
-def _tell_full(error: OSError, look: Callable[[], Namesystem]) -> None:
-    """Where no DataNode takes a block any more, that is often for want of room: then it is said so."""
-    if trouble_of(error) in (StoreTrouble.FULL, StoreTrouble.UNREACHABLE) or "replicat" in str(error):
-        with contextlib.suppress(OSError):
-            found = look()
-            if found.live and found.remaining_bytes < _BLOCK_BYTES * len(found.live):
-                raise FullStoreError(
-                    f"no space left in HDFS on the nodes ({found.used_bytes / _GB:.1f} GB are used)",
-                    "Ask for machines with a larger `hardware.disk`, or for more of them.",
-                ) from error
+def _is_for_want_of_room(error: OSError, found: Namesystem) -> bool:
+    """Where no DataNode takes a block any more, that is often for want of room."""
+    may_be = trouble_of(error) in (StoreTrouble.FULL, StoreTrouble.UNREACHABLE) or "replicat" in str(error)
+    return may_be and bool(found.live) and all(room < _BLOCK_BYTES for room in found.live.values())

@@ -91,7 +91,8 @@ class Guarded:
     @property
     def state(self) -> dict[str, Any]:
         """For whoever asks."""
-        return {"pid": self._process.pid if self._process else None, "failed": self.failed}
+        pid = self._process.pid if self._process else None
+        return {"pid": pid, "ends": len(self._ended_at_s), "failed": self.failed}
 
     def end(self) -> None:
         """End it."""

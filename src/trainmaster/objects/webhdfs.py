@@ -179,6 +179,13 @@ class WebHdfsBackend(Backend):
         values = [each.get("value") for each in found if isinstance(each, dict) and each.get("name") == _NOTE]
         return str(values[0] or "")[1:-1] if values else ""
 
+    def total_bytes(self) -> int:
+        """How many bytes all files have together."""
+        try:
+            return int(self._said("GET", "", "GETCONTENTSUMMARY", "ContentSummary", "length"))
+        except FileNotFoundError:
+            return 0
+
     def folders(self, prefix: str) -> Iterable[str]:
         return [status.name for status in self._listed(prefix) if status.is_directory]
 

@@ -61,6 +61,7 @@ _JVM = (
     "-Xmx256m",
     "-Xss512k",
     "-XX:+UseSerialGC",
+    "-XX:-UsePerfData",
     "-Djava.net.preferIPv4Stack=true",
     "--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
 )
@@ -166,13 +167,23 @@ class PrivateHdfs(PrivateServer):
 
     def _start(self, name: str, address: str, main: str, *arguments: str) -> None:
         place = self._directory / name
-        (place / "conf").mkdir(parents=True, exist_ok=True)
+        for folder in ("conf", "scratch"):
+            (place / folder).mkdir(parents=True, exist_ok=True)
         self._configure(place, address)
         classes = ":".join([str(place / "conf"), str(self._directory / "web"), f"{self._jars}/*"])
         opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
         with (place / "log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
-                ["java", *_JVM, *opened, "-cp", classes, f"org.apache.hadoop.hdfs.server.{main}", *arguments],
+                [
+                    "java",
+                    *_JVM,
+                    f"-Djava.io.tmpdir={place}/scratch",
+                    *opened,
+                    "-cp",
+                    classes,
+                    f"org.apache.hadoop.hdfs.server.{main}",
+                    *arguments,
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

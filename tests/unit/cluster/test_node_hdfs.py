@@ -34,7 +34,7 @@ class Cluster:
         self.nodes = [self.node(number) for number in range(3)]
         self.orders, self.told, self.failing = [], [], set()
         self.silent, self.made, self.short = False, 0, 0
-        self.wiped = False
+        self.wiped, self.ends = False, 0
         self.hdfs = self.driver()
 
     def driver(self):
@@ -49,7 +49,7 @@ class Cluster:
         )
 
     def shell(self, node, command, timeout_s):
-        return Result(1 if self.silent else 0, "", "")
+        return Result(1 if self.silent else 0, json.dumps({"namenode": {"ends": self.ends}}), "")
 
     def ask(self, node, wanted):
         order = wanted.order
@@ -117,6 +117,16 @@ def test_a_namenode_that_was_lost_is_told_and_all_is_staged_anew(cluster):
     assert found["TRAINMASTER_DATA_IMAGES"].startswith("hdfs://10.0.0.1:1/")
     assert ("n2", "stage") in cluster.orders
     assert cluster.hdfs.lost("b", cluster.nodes) == ""
+
+
+def test_a_daemon_that_has_died_and_runs_again_excuses_each_attempt_of_that_time_once(cluster):
+    cluster.provide("a")
+    cluster.provide("b")
+    cluster.ends = 1
+    assert "has died on n0" in cluster.hdfs.lost("a", cluster.nodes)
+    assert "has died on n0" in cluster.hdfs.lost("b", cluster.nodes)
+    cluster.provide("c")
+    assert cluster.hdfs.lost("c", cluster.nodes) == ""
 
 
 def test_a_namenode_whose_machine_was_wiped_is_another_one(cluster):

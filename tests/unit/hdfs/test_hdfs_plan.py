@@ -98,6 +98,24 @@ def test_hadoop_is_found_where_it_is_named(tmp_path):
     assert jars_of(tmp_path / "bin") is None
 
 
+def test_hadoop_is_found_in_an_image(tmp_path):
+    for name in ("bin/java", "hadoop/bin/hadoop"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("#!/bin/sh\necho 'openjdk version \"17.0.1\"' >&2\n")
+        (tmp_path / name).chmod(0o755)
+    for name in ("common", "hdfs"):
+        folder = tmp_path / "hadoop/share/hadoop" / name
+        folder.mkdir(parents=True)
+        (folder / f"hadoop-{name}-3.4.jar").touch()
+    by_path = find_hadoop("", "", {"PATH": f"{tmp_path}/bin:{tmp_path}/hadoop/bin:/usr/bin:/bin"})
+    by_home = find_hadoop(
+        "", "", {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "HADOOP_HOME": f"{tmp_path}/hadoop"}
+    )
+    assert by_path == by_home
+    assert by_path.java == f"{tmp_path}/bin/java"
+    assert f"{tmp_path}/hadoop/share/hadoop/hdfs/*" in by_path.jars
+
+
 def test_a_node_without_java_is_told_of(tmp_path, monkeypatch):
     monkeypatch.setattr("trainmaster.hdfs.hadoop.shutil.which", lambda *_, **__: None)
     with pytest.raises(UsageError, match="no java") as error:

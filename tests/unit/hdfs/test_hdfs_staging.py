@@ -39,7 +39,7 @@ def source(tmp_path):
 
 def staged(hdfs, source, index=0, count=1):
     web = hdfs.url.removeprefix("hdfs://")
-    return stage(str(source), web, index=index, count=count, copies=2)
+    return stage(str(source), web, index=index, count=count, copies=2, directory=Path("/run/data"))
 
 
 def files(hdfs, source):
@@ -95,10 +95,21 @@ def test_a_datanode_that_is_dead_is_named_to_the_namenode(hdfs, source):
 
 def test_too_little_room_is_told_before_anything_is_copied(hdfs, source):
     hdfs.room_bytes = 1 << 20
-    with pytest.raises(FullStoreError, match="copies need") as error:
+    with pytest.raises(
+        FullStoreError,
+        match=r"no room for 21\.0 MB in 2 copies: 1\.0 MB are free at 127\.0\.0\.1 \(in /run/data\)",
+    ) as error:
         staged(hdfs, source)
     assert "hardware.disk" in error.value.hint
     assert files(hdfs, source) == {}
+
+
+def test_disks_that_fill_up_meanwhile_are_told_of(hdfs, source, monkeypatch):
+    monkeypatch.setattr(webhdfs, "_PATIENCE_S", -1.0)
+    hdfs.fills_up = True
+    with pytest.raises(FullStoreError, match=r"1\.0 kB are free at 127\.0\.0\.1 \(in /run/data\)") as error:
+        staged(hdfs, source)
+    assert "Free space" in error.value.hint
 
 
 def test_a_url_without_objects_is_told_of(hdfs, tmp_path):

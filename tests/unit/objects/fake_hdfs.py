@@ -19,6 +19,7 @@ class FakeHdfs(ThreadingHTTPServer):
         refuse: answer everything with this exception.
         notes: path -> value of the extended attribute.
         room_bytes: what it says that there is.
+        fills_up: the first write finds that there is none any more.
     """
 
     daemon_threads = True
@@ -27,7 +28,7 @@ class FakeHdfs(ThreadingHTTPServer):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.files = {}
-        self.dead = False
+        self.dead = self.fills_up = False
         self.safe_mode = self.lose_renames = self.changes = 0
         self.excluded = []
         self.refuse = ""
@@ -110,9 +111,8 @@ class _Handler(_Base):
             return getattr(self, query["op"].lower())(path, query)
 
     def beans(self):
-        nodes = json.dumps({"127.0.0.1:1": {"xferaddr": "127.0.0.1:1"}})
-        counts = {"CapacityRemaining": self.server.room_bytes, "CapacityUsed": 0, "MissingBlocks": 0}
-        return {"LiveNodes": nodes, "Safemode": "", **counts}
+        nodes = json.dumps({"127.0.0.1:1": {"xferaddr": "127.0.0.1:1", "remaining": self.server.room_bytes}})
+        return {"LiveNodes": nodes, "Safemode": "", "MissingBlocks": 0}
 
     def setxattr(self, path, query):
         self.server.notes[path] = query["xattr.value"]
@@ -131,6 +131,13 @@ class _Handler(_Base):
         if path not in self.server.files and not self.server.is_folder(path):
             return self.exception(404, "FileNotFoundException")
         return self.answer(200, {"FileStatus": self.server.status(path, "")})
+
+    def getcontentsummary(self, path, query):
+        if not self.server.is_folder(path):
+            return self.exception(404, "FileNotFoundException")
+        start = path.rstrip("/") + "/"
+        found = sum(len(data) for name, (data, _) in self.server.files.items() if name.startswith(start))
+        return self.answer(200, {"ContentSummary": {"length": found}})
 
     def liststatus(self, path, query):
         server = self.server
@@ -188,9 +195,13 @@ class _Datanode(_Base):
         length = int(self.headers["Content-Length"])
         data = self.rfile.read(length)
         if len(data) < length:
-            return  # cut off
+            return None  # cut off
+        if (namenode := self.server.namenode).fills_up and not path.startswith("/trainmaster/"):
+            namenode.room_bytes = 1000
+            words = f"File {path} could only be replicated to 0 nodes instead of minReplication (=1)."
+            return self.exception(403, "IOException", words)
         self.server.namenode.write(path, data)
-        self.answer(201)
+        return self.answer(201)
 
     def do_GET(self):
         path, query = self.asked()

@@ -107,6 +107,7 @@ def _perform(order: Mapping[str, Any], progress: GetProgress) -> str:
 
 
 def _staged(order: Mapping[str, Any], directory: Path, progress: GetProgress) -> str:
+    from trainmaster.hdfs.configuration import data_directory
     from trainmaster.hdfs.serving import Served, serve, served_as_json
     from trainmaster.hdfs.staging import stage
 
@@ -131,6 +132,7 @@ def _staged(order: Mapping[str, Any], directory: Path, progress: GetProgress) ->
             index=order["index"],
             count=order["count"],
             copies=order["copies"],
+            directory=data_directory(directory),
             progress=at,
         )
         return json.dumps(list(found))

@@ -16,7 +16,7 @@ from trainmaster.control.site_errors import RelayError
 from trainmaster.control.staged_data import note_served, url_of
 from trainmaster.hdfs.configuration import copies_on
 from trainmaster.hdfs.serving import Served, served_as_json
-from trainmaster.hdfs.watchdog import write
+from trainmaster.hdfs.watchdog import STATE, write
 from trainmaster.objects.delegated_credentials import DelegatedCredentials
 from trainmaster.objects.narrowing import TooWideKeysError
 from trainmaster.spec.errors import TrainmasterError, one_line
@@ -60,13 +60,17 @@ class NodeHdfs:
         self._cluster = cluster
         self._tell = tell
         self._guard = threading.Lock()
+        self._there = paths.there(paths.home.data_directory(paths.run) / HDFS)
         self._record = paths.home.data_directory(paths.run) / f"{HDFS}.json"
         #: By the id of the machine that its NameNode is on.
         self._served: dict[str, Served] = self._read()
-        #: Of each HDFS: machines with a daemon of it, and URLs that are whole in it.
-        self._serving: dict[str, set[str]] = {}
+        #: Of each HDFS: machines with a daemon of it, how often daemons have ended there, as far as we know,
+        #: and URLs that are whole in it.
+        self._serving: dict[str, dict[str, NodeAccess]] = {}
+        self._ends: dict[str, dict[str, int]] = {}
         self._staged: dict[str, set[str]] = {}
-        self._of_attempts: dict[str, tuple[str, Served]] = {}
+        #: With what we knew of ends when it began.
+        self._of_attempts: dict[str, tuple[str, Served, dict[str, int]]] = {}
         self._answered_at_s: dict[str, float] = {}
 
     def provide(self, attempt: str, nodes: Sequence[NodeAccess], context: TaskContext, name: str) -> None:
@@ -90,27 +94,29 @@ class NodeHdfs:
                     self._stage(there, served, url, name)
                     self._staged[served.id].add(url)
             note_served(context, served)
-            self._of_attempts[attempt] = (name, served)
+            self._of_attempts[attempt] = (name, served, dict(self._ends.get(served.id, {})))
 
     def lost(self, attempt: str, nodes: Sequence[NodeAccess]) -> str:
         """Why an attempt could not read what was staged for it, in words; empty if it could."""
         if attempt not in self._of_attempts or not nodes:
             return ""
-        name, served = self._of_attempts[attempt]
+        name, served, ends_before = self._of_attempts[attempt]
         if served not in self._served.values():
             return f"data.{name}: the HDFS at {served.address} was lost meanwhile"
         self._answered_at_s.pop(served.id, None)
-        if self._answers(nodes[0], served):
-            return ""
-        where = f"{served.address}:{served.rpc_port}"
-        return f"data.{name}: the NameNode at {where} does not answer {nodes[0].target.shown}"
+        if not self._answers(nodes[0], served):
+            where = f"{served.address}:{served.rpc_port}"
+            return f"data.{name}: the NameNode at {where} does not answer {nodes[0].target.shown}"
+        ends = self._look_for_ends(served)
+        died = ", ".join(node for node, count in ends.items() if count > ends_before.get(node, 0))
+        return f"data.{name}: a daemon of the HDFS has died on {died}, and was started again" if died else ""
 
     def forget(self, attempt: str) -> None:
         """It is over."""
         self._of_attempts.pop(attempt, None)
 
     def _is_ready(self, served: Served, url: str, nodes: Sequence[NodeAccess]) -> bool:
-        there = self._serving.get(served.id, set())
+        there = self._serving.get(served.id, {})
         is_whole = url in self._staged.get(served.id, ()) and all(node.id in there for node in nodes)
         return is_whole and self._answers(nodes[0], served)
 
@@ -129,6 +135,20 @@ class NodeHdfs:
         if answers:
             self._answered_at_s[served.id] = now_s
         return answers
+
+    def _look_for_ends(self, served: Served) -> dict[str, int]:
+        """How often daemons have ended so far, by machine; members may have met what runs again by now."""
+
+        def one(node: NodeAccess) -> tuple[str, int] | None:
+            try:
+                said = self._files.shell(node, f"cat {shlex.quote(self._there)}/{STATE}", _ASK_TIMEOUT_S).out
+                return node.id, sum(int(daemon["ends"]) for daemon in json.loads(said).values())
+            except (TrainmasterError, ValueError, LookupError, TypeError, AttributeError):
+                return None
+
+        found = dict(filter(None, each(list(self._serving.get(served.id, {}).values()), one)))
+        self._ends.setdefault(served.id, {}).update(found)
+        return found
 
     def _serve(
         self,
@@ -160,8 +180,8 @@ class NodeHdfs:
                 return ""
             return node.id
 
-        joined = each([node for node in all_nodes if node.id != head.id], one)
-        self._serving[served.id] = {head.id, *filter(None, joined)}
+        joined = {head.id, *each([node for node in all_nodes if node.id != head.id], one)}
+        self._serving[served.id] = {node.id: node for node in all_nodes if node.id in joined}
         return served
 
     def _served_by(
@@ -170,14 +190,14 @@ class NodeHdfs:
         venv = context.venv
         order = {
             "do": "hdfs",
-            "directory": self._paths.there(self._record.parent / HDFS),
+            "directory": self._there,
             "address": node.address,
             "served": None if served is None else served_as_json(served),
             "copies": copies,
             "hadoop": context.experiment.data[name].hadoop or "",
             "venv": "" if venv is None else self._paths.there(venv),
         }
-        said = self._ask(node, Wanted(name, str(order["directory"]), order))
+        said = self._ask(node, Wanted(name, self._there, order))
         try:
             return typed(Served, json.loads(said))
         except ValueError as error:
@@ -186,10 +206,9 @@ class NodeHdfs:
     def _stage(self, nodes: Sequence[NodeAccess], served: Served, url: str, name: str) -> None:
         def wanted(index: int) -> Wanted:
             order: dict[str, Any] = {"do": "stage", "url": url, "web": served.web, "index": index}
-            there = self._paths.there(self._record.parent / HDFS)
-            order |= {"directory": there, "count": len(nodes), "copies": copies_on(len(nodes))}
+            order |= {"directory": self._there, "count": len(nodes), "copies": copies_on(len(nodes))}
             try:
-                return with_keys(self._credentials, Wanted(name, there, order, (url,)))
+                return with_keys(self._credentials, Wanted(name, self._there, order, (url,)))
             except TooWideKeysError as error:
                 raise RelayError(one_line(error)) from error
 

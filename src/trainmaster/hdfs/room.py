@@ -1,0 +1,50 @@
+"""Whether data with their copies fit on the disks of DataNodes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+_SHOWN: Final = 4
+
+
+def fits(rooms: Mapping[str, int], wanted_bytes: int, copies: int) -> bool:
+    """Whether there is room; no DataNode holds two copies of the same.
+
+    Args:
+        rooms: by DataNode.
+        wanted_bytes: of data, without their copies.
+        copies: of each block; as many as there are DataNodes, if they are fewer.
+
+    >>> fits({"a": 90, "b": 10}, 50, 2), fits({"a": 90, "b": 30, "c": 20}, 50, 2), fits({"a": 50}, 50, 2)
+    (False, True, True)
+    """
+    return sum(min(room, wanted_bytes) for room in rooms.values()) >= wanted_bytes * min(copies, len(rooms))
+
+
+def lack_of_room(rooms: Mapping[str, int], wanted_bytes: int, copies: int, directory: str) -> str:
+    """What lacks where, in words; the fullest DataNodes first.
+
+    >>> lack_of_room({"10.0.0.2:50": 7_000_000, "10.0.0.1:50": 10}, 2_000_000_000, 2, "/d")
+    'HDFS has no room for 2.0 GB in 2 copies: 10 bytes are free at 10.0.0.1, 7.0 MB at 10.0.0.2 (in /d)'
+    """
+    least = sorted(rooms.items(), key=lambda each: each[1])
+    free = [(in_words(room), node.partition(":")[0]) for node, room in least[:_SHOWN]]
+    shown = [f"{size}{'' if number else ' are free'} at {node}" for number, (size, node) in enumerate(free)]
+    more = [f"more at {len(least) - _SHOWN} others"] if len(least) > _SHOWN else []
+    return (
+        f"HDFS has no room for {in_words(wanted_bytes)} in {copies} copies: "
+        f"{', '.join([*shown, *more])} (in {directory})"
+    )
+
+
+def in_words(size_bytes: int) -> str:
+    """Bytes, with the unit that fits.
+
+    >>> in_words(999), in_words(1_234_567)
+    ('999 bytes', '1.2 MB')
+    """
+    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:.1f} {unit}"
+    return f"{size_bytes} bytes"
