@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from trainmaster.control.budget import Meter
 from trainmaster.control.controller import Controller
 from trainmaster.control.decide_service import Replica
 from trainmaster.control.decide_task import Policy
@@ -35,6 +36,9 @@ class ServiceStore(SimulatedStore):
 
     endpoint, replicas = ENDPOINT, {}
     step = staticmethod(lambda where: None)
+
+    def want_stop(self, run, reason):
+        super().want_stop(reason)
 
     def commit(self, lease, changes, now):
         self.step("before commit")
@@ -74,6 +78,7 @@ class Simulation:
         self.model, self.sick, self.hangs = ServedModel("d@1", "mem://1"), set(), set()
         self.fails = 0.0
         self.kill_after = None
+        self.meter = None
         self.store.step = self.step
 
     def _behave(self, request):
@@ -135,7 +140,7 @@ class Simulation:
         controller = Controller(
             database=self.store, lease=lease, run_state=self.store.run_state(), actions=bench,
             executor=executor, policies={"api": self.plan.experiments["api"].policy}, services=services,
-            clock=lambda: self.world.now, wall=lambda: self.world.now,
+            meter=self.meter, clock=lambda: self.world.now, wall=lambda: self.world.now,
         )  # fmt: skip
         try:
             controller.run()
@@ -163,7 +168,7 @@ class Simulation:
                 return
 
     def end(self):
-        self.store.want_stop(EndReason.CANCELLED)
+        self.store.want_stop(RUN, EndReason.CANCELLED)
         self.kill_after = None
         self.drive()
         assert self.store.run["reason"] is EndReason.CANCELLED
@@ -219,3 +224,19 @@ def test_a_switch_goes_on_whoever_drives_it_and_a_sick_version_does_not_take_ove
     ended = {row["reason"] for row in simulation.store.tasks.values() if row["state"] is State.DONE}
     assert ended == {EndReason.DRAINED, EndReason.UNHEALTHY}
     simulation.end()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_service_whose_budget_is_used_ends_below_its_cap_whoever_is_killed(seed):
+    simulation = Simulation(seed)
+    began, usd_per_s = simulation.world.now, 3.0 / 3600
+    simulation.meter = Meter(cap_usd=1.0, bill=lambda at: (at - began) * usd_per_s, stopping_s=10.0)
+    simulation.until_steps(600)
+    assert len(simulation.ready()) == REPLICAS
+    simulation.until_steps(1_000_000)
+    assert simulation.store.run["reason"] is EndReason.BUDGET
+    assert 0.5 < (simulation.world.now - began) * usd_per_s < 1.0, (
+        "most of it is used, and it is never passed"
+    )
+    assert {row["state"] for row in simulation.store.tasks.values()} == {State.DONE}
+    assert not [gang for gang in simulation.node.gangs.values() if gang.phase is Phase.RUNNING]
