@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
@@ -19,6 +20,9 @@ log = logging.getLogger(__name__)
 
 MOST_CONNECTIONS: Final = 512
 MOST_BODY_BYTES: Final = 64 << 20
+#: Of all bodies that are read or wait.
+MOST_HELD_BYTES: Final = 512 << 20
+_PIECE_BYTES: Final = 1 << 20
 _IDLE_S: Final = 120.0
 _LINE_BYTES: Final = 64
 _FULL: Final = (
@@ -33,6 +37,7 @@ class InferenceServer(ThreadingHTTPServer):
         address: host and port; 0 for any that is free.
         protocol: what answers.
         body_bytes: larger bodies are refused.
+        held_bytes: bodies that would be more together are sent away for a moment.
     """
 
     daemon_threads = True
@@ -40,9 +45,18 @@ class InferenceServer(ThreadingHTTPServer):
     request_queue_size = 128
 
     def __init__(
-        self, address: tuple[str, int], protocol: Protocol, body_bytes: int = MOST_BODY_BYTES
+        self,
+        address: tuple[str, int],
+        protocol: Protocol,
+        body_bytes: int = MOST_BODY_BYTES,
+        held_bytes: int = MOST_HELD_BYTES,
     ) -> None:
-        self.protocol, self.body_bytes = protocol, body_bytes
+        self.protocol, self.body_bytes, self._held_bytes, self._now_bytes = (
+            protocol,
+            body_bytes,
+            held_bytes,
+            0,
+        )
         self._connections: dict[socket.socket, bool] = {}  # whether it is answering
         self._changed = threading.Condition()
         super().__init__(address, _Handler)
@@ -86,6 +100,22 @@ class InferenceServer(ThreadingHTTPServer):
                 self._connections[request] = is_so
             self._changed.notify_all()
 
+    def hold(self, size: int) -> None:
+        """Make room for so many bytes of a body.
+
+        Raises:
+            RequestError: there is none for the moment.
+        """
+        with self._changed:
+            if self._now_bytes + size > self._held_bytes:
+                raise RequestError("too many large requests wait already", 503, 1)
+            self._now_bytes += size
+
+    def release(self, size: int) -> None:
+        """A body is needed no more."""
+        with self._changed:
+            self._now_bytes -= size
+
     def drain(self, patience_s: float) -> bool:
         """Take no more connections, and answer what has come; whether that was done in time."""
         self.protocol.is_draining = True
@@ -124,6 +154,13 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer()
 
     def _answer(self) -> None:
+        self._size = 0
+        try:
+            self._answer_it()
+        finally:
+            self.server.release(self._size)
+
+    def _answer_it(self) -> None:
         try:
             body = self._body()
             status, answer = self.server.protocol.answer(self.command, self.path, body)
@@ -159,9 +196,7 @@ class _Handler(BaseHTTPRequestHandler):
             if size < 0:
                 raise RequestError("Content-Length is no number")
             self._check_size(size)
-            body = self.rfile.read(size)
-            if len(body) < size:
-                raise ConnectionResetError("who asked has gone")
+            body = b"".join(self._pieces(size))
         self.close_connection = kept
         return body
 
@@ -177,10 +212,22 @@ class _Handler(BaseHTTPRequestHandler):
             if size < 0:
                 raise RequestError("a chunk of the body has no length")
             self._check_size(len(body) + size)
-            body += self.rfile.read(size)
+            body += b"".join(self._pieces(size))
             self.rfile.readline(_LINE_BYTES)
             if not size:
                 return bytes(body)
+
+    def _pieces(self, size: int) -> Iterator[bytes]:
+        """So much of the body; who says a length and sends nothing takes no room from others."""
+        while size:
+            piece = min(size, _PIECE_BYTES)
+            self.server.hold(piece)
+            self._size += piece
+            read = self.rfile.read(piece)
+            if len(read) < piece:
+                raise ConnectionResetError("who asked has gone")
+            yield read
+            size -= piece
 
     def _check_size(self, size: int) -> None:
         if size > self.server.body_bytes:

@@ -49,7 +49,7 @@ def engine():
 def server(engine):
     protocol = Protocol("m", queue=0)
     protocol.serve(engine)
-    found = InferenceServer(("127.0.0.1", 0), protocol, body_bytes=4096)
+    found = InferenceServer(("127.0.0.1", 0), protocol, body_bytes=4096, held_bytes=6000)
     thread = threading.Thread(target=found.serve_forever, args=(0.01,))
     thread.start()
     yield found
@@ -158,6 +158,27 @@ def test_who_finds_the_queue_full_is_sent_away_and_the_other_one_is_answered(ser
     engine.free.set()
     asking.join(WAIT_S)
     assert answers[0][0] == 200
+
+
+@pytest.mark.parametrize("how", ["content-length: 4000\r\n\r\n", "transfer-encoding: chunked\r\n\r\nfa0\r\n"])
+def test_bodies_that_would_be_too_much_together_are_sent_away(server, engine, how):
+    engine.free.clear()
+    large, answers = BODY.ljust(4000), []
+    asking = threading.Thread(target=lambda: answers.append(ask(server, "POST", "/v2/models/m/infer", large)))
+    asking.start()
+    assert engine.begun.acquire(timeout=WAIT_S)
+    with socket.create_connection(("127.0.0.1", server.server_port), WAIT_S) as plain:
+        plain.sendall(f"POST /v2/models/m/infer HTTP/1.1\r\nhost: a\r\n{how}".encode())
+        answer = b""
+        while data := plain.recv(65536):  # until it closes
+            answer += data
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"Retry-After: 1" in answer
+    assert b"too many large requests" in answer
+    engine.free.set()
+    asking.join(WAIT_S)
+    assert answers[0][0] == 200
+    assert ask(server, "POST", "/v2/models/m/infer", large)[0] == 200, "there is room again"
 
 
 def test_what_is_under_way_at_the_end_is_answered(server, engine):

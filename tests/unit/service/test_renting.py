@@ -298,10 +298,13 @@ def test_what_does_not_fit_is_said_before_prices_are(world):
         ({"total": "$0.003"}, "used up before anything has run"),
     ],
 )
-def test_budgets_that_allow_nothing_are_refused(world, budget, said):
+@pytest.mark.parametrize(
+    "experiment", [{"distributed": {"workers": 2}}, {"serve": {"replicas": 2}}], ids=["workers", "replicas"]
+)
+def test_budgets_that_allow_nothing_are_refused(world, experiment, budget, said):
     world.prices()
     with pytest.raises(UsageError) as error:
-        world.plan(world.recipe({"main": {"distributed": {"workers": 2}}}, budget=budget))
+        world.plan(world.recipe({"main": experiment}, budget=budget))
     assert said in str(error.value)
     assert world.asked == []
 

@@ -1,4 +1,4 @@
-"""`Rates`, `Streams` and `Openings`: how much of one process a caller may take, and until when."""
+"""`Rates`, `Streams`, `Waits` and `Openings`: how much of one process a caller may take, and until when."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
-from contextlib import aclosing, suppress
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping
+from contextlib import aclosing, contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakSet, WeakValueDictionary
@@ -35,6 +36,8 @@ LOGINS_BURST: Final = 60.0
 TESTS_PER_S: Final = 1 / 60
 TESTS_BURST: Final = 10.0
 MAX_STREAMS: Final = 8
+#: Each of them looks into the database twice a second.
+MAX_WAITS: Final = 32
 #: A page of an app opens many connections at once.
 MAX_TUNNELS: Final = 100
 #: Ways to members that one user has opened at once, and all users together.
@@ -184,6 +187,32 @@ class Streams:
         others.discard(stream)
         if not others:
             del self._open[stream.user]
+
+
+class Waits:
+    """Requests that are answered when there is news (`wait_s`).
+
+    Args:
+        most: of one user or token at a time; the next ones are answered at once.
+    """
+
+    def __init__(self, most: int = MAX_WAITS) -> None:
+        self._most = most
+        self._open: Counter[str] = Counter()
+
+    @contextmanager
+    def waiting(self, who: Caller) -> Iterator[bool]:
+        """Whether one more may wait; for as long as it does."""
+        user = who.account or who.name
+        if self._open[user] >= self._most:
+            yield False
+            return
+        self._open[user] += 1
+        try:
+            yield True
+        finally:
+            self._open[user] -= 1
+            self._open += Counter()  # without those that are 0
 
 
 class Openings:

@@ -25,7 +25,11 @@ _LOOK_EVERY_S: Final = 0.5
 _MOST_WAIT_S: Final = 30.0
 WaitS = Annotated[
     float,
-    Query(ge=0, le=_MOST_WAIT_S, description="answer when there is news, or after so many seconds"),
+    Query(
+        ge=0,
+        le=_MOST_WAIT_S,
+        description="answer when there is news, or after so many seconds; at once if 32 answers wait",
+    ),
 ]
 
 
@@ -166,12 +170,12 @@ async def shown(kind: str, name: str, state: State, caller: Caller, wait_s: floa
     def hear() -> None:
         loop.call_soon_threadsafe(news.set)
 
-    with state.quotes.listeners.listening(name, hear):
+    with state.quotes.listeners.listening(name, hear), state.waits.waiting(caller) as may_wait:
         while True:
             found = await run_in_threadpool(state.quotes.show, caller, kind, name)
             first = first or found
             left_s = until - loop.time()
-            if found["state"] == "DONE" or found["told"] != first["told"] or left_s <= 0:
+            if found["state"] == "DONE" or found["told"] != first["told"] or left_s <= 0 or not may_wait:
                 return Requested(**found)
             with suppress(TimeoutError):  # another server may work on it
                 await asyncio.wait_for(news.wait(), min(left_s, _LOOK_EVERY_S))

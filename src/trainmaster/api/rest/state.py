@@ -22,6 +22,7 @@ from trainmaster.api.rest.limits import (
     Rates,
     Stream,
     Streams,
+    Waits,
 )
 from trainmaster.api.rest.versions import ClientVersionError
 from trainmaster.db.registry_rows import AliasMovedError, ModelInUseError
@@ -135,6 +136,7 @@ class ServerState:
         single_sign_on: at a provider, if there is one.
         apps_port: where the proxy in front of apps listens.
         apps_url: how browsers reach it; empty for that port of the host by which they reach this server.
+        waits: who waits for news of a request.
         openings: connections to members that are being opened.
         services: the proxy's way to services, which counts; None without a proxy.
     """
@@ -156,6 +158,7 @@ class ServerState:
     is_secure: bool
     setup: set[str] = field(default_factory=set)
     rates: Rates = field(default_factory=Rates)
+    waits: Waits = field(default_factory=Waits)
     logins: Rates = field(default_factory=lambda: Rates(STRANGERS_PER_S, LOGINS_BURST))
     hooks: Rates = field(default_factory=lambda: Rates(STRANGERS_PER_S, STRANGERS_BURST))
     tests: Rates = field(default_factory=lambda: Rates(TESTS_PER_S, TESTS_BURST))

@@ -12,7 +12,7 @@ pytest.importorskip("pyarrow", reason="the extra `volumes` is not installed")
 from served_office import Office
 from test_routes import asked, routes
 
-from trainmaster.api.rest.limits import BURST, CHECK_EVERY_S, Rates, Stream, Streams
+from trainmaster.api.rest.limits import BURST, CHECK_EVERY_S, Rates, Stream, Streams, Waits
 from trainmaster.service.users.access import ATTEMPTS, digest_of
 from trainmaster.service.users.caller import ROLES, SCOPES, Credential, TooOftenError, caller
 from trainmaster.spec.errors import StoreError
@@ -257,6 +257,16 @@ def test_a_user_follows_so_many_streams_and_no_more():
         assert len(again) == 2
 
     asyncio.run(follow())
+
+
+def test_a_user_waits_for_so_many_answers_and_gets_the_next_ones_at_once():
+    ann, bob = caller("ann", "red", ["read"]), caller("bob", "red", ["read"])
+    waits = Waits(most=1)
+    with waits.waiting(ann) as first, waits.waiting(ann) as second, waits.waiting(bob) as others:
+        assert (first, second, others) == (True, False, True)
+    with waits.waiting(ann) as again:
+        assert again
+    assert not waits._open
 
 
 def test_a_demotion_closes_the_stream_of_a_run(office):

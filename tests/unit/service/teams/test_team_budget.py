@@ -99,12 +99,15 @@ def test_what_nobody_can_say_the_cost_of_does_not_go_on_for_nothing(database, tm
     lease = run(database, "r", None, team="later", is_over=True)
     database.write(lambda connection, _: ledger.set_limits(connection, "later", {"monthly_usd": 5.0}))
 
-    def go_on(**keys):
-        content = {"name": "a", "experiments": {"main": {"command": "true"}}, **keys}
+    def go_on(serve=None, **keys):
+        main = {"command": "true"} | ({} if serve is None else {"serve": serve})
+        content = {"name": "a", "experiments": {"main": main}, **keys}
         requeue(database, lease, "later", Recipe.from_dict(content, directory=tmp_path))
 
     with pytest.raises(UsageError, match="nobody can say"):
         go_on(provider="aws")
+    with pytest.raises(UsageError, match="nobody can say"):
+        go_on(serve={"replicas": 2}, provider="aws")
     with pytest.raises(OverBudgetError, match=r"\$6.00"):
         go_on(provider="aws", budget={"total": "$6"})
     go_on(provider="hosts")
