@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 _TICK_S: Final = 0.25
 #: How often a provider is asked for its machines: a cloud's API, and hosts that are logged in to.
 _LOOK_S: Final = 2.0
+#: While a machine boots: its time is paid for.
+BOOT_LOOK_S: Final = 1.0
 #: One that has not answered for a while is asked more rarely.
 _LOOK_AGAIN_S: Final = 10.0
 _CLOSE_S: Final = 10.0
@@ -465,7 +467,8 @@ class ClusterLoop:
         if self.record.state is ClusterState.PLANNED:
             return
         if now >= self._look_at and not self._tasks.is_running("look"):
-            self._look_at = now + _LOOK_S
+            is_booting = any(node.state is NodeState.STARTING for node in self._observed.nodes.values())
+            self._look_at = now + (BOOT_LOOK_S if is_booting else _LOOK_S)
             self._tasks.start("look", partial(self._provider.nodes, self.record.id))
         lease_s = self._provisioner.lease_s
         if self.record.state is ClusterState.ENDING:

@@ -58,6 +58,7 @@ class ImDouble:
         full: no cloud has machines. refuses: no login is good. away: nobody answers.
         loses: calls whose answer never comes, by a part of ``METHOD PATH``; each once.
         slow: infrastructures show machines only after so many looks.
+        busy: it destroys nothing, as it is at work on it.
         quotas: of every cloud.
         estimate_error: what ``dry_run`` says.
     """
@@ -70,6 +71,7 @@ class ImDouble:
     away: bool = False
     loses: list[str] = field(default_factory=list)
     slow: int = 0
+    busy: bool = False
     quotas: dict[str, Any] = field(default_factory=dict)
     estimate_error: str = ""
     count: int = 0
@@ -113,6 +115,8 @@ class ImDouble:
         if found is None:
             return self.error(404, "Invalid infrastructure ID or access not granted.")
         if len(parts) == 2 and method == "DELETE":
+            if self.busy:
+                return self.error(409, "Invalid State to perform this operation.")
             del self.infrastructures[parts[1]]
             return ImAnswer(200, "")
         if len(parts) == 2:

@@ -84,6 +84,25 @@ def test_machines_that_do_not_come_are_waited_for_by_the_next_call(bench: ImBenc
     assert len(bench.left()) == 1
 
 
+def test_what_infrastructure_manager_has_forgotten_is_given_up_and_made_again(bench: ImBench) -> None:
+    """It was started anew in mid-create: what it is at work on it does not destroy."""
+    bench.im.slow = 1000
+    for _ in range(2):
+        with pytest.raises(ProviderError, match="so far"):
+            bench.provider().acquire("one", bench.request())
+    bench.im.busy = True
+    with pytest.raises(ProviderError, match="so far"):
+        bench.provider().acquire("one", bench.request())
+    (first,) = bench.left()
+    bench.im.busy = False
+    with pytest.raises(ProviderError, match="started anew"):
+        bench.provider().acquire("one", bench.request())
+    assert bench.left() == []
+    bench.im.slow = 0
+    assert len(bench.provider().acquire("one", bench.request())) == 1
+    assert bench.left() != [first]
+
+
 def test_it_is_destroyed_while_it_is_made(bench: ImBench) -> None:
     bench.im.slow = 200
     with pytest.raises(ProviderError, match="so far"):

@@ -136,3 +136,18 @@ def explained_refusal(refused: ImRefusedError, cloud: str, places: Sequence[str]
     if refused.status >= 500:
         return ProviderError(f"Infrastructure Manager has trouble: {refused.words}", "It is tried again.")
     return explained(refused.words, cloud, places)
+
+
+class Explained:
+    """What IM refuses inside ``with`` is told as an error that says what to do."""
+
+    def __init__(self, cloud: str, places: Sequence[str]) -> None:
+        self._cloud = cloud
+        self._places = places
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ImRefusedError):
+            raise explained_refusal(error, self._cloud, self._places) from None

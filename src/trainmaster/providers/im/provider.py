@@ -17,7 +17,7 @@ from trainmaster.providers.base import Node, NodeRequest
 from trainmaster.providers.im.client import ImClient, ImRefusedError, ImState, Send
 from trainmaster.providers.im.credentials import ImCredentials, read_credentials
 from trainmaster.providers.im.documents import RadlDocuments
-from trainmaster.providers.im.errors import explained, explained_refusal
+from trainmaster.providers.im.errors import Explained, explained
 from trainmaster.providers.im.memory import Asked, ClusterMemory, ImMemory
 from trainmaster.providers.im.nodes import node_id, number_in
 from trainmaster.providers.im.observed import ImObserved
@@ -27,7 +27,7 @@ from trainmaster.providers.im.settings import ImSettings, read_settings, setting
 from trainmaster.providers.offer import Offer
 from trainmaster.providers.place import ProviderPlace
 from trainmaster.spec.clocks import steady_s
-from trainmaster.spec.errors import ProviderError, TrainmasterError
+from trainmaster.spec.errors import ProviderError
 
 log = logging.getLogger(__name__)
 
@@ -35,9 +35,13 @@ log = logging.getLogger(__name__)
 _MADE_S: Final = 60.0
 #: What is not there by then does not come any more.
 _STUCK_S: Final = 1200.0
+#: After so long IM is asked whether it is still at work on it.
+_FORGOTTEN_S: Final = 120.0
 #: How long one call waits for an infrastructure to be gone.
 _GONE_S: Final = 240.0
 _LOOK_S: Final = 0.5
+#: What takes a moment only is looked at soon, then less and less often.
+_SOON_S: Final = 0.1
 #: How often an infrastructure whose answer was lost is looked for before it is believed not to be there.
 _LOOKS: Final = 3
 #: Drivers of one home may have clocks that differ by so much.
@@ -107,7 +111,7 @@ class ImProvider:
     def check_up(self) -> None:
         """Refuse what does not answer, or does not take the login."""
         self._client.version()
-        with _Explained("", ()):
+        with Explained("", ()):
             self._client.infrastructures()
 
     def close(self) -> None:
@@ -139,7 +143,7 @@ class ImProvider:
         """
         wanted = self._documents.wanted(cluster, request)
         system = wanted.system
-        with self._memory.alone(cluster), _Explained(wanted.cloud, [request.zone or wanted.cloud]):
+        with self._memory.alone(cluster), Explained(wanted.cloud, [request.zone or wanted.cloud]):
             known = self._memory.of(cluster) or ClusterMemory(cluster)
             asked = known.asked.get(system)
             if asked is None or not asked.machines:
@@ -199,6 +203,7 @@ class ImProvider:
         """Wait until the machines of a request are listed, all of them; else there are none of them."""
         asked, infrastructure = known.asked[system], known.infrastructure
         deadline = self._clock() + _MADE_S
+        is_sure = False
         while True:
             state = self._observed.state_of(infrastructure)
             if state is None:
@@ -214,7 +219,11 @@ class ImProvider:
                 self._undo(known, system, mine, cloud, is_first=is_first)
             if len(mine) >= asked.count:
                 break
-            if self._clock() - asked.at > _STUCK_S:  # it was started anew meanwhile, and has forgotten it
+            waited_s = self._clock() - asked.at
+            if is_first and not is_sure and waited_s > _FORGOTTEN_S:
+                self._give_up_forgotten(known, system)
+                is_sure = True
+            if waited_s > _STUCK_S:
                 self._undo(known, system, mine, cloud, is_first=is_first)
             if self._clock() >= deadline:
                 raise ProviderError(
@@ -246,6 +255,26 @@ class ImProvider:
             self._client.remove(infrastructure, mine)
         self._forget(known, system)
         raise explained(message, cloud, [asked.place])
+
+    def _give_up_forgotten(self, known: ClusterMemory, system: str) -> None:
+        """IM destroys nothing that it is at work on; if it does, it was started anew and has forgotten it.
+
+        Raises:
+            ProviderError: it had; nothing of it is there any more.
+        """
+        try:
+            self._client.destroy(known.infrastructure)
+        except ImRefusedError as refused:
+            if refused.status == 409:
+                return
+            if not refused.is_gone:
+                raise
+        self._destroy(known.infrastructure)
+        self._forget(replace(known, infrastructure="", is_asked=False), system)
+        raise ProviderError(
+            f"Infrastructure Manager has stopped making {known.infrastructure}: it was started anew",
+            "It is made again.",
+        )
 
     def _forget(self, known: ClusterMemory, system: str) -> None:
         left = {name: each for name, each in known.asked.items() if name != system}
@@ -280,7 +309,7 @@ class ImProvider:
 
     def release(self, cluster: str, ids: Sequence[str] | None = None) -> None:
         """See `Provider`. With the whole cluster its networks and its security group go, too."""
-        with self._memory.alone(cluster), _Explained("", ()):
+        with self._memory.alone(cluster), Explained("", ()):
             known = self._memory.of(cluster)
             if known is None:
                 return
@@ -298,7 +327,7 @@ class ImProvider:
         """See `Provider`. Until when an infrastructure is wanted stands in its description."""
         ended = []
         before = self._clock() - _CLOCKS_DIFFER_S
-        with _Explained("", ()):
+        with Explained("", ()):
             lost = [
                 (infrastructure, mark.cluster)
                 for infrastructure, mark in self._observed.marked()
@@ -334,7 +363,7 @@ class ImProvider:
             ProviderError: it is still there: to be asked again.
         """
         deadline = self._clock() + _GONE_S
-        is_asked = False
+        is_asked, pause_s = False, _SOON_S
         while (state := self._observed.state_of(infrastructure)) is not None:
             if state.state != "deleting":
                 try:
@@ -353,25 +382,8 @@ class ImProvider:
                 raise ProviderError(
                     f"Infrastructure Manager has not destroyed {infrastructure} yet", "It is asked again."
                 )
-            self._sleep(_LOOK_S)
-
-
-class _Explained:
-    """What IM refuses inside ``with`` is told as an error that says what to do."""
-
-    def __init__(self, cloud: str, places: Sequence[str]) -> None:
-        self._cloud = cloud
-        self._places = places
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, ImRefusedError):
-            raise self._told(error) from None
-
-    def _told(self, refused: ImRefusedError) -> TrainmasterError:
-        return explained_refusal(refused, self._cloud, self._places)
+            self._sleep(pause_s)
+            pause_s = min(1.5 * pause_s, _LOOK_S)
 
 
 def _is_pending(state: ImState) -> bool:
