@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -78,6 +79,21 @@ def answered(
         one = seen[text]
         found.append(Claim(text, paper, one.here, one.holds, "" if one.holds else one.otherwise + busy))
     return found
+
+
+def tried(claims: Iterable[str], look: Callable[[], Iterable[Seen]]) -> dict[str, Seen]:
+    """What a part of an experiment has seen, in the order of its claims; if it fails, none of them came out.
+
+    >>> tried(["one", "two"], lambda: 1 / 0)["two"]
+    Seen(holds=False, here='', otherwise='it failed: ZeroDivisionError: division by zero')
+    """
+    try:
+        return dict(zip(claims, look(), strict=True))
+    except Exception as error:  # noqa: BLE001 - the other parts go on
+        traceback.print_exc()
+        lines = f"{type(error).__name__}: {error}".strip().splitlines()
+        why = lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
+        return dict.fromkeys(claims, Seen(False, "", f"it failed: {why[:400]}"))
 
 
 def rows(claims: Iterable[Claim]) -> list[list[str]]:

@@ -52,6 +52,8 @@ class Step:
 STEPS = (
     Step("fc2", "phone", 400),
     Step("anwar", "recommender", 200),
+    Step("hyper", "hyper", 500),
+    Step("hyper", "hyper_files", 500),
     Step("anwar", "anwar", 560),
     Step("fc2", "fc2", 660),
     Step("jorge", "jorge", 420),

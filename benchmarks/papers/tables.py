@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import signal
 import statistics
 import sys
 import time
@@ -111,6 +112,8 @@ class Report:
         self.machine = machine()
         self._began = time.monotonic()
         self._texts: list[str] = []
+        # What a script has started ends with it.
+        signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
 
     def table(self, title: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """One more table of the text."""

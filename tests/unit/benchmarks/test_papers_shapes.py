@@ -17,7 +17,10 @@ from hypothesis import strategies as st
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
 PAPERS = Path(__file__).resolve().parents[3] / "benchmarks" / "papers"
-NAMES = ("common", "tables", "images", "laboratory", "anwar", "fc2", "jorge", "accuracy", "jorge_im")
+NAMES = (
+    *("claims", "common", "tables", "images", "laboratory", "seeds"),
+    *("anwar", "fc2", "hyper", "hyper_files", "jorge", "accuracy", "jorge_im"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +36,7 @@ def papers() -> Iterator[dict[str, ModuleType]]:
             sys.modules[name] = module
 
 
-@pytest.mark.parametrize("name", ["tables", "images", "fc2"])
+@pytest.mark.parametrize("name", ["claims", "tables", "images", "fc2"])
 def test_what_their_docstrings_say_is_so(papers: dict[str, ModuleType], name: str) -> None:
     done = doctest.testmod(papers[name], optionflags=doctest.NORMALIZE_WHITESPACE)
     assert done.attempted
@@ -121,3 +124,22 @@ def test_phases_are_what_is_between_events_and_add_up(papers: dict[str, ModuleTy
     assert phases["one: training"] == 20
     assert phases["destroying"] == 3
     assert sum(phases.values()) == 99
+
+
+def test_a_step_that_fails_answers_its_claims_with_the_reason(
+    papers: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = (
+        'CLAIMS = {"it works": "always"}\nif __name__ == "__main__": raise SystemExit("no disk is left")\n'
+    )
+    (tmp_path / "broken.py").write_text(script)
+    seeds = papers["seeds"]
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(seeds, "FOLDER", tmp_path)
+    monkeypatch.setattr(seeds, "OUT", tmp_path)
+    (claim,), _ = seeds.run(seeds.Step("fc2", "broken", 60), quick=False)
+    assert (claim.text, claim.paper, claim.holds) == ("it works", "always", False)
+    assert claim.reason == "broken.py failed with 1: no disk is left"
+    assert "| it works | always |      | **NO** |" in seeds.told(
+        {"broken": {"paper": "fc2", "claims": [vars(claim)]}}
+    )

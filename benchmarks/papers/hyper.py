@@ -1,0 +1,275 @@
+"""Hyper's user: the recipe of figure 1, a workflow on spot machines that are taken back, and more machines.
+
+In the lab: preprocessing, a sweep and inference over MNIST, on four spot machines of which one breaks and one
+is taken back while the sweep runs, beside the same on demand without losses; then equal tasks on one machine
+and on four. Prices are the published ones, spot three tenths of them; what losses cost is measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from claims import Seen, tried
+from images import mnist
+from laboratory import RUN_DEADLINE_S, Call, Laboratory
+from tables import Report, options
+
+CLAIMS = {
+    "the recipe of figure 1 is taken as it is printed": "1000 samples, 100 workers",
+    "a recipe of 12 parameters with 2 choices each is 4096 tasks": "4096 (4.3)",
+    "preprocessing, a sweep and inference are one workflow, each after the other": "figure 2, section 4",
+    "all tasks are done although spot machines are taken back": "section 3.4",
+    "what was lost is done again on another machine with the same arguments": "section 3.4",
+    "a training goes on from its newest checkpoint": "section 3.4",
+    "spot machines cost 2 to 3 times less, losses included": "2 to 3 times (3.4)",
+    "a sweep is done in less time by as much as the cluster is larger (4 machines: over 3.2)": "linear (4.3)",
+}
+FIGURE_1 = """
+experiments:
+  mnist:
+    framework: pytorch
+    parameters:
+      lr:
+        range: 0.1-0.3
+        sampling: uniform
+      samples: 1000
+    workers: 100
+    hardware:
+      gpu: k80
+    command:
+      - python train.py --lr {{lr}}
+"""
+BOOSTER = """
+experiments:
+  booster:
+    parameters: {PARAMETERS}
+    command: python train.py ARGUMENTS
+"""
+WORKFLOW = """
+name: hyper
+code: code
+experiments:
+  prepare:
+    workers: 4
+    hardware: &machine {instance: t2.medium, spot: SPOT}
+    parameters: {part: {range: 0-7, step: 1}}
+    command: python3 stages.py prepare --part {{part}}
+  train:
+    workers: 4
+    hardware: *machine
+    data: {parts: {from: prepare}}
+    parameters: {lr: {range: 0.1-0.3, sampling: uniform}}
+    samples: SAMPLES
+    checkpoint: {every: 1s}
+    grace: 3s
+    command: python3 stages.py train --lr {{lr}} --steps STEPS
+  infer:
+    workers: 4
+    hardware: *machine
+    data: {parts: {from: prepare}, model: {from: train, best: accuracy}}
+    parameters: {part: {range: 0-7, step: 1}}
+    command: python3 stages.py infer --part {{part}}
+"""
+SLEEPS = """
+name: scale
+code: code
+experiments:
+  train:
+    workers: WORKERS
+    hardware: {instance: t2.medium}
+    parameters: {n: {range: 1-TASKS, step: 1}}
+    command: sleep 4
+"""
+MACHINES = 4
+#: Of the images; as many tasks prepare them.
+PARTS = 8
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A task's attempt: whose, which, how it ended, when, and with which parameters."""
+
+    experiment: str
+    task: int
+    number: int
+    reason: str
+    began: float
+    ended: float
+    parameters: str
+
+
+class Records:
+    """What a home knows of a run."""
+
+    def __init__(self, lab: Laboratory) -> None:
+        self.path = lab.home / "trainmaster.db"
+
+    def _rows(self, query: str, *values: object) -> list[Any]:
+        with contextlib.closing(sqlite3.connect(self.path, timeout=30)) as connection:
+            return connection.execute(query, values).fetchall()
+
+    def attempts(self, run: str) -> list[Attempt]:
+        """All, in the order in which they began."""
+        query = (
+            "SELECT e.name, a.task, a.number, a.reason, a.started_at, a.ended_at, t.parameters"
+            " FROM attempt a JOIN experiment e ON e.id = a.experiment_id"
+            " JOIN task t ON t.experiment_id = e.id AND t.number = a.task"
+            " WHERE e.run_id = ? AND a.started_at IS NOT NULL ORDER BY a.started_at"
+        )
+        return [Attempt(*row) for row in self._rows(query, run)]
+
+    def machines(self, run: str) -> list[str]:
+        """Ids of those that it has now."""
+        found = self._rows("SELECT data FROM cluster WHERE run_id = ?", run)
+        machines = [machine for (data,) in found for machine in json.loads(data)["machines"]]
+        return [machine["id"] for machine in machines if machine["id"] and not machine["is_over"]]
+
+
+def take_back(lab: Laboratory, call: Call) -> list[str]:
+    """Waits until tasks of the sweep have worked for a while, and takes the first machines back.
+
+    One is gone at once, one after a notice of 10 s.
+    """
+    while not call.is_over:
+        place = lab.home / "runs" / (call.run_id or "-") / "tasks" / "train"
+        steps = [len(path.read_bytes().splitlines()) for path in place.glob("*/1/*.metrics.jsonl")]
+        if sum(count > 8 for count in steps) >= 2:
+            break
+        time.sleep(0.3)
+    else:
+        return []
+    gone, leaving, *_ = Records(lab).machines(call.run_id)
+    lab.call("lab", "terminate", gone)
+    lab.call("lab", "interrupt", leaving, "--notice=10")
+    return [gone, leaving]
+
+
+def checked(lab: Laboratory, text: str) -> dict[str, Any]:
+    """The only experiment of a recipe, as it is read."""
+    (lab.work / "checked.yaml").write_text(text)
+    (lab.work / "train.py").touch()
+    (found,) = json.loads(lab.call("check", "checked.yaml", "--json"))["experiments"].values()
+    return dict(found)
+
+
+def recipes(lab: Laboratory) -> list[Seen]:
+    """Figure 1, and the sweep of 12 parameters."""
+    figure = checked(lab, FIGURE_1)
+    here = f"{figure['tasks']} tasks, {figure['workers']} workers, {figure['hardware']['gpu']}"
+    names = [f"p{number}" for number in range(12)]
+    parameters = ", ".join(f"{name}: [0, 1]" for name in names)
+    arguments = " ".join(f"--{name} {{{{{name}}}}}" for name in names)
+    booster = checked(lab, BOOSTER.replace("PARAMETERS", parameters).replace("ARGUMENTS", arguments))
+    return [
+        Seen((figure["tasks"], figure["workers"]) == (1000, 100), here, "it is read as something else"),
+        Seen(booster["tasks"] == 4096, str(booster["tasks"]), "it is read as something else"),
+    ]
+
+
+@dataclass(frozen=True)
+class Worked:
+    """A workflow that has ended: its attempts, price, seconds, and which machines were taken back."""
+
+    run: str
+    attempts: list[Attempt]
+    usd: float
+    seconds: float
+    taken: list[str]
+
+
+def workflow(lab: Laboratory, spot: bool, samples: int, steps: int) -> Worked:
+    """On spot machines that are taken back, or on demand."""
+    text = WORKFLOW.replace("SPOT", str(spot).lower()).replace("SAMPLES", str(samples))
+    (lab.work / "recipe.yaml").write_text(text.replace("STEPS", str(steps)))
+    call = lab.start("run", "recipe.yaml", "--provider=lab", "--yes", "--json")
+    taken = take_back(lab, call) if spot else []
+    done = call.end(RUN_DEADLINE_S)
+    return Worked(done["run"], Records(lab).attempts(done["run"]), done["cost_usd"], call.seconds, taken)
+
+
+def restarts(lab: Laboratory, run: str, again: list[Attempt]) -> list[int]:
+    """Steps from which trainings of lost machines went on."""
+    found: list[int] = []
+    for each in again:
+        place = lab.home / "runs" / run / "tasks" / "train" / str(each.task) / str(each.number)
+        reports = [path.read_text().splitlines()[0] for path in place.glob("*.metrics.jsonl")]
+        found += [int(json.loads(line)["step"]) for line in reports]
+    return found
+
+
+def losses(lab: Laboratory, samples: int, steps: int) -> list[Seen]:
+    """The workflow on spot machines with losses, then on demand without."""
+    spot = workflow(lab, True, samples, steps)
+    attempts, taken = spot.attempts, len(spot.taken)
+    done = {(each.experiment, each.task) for each in attempts if each.reason == "SUCCEEDED"}
+    lost = [each for each in attempts if each.reason in ("NODE_LOST", "PREEMPTED")]
+    again = [each for each in attempts if each.number > 1]
+    total = 2 * PARTS + samples
+    begins = {name: min(e.began for e in attempts if e.experiment == name) for name in ("train", "infer")}
+    ends = {name: max(e.ended for e in attempts if e.experiment == name) for name in ("prepare", "train")}
+    in_order = ends["prepare"] <= begins["train"] and ends["train"] <= begins["infer"]
+    same = {(each.experiment, each.task): each.parameters for each in attempts}
+    kept = all(same[each.experiment, each.task] == each.parameters for each in again)
+    from_steps = restarts(lab, spot.run, [each for each in again if each.experiment == "train"])
+    full = workflow(lab, False, samples, steps)
+    return [
+        Seen(
+            in_order,
+            f"{PARTS}, then {samples}, then {PARTS} tasks",
+            "a stage began before the last one had ended",
+        ),
+        Seen(
+            len(done) == total and taken == 2,
+            f"{len(done)} of {total}, {taken} of {MACHINES} machines taken back",
+            "tasks are missing" if taken == 2 else "the sweep was over before a machine could be taken back",
+        ),
+        Seen(
+            bool(lost) and bool(again) and kept,
+            f"{len(lost)} attempts lost, {len(again)} begun again",
+            "nothing was lost: no task ran on what was taken back",
+        ),
+        Seen(
+            bool(from_steps) and min(from_steps) > 0,
+            f"from steps {', '.join(map(str, sorted(from_steps)))} of {steps}",
+            "a machine was lost before its first checkpoint was published",
+        ),
+        Seen(
+            full.usd / spot.usd >= 2,
+            f"{full.usd / spot.usd:.2f} (${spot.usd:.4f} in {spot.seconds:.0f} s; "
+            f"${full.usd:.4f} in {full.seconds:.0f} s)",
+            "beginning again cost what the price has saved",
+        ),
+    ]
+
+
+def larger(lab: Laboratory, tasks: int) -> list[Seen]:
+    """So many equal tasks on one machine, and on four."""
+    took = {}
+    for workers in (1, MACHINES):
+        done = lab.run(SLEEPS.replace("WORKERS", str(workers)).replace("TASKS", str(tasks)))
+        attempts = Records(lab).attempts(done.run)
+        took[workers] = max(each.ended for each in attempts) - min(each.began for each in attempts)
+    gain = took[1] / took[MACHINES]
+    here = f"{gain:.2f} ({tasks} tasks of 4 s: {took[1]:.0f} s, then {took[MACHINES]:.0f} s)"
+    return [Seen(gain > 3.2, here, "starting tasks on four machines took longer than on one")]
+
+
+def main() -> None:
+    arguments = options(__doc__ or "")
+    report = Report("hyper", arguments.quick)
+    samples, steps, tasks = (8, 60, 16) if arguments.quick else (24, 60, 32)
+    names = list(CLAIMS)
+    with Laboratory(cpu=0.25, network=0.125, files=[mnist()]) as lab:
+        seen = tried(names[:2], lambda: recipes(lab))
+        seen |= tried(names[2:7], lambda: losses(lab, samples, steps))
+        seen |= tried(names[7:], lambda: larger(lab, tasks))
+    report.end(CLAIMS, seen)
+
+
+if __name__ == "__main__":
+    main()
