@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.layout import Home
 from trainmaster.objects.delegated_credentials import store_environment
+from trainmaster.objects.narrowing import ROLE_VARIABLE as LEND_VARIABLE
 from trainmaster.providers.capabilities import OfferSource, capabilities_of
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
-    from trainmaster.spec import Recipe
+    from trainmaster.spec import DataSource, Recipe
 
 #: Names the AWS profile whose keys are sent instead of the user's own: narrower ones.
 PROFILE_VARIABLE: Final = "TRAINMASTER_DRIVER_PROFILE"
@@ -21,7 +23,7 @@ ROLE_VARIABLE: Final = "TRAINMASTER_DRIVER_ROLE"
 #: As long as a role allows it: what AWS gives at most, and always.
 _LIVES_S: Final = (43_200, 3_600)
 #: Variables that a driver needs where they are set.
-_SETTINGS: Final = ("TRAINMASTER_AWS_", "TRAINMASTER_NODE_", "TRAINMASTER_CAPACITY_")
+_SETTINGS: Final = ("TRAINMASTER_AWS_", "TRAINMASTER_NODE_", "TRAINMASTER_CAPACITY_", LEND_VARIABLE)
 _KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _AMAZON: Final = (*_KEYS, "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL")
 
@@ -48,7 +50,8 @@ def sent_to_machine(recipe: Recipe, environ: Mapping[str, str] = os.environ) -> 
     elif role := environ.get(ROLE_VARIABLE):
         keys = f"keys of the role {role} for {_LIVES_S[0] // 3600} h at most"
         lines[0] = (
-            f"{keys}: they rent and end what bears this run's tags, of its types, and write to {store_url}"
+            f"{keys}: they rent and end what bears this run's tags, of its types, read {store_url} and the "
+            "run's data, and write what is the run's"
         )
         if not store_url.startswith("s3://"):
             lines.insert(1, store)
@@ -84,6 +87,53 @@ def driver_environment(
     if narrow := environ.get(PROFILE_VARIABLE):
         return {**{name: value for name, value in found.items() if name not in _KEYS}, **_keys_of(narrow)}
     return found if "AWS_ACCESS_KEY_ID" in found else {**found, **_keys_of(environ.get("AWS_PROFILE"))}
+
+
+def policy_of(
+    environ: Mapping[str, str], home: str, run: str, instance_types: Iterable[str], recipe: Recipe, store: str
+) -> str:
+    """What keys of a role are narrowed to: the run's tags, its types of machines, its data and its store.
+
+    Args:
+        environ: of the caller.
+        home: its identity.
+        run: its id.
+        instance_types: that the run was planned with.
+        recipe: of the run.
+        store: URL of its models.
+
+    Returns:
+        A policy.
+
+    Raises:
+        UsageError: there is no such policy.
+        PublishError: a volume's store cannot be read.
+    """
+    from trainmaster.providers.aws.run_policy import run_policy
+
+    lend = environ.get(LEND_VARIABLE, "")  # not itself: those keys would not be narrow any more
+    sources = [source for each in recipe.experiments.values() for source in each.data.values()]
+    reads = [url for source in sources for url in _read_from(source, store)]
+    return run_policy(
+        home, run, instance_types, store, reads, lend if lend != environ.get(ROLE_VARIABLE) else ""
+    )
+
+
+def _read_from(source: DataSource, store_url: str) -> list[str]:
+    """Where data of a run lie on S3."""
+    from trainmaster.control.data_sources import volume_url
+    from trainmaster.objects import ObjectStore
+    from trainmaster.volumes.packed.addresses import volume_address
+    from trainmaster.volumes.packed.head import read_head
+
+    found = [source.url or "", source.model_uri or ""]
+    address = volume_url(source.volume or "", store_url)
+    if source.volume is not None and address.startswith("s3://"):
+        place = volume_address(address)
+        found.append(place.url)
+        with suppress(NotFoundError):  # it is built in
+            found.append(read_head(ObjectStore(place.url), place.version).source_url)  # of an indexed one
+    return [url for url in found if url.startswith("s3://")]
 
 
 def _keys_of(profile: str | None) -> dict[str, str]:

@@ -21,10 +21,10 @@ from trainmaster.db import run_transfer
 from trainmaster.providers.capabilities import OfferSource, capabilities_of
 from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.on_cluster.assignment import Assignment, key_of, resealed
-from trainmaster.service.on_cluster.credentials import ROLE_VARIABLE, driver_environment
+from trainmaster.service.on_cluster.credentials import ROLE_VARIABLE, driver_environment, policy_of
 from trainmaster.service.on_cluster.driver_store import DriverStore
 from trainmaster.service.on_cluster.keeper import DRIVING, FAILED
-from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line
+from trainmaster.spec.errors import ProviderError, PublishError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class HandingOver:
         store = DriverStore.free(row["store_url"], self._run)
         try:
             assignment = self._assignment(lease, cluster, node, store)
-        except UsageError as error:  # its keys cannot be had
+        except (UsageError, PublishError) as error:  # its keys cannot be had
             self._tell(f"note: {node.id} cannot drive the run: {one_line(error)}; it is driven here")
             return False
         away = {"claim": store.claim, "news": 0, "machine": node.id, "cluster": cluster}
@@ -234,15 +234,13 @@ class HandingOver:
         )
 
     def _policy(self, rows: run_transfer.RunRows, store_url: str) -> str:
-        """What keys of a role may do: this run's tags, and the types of machines that it was planned with."""
         if ROLE_VARIABLE not in self._environ:
             return ""
-        from trainmaster.providers.aws.run_policy import run_policy
-
         roles = [role for row in rows.clusters for role in json.loads(row["data"])["plan"]["roles"]]
         ways = [way for role in roles for way in (*role["rentals"], *role.get("larger", ()))]
         types = [str(way["instance_type"]) for way in ways]
-        return run_policy(self._service.home.identity(), self._run, types, store_url)
+        recipe = self._service.replicas.recipe(self._service.database.run_row(self._run))
+        return policy_of(self._environ, self._service.home.identity(), self._run, types, recipe, store_url)
 
     def _lab(self, provider: str) -> dict[str, Any] | None:
         if capabilities_of(provider).offers is not OfferSource.LAB:
