@@ -159,7 +159,7 @@ def undisturbed(around: Surroundings, steps: dict[str, int], data_bytes: int) ->
         "data_bytes": data_bytes,
         "staged_mb_per_s": round(data_bytes / 1e6 / phases["staging from S3 into HDFS"], 2),
         "kept": kept_in_s3(around, summary["run"], list(steps)),
-        "curves": tensorboard(around, summary["run"]),
+        "curves": tensorboard(around, summary["run"], len(steps)),
     }
 
 
@@ -171,13 +171,14 @@ def disturbed(around: Surroundings, steps: int) -> dict[str, Any]:
     until(lambda: around.objects(checkpoints), "a checkpoint in S3", call)
     before = story_of(around, call.run_id).step("asynchronous")
     around.manager.stop()
-    curves = tensorboard(around, call.run_id)  # that is to take less than the minute
+    curves = tensorboard(around, call.run_id, 1)  # that is to take less than the minute
     away_until = time.monotonic() + AWAY_S
     until(lambda: time.monotonic() > away_until, "a minute", call)
     around.manager.start()
     story = story_of(around, call.run_id)
     while_away = story.step("asynchronous") - before
-    lost = max(name for name, kind in around.machines().items() if kind == "p2.xlarge")
+    # Not that of the first worker: chief and NameNode are there, too.
+    lost = around.machine_at(around.lab.call("exec", call.run_id, "worker-2", "--", "hostname", "-I"))
     at = time.time()
     around.lab.call("lab", "terminate", lost)
     call.end(PATIENCE_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -102,15 +103,16 @@ class Call:
         found: dict[str, Any] = json.loads(out.splitlines()[-1])
         return found
 
-    def first(self) -> dict[str, Any]:
+    def first(self, deadline_s: float) -> dict[str, Any]:
         """The object that it prints while it goes on.
 
         Raises:
-            ExperimentError: it ended without one.
+            ExperimentError: it ended without one, or there is none after so long.
         """
         assert self._process.stdout
-        if not (line := self._process.stdout.readline()):
-            raise ExperimentError(f"it ended at once\n{self.said}")
+        is_there, _, _ = select.select([self._process.stdout], [], [], deadline_s)
+        if not is_there or not (line := self._process.stdout.readline()):
+            raise ExperimentError(f"it does not print what it should\n{self.said}")
         found: dict[str, Any] = json.loads(line)
         return found
 

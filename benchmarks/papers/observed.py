@@ -19,6 +19,8 @@ from surroundings import Surroundings
 
 #: Of one thing that is waited for; beyond it something hangs.
 PATIENCE_S = 1800.0
+#: Until TensorBoard shows what there is.
+SHOWN_S = 300.0
 
 
 class Watch:
@@ -78,8 +80,8 @@ class Story:
         return [each for each in self.reports[experiment] if "seconds" in each]
 
     def step(self, experiment: str) -> int:
-        """The newest."""
-        return int(self.rounds(experiment)[-1]["step"])
+        """The newest; 0 before the first."""
+        return int(self.rounds(experiment)[-1]["step"]) if experiment in self.reports else 0
 
 
 def story_of(around: Surroundings, run: str) -> Story:
@@ -88,15 +90,24 @@ def story_of(around: Surroundings, run: str) -> Story:
     events = [each for each in map(json.loads, lines) if each["run"] == run]
     reports: dict[str, list[dict[str, Any]]] = {}
     for file in sorted((around.lab.home / "runs" / run / "tasks").glob("*/0/*/chief-0.metrics.jsonl")):
-        reports.setdefault(file.parts[-4], []).extend(map(json.loads, file.read_text().splitlines()))
+        lines = file.read_text().splitlines(keepends=True)
+        whole = [json.loads(line) for line in lines if line.endswith("\n")]
+        reports.setdefault(file.parts[-4], []).extend(whole)
     return Story(sorted(events, key=lambda each: (each["at"], each["id"])), reports)
 
 
-def tensorboard(around: Surroundings, run: str) -> dict[str, dict[str, int]]:
-    """What it shows, asked over HTTP as a browser does: points of each curve, by run and name."""
+def tensorboard(around: Surroundings, run: str, wanted: int) -> dict[str, dict[str, int]]:
+    """What it shows, asked over HTTP as a browser does: points of each curve, by run and name.
+
+    Args:
+        around: where the run is.
+        run: that goes on, or is over.
+        wanted: so many runs of TensorBoard's are waited for; it reads them one after the other.
+    """
     call = around.lab.start("tensorboard", run, "--json")
+    deadline = time.monotonic() + SHOWN_S
     try:
-        address = call.first()["url"]
+        address = call.first(SHOWN_S)["url"]
         browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
         with browser.open(address, timeout=60) as answer:
             base = answer.url.partition("?")[0].partition("#")[0]
@@ -116,7 +127,8 @@ def tensorboard(around: Surroundings, run: str) -> dict[str, dict[str, int]]:
                 if found
             }
 
-        found: dict[str, dict[str, int]] = until(curves, "curves in TensorBoard")
+        while len(found := curves()) < wanted and time.monotonic() < deadline:
+            time.sleep(1)
         return found
     finally:
         call.interrupt()

@@ -35,6 +35,8 @@ TYPES = {"t2.small": (1, 2, 0.023), "p2.xlarge": (4, 61, 0.9)}
 LOGIN = "type = InfrastructureManager; username = jorge; password = of-the-thesis"
 JAVA_MODULES = "java.se,jdk.unsupported,jdk.security.auth"
 TIMEOUT_S = 60
+#: A machine that is silent for so long is given up; on a busy machine none may answer for a minute.
+PATIENCE = "5m"
 
 
 class Surroundings:
@@ -62,6 +64,7 @@ class Surroundings:
         self.bucket = store.new_bucket()
         lab.env |= store.environment(line.url)
         lab.env["TRAINMASTER_STORE"] = f"s3://{self.bucket}/store"
+        lab.env["TRAINMASTER_NODE_PATIENCE"] = PATIENCE
         lab.env["EVENTS"] = str(lab.work.parent / "events.jsonl")
         lab.env["TRAINMASTER_IM"] = str(self._settings(lab.work.parent / "im"))
         self._access = json.loads((lab.home / "lab" / "lab.json").read_text())
@@ -105,13 +108,17 @@ class Surroundings:
 
     def machines(self) -> dict[str, str]:
         """The lab's own list: types of what is not terminated, by id."""
+        return {each["InstanceId"]: each["InstanceType"] for each in self._instances()}
+
+    def machine_at(self, addresses: str) -> str:
+        """The id of that with one of these private addresses."""
+        found = {each.get("PrivateIpAddress"): each["InstanceId"] for each in self._instances()}
+        return next(str(found[each]) for each in addresses.split() if each in found)
+
+    def _instances(self) -> list[dict[str, Any]]:
         found = self._cloud.describe_instances()["Reservations"]
-        return {
-            each["InstanceId"]: each["InstanceType"]
-            for reservation in found
-            for each in reservation["Instances"]
-            if each["State"]["Name"] != "terminated"
-        }
+        every = [each for reservation in found for each in reservation["Instances"]]
+        return [each for each in every if each["State"]["Name"] != "terminated"]
 
     def infrastructures(self) -> list[str]:
         """Infrastructure Manager's own list."""

@@ -322,18 +322,18 @@ def test_a_volume_whose_store_does_not_answer_here_is_asked_for_later(
         nodes.provide(context, "v")
 
 
-def test_what_takes_long_is_told_now_and_then(nodes: Nodes) -> None:
+@pytest.mark.parametrize(("unit", "name"), [(10**9, "GB"), (10**6, "MB")])
+def test_what_takes_long_is_told_now_and_then(nodes: Nodes, unit: int, name: str) -> None:
     def during(sink: Callable[[bytes], None]) -> None:
         for second in range(0, 120, 5):
             nodes.now_s = second
-            sink(b"login noise\n@@at %d00000" % (second * 10_000))
-            sink(b" 200000000000\n")
+            sink(b"login noise\n@@at %d" % (second * unit))
+            sink(b" %d\n" % (200 * unit))
 
     nodes.during = during
     nodes.provide(nodes.context(x=DataSource(url="s3://b/x")), "x", count=1)
     assert nodes.told == [
-        f"note: n0: data.x: fetching for {after} s, {done} of 200.0 GB"
-        for done, after in (("20.0", 20), ("80.0", 80))
+        f"note: n0: data.x: fetching for {after} s, {after}.0 of 200.0 {name}" for after in (20, 80)
     ]
 
 

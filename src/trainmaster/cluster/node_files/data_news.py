@@ -10,6 +10,7 @@ from trainmaster.objects.errors import StoreTrouble, known_trouble
 #: What takes longer is told of, and then every so often.
 TELL_S: Final = 20.0
 TELL_AGAIN_S: Final = 60.0
+_MB: Final = 1e6
 _GB: Final = 1e9
 _WORDS_BYTES: Final = 1 << 16
 
@@ -62,5 +63,6 @@ class DataNews:
             return
         self._tell_at_s = now_s + TELL_AGAIN_S
         done_bytes, total_bytes = (int(word) for word in words[1:3])
-        far = f", {done_bytes / _GB:.1f} of {total_bytes / _GB:.1f} GB" if total_bytes else ""
+        unit, name = (_GB, "GB") if total_bytes >= _GB else (_MB, "MB")
+        far = f", {done_bytes / unit:.1f} of {total_bytes / unit:.1f} {name}" if total_bytes else ""
         self._tell(f"fetching for {now_s - self._begun_s:.0f} s{far}")
