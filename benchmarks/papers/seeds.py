@@ -2,8 +2,8 @@
 
 One step after the other, each a script of this directory with a limit of its own: first what each user
 did, then what each paper measured. A step that fails answers its claims with "no" and the reason, and the
-next begins. What is known is in ``benchmarks/out/seeds.json`` after each step; Ctrl-C and SIGTERM end it
-and print the rest.
+next begins. What is known is in ``benchmarks/out/seeds.json`` after each step (the tables in
+``seeds.md``); Ctrl-C and SIGTERM end it and print the rest.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ STEPS = (
     Step("anwar", "recommender", 200),
     Step("hyper", "hyper", 500),
     Step("hyper", "hyper_files", 500),
+    Step("jorge", "jorge_im", 600, 600),
     Step("anwar", "anwar", 560),
     Step("fc2", "fc2", 660),
     Step("jorge", "jorge", 420),
-    Step("jorge", "jorge_im", 600, 600),
     Step("anwar", "accuracy", 420),
 )
 PAPERS = tuple(dict.fromkeys(step.paper for step in STEPS))
@@ -121,12 +121,13 @@ def last_words(log: Path) -> str:
 
 
 def keep(found: dict[str, dict[str, Any]], quick: bool, first: dict[str, Any]) -> None:
-    """As JSON, also while other steps are still to come."""
+    """As JSON and as tables, also while other steps are still to come."""
     OUT.mkdir(exist_ok=True)
     full = {"benchmark": "seeds", "quick": quick, "machine": first, "load_after": machine()["load"]}
     draft = OUT / "seeds.json.new"
     draft.write_text(json.dumps({**full, "steps": found}, indent=1) + "\n")
     draft.rename(OUT / "seeds.json")
+    (OUT / "seeds.md").write_text(told(found) + "\n")
 
 
 def told(found: dict[str, dict[str, Any]]) -> str:
