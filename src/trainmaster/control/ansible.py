@@ -20,7 +20,8 @@ from trainmaster.spec.errors import MissingPartError
 
 #: Marks all processes of a run's Ansible; its value is the run's directory.
 RUN_VARIABLE: Final = "TRAINMASTER_ROLES"
-_CALL_VARIABLE: Final = "TRAINMASTER_ROLES_CALL"
+#: Marks those of one call, here and on the machines; its value is the directory of the call.
+CALL_VARIABLE: Final = "TRAINMASTER_ROLES_CALL"
 #: Of the caller's own variables for Ansible, these say where things are; others would change what roles do.
 _TAKEN_OVER: Final = ("ANSIBLE_COLLECTIONS_PATH", "ANSIBLE_VAULT_PASSWORD_FILE", "ANSIBLE_GALAXY_SERVER")
 _LOOK_S: Final = 0.5
@@ -85,7 +86,7 @@ def call(
         process = subprocess.Popen(
             command,
             cwd=cwd,
-            env={**own, **variables, _CALL_VARIABLE: mark, "LC_ALL": "C.UTF-8"},
+            env={**own, **variables, CALL_VARIABLE: mark, "LC_ALL": "C.UTF-8"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -96,11 +97,11 @@ def call(
             try:
                 is_done = _read(pipe, process, output, timeout_s, is_over)
             finally:
-                end_marked(_CALL_VARIABLE, mark)
+                end_marked(CALL_VARIABLE, mark)
             code = process.wait()
         return code if is_done else None
     finally:
-        end_marked(_CALL_VARIABLE, mark)  # connections that it keeps open for a while
+        end_marked(CALL_VARIABLE, mark)  # connections that it keeps open for a while
         with _guard:
             _calls.discard(mark)
 
@@ -135,4 +136,4 @@ def _read(
 def _end_calls() -> None:
     # The run is over or interrupted while a thread still waits for one.
     for mark in list(_calls):
-        end_marked(_CALL_VARIABLE, mark)
+        end_marked(CALL_VARIABLE, mark)

@@ -9,12 +9,14 @@ from pathlib import Path
 
 from trainmaster.control.gangs import member_names
 from trainmaster.control.notifier import NOTIFIERS, make_notifier
+from trainmaster.control.role_files import require_role
 from trainmaster.executors import NodeCapacity
 from trainmaster.launchers import get_launcher
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec import DataSource, Experiment, Recipe
 from trainmaster.spec.errors import MissingPartError, TrainmasterError, UsageError
 from trainmaster.spec.redaction import has_secret
+from trainmaster.spec.roles import is_requirements
 
 
 def check_parts(recipe: Recipe) -> None:
@@ -105,7 +107,7 @@ def check_notify(recipe: Recipe, environ: Mapping[str, str]) -> None:
 
 
 def check_directories(recipe: Recipe) -> None:
-    """Refuse ``data: {dir: ...}`` and ``roles`` that are not there: every task would only find out later.
+    """Refuse ``data: {dir: ...}`` and ``roles`` that are not there or not right: tasks would find out late.
 
     Raises:
         UsageError: naming the key and the path.
@@ -125,6 +127,9 @@ def check_directories(recipe: Recipe) -> None:
                     f"experiments.{experiment.name}.roles: there is no {entry} in {code.resolve()}",
                     "A relative path starts at the top of the code.",
                 )
+            if code.is_dir() and not is_requirements(entry):
+                with _named(f"experiments.{experiment.name}"):
+                    require_role(code / entry, entry)
 
 
 def check_urls(recipe: Recipe) -> None:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from private_sshd import PYTHON, SshHost
+from private_sshd import SshHost
+from roles_cluster import Cluster
 
-from trainmaster.cluster.node_access import NodeAccess
-from trainmaster.cluster.node_files.node_files import NodeFiles
 from trainmaster.cluster.roles.node_roles import NodeRoles
-from trainmaster.control.layout import AttemptPlace, Home
-from trainmaster.spec import Experiment
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.roles import Roles
 from trainmaster.transport import Ssh
 
 pytestmark = [
@@ -35,65 +33,17 @@ _FAILING = """\
 """
 
 
-class Cluster:
-    """Three hosts, and an attempt on them."""
-
-    def __init__(self, tmp_path: Path, new_host: Callable[..., SshHost], ssh: Ssh) -> None:
-        self.home = Home.from_environment(
-            {"TRAINMASTER_HOME": str(tmp_path / "home"), "TRAINMASTER_CACHE": str(tmp_path / "cache")}
-        )
-        self.code = self.home.code_directory("r-1")
-        self.code.mkdir(parents=True)
-        self.place = AttemptPlace(tmp_path / "attempt")
-        self.place.directory.mkdir()
-        self.files = NodeFiles()
-        self.members: list[tuple[str, NodeAccess]] = []
-        for number in range(3):
-            host = new_host(f"h{number}")
-            with ssh.connection(host.target):  # its key is pinned, as a bootstrap would have done
-                pass
-            plan = SimpleNamespace(host_python=SimpleNamespace(path=PYTHON))
-            result: Any = SimpleNamespace(plan=plan, facts=None)
-            root = str(host.place / "node")
-            access = NodeAccess(
-                f"worker-{number}", f"i-{number}", f"10.0.0.{number}", host.target, result, root, ssh
-            )
-            self.members.append((f"worker-{number}", access))
-        self.roles = NodeRoles(self.files, self.home.run_directory("r-1"))
-
-    def write(self, name: str, tasks: str) -> str:
-        place = self.code / "roles" / name / "tasks"
-        place.mkdir(parents=True, exist_ok=True)
-        (place / "main.yml").write_text(tasks)
-        return f"roles/{name}"
-
-    def play(self, timeout_s: float = 600.0, **roles: tuple[str, ...]) -> None:
-        experiment = Experiment(
-            name="train", command="true", secrets=("TOKEN",), roles=Roles(timeout_s=timeout_s, **roles)
-        )
-        context: Any = SimpleNamespace(
-            experiment=experiment,
-            home=self.home,
-            run="r-1",
-            place=self.place,
-            variables={"TOKEN": "hunter22"},
-            masked=lambda said: said,
-        )
-        self.roles.play(self.members, context)
-
-    @property
-    def log(self) -> str:
-        return self.place.log("roles").read_text()
-
-    def close(self) -> None:
-        self.roles.close()
-        self.files.close()
+def start(
+    tmp_path: Path, new_host: Callable[..., SshHost], ssh: Ssh, count: int = 3
+) -> tuple[Cluster, list[SshHost]]:
+    hosts = [new_host(f"h{number}") for number in range(count)]
+    return Cluster(tmp_path, [(host.target, str(host.place / "node")) for host in hosts], ssh), hosts
 
 
 def test_a_role_comes_to_each_host_once_and_what_fails_is_named(
     tmp_path: Path, new_host: Callable[..., SshHost], ssh: Ssh
 ) -> None:
-    cluster = Cluster(tmp_path, new_host, ssh)
+    cluster, _ = start(tmp_path, new_host, ssh)
     try:
         (tmp_path / "said").mkdir()
         tasks = _FAILING.replace("{{ place }}", str(tmp_path / "said"))
@@ -107,7 +57,7 @@ def test_a_role_comes_to_each_host_once_and_what_fails_is_named(
 
         cluster.write("base", tasks.replace("test {{ inventory_hostname }} != i-1", "true"))
         cluster.play(everywhere=(base,))
-        assert all(list(Path(node.root, "roles").iterdir()) for _, node in cluster.members)
+        assert all(Path(node.root, "roles", "state.json").exists() for _, node in cluster.members)
         assert "hunter22" not in cluster.log
         assert '"stdout": "***"' in cluster.log
         said = cluster.log
@@ -122,7 +72,7 @@ def test_a_role_comes_to_each_host_once_and_what_fails_is_named(
 def test_a_role_that_hangs_is_ended_and_a_collection_that_is_missing_is_named(
     tmp_path: Path, new_host: Callable[..., SshHost], ssh: Ssh
 ) -> None:
-    cluster = Cluster(tmp_path, new_host, ssh)
+    cluster, _ = start(tmp_path, new_host, ssh)
     try:
         lacks = cluster.write("lacks", "- some.thing.needed:\n    state: present\n")
         with pytest.raises(
@@ -134,10 +84,47 @@ def test_a_role_that_hangs_is_ended_and_a_collection_that_is_missing_is_named(
         with pytest.raises(UsageError, match="not done after 5 s"):
             cluster.play(timeout_s=5.0, everywhere=(hangs,))
         mark = f"TRAINMASTER_ROLES={cluster.home.run_directory('r-1')}".encode()
-        left = [entry for entry in Path("/proc").glob("[0-9]*/environ") if mark in _read(entry).split(b"\0")]
-        assert not left
+        assert not _marked(mark)
     finally:
         cluster.close()
+
+
+def test_what_a_driver_that_was_killed_has_left_is_ended_before_roles_run_again(
+    tmp_path: Path, new_host: Callable[..., SshHost], ssh: Ssh
+) -> None:
+    cluster, hosts = start(tmp_path, new_host, ssh, count=1)
+    try:
+        begun, ended = tmp_path / "begun", tmp_path / "ended"
+        base = cluster.write("base", f"- ansible.builtin.shell: echo $$ >> {begun}; sleep 3000\n")
+        told = [
+            {"name": h.name, "port": h.port, "login": h.target.login, "key": str(h.key), "root": node.root}
+            for h, (_, node) in zip(hosts, cluster.members, strict=True)
+        ]
+        program = [sys.executable, str(Path(__file__).with_name("roles_cluster.py"))]
+        driver = subprocess.Popen([*program, json.dumps([str(tmp_path), base, told])])
+        try:
+            deadline = time.monotonic() + 300
+            while not (begun.exists() and begun.read_text().endswith("\n")):
+                assert driver.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        finally:
+            driver.kill()
+            driver.wait()
+        left = int(begun.read_text())
+        assert Path(f"/proc/{left}").exists()  # on the machine it goes on without its login
+        mark = f"TRAINMASTER_ROLES={cluster.home.run_directory('r-1')}".encode()
+        assert _marked(mark)
+        cluster.write("base", f"- ansible.builtin.shell: kill -0 {left} || echo once >> {ended}\n")
+        cluster.play(everywhere=(base,))
+        assert ended.read_text() == "once\n"
+        assert not _marked(mark)
+    finally:
+        cluster.close()
+
+
+def _marked(mark: bytes) -> list[Path]:
+    return [entry for entry in Path("/proc").glob("[0-9]*/environ") if mark in _read(entry).split(b"\0")]
 
 
 def _read(file: Path) -> bytes:

@@ -34,5 +34,8 @@ def test_without_ansible_the_call_of_pip_is_told(tmp_path: Path, monkeypatch: py
 def test_a_role_that_is_not_in_the_code_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no ansible/base in"):
         check_directories(recipe(tmp_path))
-    (tmp_path / "ansible" / "base").mkdir(parents=True)
+    (tmp_path / "ansible" / "base" / "tasks").mkdir(parents=True)
+    with pytest.raises(UsageError, match=r"experiments\.train: roles: ansible/base is no role"):
+        check_directories(recipe(tmp_path))
+    (tmp_path / "ansible" / "base" / "tasks" / "main.yml").write_text("- debug:\n")
     check_directories(recipe(tmp_path))

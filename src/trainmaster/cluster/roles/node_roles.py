@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
-import os
-import shlex
 import shutil
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
@@ -21,19 +21,19 @@ from trainmaster.cluster.roles.ansible_output import AnsibleOutput, read_output
 from trainmaster.cluster.roles.playbook import (
     VARIABLE,
     RoleHost,
-    digest_of,
     host_names,
     known_lines,
     make_inventory,
     make_playbook,
     settings_of,
+    wanted_of,
 )
-from trainmaster.cluster.roles.role_files import digest_of_tree, require_role, required_names
-from trainmaster.control.ansible import RUN_VARIABLE, call, find_program
-from trainmaster.control.locking import locked
+from trainmaster.cluster.roles.role_sources import RoleSources
+from trainmaster.cluster.roles.role_state import RoleState, end_command, read_command, write_command
+from trainmaster.control.ansible import CALL_VARIABLE, RUN_VARIABLE, call, find_program
 from trainmaster.control.marked_processes import end_marked
-from trainmaster.spec.errors import UsageError
-from trainmaster.spec.roles import Roles, is_requirements
+from trainmaster.control.role_files import read_role
+from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.transport.errors import CommandError, UnreachableError
 
 if TYPE_CHECKING:
@@ -46,6 +46,26 @@ if TYPE_CHECKING:
 _MOST_FORKS: Final = 32
 #: What they are called in `trainmaster logs`.
 _LOG: Final = "roles"
+_LOOK_S: Final = 0.2
+_ENDED: Final = "roles: ended with its run"
+_AGAIN: Final = "`trainmaster resume` runs them again."
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A node that gets its roles now."""
+
+    node: NodeAccess
+    host: RoleHost
+    state: RoleState
+    wanted: Mapping[str, str]
+
+    def begun(self, call: str) -> RoleState:
+        return self.state.begun(self.wanted, call)
+
+    @property
+    def done(self) -> RoleState:
+        return self.state.ended(self.wanted)
 
 
 class NodeRoles:
@@ -61,8 +81,6 @@ class NodeRoles:
         self._run_directory = run_directory
         self._over = threading.Event()
         self._guard = threading.Lock()
-        self._locks: dict[str, threading.Lock] = {}
-        self._have: set[tuple[str, str]] = set()
         self._is_swept = False
 
     def close(self) -> None:
@@ -79,65 +97,83 @@ class NodeRoles:
         roles = context.experiment.roles
         if roles is None:
             return
-        code = context.home.code_directory(context.run)
         self._sweep()
         with _call_directory() as directory, context.place.log(_LOG).open("ab") as log:
             say = _Masked(context, log)
-            directories = self._directories(roles, code, context, directory, say)
-            digests = {
-                group: [digest_of_tree(path) for path in paths] for group, paths in directories.items()
-            }
+            sources = RoleSources(
+                roles,
+                context.home.code_directory(context.run),
+                context.home.cache / "roles",
+                lambda order: self._fetch(order, context, directory, say, roles.timeout_s),
+            )
+            found = sources.directories()
             nodes = distinct(members)
             names = [tuple(name for name, node in members if node.id == each_.id) for each_ in nodes]
             hosts = [
                 _host_of(shown, node, its)
                 for shown, node, its in zip(host_names([n.id for n in nodes]), nodes, names, strict=True)
             ]
-            wanted = {
-                node.id: digest_of(host.groups, digests) for node, host in zip(nodes, hosts, strict=True)
-            }
-            with self._locked([node.id for node in nodes]):
-                has = each(nodes, lambda node: self._has(node, wanted[node.id]))
+            digests = self._digests(found, hosts, context)
+            wanted = {host.name: wanted_of(host.groups, digests) for host in hosts}
+            with self._locked(nodes, context):
+                states = each(nodes, self._settled)
                 pending = [
-                    (node, host) for node, host, is_done in zip(nodes, hosts, has, strict=True) if not is_done
+                    _Pending(node, host, state, wanted[host.name])
+                    for node, host, state in zip(nodes, hosts, states, strict=True)
+                    if state.lacks(wanted[host.name])
                 ]
-                if not pending:
-                    return
-                self._run(pending, hosts, roles, directories, context, directory, say)
-                each([node for node, _ in pending], lambda node: self._mark(node, wanted[node.id]))
+                if pending:
+                    directories = {group: list(its.values()) for group, its in found.items()}
+                    self._run(
+                        pending,
+                        hosts,
+                        directories,
+                        context,
+                        directory,
+                        say,
+                        roles.timeout_s,
+                        sources.settings,
+                    )
 
     def _run(
         self,
-        pending: Sequence[tuple[NodeAccess, RoleHost]],
+        pending: Sequence[_Pending],
         hosts: Sequence[RoleHost],
-        roles: Roles,
         directories: Mapping[str, Sequence[Path]],
         context: TaskContext,
         directory: Path,
         say: _Masked,
+        timeout_s: float,
+        collections: Mapping[str, str],
     ) -> None:
         known = directory / "known_hosts"
         known.write_text("".join(f"{line}\n" for line in known_lines(hosts)))
-        now = [host.name for _, host in pending]
+        now = [one.host.name for one in pending]
         (directory / "inventory.json").write_text(json.dumps(make_inventory(hosts, now, known), indent=1))
-        playbook = make_playbook(directories, context.variables)
+        playbook = make_playbook(directories, context.variables, {CALL_VARIABLE: str(directory)})
         (directory / "playbook.json").write_text(json.dumps(playbook, indent=1))
-        above = {path.parent: None for paths in directories.values() for path in paths}
-        settings = settings_of(directory, min(len(now), _MOST_FORKS), pending[0][0].root, list(above))
+        settings = settings_of(
+            directory, min(len(now), _MOST_FORKS), pending[0].node.root, _above(directories)
+        )
         variables = {f"{VARIABLE}{name}": value for name, value in context.variables.items()}
         command = [find_program("ansible-playbook"), "-i", str(directory / "inventory.json")]
+        of_node = {one.node.id: one for one in pending}
+        nodes = [one.node for one in pending]
+        each(nodes, lambda node: self._write(node, of_node[node.id].begun(str(directory))))
         code = self._call(
             [*command, str(directory / "playbook.json")],
             context,
-            {**settings, **variables, **self._collections(context)},
+            {**settings, **variables, **collections},
             directory,
             say,
-            roles.timeout_s,
+            timeout_s,
         )
-        if code != 0:
-            self._refuse(
-                code, read_output(say.text), dict(zip(now, (n for n, _ in pending), strict=True)), context
-            )
+        if code == 0:
+            each(nodes, lambda node: self._write(node, of_node[node.id].done))
+            return
+        with contextlib.suppress(TrainmasterError):  # what stays, the next one ends
+            each(nodes, lambda node: self._end(node, of_node[node.id].begun(""), code, directory))
+        self._refuse(code, read_output(say.text), {one.host.name: one.node for one in pending}, context)
 
     def _refuse(
         self, code: int | None, said: AnsibleOutput, nodes: Mapping[str, NodeAccess], context: TaskContext
@@ -157,7 +193,7 @@ class NodeRoles:
                 f"Allow more by `timeout` in `roles`, or mend the task. {hint}",
             )
         if code is None:
-            raise CommandError("roles: ended with its run", "`trainmaster resume` runs them again.")
+            raise CommandError(_ENDED, _AGAIN)
         if failed:
             words = "; ".join(
                 f"{nodes[f.host].target.shown if f.host in nodes else f.host}: {f.task.removeprefix(top)}"
@@ -178,102 +214,60 @@ class NodeRoles:
         words = said.error or f"Ansible ended with exit code {code}"
         raise UsageError(context.masked(f"roles: {place}{words}"), hint)
 
-    # --- where roles come from ------------------------------------------------------------------------------
-
-    def _directories(
-        self, roles: Roles, code: Path, context: TaskContext, directory: Path, say: _Masked
-    ) -> dict[str, list[Path]]:
-        """Directories of roles, by group."""
-        found: dict[str, list[Path]] = {}
-        for group, entries in roles.groups.items():
-            for entry in entries:
-                if is_requirements(entry):
-                    paths = self._required(code / entry, entry, context, directory, say)
-                else:
-                    paths = [require_role(code / entry, entry)]
-                found.setdefault(group, []).extend(paths)
-        return found
-
-    def _required(
-        self, file: Path, entry: str, context: TaskContext, directory: Path, say: _Masked
-    ) -> list[Path]:
-        """Have what a requirements.yml names brought here, once per content of the file."""
-        place = self._place_of(file, entry, context)
-        names, has_collections = required_names(_document(file, entry), entry)
-        with locked(place):
-            if not (place / "ready").exists():
-                shutil.rmtree(place, ignore_errors=True)
-                for kind, is_wanted in (("role", bool(names)), ("collection", has_collections)):
-                    if is_wanted:
-                        order = [find_program("ansible-galaxy"), kind, "install", "-r", str(file)]
-                        order += ["-p", str(place / f"{kind}s")]
-                        self._galaxy(order, entry, context, directory, say)
-                place.mkdir(parents=True, exist_ok=True)
-                (place / "ready").touch()
-        return [require_role(place / "roles" / name, f"{entry}: {name}") for name in names]
-
-    def _galaxy(
-        self, order: list[str], entry: str, context: TaskContext, directory: Path, say: _Masked
-    ) -> None:
-        settings = settings_of(directory, 1, "", ())
-        timeout_s = context.experiment.roles.timeout_s if context.experiment.roles else 0
-        if self._call(order, context, settings, directory, say, timeout_s) != 0:
-            tail = " / ".join(say.text.strip().splitlines()[-3:])
-            raise UsageError(
-                f"roles: what {entry} names cannot be had: {tail}",
-                "Can this machine reach where it lies? Roles can also lie in the code.",
-            )
-
-    def _collections(self, context: TaskContext) -> dict[str, str]:
-        """Where collections of requirements lie, before those of the user."""
-        roles = context.experiment.roles
-        code = context.home.code_directory(context.run)
-        own = [
-            str(self._place_of(code / entry, entry, context) / "collections")
-            for entry in (roles.entries if roles else ())
-            if is_requirements(entry)
-        ]
-        if not own:
-            return {}
-        usual = os.environ.get("ANSIBLE_COLLECTIONS_PATH")
-        rest = usual or f"{Path('~/.ansible/collections').expanduser()}:/usr/share/ansible/collections"
-        return {"ANSIBLE_COLLECTIONS_PATH": ":".join([*own, rest])}
-
-    @staticmethod
-    def _place_of(file: Path, entry: str, context: TaskContext) -> Path:
-        try:
-            digest = hashlib.sha256(file.read_bytes()).hexdigest()[:20]
-        except OSError:
-            raise UsageError(
-                f"roles: there is no file {entry} in the code", "A path begins at the code's top."
-            ) from None
-        return context.home.cache / "roles" / digest
+    def _digests(
+        self,
+        found: Mapping[str, Mapping[str, Path]],
+        hosts: Sequence[RoleHost],
+        context: TaskContext,
+    ) -> dict[str, dict[str, str]]:
+        """Of the roles of each group, by how they are named."""
+        peers = sorted([host.name, host.private, *host.members] for host in hosts)
+        above = _above({group: list(its.values()) for group, its in found.items()})
+        return {
+            group: {
+                name: read_role(path, above).digest_with(peers, context.variables)
+                for name, path in its.items()
+            }
+            for group, its in found.items()
+        }
 
     # --- which nodes have theirs ----------------------------------------------------------------------------
 
-    def _has(self, node: NodeAccess, digest: str) -> bool:
-        if not digest or (node.id, digest) in self._have:
-            return True
-        if self._files.shell(node, f"test -e {shlex.quote(_marker(node, digest))}").code != 0:
-            return False
-        self._have.add((node.id, digest))
-        return True
+    def _settled(self, node: NodeAccess) -> RoleState:
+        """What a node has; nothing of a driver that was killed goes on there or here."""
+        result = self._files.shell(node, read_command(node.root))
+        state = RoleState.from_text(result.out)
+        if state.call:
+            end_marked(CALL_VARIABLE, state.call)
+            self._files.shell(node, end_command(state.call))
+        return state
 
-    def _mark(self, node: NodeAccess, digest: str) -> None:
-        marker = shlex.quote(_marker(node, digest))
-        result = self._files.shell(node, f"mkdir -p -- $(dirname {marker}) && touch -- {marker}")
+    def _end(self, node: NodeAccess, state: RoleState, code: int | None, directory: Path) -> None:
+        if code is None:  # it was ended in the middle of a task
+            self._files.shell(node, end_command(str(directory)))
+        self._write(node, state)
+
+    def _write(self, node: NodeAccess, state: RoleState) -> None:
+        result = self._files.shell(node, write_command(node.root, state))
         if result.code != 0:
             raise CommandError(f"{node.target.shown}: {result.last_words}")
-        self._have.add((node.id, digest))
 
     @contextmanager
-    def _locked(self, machines: Sequence[str]) -> Iterator[None]:
-        """Attempts that share a machine come one after the other."""
-        with self._guard:
-            locks = [self._locks.setdefault(machine, threading.Lock()) for machine in sorted(machines)]
+    def _locked(self, nodes: Sequence[NodeAccess], context: TaskContext) -> Iterator[None]:
+        """Attempts that share a machine come one after the other, those of other runs, too."""
+        places = sorted({_lock_name(node) for node in nodes})
         with ExitStack() as stack:
-            for lock in locks:
-                stack.enter_context(lock)
+            for place in places:
+                path = context.home.cache / "roles" / "machines" / f"{place}.lock"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                file = stack.enter_context(path.open("w"))
+                while True:
+                    try:
+                        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        break
+                    except BlockingIOError:
+                        if self._over.wait(_LOOK_S):
+                            raise CommandError(_ENDED, _AGAIN) from None
             yield
 
     def _sweep(self) -> None:
@@ -282,6 +276,17 @@ class NodeRoles:
             if not self._is_swept:
                 end_marked(RUN_VARIABLE, str(self._run_directory))
                 self._is_swept = True
+
+    def _fetch(
+        self, order: Sequence[str], context: TaskContext, directory: Path, say: _Masked, timeout_s: float
+    ) -> str | None:
+        """Run a command of ansible-galaxy; its last words if it failed."""
+        begin = len(say.text)
+        settings = settings_of(directory, 1, "", ())
+        command = [find_program(order[0]), *order[1:]]
+        if self._call(command, context, settings, directory, say, timeout_s) == 0:
+            return None
+        return say.text[begin:]
 
     def _call(
         self,
@@ -351,16 +356,13 @@ def _host_of(name: str, node: NodeAccess, members: tuple[str, ...]) -> RoleHost:
     )
 
 
-def _marker(node: NodeAccess, digest: str) -> str:
-    return f"{node.root}/roles/{digest}"
+def _above(directories: Mapping[str, Sequence[Path]]) -> list[Path]:
+    """Folders of roles: others that these depend on lie beside them."""
+    return list(dict.fromkeys(path.parent for paths in directories.values() for path in paths))
 
 
-def _document(file: Path, entry: str) -> object:
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
-    try:
-        return YAML(typ="safe", pure=True).load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, YAMLError) as error:
-        said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UsageError(f"roles: {entry} cannot be read: {said}") from None
+def _lock_name(node: NodeAccess) -> str:
+    """Of a machine, as it is reached from here."""
+    target = node.target
+    way = [f"{each_.address}:{each_.port}" for each_ in (target.jump, target) if each_ is not None]
+    return hashlib.sha256(" ".join(way).encode()).hexdigest()[:20]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 PENDING: Final = "trainmaster_pending"
 #: Before the name of each variable of the recipe that the playbook takes over from our process.
 VARIABLE: Final = "TRAINMASTER_ROLES_ENV_"
-_DIGEST_CHARACTERS: Final = 20
 _CLOSED: Final = {
     "ForwardAgent": "no",
     "ForwardX11": "no",
@@ -75,16 +73,19 @@ def host_names(machines: Sequence[str]) -> list[str]:
     return found
 
 
-def digest_of(groups: Sequence[str], roles: Mapping[str, Sequence[str]]) -> str:
-    """What a machine of some groups is to have, as a name; empty if that is nothing.
+def wanted_of(groups: Sequence[str], roles: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Digests of the roles that a machine of some groups is to have, by their names.
 
     Args:
         groups: of the machine, without ``all``.
-        roles: digests of the roles, by group.
+        roles: digests by group and name.
     """
-    wanted = [(group, each) for group in roles if group == "all" or group in groups for each in roles[group]]
-    text = "\n".join(f"{group} {each}" for group, each in wanted)
-    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARACTERS] if wanted else ""
+    return {
+        name: digest
+        for group, its in roles.items()
+        if group == "all" or group in groups
+        for name, digest in its.items()
+    }
 
 
 def make_inventory(hosts: Sequence[RoleHost], pending: Iterable[str], known_hosts: Path) -> dict[str, Any]:
@@ -105,14 +106,18 @@ def make_inventory(hosts: Sequence[RoleHost], pending: Iterable[str], known_host
     }
 
 
-def make_playbook(roles: Mapping[str, Sequence[Path]], variables: Iterable[str]) -> list[dict[str, Any]]:
+def make_playbook(
+    roles: Mapping[str, Sequence[Path]], variables: Iterable[str], marks: Mapping[str, str]
+) -> list[dict[str, Any]]:
     """A play for each group that gets roles, that of all machines first.
 
     Args:
         roles: directories, by group.
         variables: names of what tasks find in their environment; the values are in our process's.
+        marks: variables by which processes of tasks are found again.
     """
-    environment = {name: f"{{{{ lookup('ansible.builtin.env', '{VARIABLE}{name}') }}}}" for name in variables}
+    values = {name: f"{{{{ lookup('ansible.builtin.env', '{VARIABLE}{name}') }}}}" for name in variables}
+    environment = {**values, **marks}
     return [
         {
             "name": f"roles of {group}",

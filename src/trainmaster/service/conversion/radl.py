@@ -94,7 +94,9 @@ class _Reader:
     def _block(self, head: _Token) -> None:
         name = self._word("a name").text
         if (token := self._peek()) is None or token.text != "(":
-            return  # a reference to what is known elsewhere, such as `network public`
+            if head.text != "system":  # a reference to what is known elsewhere
+                self._found.drop(self._line(head.at), f"{head.text} {name}", self._why(head))
+            return
         self._next += 1
         if (token := self._peek()) is not None and token.kind == "body":
             self._next += 1
@@ -106,9 +108,16 @@ class _Reader:
         if head.text == "system":
             self._types[name] = (MachineType(name, self._line(head.at)), features)
             return
-        reason = _OUT if head.text == "network" else f"a recipe has no {head.text}"
+        if not features:
+            self._found.drop(self._line(head.at), f"{head.text} {name} ()", self._why(head))
         for feature in features:
-            self._found.drop(feature.line, feature.text, reason)
+            self._found.drop(feature.line, feature.text, self._why(head))
+
+    @staticmethod
+    def _why(head: _Token) -> str:
+        if head.text == "network":
+            return _OUT
+        return _ROLE if head.text == "configure" else f"a recipe has no {head.text}"
 
     def _deploy(self, head: _Token) -> None:
         name, number = self._word("a system's name"), self._word("a number of machines")

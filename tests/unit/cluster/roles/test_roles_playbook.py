@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from trainmaster.cluster.roles.playbook import (
     PENDING,
     RoleHost,
-    digest_of,
     host_names,
     known_lines,
     make_inventory,
     make_playbook,
     settings_of,
+    wanted_of,
 )
 from trainmaster.transport.target import Target
 
@@ -59,21 +59,20 @@ def test_only_the_key_that_we_know_a_host_by_is_taken() -> None:
 
 def test_roles_of_all_come_first_and_values_stay_out_of_files() -> None:
     roles = {"all": [Path("/c/base")], "ps": [Path("/c/hdfs")]}
-    first, second = make_playbook(roles, ["TOKEN"])
+    first, second = make_playbook(roles, ["TOKEN"], {"MARK": "/t"})
     assert (first["hosts"], second["hosts"]) == (PENDING, f"ps:&{PENDING}")
     assert second["roles"] == [{"role": "/c/hdfs"}]
     assert first["environment"] == {
-        "TOKEN": "{{ lookup('ansible.builtin.env', 'TRAINMASTER_ROLES_ENV_TOKEN') }}"
+        "TOKEN": "{{ lookup('ansible.builtin.env', 'TRAINMASTER_ROLES_ENV_TOKEN') }}",
+        "MARK": "/t",
     }
 
 
-def test_the_digest_changes_with_what_a_machine_gets_only() -> None:
-    roles = {"all": ["1"], "ps": ["2"]}
-    worker, server = digest_of(["worker"], roles), digest_of(["ps"], roles)
-    assert worker != server
-    assert digest_of(["worker"], {"all": ["1"], "ps": ["3"]}) == worker
-    assert digest_of(["ps"], {"all": ["1"], "ps": ["3"]}) != server
-    assert digest_of(["worker"], {"ps": ["2"]}) == ""
+def test_a_machine_is_to_have_the_roles_of_its_groups() -> None:
+    roles = {"all": {"base": "1"}, "ps": {"hdfs": "2"}}
+    assert wanted_of(["worker"], roles) == {"base": "1"}
+    assert wanted_of(["ps"], roles) == {"base": "1", "hdfs": "2"}
+    assert wanted_of(["worker"], {"ps": {"hdfs": "2"}}) == {}
 
 
 def test_settings_are_ours() -> None:

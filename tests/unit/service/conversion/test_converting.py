@@ -206,3 +206,10 @@ def test_the_command_line_makes_a_file_and_replaces_none(tmp_path: Path) -> None
     again = invoke("convert", tmp_path / "a.radl", there)
     assert isinstance(again.exception, UsageError)
     assert "there already" in str(again.exception)
+
+
+def test_blocks_without_properties_have_their_comment_too() -> None:
+    source = "network a ()\nnetwork b\nconfigure c\nsystem s (cpu.count=1)\ndeploy s 1\n"
+    told = convert(source, "x.radl")
+    for line, text in ((1, "network a ()"), (2, "network b"), (3, "configure c")):
+        assert f"# {line}: {text}  -> " in told
