@@ -1,17 +1,20 @@
 """What `run --on-cluster` costs on a warm cluster of the lab, in turn with the same run driven from here.
 
 The task says every half second what time it is: so there is a first line, an end, and how old each line is
-when it is shown here. The first run of each kind rents, and brings what a driver needs: it is told alone.
+when it is shown here (by `logs -f`, once a machine drives the run). The first run of each kind rents, and
+brings what a driver needs: it is told alone.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import json
+import math
 import os
 import re
 import signal
 import statistics
+import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
@@ -19,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from clusters import Lab
-from common import options, report
+from common import TRAINMASTER, options, report
 
 from trainmaster.testing.counting_proxy import CountingProxy
 from trainmaster.testing.private_s3 import PrivateS3
@@ -84,8 +87,9 @@ def once(lab: Lab, recipe: Path, option: Sequence[str]) -> Phases:
     process, log, began = lab.start(recipe, "--keep", "10m", *option)
     accepted = moved = driver_cpu_s = 0.0
     driver: Path | None = None
-    stamps: dict[float, float] = {}
-    ages: list[float] = []
+    follower: subprocess.Popen[bytes] | None = None
+    shown, since = log, 0.0
+    ages: dict[float, float] = {}
     finished = None
     while finished is None:
         pid, status, usage = os.wait4(process.pid, os.WNOHANG)
@@ -95,10 +99,17 @@ def once(lab: Lab, recipe: Path, option: Sequence[str]) -> Phases:
         now, text = time.time(), log.read_text()
         accepted = accepted or (": started" in text and now) or 0.0
         moved = moved or ("drives it from now on" in text and now) or 0.0
-        for stamp in map(float, re.findall(r"\bat(\d+\.\d+)$", text, re.MULTILINE)):
-            if stamp not in stamps:
-                stamps[stamp] = now
-                ages += [now - stamp] if bool(option) == (0.0 < moved < stamp) else []
+        if moved and follower is None:
+            shown, since = log.with_suffix(".followed"), math.inf
+            with shown.open("wb") as out:
+                command = [TRAINMASTER, "logs", "-f", lab.run_of(log)]
+                follower = subprocess.Popen(command, env=lab.env, stdout=out)
+        lines = stamps_in(shown.read_text())
+        if lines and since == math.inf:  # what it shows first was written before it was asked
+            since = now
+        for stamp in lines:
+            if stamp > since:
+                ages.setdefault(stamp, now - stamp)
         if moved:
             driver = driver or driver_of(lab.run_of(log))
             driver_cpu_s = max(driver_cpu_s, cpu_s(driver))
@@ -109,19 +120,26 @@ def once(lab: Lab, recipe: Path, option: Sequence[str]) -> Phases:
         raise SystemExit(log.read_text())
     if option and not moved:
         raise SystemExit("its task ended before its machine could drive it: give it more --lines")
-    begun, ended = min(stamps), max(stamps)
+    returned = time.time()
+    if follower is not None:
+        follower.wait(LONGEST_S)
+    stamps = stamps_in(lab.call("logs", lab.run_of(log)))
     found = {
-        "all_but_task_s": time.time() - began - (ended - begun),
+        "all_but_task_s": returned - began - (stamps[-1] - stamps[0]),
         "accepted_s": accepted - began,
-        "first_line_s": begun - began,
-        "record_after_task_s": time.time() - ended,
+        "first_line_s": stamps[0] - began,
+        "record_after_task_s": returned - stamps[-1],
         "cpu_s": finished.ru_utime + finished.ru_stime,
     }
     if ages:
-        found |= {"line_age_s": statistics.median(ages), "line_age_most_s": max(ages)}
+        found |= {"line_age_s": statistics.median(ages.values()), "line_age_most_s": max(ages.values())}
     if option:
         found |= {"moved_after_accepted_s": moved - accepted, "driver_cpu_s": driver_cpu_s}
     return found
+
+
+def stamps_in(text: str) -> list[float]:
+    return [float(found) for found in re.findall(r"\bat(\d+\.\d+)$", text, re.MULTILINE)]
 
 
 def driver_of(run: str) -> Path | None:

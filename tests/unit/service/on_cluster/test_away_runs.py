@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 
 from trainmaster.cluster.record import ClusterState
 from trainmaster.control.layout import Home
-from trainmaster.db import ClusterRow, NewRun, RunChange, TaskChange, run_files
+from trainmaster.db import ClusterRow, NewRun, RunChange, TaskChange, run_files, run_transfer
 from trainmaster.db.run_files import Piece
 from trainmaster.service import Service, clusters
 from trainmaster.service.driving.encryption import SealingKey
@@ -287,7 +287,7 @@ def test_a_machine_is_lost_while_it_ends_and_the_home_gives_back_what_is_left(
     assert (scene.row["state"], scene.row["reason"], scene.row["away"]) == ("DONE", "SUCCEEDED", None)
 
 
-def killed(*_):
+def killed(*_, **__):
     raise KeyboardInterrupt
 
 
@@ -307,6 +307,63 @@ def test_a_driver_that_was_killed_goes_on_where_it_was(scene):
     scene.away().look(RUN)
     states = [event["after"] for event in scene.home.events(RUN)]
     assert states == ["WAITING", "RUNNING", "STOPPING"]
+
+
+def test_a_driver_that_was_killed_between_its_news_and_its_state_publishes_them_once(scene, monkeypatch):
+    scene.hand_over(scene.begins)
+    database, lease, publication = scene.drives(scene.drivers[-1])
+    publication.begin()
+    publication._ended.set()  # its thread would publish for it
+    publication._beating.join()
+    database.commit(lease, [RunChange(State.WAITING, State.RUNNING)], time.time())
+    with monkeypatch.context() as patched:
+        patched.setattr(DriverStore, "put_state", killed)
+        with pytest.raises(KeyboardInterrupt):
+            publication.publish()
+    scene.away().look(RUN)
+    assert scene.row["state"] == "WAITING"  # nobody has said that its news are whole
+    database.release(lease, time.time())
+    again = scene.driver()
+    assert again.settle()
+    scene.drives(again)[2].begin()
+    for _ in range(2):
+        scene.away().look(RUN)
+    assert scene.row["state"] == "RUNNING"
+    assert [event["after"] for event in scene.home.events(RUN)] == ["WAITING", "RUNNING"]
+
+
+@pytest.mark.parametrize("written", [0, 1, 2])
+def test_a_home_that_is_killed_while_it_brings_news_brings_the_rest_once(scene, monkeypatch, written):
+    scene.hand_over(scene.begins)
+    database, lease, publication = scene.drives(scene.drivers[-1])
+    publication.begin()
+    for before, after in ((State.WAITING, State.RUNNING), (State.RUNNING, State.STOPPING)):
+        database.commit(lease, [RunChange(before, after)], time.time())
+        publication.publish()
+    bring, calls = run_transfer.bring, []
+
+    def brought(*given, **more):
+        calls.append(given)
+        return killed() if len(calls) > written else bring(*given, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run_transfer, "bring", brought)
+        with pytest.raises(KeyboardInterrupt):
+            scene.away().look(RUN)
+    for _ in range(2):
+        scene.away().look(RUN)
+    assert [event["after"] for event in scene.home.events(RUN)] == ["WAITING", "RUNNING", "STOPPING"]
+    assert scene.row["state"] == "STOPPING"
+
+
+def test_whoever_looks_at_a_run_whose_machine_is_lost_is_told_that_nobody_drives_it(scene):
+    scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
+    scene.away().look(RUN)
+    assert scene.home.brief(RUN)["driven"]
+    scene.away(lost_s=-1).look(RUN)  # as `status` and `logs` do
+    assert not scene.home.brief(RUN)["driven"]
+    assert scene.home.status(RUN)["driver"] is None
+    assert scene.row["away"] is not None  # and takes nothing over: that is for `resume` and `cancel`
 
 
 def test_a_wish_reaches_the_machine(scene):
