@@ -1,33 +1,67 @@
-"""With which Python and packages the members of a run on this machine work, written down by experiment."""
+"""With which Python and packages the members of a run work, written down by experiment."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.spec.errors import TrainmasterError
 
 if TYPE_CHECKING:
     from trainmaster.control.job_context import TaskContext
     from trainmaster.control.layout import Home
 
 _SITES: Final = ("site-packages", "dist-packages")
+#: For the Python of a machine that has none of ours; 3.6 will do.
+PROGRAM: Final = """
+import glob, json, os, sys
+sites = [p for p in sys.path if p.endswith(("site-packages", "dist-packages"))]
+files = [f for p in sites for f in glob.glob(glob.escape(p) + "/*.dist-info")]
+names = [os.path.basename(f)[:-10].partition("-") for f in files]
+system = os.uname()
+print(json.dumps({"python": "%d.%d.%d" % sys.version_info[:3], "platform": system[0] + " " + system[4],
+                  "packages": dict(sorted((n.lower(), v) for n, _, v in names))}))
+"""
 
 
 def note_environment(context: TaskContext) -> None:
-    """Write down what members find, unless that was done; containers and nodes have their own."""
-    if context.site is not None or context.images is not None:
+    """Write down what members find, unless that was done; their nodes tell it of theirs."""
+    if context.site is not None:
         return
+    if context.images is None:
+        note_found(context, lambda: environment_at(context.venv))
+    else:
+        images = context.images
+        note_found(
+            context, lambda: environment_in(context.experiment.container or "", images.prepare(context).id)
+        )
+
+
+def note_found(context: TaskContext, find: Callable[[], dict[str, Any]]) -> None:
+    """Write down the environment of an experiment, unless that was done.
+
+    Args:
+        context: of an attempt at one of its tasks.
+        find: asked for it; what it has no answer for is left out.
+    """
     file = _file(context.home, context.run, context.experiment.name)
     if file.exists() or not file.parent.is_dir():
         return
-    found = environment_at(context.venv)
-    draft = file.with_name(f".{file.name}.{os.getpid()}")
-    with suppress(OSError):  # nothing is trained less for it
-        draft.write_text(json.dumps(found))
+    draft = file.with_name(f".{file.name}.{os.getpid()}.{threading.get_ident()}")
+    with suppress(OSError, ValueError, TrainmasterError):  # nothing is trained less for it
+        draft.write_text(json.dumps(find()))
         draft.replace(file)
+
+
+def environment_in(image: str, identity: str) -> dict[str, Any]:
+    """``image`` and ``digest`` of a container; the rest is what the image has."""
+    return {"python": "", "platform": "", "packages": {}, "image": image, "digest": identity}
 
 
 def environment_at(venv: Path | None = None) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
 import shlex
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from trainmaster.control.recorded_environment import PROGRAM, environment_in, note_found
 from trainmaster.spec.errors import UsageError
 from trainmaster.transport.errors import CommandError
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from trainmaster.cluster.node_files.node_images import NodeImages
     from trainmaster.cluster.node_files.node_paths import NodePaths
     from trainmaster.control.job_context import TaskContext
+    from trainmaster.executors.engines import Image
     from trainmaster.spec import DataSource
 
 
@@ -128,9 +131,21 @@ class NodeStaging:
             if source.at is not None:
                 code = self._paths.there(context.home.code_directory(context.run))
                 self._link(node, posixpath.normpath(f"{code}/{source.at}"), here)
-        if context.experiment.container is not None:
-            self._images.prepare(node, context)
+        image = None if context.experiment.container is None else self._images.prepare(node, context)
         self._set_up_on(node, context)
+        note_found(context, lambda: self._environment(node, context, image))
+
+    def _environment(self, node: NodeAccess, context: TaskContext, image: Image | None) -> dict[str, Any]:
+        """With what members work there."""
+        if image is not None:
+            return environment_in(context.experiment.container or "", image.id)
+        if context.venv is not None:
+            python = f"{self._paths.there(context.venv)}/bin/python"
+        else:
+            python = node.target.python or "python3"
+        result = self._files.shell(node, shlex.join([python, "-E", "-s", "-c", PROGRAM]))
+        found: dict[str, Any] = json.loads(result.out)
+        return found
 
     @staticmethod
     def _refuse(node: NodeAccess, name: str, source: DataSource, here: Path) -> NoReturn:

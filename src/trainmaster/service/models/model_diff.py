@@ -41,7 +41,8 @@ def diff(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
 def _flat(environment: Mapping[str, Any] | None) -> dict[str, Any]:
     if environment is None:
         return {}
-    return {**environment["packages"], **{key: environment[key] for key in ("python", "platform")}}
+    facts = ("python", "platform", "image", "digest")
+    return {**environment["packages"], **{key: environment[key] for key in facts if key in environment}}
 
 
 def _pairs(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[Any]]:

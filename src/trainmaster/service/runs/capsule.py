@@ -220,7 +220,9 @@ def differences(before: Mapping[str, Any] | None, here: Mapping[str, Any]) -> li
     ['python is 3.12.0 here, it was 3.11.1', 'packages differ: numpy 2.1 (was 2.0), six missing (was 1.0)']
     """
     if before is None:
-        return ["its environment was not recorded: containers and rented machines have their own"]
+        return ["its environment was not recorded"]
+    if "image" in before:  # the recipe names it, and nothing of here counts
+        return [f"it ran in the container {before['image']}, {before['digest']}"]
     keys = ("python", "platform")
     found = [f"{key} is {here[key]} here, it was {before[key]}" for key in keys if here[key] != before[key]]
     packages = [

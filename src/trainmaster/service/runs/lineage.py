@@ -23,9 +23,10 @@ def lineage(opened: OpenHome, run: str, experiment: str, task: int) -> dict[str,
     Returns:
         ``code`` (SHA-256 of its files), ``seed``, ``attempt``, and ``data``: of each ``name`` its
         ``kind`` (``volume``, ``url``, ``dir``, ``from`` or ``model``) and ``source``,
-        of volumes with the version; and ``environment`` (``python``, ``platform``, ``packages``), None where
-        that was not recorded. Of a volume also ``made_by``, if a task of a run has pushed that version:
-        the run; and ``workflow``: ``workflow``, ``trigger`` and ``cause`` of what started the run, or None.
+        of volumes with the version; and ``environment`` (``python``, ``platform``, ``packages``;
+        of a container ``image`` and ``digest``), None where that was not recorded. Of a volume also
+        ``made_by``, if a task of a run has pushed that version: the run; and ``workflow``: ``workflow``,
+        ``trigger`` and ``cause`` of what started the run, or None.
     """
     from trainmaster.control.data_sources import volume_url
 

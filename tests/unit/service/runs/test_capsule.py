@@ -25,7 +25,7 @@ def test_a_capsule_is_unpacked_once_and_says_what_is_not_known(tmp_path):
     path = capsule(tmp_path, **{"capsule.json": json.dumps(WHOLE), "code/a.py": "1"})
     found = open_capsule(path, tmp_path / "cache")
     assert (found.recipe.parent / "code" / "a.py").read_text() == "1"
-    assert found.notes == ("its environment was not recorded: containers and rented machines have their own",)
+    assert found.notes == ("its environment was not recorded",)
     (found.recipe.parent / "mark").touch()
     assert (open_capsule(path, tmp_path / "cache").recipe.parent / "mark").exists()
 

@@ -1,0 +1,90 @@
+"""With what members have worked is written down once, wherever they were."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from trainmaster.cluster.node_files.node_staging import NodeStaging
+from trainmaster.control.layout import Home
+from trainmaster.control.recorded_environment import (
+    PROGRAM,
+    environment_at,
+    note_environment,
+    note_found,
+    noted_environment,
+)
+from trainmaster.service.runs.capsule import differences
+from trainmaster.spec.errors import UsageError
+from trainmaster.transport.base import Result
+
+
+@pytest.fixture
+def context(tmp_path):
+    home = Home(tmp_path, tmp_path / "cache", f"file://{tmp_path}/store", f"sqlite:///{tmp_path}/x.db")
+    home.run_directory("r").mkdir(parents=True)
+    experiment = SimpleNamespace(name="main", container=None, data={})
+    return SimpleNamespace(
+        home=home, run="r", experiment=experiment, site=None, images=None, venv=None, members=[]
+    )
+
+
+def noted(context):
+    return noted_environment(context.home, "r", "main")
+
+
+def test_on_this_machine_it_is_that_of_this_python_and_the_first_one_stays(context):
+    note_environment(context)
+    assert noted(context) == environment_at()
+    note_found(context, lambda: {"python": "other"})
+    assert noted(context) == environment_at()
+
+
+def test_of_a_container_it_is_the_image_and_its_digest(context):
+    context.experiment.container = "python:3.12"
+    context.images = SimpleNamespace(prepare=lambda _: SimpleNamespace(id="sha256:abc"))
+    note_environment(context)
+    assert (noted(context)["image"], noted(context)["digest"]) == ("python:3.12", "sha256:abc")
+    assert differences(noted(context), environment_at()) == [
+        "it ran in the container python:3.12, sha256:abc"
+    ]
+
+
+def test_a_machine_tells_the_same_of_its_own_python(context):
+    said = subprocess.run([sys.executable, "-E", "-s", "-c", PROGRAM], capture_output=True, text=True)
+    found = json.loads(said.stdout)
+    here = environment_at()
+    assert (found["python"], found["platform"]) == (here["python"], here["platform"])
+    assert found["packages"]["pytest"] == here["packages"]["pytest"]
+
+
+@pytest.mark.parametrize(("code", "out"), [(1, ""), (0, "no JSON")])
+def test_a_node_is_asked_by_its_python_and_one_that_cannot_tell_stops_nothing(context, code, out):
+    asked = []
+
+    def shell(_, command):
+        asked.append(command)
+        return Result(code, out, "")
+
+    staging = NodeStaging(SimpleNamespace(shell=shell), None, None, None)
+    node = SimpleNamespace(target=SimpleNamespace(python="/opt/python3"))
+    note_found(context, lambda: staging._environment(node, context, None))
+    assert noted(context) is None
+    assert asked[0].startswith("/opt/python3 -E -s -c ")
+    out = json.dumps(environment_at())
+    code = 0
+    note_found(context, lambda: staging._environment(node, context, None))
+    assert noted(context) == environment_at()
+
+
+def test_an_image_that_cannot_be_had_is_for_staging_to_tell(context):
+    def refuse(_):
+        raise UsageError("there is no such image", "")
+
+    context.images = SimpleNamespace(prepare=refuse)
+    note_environment(context)
+    assert noted(context) is None
