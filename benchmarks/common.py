@@ -47,6 +47,7 @@ def workshop() -> tuple[tempfile.TemporaryDirectory[str], dict[str, str]]:
         **os.environ,
         "TRAINMASTER_HOME": f"{directory.name}/home",
         "TRAINMASTER_CACHE": f"{directory.name}/cache",
+        "XDG_CONFIG_HOME": f"{directory.name}/config",  # not the server that somebody has logged in to
     }
     for name in ("TRAINMASTER_STORE", "TRAINMASTER_DATABASE"):
         env.pop(name, None)

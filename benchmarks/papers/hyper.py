@@ -137,7 +137,7 @@ class Records:
 
 
 def take_back(lab: Laboratory, call: Call) -> list[str]:
-    """Waits until tasks of the sweep have worked for a while, and takes the first machines back.
+    """Waits until tasks of the sweep have worked for a while, and takes the last machines back.
 
     One is gone at once, one after a notice of 10 s.
     """
@@ -149,7 +149,7 @@ def take_back(lab: Laboratory, call: Call) -> list[str]:
         time.sleep(0.3)
     else:
         return []
-    gone, leaving, *_ = Records(lab).machines(call.run_id)
+    *_, leaving, gone = Records(lab).machines(call.run_id)
     lab.call("lab", "terminate", gone)
     lab.call("lab", "interrupt", leaving, "--notice=10")
     return [gone, leaving]

@@ -164,7 +164,12 @@ class Laboratory:
         )
         self.work = Path(self._directory.name, "work")
         self.home = Path(self._directory.name, "home")
-        self.env = {**os.environ, "TRAINMASTER_HOME": str(self.home), "COLUMNS": "200"}
+        self.env = {
+            **os.environ,
+            "TRAINMASTER_HOME": str(self.home),
+            "XDG_CONFIG_HOME": str(Path(self._directory.name, "config")),  # no server that is in use
+            "COLUMNS": "200",
+        }
         for name in ("TRAINMASTER_STORE", "TRAINMASTER_DATABASE", "TRAINMASTER_CATALOGUE"):
             self.env.pop(name, None)
         # Not the recipes, nor anything else that changes: the code is sent again when it does.
