@@ -8,7 +8,6 @@ from typing import Any, Final, NamedTuple
 
 from trainmaster.spec.plain_json import parsed_json
 
-_COUNTS: Final = "Hadoop:service=NameNode,name=FSNamesystem"
 _INFO: Final = "Hadoop:service=NameNode,name=NameNodeInfo"
 _TIMEOUT_S: Final = 10.0
 
@@ -18,12 +17,12 @@ class Namesystem(NamedTuple):
 
     Attributes:
         live: room by live DataNode: where it takes data, ``HOST:PORT``, with hosts as they call themselves.
-        missing_blocks: of which no copy is left.
+        lost: paths of files with blocks of which no copy is left; a hundred at most.
         is_starting: it waits for its DataNodes to tell what they have.
     """
 
     live: Mapping[str, int]
-    missing_blocks: int
+    lost: frozenset[str]
     is_starting: bool
 
 
@@ -35,11 +34,10 @@ def ask_namenode(address: str, http_port: int) -> Namesystem:
     """
     try:
         info = _bean(address, http_port, _INFO)
-        counts = _bean(address, http_port, _COUNTS)
         nodes = parsed_json(info["LiveNodes"])
         return Namesystem(
             {f"{name.partition(':')[0]}:{_port(it)}": int(it["remaining"]) for name, it in nodes.items()},
-            int(counts["MissingBlocks"]),
+            frozenset(parsed_json(info["CorruptFiles"])),
             bool(info["Safemode"]),
         )
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:

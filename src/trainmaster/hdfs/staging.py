@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -20,13 +20,17 @@ from trainmaster.objects.errors import FullStoreError, ObjectChangedError, Store
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.objects.parallel import in_order
 from trainmaster.objects.webhdfs import WebHdfsBackend
-from trainmaster.spec.errors import ProviderError, UsageError
+from trainmaster.spec.errors import UsageError
 
 #: Files that a node copies at the same time: of small ones more, as they are mostly waited for. Of each large
 #: one so many parts are read ahead: 256 MiB in all.
 _FILES: Final = 16
 _LARGE_FILES: Final = 4
 _AHEAD: Final = 4
+#: A NameNode names no more files that it has lost: then there are others, too.
+_MOST_NAMED: Final = 100
+#: Copies of what all nodes need to begin: it is small.
+_LISTING_COPIES: Final = 8
 _PART_BYTES: Final = 8 << 20
 _BLOCK_BYTES: Final = 128 << 20
 _UNIT_BYTES: Final = 1 << 20
@@ -91,8 +95,6 @@ def stage(
         with tempfile.TemporaryFile() as listing:
             total_files, total_bytes = _take_listing(store, notes, listing)
             found = look()
-            if found.missing_blocks:
-                raise ProviderError(f"HDFS has lost {found.missing_blocks} blocks", "They are staged anew.")
             wanted_bytes = total_bytes - target.total_bytes()
             if not fits(found.live, wanted_bytes, copies):
                 raise _full(found.live, wanted_bytes, copies, directory)
@@ -102,7 +104,8 @@ def stage(
                 return shard(map(listed, listing), index, count)
 
             own_bytes = sum(each.size_bytes for each in share())
-            copier = _Copier(store, target, copies, lambda done_bytes: progress(done_bytes, own_bytes))
+            lost = [each.removeprefix(f"{path}/") for each in found.lost]
+            copier = _Copier(store, target, copies, lost, lambda done_bytes: progress(done_bytes, own_bytes))
             try:
                 files = _note_all(copier, share(), notes, f"manifest-{index:05}-of-{count:05}.jsonl")
             except OSError as error:
@@ -127,11 +130,17 @@ class _Copier:
     """Copies files. Threads share it."""
 
     def __init__(
-        self, store: ObjectStore, target: WebHdfsBackend, copies: int, progress: Callable[[int], None]
+        self,
+        store: ObjectStore,
+        target: WebHdfsBackend,
+        copies: int,
+        lost: Sequence[str],
+        progress: Callable[[int], None],
     ) -> None:
         self._store = store
         self._target = target
         self._copies = copies
+        self._lost = frozenset(lost)
         self._progress = progress
         self._guard = threading.Lock()
         self._large = threading.Semaphore(_LARGE_FILES)
@@ -160,6 +169,8 @@ class _Copier:
 
     def _kept(self, each: Listed) -> Staged | None:
         """What is there, if it is a whole copy of this version."""
+        if each.key in self._lost or len(self._lost) >= _MOST_NAMED:
+            return None
         sha256, _, etag = (self._target.note(each.key) or "").partition(" ")
         if not sha256 or etag != each.etag.strip('"'):
             return None
@@ -245,7 +256,7 @@ def _take_listing(store: ObjectStore, notes: WebHdfsBackend, out: IO[bytes]) -> 
                 found.write(Listed(info.key, info.size_bytes, info.etag).line())
             if found.tell() == 0:
                 raise UsageError(f"{store.url}: there are no objects below", "Look at the URL.")
-            notes.put_file_if_absent("listing.jsonl", found)
+            notes.put_file_if_absent("listing.jsonl", found, replication=str(_LISTING_COPIES))
     files = total_bytes = 0
     for block in notes.blocks("listing.jsonl"):
         out.write(block)

@@ -129,9 +129,16 @@ class WebHdfsBackend(Backend):
             return False
         return self._place(key, self._written(key, [data], len(data)), overwrite=False)
 
-    def put_file_if_absent(self, key: str, file: IO[bytes]) -> bool:
-        """Writes a file's content only if there is no such object; like :meth:`put_if_absent`."""
-        return self._place(key, self._written(key, file, file.seek(0, os.SEEK_END)), overwrite=False)
+    def put_file_if_absent(self, key: str, file: IO[bytes], **options: str) -> bool:
+        """Writes a file's content only if there is no such object; like :meth:`put_if_absent`.
+
+        Args:
+            key: where.
+            file: the content.
+            options: of WebHDFS, for the new file.
+        """
+        scratch = self._written(key, file, file.seek(0, os.SEEK_END), **options)
+        return self._place(key, scratch, overwrite=False)
 
     def put_blocks(self, key: str, blocks: Iterable[bytes], size_bytes: int) -> None:
         # Kept here first: a datanode may die in the middle, and then it is sent once more.

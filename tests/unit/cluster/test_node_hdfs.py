@@ -34,7 +34,7 @@ class Cluster:
         self.nodes = [self.node(number) for number in range(3)]
         self.orders, self.told, self.failing = [], [], set()
         self.silent, self.made, self.short = False, 0, 0
-        self.wiped, self.ends = False, 0
+        self.wiped, self.ends, self.unreachable = False, 0, set()
         self.hdfs = self.driver()
 
     def driver(self):
@@ -49,6 +49,8 @@ class Cluster:
         )
 
     def shell(self, node, command, timeout_s):
+        if node.id in self.unreachable:
+            raise CommandError(f"{node.id} does not answer")
         return Result(1 if self.silent else 0, json.dumps({"namenode": {"ends": self.ends}}), "")
 
     def ask(self, node, wanted):
@@ -102,9 +104,30 @@ def test_a_next_driver_goes_on_with_it(cluster):
 
 def test_a_node_that_came_later_joins_and_nothing_is_copied_again(cluster):
     cluster.provide()
-    cluster.nodes = [cluster.nodes[0], cluster.node(7)]
+    cluster.nodes = [*cluster.nodes[:2], cluster.node(7)]
     cluster.provide("b", nodes=cluster.nodes)
-    assert cluster.orders == [("n0", "hdfs"), ("n7", "hdfs")]
+    assert cluster.orders[0] == ("n0", "hdfs")
+    assert sorted(cluster.orders) == [("n0", "hdfs"), ("n1", "hdfs"), ("n7", "hdfs")]
+
+
+def test_when_as_many_machines_are_gone_as_there_are_copies_all_is_looked_at_again(cluster):
+    cluster.provide()
+    cluster.nodes = cluster.nodes[:2]
+    cluster.provide("b")
+    assert cluster.orders == [], "there is another copy of all that was on one of them"
+    cluster.nodes = [cluster.nodes[0], cluster.node(7)]
+    cluster.provide("c", nodes=cluster.nodes)
+    assert sorted(cluster.orders) == [(node, what) for node in ("n0", "n7") for what in ("hdfs", "stage")]
+    cluster.provide("d", nodes=cluster.nodes)
+    assert cluster.orders == []
+
+
+def test_a_machine_that_is_gone_excuses_each_attempt_of_that_time_once(cluster):
+    cluster.provide("a")
+    cluster.unreachable = {"n2"}
+    assert "has died on n2" in cluster.hdfs.lost("a", cluster.nodes)
+    cluster.provide("b")
+    assert cluster.hdfs.lost("b", cluster.nodes) == ""
 
 
 def test_a_namenode_that_was_lost_is_told_and_all_is_staged_anew(cluster):

@@ -76,6 +76,16 @@ def test_what_is_there_is_not_copied_again_whoever_copied_it(hdfs, source):
     assert files(hdfs, source) == contents(source)
 
 
+def test_what_has_no_copy_left_is_copied_again(hdfs, source):
+    staged(hdfs, source)
+    path = data_path(str(source))
+    hdfs.lost = [f"{path}/d/3", f"{path}/large", "/data/of-others/d/4"]
+    assert staged(hdfs, source).copied == 2
+    hdfs.lost = [f"/data/of-others/{number}" for number in range(100)]  # and who knows which others
+    assert staged(hdfs, source).copied == 10
+    assert files(hdfs, source) == contents(source)
+
+
 def test_an_object_that_was_written_again_is_copied_as_it_is_now(hdfs, source):
     staged(hdfs, source)
     (source / "d/2").write_bytes(b"longer than it was" * 500)

@@ -19,6 +19,7 @@ class FakeHdfs(ThreadingHTTPServer):
         refuse: answer everything with this exception.
         notes: path -> value of the extended attribute.
         room_bytes: what it says that there is.
+        lost: paths of files that it says have no copy left; what is written again has one.
         fills_up: the first write finds that there is none any more.
     """
 
@@ -33,6 +34,7 @@ class FakeHdfs(ThreadingHTTPServer):
         self.excluded = []
         self.refuse = ""
         self.notes = {}
+        self.lost = []
         self.room_bytes = 1 << 40
         self.lock = threading.RLock()
         self.good = ThreadingHTTPServer(("127.0.0.1", 0), _Datanode)
@@ -112,7 +114,7 @@ class _Handler(_Base):
 
     def beans(self):
         nodes = json.dumps({"127.0.0.1:1": {"xferaddr": "127.0.0.1:1", "remaining": self.server.room_bytes}})
-        return {"LiveNodes": nodes, "Safemode": "", "MissingBlocks": 0}
+        return {"LiveNodes": nodes, "Safemode": "", "CorruptFiles": json.dumps(self.server.lost)}
 
     def setxattr(self, path, query):
         self.server.notes[path] = query["xattr.value"]

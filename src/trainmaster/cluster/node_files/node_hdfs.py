@@ -6,7 +6,7 @@ import json
 import shlex
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.cluster.node_files.data_wanted import Wanted, require_lendable, with_keys
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _LOOK_S: Final = 2.0
 _ASK_TIMEOUT_S: Final = 60.0
+_GONE: Final = 1 << 30
 
 
 class NodeHdfs:
@@ -69,6 +70,8 @@ class NodeHdfs:
         self._serving: dict[str, dict[str, NodeAccess]] = {}
         self._ends: dict[str, dict[str, int]] = {}
         self._staged: dict[str, set[str]] = {}
+        #: Machines that are gone since all of it was looked at.
+        self._gone: dict[str, set[str]] = {}
         #: With what we knew of ends when it began.
         self._of_attempts: dict[str, tuple[str, Served, dict[str, int]]] = {}
         self._answered_at_s: dict[str, float] = {}
@@ -87,6 +90,8 @@ class NodeHdfs:
             here = {node.id: node for node in (*nodes, *self._cluster(context.experiment.name))}
             head = next((here[machine] for machine in self._served if machine in here), nodes[0])
             served = self._served.get(head.id)
+            if served is not None:
+                self._note_gone(served, here)
             if served is None or not self._is_ready(served, url, nodes):
                 served = self._serve(head, list(here.values()), nodes, context, name)
                 if url not in self._staged.setdefault(served.id, set()):
@@ -109,11 +114,19 @@ class NodeHdfs:
             return f"data.{name}: the NameNode at {where} does not answer {nodes[0].target.shown}"
         ends = self._look_for_ends(served)
         died = ", ".join(node for node, count in ends.items() if count > ends_before.get(node, 0))
-        return f"data.{name}: a daemon of the HDFS has died on {died}, and was started again" if died else ""
+        return f"data.{name}: a daemon of the HDFS has died on {died}" if died else ""
 
     def forget(self, attempt: str) -> None:
         """It is over."""
         self._of_attempts.pop(attempt, None)
+
+    def _note_gone(self, served: Served, here: Mapping[str, NodeAccess]) -> None:
+        """Where as many machines are gone as a block has copies, what was staged is looked at again."""
+        serving, gone = self._serving.get(served.id, {}), self._gone.setdefault(served.id, set())
+        gone |= serving.keys() - here.keys()
+        if len(gone) >= copies_on(len(serving)):
+            self._staged.pop(served.id, None)
+            gone.clear()
 
     def _is_ready(self, served: Served, url: str, nodes: Sequence[NodeAccess]) -> bool:
         there = self._serving.get(served.id, {})
@@ -139,14 +152,14 @@ class NodeHdfs:
     def _look_for_ends(self, served: Served) -> dict[str, int]:
         """How often daemons have ended so far, by machine; members may have met what runs again by now."""
 
-        def one(node: NodeAccess) -> tuple[str, int] | None:
+        def one(node: NodeAccess) -> tuple[str, int]:
             try:
                 said = self._files.shell(node, f"cat {shlex.quote(self._there)}/{STATE}", _ASK_TIMEOUT_S).out
                 return node.id, sum(int(daemon["ends"]) for daemon in json.loads(said).values())
             except (TrainmasterError, ValueError, LookupError, TypeError, AttributeError):
-                return None
+                return node.id, _GONE  # nobody looks after them, or the machine is lost
 
-        found = dict(filter(None, each(list(self._serving.get(served.id, {}).values()), one)))
+        found = dict(each(list(self._serving.get(served.id, {}).values()), one))
         self._ends.setdefault(served.id, {}).update(found)
         return found
 
