@@ -29,7 +29,7 @@ from trainmaster.transport import HostKeys, Ssh, SshSettings
 
 TASKS = """\
 - ansible.builtin.file: {{path: "{place}/{{{{ private }}}}", state: absent}}
-- ansible.builtin.copy: {{content: "round {number}", dest: "{place}/{{{{ inventory_hostname }}}}"}}
+- ansible.builtin.shell: echo "round {number}" > "{place}/{{{{ inventory_hostname }}}}"
 - ansible.builtin.command: echo done
 """
 

@@ -16,6 +16,8 @@ _MAIN: Final = ("main.yml", "main.yaml", "main.json", "main")
 _YAML: Final = (".yml", ".yaml")
 #: Folders of a role whose files are copied as they are.
 _VERBATIM: Final = ("files", "__pycache__")
+#: In it ansible-galaxy says when it has installed a role.
+_INSTALLED: Final = ".galaxy_install_info"
 #: What looks at other machines than the one that the role is for; `groups:` is an argument of modules.
 _PEERS: Final = re.compile(
     r"\b(?:hostvars|play_hosts|ansible_play_\w+|inventory_hostnames|trainmaster_members|groups(?!\s*:|\w))\b"
@@ -76,7 +78,7 @@ def read_role(directory: Path, roles_path: Iterable[Path]) -> RoleContent:
 def _read(directory: Path) -> tuple[str, str]:
     digest, texts = hashlib.sha256(), []
     for path in sorted(directory.rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts:
+        if path.is_file() and "__pycache__" not in path.parts and path.name != _INSTALLED:
             mode = "x" if path.stat().st_mode & 0o100 else "-"
             content = path.read_bytes()
             inner = hashlib.sha256(content).hexdigest()

@@ -200,6 +200,10 @@ class NodeRoles:
                 f"{f' ({f.place.removeprefix(top)})' if f.place else ''}: {f.words}"
                 for f in failed
             )
+            if "sudo" in words:
+                hint = (
+                    f"`become: true` needs a sudo there that asks for no password, or a login as root. {hint}"
+                )
             raise UsageError(context.masked(f"roles: {words}"), hint)
         if said.failed:
             first = said.failed[0]

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
 from trainmaster.control.locking import locked
 from trainmaster.control.role_files import require_role, required_names
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.roles import Roles, is_requirements
+
+_TROUBLE: Final = re.compile(r"(?:\[(?:WARNING|ERROR)\]:|ERROR!|fatal:) *(.+)")
+_MOST_WORDS: Final = 600
 
 
 class RoleSources:
@@ -80,9 +85,8 @@ class RoleSources:
 
     def _bring(self, order: Sequence[str], entry: str) -> None:
         if (said := self._fetch(order)) is not None:
-            tail = " / ".join(said.strip().splitlines()[-3:])
             raise UsageError(
-                f"roles: what {entry} names cannot be had: {tail}",
+                f"roles: what {entry} names cannot be had: {why(said)}",
                 "Can this machine reach where it lies? Roles can also lie in the code.",
             )
 
@@ -94,6 +98,17 @@ class RoleSources:
                 f"roles: there is no file {entry} in the code", "A path begins at the code's top."
             ) from None
         return self._cache / digest
+
+
+def why(said: str) -> str:
+    r"""What of ansible-galaxy's words says why it failed.
+
+    >>> why("[WARNING]: - base was NOT installed: no meta/main.yml\n[ERROR]: - you can use --ignore-errors")
+    '- base was NOT installed: no meta/main.yml'
+    """
+    lines = [line.strip() for line in said.splitlines() if line.strip() and "--ignore-errors" not in line]
+    marked = [match[1] for line in lines if (match := _TROUBLE.match(line))]
+    return " / ".join((marked or lines)[-2:])[:_MOST_WORDS]
 
 
 def _document(file: Path, entry: str) -> object:
