@@ -57,6 +57,7 @@ def main() -> None:
         ]
         (work / "inventory").write_text("\n".join(lines))
         rounds = iter(range(1000))
+        again: list[float] = []
 
         def change() -> str:
             return cluster.write("base", TASKS.format(number=next(rounds), place=work))
@@ -65,12 +66,11 @@ def main() -> None:
             role = change()
             began = time.perf_counter()
             cluster.play(everywhere=(role,))
-            return time.perf_counter() - began
-
-        def again() -> float:
+            took_s = time.perf_counter() - began
             began = time.perf_counter()
-            cluster.play(everywhere=("roles/base",))
-            return time.perf_counter() - began
+            cluster.play(everywhere=(role,))
+            again.append(time.perf_counter() - began)
+            return took_s
 
         def by_hand() -> float:
             role = change()
@@ -92,7 +92,7 @@ def main() -> None:
             return time.perf_counter() - began
 
         result = paired(found.rounds, ours, by_hand)
-        result["nothing_to_do_s"] = round(again(), 4)
+        result["nothing_to_do_s"] = round(min(again), 4)
         result |= {"hosts": found.hosts, "machine": machine()}
         print(json.dumps(result, indent=1))
 
