@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# All tests in parts, the longest first: the lab's three mostly wait for hosts, so that two that compute begin beside
-# them; after these five, four are under way at once. Whichever part ends, the next begins.
+# All tests in parts, the longest first: the lab's three mostly wait for hosts, so that three that compute begin beside
+# them; after these six, five are under way at once. Whichever part ends, the next begins; short ones come last, so that
+# the last minutes are not those of one part alone.
 # Ctrl-C ends all of them, with what they have started; a second one does not wait for what they take down.
 set -mu -o pipefail # each part is a process group of its own; without -m, what runs in the background ignores SIGINT
 python=${1:-python3}
-at_first=5
-at_once=4
-parts=(lab runs others unit hosts last contract volumes rest remote)
+at_first=6
+at_once=5
+parts=(lab runs others unit hosts last rest remote volumes contract)
 lab=tests/integration/lab
 others=(tests/integration/test_[!c]*.py tests/integration/test_cli_[a-f]*.py)
 last=(tests/integration/test_cli_[s-z]*.py)

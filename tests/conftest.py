@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -18,6 +19,17 @@ settings.load_profile("trainmaster")
 pytest.register_assert_rewrite("trainmaster.testing")  # before anything imports it
 
 from trainmaster.testing.private_postgres import NOT_DURABLE, NoPostgresError, PrivatePostgres  # noqa: E402
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_contexts(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A server that the developer uses from this machine is not what tests speak to; other settings stay."""
+    theirs = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
+    ours = tmp_path_factory.mktemp("config")
+    for each in theirs.iterdir() if theirs.is_dir() else ():
+        if each.name != "trainmaster":
+            (ours / each.name).symlink_to(each)
+    os.environ["XDG_CONFIG_HOME"] = str(ours)
 
 
 @pytest.fixture(scope="session")
