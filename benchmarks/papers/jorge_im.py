@@ -27,7 +27,9 @@ from tables import Report
 CPU_SCALE = 0.25  # a p2.xlarge has one core, a t2.small a quarter of one
 NETWORK_SCALE = 1.0
 AWAY_S = 60.0
-MACHINES = ["p2.xlarge", "p2.xlarge", "p2.xlarge", "t2.small"]
+ENDING_S = 20.0  # of processes that have been told to end
+WORKERS = 3
+MACHINES = ["p2.xlarge"] * WORKERS + ["t2.small"]
 #: Seconds until these machines were deployed, at best; MB/s from S3 into HDFS (4.5 GB in 13 minutes).
 PAPER_DEPLOYMENT_S = 15 * 60
 PAPER_STAGED_MB_PER_S = 4500 / (13 * 60)
@@ -64,14 +66,14 @@ EXPERIMENT = """
     framework: tensorflow
     distributed:
       strategy: {strategy}
-      workers: 3
+      workers: {workers}
       parameter_servers: 1
       hardware: {{ps: {{instance: t2.small}}}}
     hardware: {{instance: p2.xlarge}}
     roles: [roles/hadoop]
     data:
       images: {{url: "s3://{bucket}/cifar-10", stage: hdfs, hadoop: /opt/hadoop}}
-    command: python3 cifar_training.py --steps {steps} --batch {batch}{option}
+    command: python3 cifar_training.py --steps {steps} --round {round} --batch {batch}{option}
     checkpoint: {{every: 5s}}
 """
 
@@ -83,9 +85,11 @@ def recipe(around: Surroundings, steps: dict[str, int]) -> str:
         text += EXPERIMENT.format(
             name=name,
             after=after,
+            workers=WORKERS,
             strategy="ps-sync" if name == "synchronous" else "ps-async",
             bucket=around.bucket,
             steps=count,
+            round=max(count // 10, 2),
             batch=BATCH,
             option=" --sync" if name == "synchronous" else "",
         )
@@ -178,7 +182,8 @@ def disturbed(around: Surroundings, steps: int) -> dict[str, Any]:
     story = story_of(around, call.run_id)
     while_away = story.step("asynchronous") - before
     # Not that of the first worker: chief and NameNode are there, too.
-    lost = around.machine_at(around.lab.call("exec", call.run_id, "worker-2", "--", "hostname", "-I"))
+    last = f"worker-{WORKERS - 1}"
+    lost = around.machine_at(around.lab.call("exec", call.run_id, last, "--", "hostname", "-I"))
     at = time.time()
     around.lab.call("lab", "terminate", lost)
     call.end(PATIENCE_S)
@@ -271,7 +276,7 @@ def main() -> None:
             rate = found["rates"]["asynchronous"]["steps_per_s"]
             faults = disturbed(around, int(rate * (2 * AWAY_S + 30)) + 30)
         found["left"] = {"machines": list(around.machines()), "infrastructures": around.infrastructures()}
-    found["left"]["processes"] = processes_of(mark)
+    found["left"]["processes"] = processes_of(mark, ENDING_S)
     report.table(
         "Seconds of each phase, one after the other",
         ["phase", "here", "paper"],

@@ -129,9 +129,21 @@ class Surroundings:
             return [line for line in answer.read().decode().split() if line]
 
 
-def processes_of(mark: str) -> list[str]:
-    """Command lines of the processes in whose environment something stands; this one is none of them."""
-    found, wanted = [], mark.encode()
+def processes_of(mark: str, patience_s: float) -> list[str]:
+    """Command lines of the processes in whose environment something stands, but for this one's.
+
+    Args:
+        mark: that stands there.
+        patience_s: they may take so long to end.
+    """
+    deadline = time.monotonic() + patience_s
+    while (found := _marked(mark.encode())) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    return found
+
+
+def _marked(wanted: bytes) -> list[str]:
+    found = []
     for place in Path("/proc").glob("[0-9]*"):
         if place.name == str(os.getpid()):
             continue
