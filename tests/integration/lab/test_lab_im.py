@@ -5,8 +5,11 @@ What the lab has at the end is the judge: nothing stays that nobody ends.
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+import re
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,17 @@ pytest.importorskip("boto3", reason="boto3 is not installed")
 
 from renter import Renter
 
+from trainmaster.providers.base import Node, NodeRequest, NodeState
+from trainmaster.providers.im.client import ImAnswer, ImClient, Send, send_request
+from trainmaster.providers.im.credentials import read_credentials
+from trainmaster.providers.im.prices import im_offers
+from trainmaster.providers.im.provider import ImProvider
+from trainmaster.providers.im.settings import read_settings
+from trainmaster.providers.place import ProviderPlace
+from trainmaster.spec.clocks import steady_s
+from trainmaster.spec.errors import ProviderError, TrainmasterError
 from trainmaster.testing.private_im import NoImError, PrivateIm, installed
+from trainmaster.testing.waits import until
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(1200)]
 
@@ -26,7 +39,21 @@ LONG_S = 500.0
 PRICES = """\
 provider,region,instance_type,vcpus,memory_gib,price_usd_per_hour,as_of
 im,ec2,m4.xlarge,4,16,0.2,2026-11-01
+im,ec2,m4.large,2,8,0.1,2026-11-01
 """
+TYPES = [("m4.xlarge", 4, 16384, 0.2), ("m4.large", 2, 8192, 0.1)]
+SERVED = """
+name: steps
+experiments:
+  train:
+    distributed: {strategy: ps-async, workers: 1, parameter_servers: 1, hardware: {ps: {instance: m4.large}}}
+    framework: plain
+    hardware: {instance: m4.xlarge}
+    command: |
+      until test "$TRAINMASTER_ROLE" = worker; do sleep 1; done
+"""
+#: Not an end yet: to be asked again.
+SLOW = re.compile("so far|does not answer|has not destroyed|has trouble")
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +63,7 @@ def manager(lab: Any, lab_cache: Path) -> Iterator[PrivateIm]:
         python = installed(lab_cache)
     except NoImError as error:
         pytest.skip(str(error))
-    with PrivateIm(python, lab.access["endpoint_url"], [("m4.xlarge", 4, 16384, 0.2)]) as running:
+    with PrivateIm(python, lab.access["endpoint_url"], TYPES) as running:
         yield running
 
 
@@ -90,3 +117,104 @@ def test_its_driver_is_killed_while_machines_are_made(renter: Renter, settings: 
     found = renter.start("resume", run, "--json", **settings).end(timeout_s=LONG_S)
     assert found["reason"] == "SUCCEEDED"
     assert renter.lab.alive() == before, "nothing is left"
+
+
+def test_a_parameter_server_of_another_kind_is_kept_warm_and_given_back(
+    renter: Renter, settings: dict[str, str]
+) -> None:
+    before, recipe = renter.lab.alive(), renter.recipe(SERVED)
+    first = renter.run(recipe, "--keep", "20m", provider="im", **settings)
+    assert first.end(timeout_s=LONG_S)["reason"] == "SUCCEEDED", first.text
+    (kept,) = json.loads(renter.call("clusters", "--json", **settings).stdout)["clusters"]
+    assert (kept["state"], kept["provider"], len(kept["machines"])) == ("kept", "im", 2)
+    machines = renter.lab.alive() - before
+    assert {renter.lab.instance(each)["InstanceType"] for each in machines} == {"m4.xlarge", "m4.large"}
+    second = renter.run(recipe, provider="im", **settings)
+    assert second.end(timeout_s=LONG_S)["reason"] == "SUCCEEDED", second.text
+    assert "is still warm and used again" in second.text
+    assert renter.lab.alive() == before, "nobody wanted them any longer"
+
+
+def test_what_goes_wrong_with_infrastructure_manager_leaves_nothing(
+    lab: Any, settings: dict[str, str], manager: PrivateIm, tmp_path: Path
+) -> None:
+    """Its cloud refuses, it is killed in mid-create, its answer is lost, nobody ever logs in."""
+    before = lab.alive()
+    read = read_settings(Path(settings["TRAINMASTER_IM"]))
+    credentials = read_credentials(read.credentials_file)
+    client = ImClient(read.url, credentials)
+    wanted = NodeRequest("worker", 1, "m4.xlarge", "ec2", token="one", lease_s=20)
+
+    def provider(send: Send = send_request, ahead_s: float = 0.0) -> ImProvider:
+        offers, place = im_offers(read, credentials.clouds), ProviderPlace(tmp_path / "home", "faults")
+        clock: Callable[[], float] = lambda: steady_s() + ahead_s  # noqa: E731
+        return ImProvider(read, credentials, offers, place, send=send, clock=clock)
+
+    def said(call: Callable[[], object]) -> str:
+        """What it refuses with in the end, however slow this machine is."""
+
+        def once() -> str:
+            try:
+                call()
+            except TrainmasterError as error:
+                time.sleep(0.3)
+                return "" if SLOW.search(str(error)) else str(error)
+            raise AssertionError("it does not refuse")
+
+        return str(until(once, "an end", LONG_S))
+
+    def got(call: Callable[[], Any]) -> Any:
+        """What it gives in the end."""
+
+        def once() -> tuple[Any] | None:
+            try:
+                return (call(),)
+            except ProviderError as error:
+                if not SLOW.search(str(error)):
+                    raise
+                time.sleep(0.3)  # a look costs IM something
+                return None
+
+        return until(once, "an answer", LONG_S)[0]
+
+    def ends(method: str, *rest: Any) -> ImAnswer:
+        answer = send_request(method, *rest)
+        if method == "POST":
+            manager.stop()
+        return answer
+
+    def loses(method: str, *rest: Any) -> ImAnswer:
+        answer = send_request(method, *rest)
+        if method == "POST":
+            raise ConnectionResetError(104, "Connection reset by peer")
+        return answer
+
+    lab.do("fault", action="RunInstances", code="AuthFailure", status=401, count=None, delay_s=0.0)
+    try:
+        words = said(lambda: provider().acquire("refused", wanted))
+        assert "does not take your credentials" in words
+        assert got(client.infrastructures) == []
+        with pytest.raises(ProviderError, match="does not answer"):
+            provider(send=ends).acquire("stopped", wanted)
+        manager.start()
+        words = said(lambda: provider(ahead_s=200).acquire("stopped", wanted))
+        assert re.search("started anew|your credentials", words), words
+        assert got(client.infrastructures) == []
+    finally:
+        lab.do("fault", clear=True)
+
+    with pytest.raises(ProviderError, match="does not answer"):
+        provider(send=loses).acquire("lost", wanted)
+    assert len(got(lambda: provider().acquire("lost", wanted))) == 1
+    (machine,) = lab.alive() - before
+    lab.until_state(machine, "stopped", LONG_S)  # its switch has come with its boot
+
+    def gone() -> list[Node]:
+        time.sleep(0.3)
+        return [node for node in got(lambda: provider().nodes("lost")) if node.state is NodeState.GONE]
+
+    (node,) = until(gone, "IM to see it", LONG_S)
+    assert "switched off" in node.reason
+    got(lambda: provider(ahead_s=1000).reap([]))
+    assert got(client.infrastructures) == []
+    assert lab.alive() == before, "nothing is left"
