@@ -27,6 +27,7 @@ from tables import Report
 CPU_SCALE = 0.25  # a p2.xlarge has one core, a t2.small a quarter of one
 NETWORK_SCALE = 1.0
 AWAY_S = 60.0
+LONGER_S = 100.0  # that the run goes on besides, so that a machine can be lost
 ENDING_S = 20.0  # of processes that have been told to end
 WORKERS = 3
 MACHINES = ["p2.xlarge"] * WORKERS + ["t2.small"]
@@ -175,8 +176,8 @@ def disturbed(around: Surroundings, steps: int) -> dict[str, Any]:
     until(lambda: around.objects(checkpoints), "a checkpoint in S3", call)
     before = story_of(around, call.run_id).step("asynchronous")
     around.manager.stop()
-    curves = tensorboard(around, call.run_id, 1)  # that is to take less than the minute
     away_until = time.monotonic() + AWAY_S
+    curves = tensorboard(around, call.run_id, 1)
     until(lambda: time.monotonic() > away_until, "a minute", call)
     around.manager.start()
     story = story_of(around, call.run_id)
@@ -274,7 +275,7 @@ def main() -> None:
         found = undisturbed(around, steps, around.upload(files, "cifar-10"))
         if arguments.faults:
             rate = found["rates"]["asynchronous"]["steps_per_s"]
-            faults = disturbed(around, int(rate * (2 * AWAY_S + 30)) + 30)
+            faults = disturbed(around, int(rate * (AWAY_S + LONGER_S)))
         found["left"] = {"machines": list(around.machines()), "infrastructures": around.infrastructures()}
     found["left"]["processes"] = processes_of(mark, ENDING_S)
     report.table(
