@@ -55,6 +55,8 @@ class _Reader:
         #: Lines that a key of the recipe says, or that only hold others.
         self._told: set[int] = set()
         self._reasons: dict[int, str] = {}
+        #: Keys that no recipe says, with their reasons; they may share a line with one that is told.
+        self._untold: list[tuple[int, str, str]] = []
 
     def read(self) -> ClusterDescription:
         self._tell(self._root, "tosca_definitions_version")
@@ -71,6 +73,9 @@ class _Reader:
             raise UsageError(
                 f"{self._file}: it has no node of type tosca.nodes.Compute", "Nothing would be rented."
             )
+        for number, name, reason in self._untold:
+            if number in self._told:
+                self._found.drop(number, name, reason)
         for number, line in enumerate(self._lines, 1):
             text = line.strip()
             if text and not text.startswith("#") and text not in ("---", "...") and number not in self._told:
@@ -86,7 +91,9 @@ class _Reader:
                     if key in _OPEN and key != "os":
                         self._tell(parent, key)
                     else:
-                        self._reason(parent.keys[key], child, _REASONS.get(key, "no key of a recipe says it"))
+                        reason = _REASONS.get(key, "no key of a recipe says it")
+                        self._reason(parent.keys[key], child, reason)
+                        self._untold.append((parent.keys[key].line, key, reason))
         for section in ("host", "scalable"):
             holder = _below(capabilities, section)
             properties = _below(holder, "properties")
@@ -98,12 +105,15 @@ class _Reader:
                 line = properties.keys[key].line
                 if value is None:
                     self._reasons[line] = "its value comes from somewhere else"
+                    self._untold.append((line, key, self._reasons[line]))
                 elif section == "scalable" and key in _COUNTS and value.isdigit():
                     machine.count = int(value)
                     self._told.add(line)
                 elif section == "host" and (written := _written(key, value)):
                     machine.want(*written, line, f"{key}: {value}")
                     self._told.add(line)
+                else:
+                    self._untold.append((line, f"{key}: {value}", "no key of a recipe says it"))
         if machine.count:
             self._found.machines.append(machine)
 

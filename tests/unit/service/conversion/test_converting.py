@@ -213,3 +213,16 @@ def test_blocks_without_properties_have_their_comment_too() -> None:
     told = convert(source, "x.radl")
     for line, text in ((1, "network a ()"), (2, "network b"), (3, "configure c")):
         assert f"# {line}: {text}  -> " in told
+
+
+def test_keys_that_share_a_line_with_one_that_is_told_have_their_comments() -> None:
+    source = (
+        "tosca_definitions_version: tosca_simple_yaml_1_0\n"
+        "topology_template:\n  node_templates:\n"
+        "    wn: {type: tosca.nodes.Compute, capabilities: {host: {properties: {num_cpus: 4, gpu_vendor: N}},"
+        " os: {properties: {type: linux}}}}\n"
+    )
+    told = convert(source, "x.yaml")
+    assert "cpus: 4" in told
+    assert "# 4: gpu_vendor: N  -> no key" in told
+    assert "# 4: os  -> the image" in told
