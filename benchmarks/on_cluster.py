@@ -88,7 +88,7 @@ def once(lab: Lab, recipe: Path, option: Sequence[str]) -> Phases:
     accepted = moved = driver_cpu_s = 0.0
     driver: Path | None = None
     follower: subprocess.Popen[bytes] | None = None
-    shown, since = log, 0.0
+    shown, since = log, math.inf if option else 0.0
     ages: dict[float, float] = {}
     finished = None
     while finished is None:
@@ -100,12 +100,14 @@ def once(lab: Lab, recipe: Path, option: Sequence[str]) -> Phases:
         accepted = accepted or (": started" in text and now) or 0.0
         moved = moved or ("drives it from now on" in text and now) or 0.0
         if moved and follower is None:
-            shown, since = log.with_suffix(".followed"), math.inf
+            shown = log.with_suffix(".followed")
             with shown.open("wb") as out:
                 command = [TRAINMASTER, "logs", "-f", lab.run_of(log)]
                 follower = subprocess.Popen(command, env=lab.env, stdout=out)
         lines = stamps_in(shown.read_text())
-        if lines and since == math.inf:  # what it shows first was written before it was asked
+        if (
+            lines and shown != log and since == math.inf
+        ):  # what it shows first was written before it was asked
             since = now
         for stamp in lines:
             if stamp > since:

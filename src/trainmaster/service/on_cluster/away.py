@@ -7,6 +7,7 @@ claims the run, and goes on with what was published last.
 
 from __future__ import annotations
 
+import atexit
 import json
 import threading
 import time
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 FOLLOW_S: Final = 1.0
 #: And one that has ended, and whose driver gives back its machines.
 _LAST_S: Final = 0.2
+#: Who leaves while one is taken back waits so long for the end of that.
+_LEAVES_WITHIN_S: Final = 30.0
 #: So often at most somebody else may have brought a run on before us.
 _TRIES: Final = 20
 
@@ -49,6 +52,7 @@ class AwayRuns:
     environ: Mapping[str, str]
     lost_s: float = LOST_S
     _followed: set[str] = field(default_factory=set, init=False)
+    _coming: set[str] = field(default_factory=set, init=False)
 
     def follow(self, run: str) -> None:
         """Bring a run on, and go on with that as long as this process lives; nothing if it is not away.
@@ -64,7 +68,9 @@ class AwayRuns:
         if run in self._followed:
             return
         self._followed.add(run)
-        threading.Thread(target=self._follow, args=(run,), name=f"follows {run}", daemon=True).start()
+        following = threading.Thread(target=self._follow, args=(run,), name=f"follows {run}", daemon=True)
+        atexit.register(self._leave, run, following)
+        following.start()
 
     def look_at_all(self) -> None:
         """Bring all of them on; what cannot be read stays as it was."""
@@ -83,7 +89,11 @@ class AwayRuns:
             return
         store, state = found
         if state is not None and state.is_over:
-            self._take_back(run, store, state)
+            self._coming.add(run)
+            try:
+                self._take_back(run, store, state)
+            finally:
+                self._coming.discard(run)
 
     def cancel(self, run: str) -> bool:
         """Ask the driver to end a run; False if it is not away (any more): end it here.
@@ -131,12 +141,17 @@ class AwayRuns:
         while True:
             time.sleep(pause_s)
             with suppress(TrainmasterError):  # the store is away, or the database: what is shown stays
+                self.look(run)
                 row = self.home.database.run_row(run)
                 if row["away"] is None:
                     self._followed.discard(run)
                     return
                 pause_s = _LAST_S if row["state"] == State.DONE else FOLLOW_S
-                self.look(run)
+
+    def _leave(self, run: str, following: threading.Thread) -> None:
+        """This process ends: a run that is being taken back is, and those are told who want to be."""
+        if run in self._coming:
+            following.join(_LEAVES_WITHIN_S)
 
     def _store(self, row: Mapping[Any, Any]) -> DriverStore:
         return DriverStore(row["store_url"], row["id"], json.loads(row["away"])["claim"])

@@ -474,5 +474,22 @@ def test_a_run_is_shown_as_it_was_while_its_store_cannot_be_read(scene, monkeypa
     assert scene.row["away"] is not None
 
 
+def test_who_leaves_waits_until_a_run_that_is_over_is_taken_back(scene, monkeypatch):
+    scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
+    away, joined = scene.away(), []
+    following = SimpleNamespace(join=joined.append)
+    away._leave(RUN, following)
+    assert not joined  # it goes on without us
+    database, publication = scene.drivers[-1]._service.database, scene.publications[-1]
+    over = RunChange(State.WAITING, State.DONE, EndReason.SUCCEEDED, "well")
+    database.commit(publication._lease, [over], time.time())
+    publication.finish()
+    monkeypatch.setattr(AwayRuns, "_give_back", lambda *_: away._leave(RUN, following))
+    away.look(RUN)
+    assert len(joined) == 2
+    away._leave(RUN, following)
+    assert len(joined) == 2
+
+
 def refused(_store):
     raise PublishError("the store does not answer")
