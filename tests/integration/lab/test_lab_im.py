@@ -108,7 +108,7 @@ def test_a_machine_is_lost_while_infrastructure_manager_is_away(
 
 
 def test_its_driver_is_killed_while_machines_are_made(renter: Renter, settings: dict[str, str]) -> None:
-    """No machine has a switch yet; the next driver finds them, and gives back all of them."""
+    """Nobody has logged in yet; the next driver finds them, and gives back all of them."""
     before = renter.lab.alive()
     renting = renter.run(renter.gang(steps=10), provider="im", **settings)
     run = renting.run
