@@ -53,7 +53,7 @@ def test_two_processes_are_cancelled_go_on_and_learn(pretend):
     run = call.run_id()
     pretend.until(lambda: call.over or "step    20" in pretend.logs(run), "20 steps", timeout_s=90)
     assert pretend.summary(pretend.call("cancel", run, "--json"))["reason"] == "CANCELLED"
-    summary = pretend.resume(run, timeout_s=120)
+    summary = pretend.resume(run, timeout_s=300)
     assert summary["reason"] == "SUCCEEDED"
     log = pretend.logs(run, "--experiment", "train", "--member", "worker-0")
     restored = re.search(r"going on at step (\d+)", log)
@@ -72,7 +72,7 @@ def test_two_processes_are_cancelled_go_on_and_learn(pretend):
 def test_a_parameter_server_learns_it_too(pretend):
     needs("tensorflow")
     steps = ("--set", "experiments.train.steps=160", *SMALL[2:])
-    summary = pretend.run(pretend.work / "tensorflow.yaml", "--yes", *steps, timeout_s=120)
+    summary = pretend.run(pretend.work / "tensorflow.yaml", "--yes", *steps, timeout_s=300)
     check_it_learned(pretend.logs(summary["run"], "--member", "chief-0"), first=1.2, last=0.7)
     assert [model["experiment"] for model in summary["models"]] == ["fetch", "train"]
     assert summary["models"][1]["metrics"]["accuracy"] > 0.5
@@ -120,7 +120,7 @@ def test_the_real_images_are_fetched_and_the_loss_falls(tm):
     )
     env["CIFAR10_DIR"] = str(tm.root / "real")
     steps = ("--set", "experiments.train.steps=60", *SMALL)
-    summary = tm.run(EXAMPLE / "recipe.yaml", "--yes", *steps, env=env, timeout_s=180)
+    summary = tm.run(EXAMPLE / "recipe.yaml", "--yes", *steps, env=env, timeout_s=300)
     found = losses(tm.logs(summary["run"], "--member", "worker-0"))
     assert found[0] > 2.0, found
     assert found[-1] < found[0] - 0.2, found

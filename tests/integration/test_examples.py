@@ -36,7 +36,7 @@ def test_digits_are_learnt_by_two_processes(tm):
 def test_boosting_is_tuned_three_ways(tm):
     needs("sklearn", "optuna")
     fewer = ("--set", "experiments.random.samples=6", "--set", "experiments.tpe.samples=10")
-    summary = tm.run(EXAMPLES / "gbm-sweep" / RECIPE, "--yes", *fewer, timeout_s=150)
+    summary = tm.run(EXAMPLES / "gbm-sweep" / RECIPE, "--yes", *fewer, timeout_s=300)
     counted = {name: each["tasks"] for name, each in summary["experiments"].items()}
     assert {name: each["total"] for name, each in counted.items()} == {"grid": 16, "random": 6, "tpe": 10}
     assert all(each["succeeded"] + each["pruned"] == each["total"] for each in counted.values())
@@ -50,7 +50,7 @@ def test_boosting_is_tuned_three_ways(tm):
 def test_digits_are_learnt_through_a_parameter_server(tm):
     needs("tensorflow", "sklearn")
     fewer = ("--set", "experiments.train.steps=400")
-    summary = tm.run(EXAMPLES / "tf-ps" / RECIPE, "--yes", *fewer, timeout_s=120)
+    summary = tm.run(EXAMPLES / "tf-ps" / RECIPE, "--yes", *fewer, timeout_s=300)
     (model,) = summary["models"]
     assert model["metrics"]["examples"] == 400 * 32
     assert model["metrics"]["accuracy"] > 0.85
@@ -62,7 +62,7 @@ def test_digits_are_learnt_by_workers_in_step(tm):
     """Synchronously: one step is a change of the weights by the mean gradient of both workers' batches."""
     needs("tensorflow", "sklearn")
     fewer = ("--set", "experiments.train.steps=200")
-    summary = tm.run(EXAMPLES / "tf-ps" / "sync.yaml", "--yes", *fewer, timeout_s=120)
+    summary = tm.run(EXAMPLES / "tf-ps" / "sync.yaml", "--yes", *fewer, timeout_s=300)
     (model,) = summary["models"]
     assert model["metrics"]["step"] == 200
     assert model["metrics"]["examples"] == 200 * 32 * 2
