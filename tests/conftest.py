@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,13 @@ settings.load_profile("trainmaster")
 pytest.register_assert_rewrite("trainmaster.testing")  # before anything imports it
 
 from trainmaster.testing.private_postgres import NOT_DURABLE, NoPostgresError, PrivatePostgres  # noqa: E402
+
+
+def pytest_collection_finish() -> None:
+    """Some 200,000 objects of modules and tests stay to the end: what looks for garbage leaves them out."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(scope="session", autouse=True)
