@@ -245,7 +245,7 @@ def block_bytes(size_bytes: int) -> int:
 
 
 def _open(web: str, path: str) -> WebHdfsBackend:
-    return WebHdfsBackend(f"{web}{path}", user="trainmaster")
+    return WebHdfsBackend(f"{web}{path}", user="trainmaster", scratch="/trainmaster/in-the-making")
 
 
 def _take_listing(store: ObjectStore, notes: WebHdfsBackend, out: IO[bytes]) -> tuple[int, int]:

@@ -68,16 +68,21 @@ class WebHdfsBackend(Backend):
     Args:
         rest: ``NAMENODE[:PORT]/PATH``; the port is that of WebHDFS, 9870 by default.
         user: who asks; ``HADOOP_USER_NAME``, or who runs this, if it is empty.
+        scratch: absolute path of the directory for files in the making, so that those of a process that was
+            killed do not lie among the others; empty: each beside its place.
     """
 
     in_memory_bytes = _PART_BYTES
 
-    def __init__(self, rest: str, user: str = "") -> None:
+    def __init__(self, rest: str, user: str = "", scratch: str = "") -> None:
         authority, _, path = rest.partition("/")
         host, _, port = authority.partition(":")
         self._namenode = (host, int(port) if port else DEFAULT_PORT)
         self._root = "/" + path.strip("/")
         self._user = user or os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
+        self._scratch = scratch
+        #: Folders that are there for sure: a file is not renamed into one that is not.
+        self._made: set[str] = set()
         self._has_answered = False
 
     def get(self, key: str, limit_bytes: int) -> bytes | None:
@@ -223,6 +228,10 @@ class WebHdfsBackend(Backend):
     def _place(self, key: str, scratch: str, *, overwrite: bool) -> bool:
         options = {"renameoptions": "OVERWRITE"} if overwrite else {}
         target = self._path(key)
+        folder = key.rpartition("/")[0]
+        if self._scratch and folder not in self._made:
+            self._ask("PUT", folder, "MKDIRS")
+            self._made.add(folder)
         try:
             answer = self._ask("PUT", scratch, "RENAME", destination=target, **options)
             if overwrite or _part(answer.body, "boolean"):
@@ -243,9 +252,10 @@ class WebHdfsBackend(Backend):
         length: int,
         **options: str,
     ) -> str:
-        """Writes a file beside the place of ``key`` and gives its own key."""
-        folder, _, _ = key.rpartition("/")
-        scratch = f"{folder}/{_SCRATCH}{secrets.token_hex(8)}".lstrip("/")
+        """Writes a file beside the place of ``key``, or with all in the making, and gives its key."""
+        name = f"{_SCRATCH}{secrets.token_hex(8)}"
+        folder = key.rpartition("/")[0]
+        scratch = f"{self._scratch}/{name}" if self._scratch else f"{folder}/{name}".lstrip("/")
 
         def send(location: str) -> None:
             body: Iterator[bytes | memoryview]
@@ -367,7 +377,7 @@ class WebHdfsBackend(Backend):
             connection.close()
 
     def _path(self, key: str) -> str:
-        return f"{self._root.rstrip('/')}/{key}".rstrip("/") or "/"
+        return key if key.startswith("/") else f"{self._root.rstrip('/')}/{key}".rstrip("/") or "/"
 
 
 def _names(host: str) -> Sequence[str]:

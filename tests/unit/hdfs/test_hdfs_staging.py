@@ -76,6 +76,16 @@ def test_what_is_there_is_not_copied_again_whoever_copied_it(hdfs, source):
     assert files(hdfs, source) == contents(source)
 
 
+def test_what_a_killed_node_was_writing_does_not_lie_among_the_files(hdfs, source, monkeypatch):
+    with monkeypatch.context() as killed:
+        killed.setattr(webhdfs.WebHdfsBackend, "_place", lambda *_, **__: sys.exit())
+        with pytest.raises(SystemExit):
+            staged(hdfs, source)
+    assert any(".in-the-making-" in name for name in hdfs.files)
+    staged(hdfs, source)
+    assert files(hdfs, source) == contents(source)
+
+
 def test_what_has_no_copy_left_is_copied_again(hdfs, source):
     staged(hdfs, source)
     path = data_path(str(source))

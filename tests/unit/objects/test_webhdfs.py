@@ -127,7 +127,7 @@ STATUS = {"pathSuffix": "x", "type": "FILE", "length": 3, "modificationTime": 5,
 @given(changed_json({"FileStatuses": {"FileStatus": [STATUS]}, "FileStatus": STATUS, "boolean": True}))
 def test_any_answer(said):
     backend = webhdfs.WebHdfsBackend.__new__(webhdfs.WebHdfsBackend)
-    backend._root = "/"
+    backend._root, backend._scratch = "/", ""
     backend._ask = lambda *_, **__: webhdfs._Answer(200, "", said)
     for ask in (
         lambda: backend._status("x"),
