@@ -23,7 +23,7 @@ from trainmaster.testing.private_postgres import NOT_DURABLE, NoPostgresError, P
 
 
 def pytest_collection_finish() -> None:
-    """Some 200,000 objects of modules and tests stay to the end: what looks for garbage leaves them out."""
+    """Modules and tests stay to the end: what looks for garbage leaves them out."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
