@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
 import shutil
 import signal
 import subprocess
@@ -15,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -110,8 +110,7 @@ class Call:
             ExperimentError: it ended without one, or there is none after so long.
         """
         assert self._process.stdout
-        is_there, _, _ = select.select([self._process.stdout], [], [], deadline_s)
-        if not is_there or not (line := self._process.stdout.readline()):
+        if not wait([self._process.stdout], deadline_s) or not (line := self._process.stdout.readline()):
             raise ExperimentError(f"it does not print what it should\n{self.said}")
         found: dict[str, Any] = json.loads(line)
         return found

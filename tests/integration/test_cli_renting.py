@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import pty
-import select
 import subprocess
 import sys
 import time
 from datetime import UTC, datetime, timedelta
+from multiprocessing.connection import wait
 
 import pytest
 
@@ -160,7 +160,7 @@ def on_a_terminal(tm, answer, *arguments):
     shown, answered, until = b"", False, time.monotonic() + 60
     try:
         while time.monotonic() < until:
-            if select.select([leader], [], [], 0.1)[0]:
+            if wait([leader], 0.1):
                 try:
                     data = os.read(leader, 4096)
                 except OSError:  # it has hung up
@@ -169,7 +169,7 @@ def on_a_terminal(tm, answer, *arguments):
             if not answered and b"[y/N]" in shown:
                 answered = True
                 os.write(leader, answer.encode())
-            if process.poll() is not None and not select.select([leader], [], [], 0.1)[0]:
+            if process.poll() is not None and not wait([leader], 0.1):
                 break
         return process.wait(10), shown.decode()
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import select
+import selectors
 import shutil
 import subprocess
 import sys
@@ -117,19 +117,19 @@ def _read(
 
     What it leaves behind (connections that stay open) may keep the pipe open: nobody waits for that.
     """
-    descriptor = pipe.fileno()
     deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline and not is_over.is_set():
-        has_ended = process.poll() is not None
-        readable, _, _ = select.select([descriptor], [], [], 0 if has_ended else _LOOK_S)
-        if readable:
-            piece = os.read(descriptor, _PIECE_BYTES)
-            if not piece:
-                process.wait()
+    with selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        while time.monotonic() < deadline and not is_over.is_set():
+            has_ended = process.poll() is not None
+            if selector.select(0 if has_ended else _LOOK_S):
+                piece = os.read(pipe.fileno(), _PIECE_BYTES)
+                if not piece:
+                    process.wait()
+                    return True
+                output(piece)
+            elif has_ended:
                 return True
-            output(piece)
-        elif has_ended:
-            return True
     return False
 
 

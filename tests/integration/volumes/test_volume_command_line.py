@@ -2,12 +2,12 @@
 
 import os
 import pty
-import select
 import signal
 import subprocess
 import sys
 import tarfile
 import time
+from multiprocessing.connection import wait
 
 import pytest
 
@@ -45,7 +45,7 @@ def test_names_cannot_command_a_terminal(tm, pets):
         command = [sys.executable, "-m", "trainmaster", "volume", "ls", "pets"]
         subprocess.run(command, env=tm.env, cwd=tm.work, stdout=terminal, check=True)
         shown = b""
-        while select.select([master], [], [], 0.5)[0]:
+        while wait([master], 0.5):
             shown += os.read(master, 65536)
             if b"to-d" in shown:
                 break

@@ -4,7 +4,7 @@
 import hashlib
 import json
 import os
-import select
+import selectors
 import subprocess
 import time
 from contextlib import suppress
@@ -217,13 +217,15 @@ def _answer(reading: int, patience_s: float | None) -> str | None:
     """
     words = b""
     deadline_s = None if patience_s is None else time.monotonic() + patience_s
-    while select.select([reading], [], [], deadline_s and max(deadline_s - time.monotonic(), 0))[0]:
-        piece = os.read(reading, 65536)
-        words += piece
-        if not piece or words.endswith(b"\n"):
-            break
-    else:
-        raise TimeoutError(f"it took longer than {patience_s:.0f} s")
+    with selectors.DefaultSelector() as selector:
+        selector.register(reading, selectors.EVENT_READ)
+        while selector.select(deadline_s and max(deadline_s - time.monotonic(), 0)):
+            piece = os.read(reading, 65536)
+            words += piece
+            if not piece or words.endswith(b"\n"):
+                break
+        else:
+            raise TimeoutError(f"it took longer than {patience_s:.0f} s")
     try:
         problem: str | None = json.loads(words)["problem"]
     except ValueError:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import select
 import shutil
 import signal
 import subprocess
 import sys
+from multiprocessing.connection import wait
 
 import pytest
 
@@ -34,8 +34,8 @@ def test_a_command_without_a_terminal_ends_with_a_server_that_is_killed():
         watched = os.pidfd_open(command)
         try:
             server.kill()
-            assert select.select([watched], [], [], 60)[0]
+            assert wait([watched], 60)
         finally:
-            if not select.select([watched], [], [], 0)[0]:
+            if not wait([watched], 0):
                 signal.pidfd_send_signal(watched, signal.SIGKILL)
             os.close(watched)
