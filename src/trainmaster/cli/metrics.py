@@ -62,3 +62,18 @@ def export(
         raise UsageError(
             f"{to_csv or tensorboard} cannot be written: {error.strerror}", "Name another place."
         ) from error
+
+
+@app.command("sync", no_args_is_help=True)
+def sync(
+    run: Annotated[str, typer.Argument(autocompletion=run_ids, help="Id of the run, or `latest`.")],
+) -> None:
+    """Send to the sinks of a run that is over what could not be sent before; trains nothing."""
+    from trainmaster.cli.opening import open_client
+
+    client = open_client()
+    run = client.resolve(run)
+    if client.brief(run)["driven"]:
+        say(f"{run} goes on: who drives it sends what its tasks report")
+        return
+    say(client.deliver_left(run) or f"{run}: nothing is left to be sent from here")

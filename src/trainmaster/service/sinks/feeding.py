@@ -87,8 +87,15 @@ class SinkFeeder:
         self._known = {(row["run_id"], row["kind"]): self._destination(row) for row in self._open(run)}
         return set(self._known.values())
 
-    def feed(self, run: str | None = None, to: Destination | None = None) -> bool:
+    def feed(
+        self, run: str | None = None, to: Destination | None = None, *, is_at_once: bool = False
+    ) -> bool:
         """Send what is due, to one destination or all; whether anything is left to send.
+
+        Args:
+            run: only this one.
+            to: only there.
+            is_at_once: also to what has failed, and would be tried again later.
 
         Raises:
             StoreError: the database cannot be used.
@@ -102,7 +109,7 @@ class SinkFeeder:
             rests = (
                 row["failures"] or row["run_state"] != State.DONE
             )  # what only goes easy does not at the end
-            if (rests and row["try_at"] > now) or self._is_anothers(row, now):
+            if (rests and row["try_at"] > now and not is_at_once) or self._is_anothers(row, now):
                 continue
             if not self._is_here(row["run_id"]):
                 continue  # the server that has its files sends

@@ -13,7 +13,8 @@ from trainmaster.service.sinks.feeding import Destination, SinkFeeder
 from trainmaster.spec.clocks import boot_s
 
 LOOK_S: Final = 5.0
-#: At the end of a run its driver waits so long until all is sent; `wandb` is slow to start.
+#: At the end of a run each destination is tried once at once, however long it is to be left alone after its
+#: failures; and the run's driver waits so long until all is sent. `wandb` is slow to start.
 LAST_S: Final = 10.0
 WANDB_LAST_S: Final = 60.0
 _LONGEST_REST_S: Final = 60.0
@@ -35,6 +36,7 @@ class SinkThread:
         self._is_left = True
         self._turns = Turns("sinks")
         self._at_work: dict[Destination, _Work] = {}
+        self._tried_last: set[Destination] = set()
         self._thread = threading.Thread(target=self._work, name="sinks", daemon=True)
 
     def start(self) -> None:
@@ -56,7 +58,7 @@ class SinkThread:
         if not self._is_left:
             return self._feeder.unsent(self._run)
         why = f" ({trouble})" if (trouble := self._feeder.trouble(self._run)) else ""
-        return f"sinks: not all is sent yet{why}; `trainmaster resume {self._run}` sends the rest"
+        return f"sinks: not all is sent yet{why}; `trainmaster metrics sync {self._run}` sends the rest"
 
     def _work(self) -> None:
         while not self._end.is_set():
@@ -72,7 +74,9 @@ class SinkThread:
                 for to in sorted(wanted, key=lambda to: kept[to].begun_at if to in kept else 0.0):
                     if busy[to.team] < _MOST_OF_A_TEAM and (to not in kept or kept[to].may_go_on(is_last)):
                         busy[to.team] += 1
-                        kept[to] = _Work(self._feeder, self._run, to)
+                        is_at_once = is_last and to not in self._tried_last
+                        self._tried_last |= {to} if is_last else set()
+                        kept[to] = _Work(self._feeder, self._run, to, is_at_once=is_at_once)
                         kept[to].start()
             (self._end if is_last else self._last).wait(LOOK_S / 10 if is_last else LOOK_S)
 
@@ -84,16 +88,16 @@ class _Work(threading.Thread):
         begun_at: seconds since the machine's start.
     """
 
-    def __init__(self, feeder: SinkFeeder, run: str | None, to: Destination) -> None:
+    def __init__(self, feeder: SinkFeeder, run: str | None, to: Destination, *, is_at_once: bool) -> None:
         super().__init__(name=f"sinks of {to.url}", daemon=True)
-        self._feeder, self._run, self._to = feeder, run, to
+        self._feeder, self._run, self._to, self._is_at_once = feeder, run, to, is_at_once
         self._took_s = 0.0
         self.begun_at = boot_s()
 
     def run(self) -> None:
         """Send what is due there."""
         with Turns(self.name).turn():
-            self._feeder.feed(self._run, self._to)
+            self._feeder.feed(self._run, self._to, is_at_once=self._is_at_once)
         self._took_s = boot_s() - self.begun_at
 
     def may_go_on(self, is_last: bool) -> bool:

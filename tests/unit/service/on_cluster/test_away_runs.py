@@ -34,7 +34,8 @@ from trainmaster.spec import Recipe
 from trainmaster.spec.errors import LeaseLostError, PublishError, UsageError
 from trainmaster.spec.states import EndReason, State
 
-RECIPE = Recipe.from_dict({"name": "r", "provider": "aws", "experiments": {"main": {"command": "true"}}})
+WRITTEN = {"name": "r", "provider": "aws", "experiments": {"main": {"command": "true"}}}
+RECIPE = Recipe.from_dict(WRITTEN)
 RUN = "r-1"
 
 
@@ -393,6 +394,25 @@ def test_secrets_are_sealed_with_a_key_of_the_run_alone(scene):
 )  # fmt: skip
 def test_what_cannot_be_driven_elsewhere_is_told(provider, store, why):
     assert why in why_not(RECIPE.model_copy(update={"provider": provider}), store, ())
+
+
+ON_DEMAND = SimpleNamespace(
+    roles=[SimpleNamespace(rentals=[SimpleNamespace(spot=False, region="r-1", provider="aws")])]
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"sinks": {"mlflow": {"url": "https://mlflow.example.org", "experiment": "e"}}}, "sinks: what tasks"),
+        ({"sinks": {"wandb": {"project": "p", "key": "WANDB_API_KEY"}}}, "sinks: what tasks"),
+        ({"experiments": {"main": {"command": "serve", "serve": {"port": 8000}}}}, "main.serve: who asks"),
+        ({}, ""),
+    ],
+)
+def test_what_needs_this_home_is_not_driven_elsewhere(changes, why):
+    found = why_not(Recipe.from_dict({**WRITTEN, **changes}), "s3://b", [ON_DEMAND])
+    assert why in found if why else found == ""
 
 
 def test_keys_of_another_profile_are_sent_if_one_is_named(tmp_path, monkeypatch):

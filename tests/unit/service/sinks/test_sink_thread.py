@@ -7,8 +7,10 @@ import threading
 import pytest
 from test_sink_feeding import RECIPE, Place
 
+from trainmaster.cli import metrics
+from trainmaster.service.notifications.webhook_targets import Answer
 from trainmaster.service.sinks import feeding, sink_thread
-from trainmaster.service.sinks.feeding import Destination
+from trainmaster.service.sinks.feeding import Destination, SinkFeeder
 from trainmaster.service.sinks.sink_thread import SinkThread
 from trainmaster.testing.waits import until
 
@@ -49,6 +51,60 @@ def test_mlflow_has_all_while_weights_and_biases_hangs(tmp_path, monkeypatch, ga
         place.service.close()
 
 
+def test_at_the_end_what_was_away_is_asked_at_once_however_long_it_was_to_be_left_alone(tmp_path, monkeypatch):
+    place = Place(tmp_path)
+    monkeypatch.setattr(sink_thread, "LOOK_S", 0.01)
+    monkeypatch.setattr(type(place.service.database), "clock_s", lambda *_: 1000.0)
+    place.mlflow.trouble = Answer(503, "HTTP 503")
+    place.report(0, range(3))
+    thread = SinkThread(place.feeder(), "job-a")
+    thread.start()
+    try:
+        until(lambda: place.row["failures"] == 1, "its first failure")
+        place.report(0, range(3, 5))
+        place.end()
+        place.mlflow.trouble = None
+        assert thread.finish() == ""
+        assert len(place.mlflow.sent) == 5
+    finally:
+        thread.stop()
+        place.service.close()
+
+
+def test_what_is_still_away_at_the_end_is_asked_once_and_the_rest_is_sent_by_hand(
+    tmp_path, monkeypatch, capsys
+):
+    place = Place(tmp_path)
+    monkeypatch.setattr(sink_thread, "LOOK_S", 0.01)
+    monkeypatch.setattr(sink_thread, "LAST_S", 60.0)
+    place.mlflow.trouble = Answer(503, "HTTP 503")
+    place.report(0, range(3))
+    place.end()
+    assert place.feeder().feed("job-a")
+    feeder, looks = place.feeder(), []
+    monkeypatch.setattr(type(place.service.database), "clock_s", lambda *_: 1000.0)  # it is to be left alone
+
+    def has_looked_often():
+        looks.append(place.row["failures"])
+        return looks.count(2) > 20
+
+    thread = SinkThread(feeder, "job-a")
+    thread.start()
+    try:
+        assert "`trainmaster metrics sync job-a` sends the rest" in thread.finish(has_looked_often)
+        assert place.row["failures"] == 2
+    finally:
+        thread.stop()
+        place.service.close()
+    place.mlflow.trouble = None
+    monkeypatch.setattr(feeding, "SinkFeeder", lambda opened, _: SinkFeeder(opened, {}, place.mlflow.post))
+    monkeypatch.setenv("TRAINMASTER_HOME", str(tmp_path))
+    for said in ("", "nothing is left to be sent"):
+        metrics.sync("job-a")
+        assert said in capsys.readouterr().err
+    assert len(place.mlflow.sent) == 3
+
+
 def test_a_team_with_many_that_hang_leaves_threads_for_others(monkeypatch, gate):
     red = {Destination("red", "mlflow", f"https://{number}.example.org") for number in range(20)}
     blue, fed = Destination("blue", "mlflow", "https://blue.example.org"), []
@@ -57,7 +113,8 @@ def test_a_team_with_many_that_hang_leaves_threads_for_others(monkeypatch, gate)
         def destinations(self, run):
             return red | {blue}
 
-        def feed(self, run, to):
+        def feed(self, run, to, *, is_at_once):
+            assert not is_at_once
             fed.append(to)
             if to in red:
                 gate.wait()
