@@ -75,6 +75,41 @@ def test_nothing_of_ours_reaches_the_app_and_it_cannot_set_our_cookies():
     run(play)
 
 
+OURS = ("authorization: Bearer tm_ours", "cookie: trainmaster=session; __Host-trainmaster=session; theirs=1")
+
+
+@pytest.mark.parametrize("path", ["api", "api/", "api/v1/runs?limit=1", "api/v1/../v1/token", "/api/v1/runs"])
+def test_an_app_that_asks_for_api_is_asked_itself_and_gets_nothing_of_ours(path):
+    async def play(at):
+        status, _, body = await at.ask("GET", APP + path, *OURS)
+        assert (status, body.decode()) == (200, APP + path)  # the app has answered
+        status, _, body = await at.ask("POST", APP + path, *OURS, "content-length: 2", body=b"{}")
+        assert (status, body) == (200, b"{}")
+        reader, writer = await at.connect()
+        writer.write(at.head("GET", f"{APP}api/kernels/1/ws", *SOCKET, *OURS).encode())
+        assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+        assert [head.split(" ")[1] for head in at.app.seen] == [APP + path] * 2 + [f"{APP}api/kernels/1/ws"]
+        for head in at.app.seen:
+            assert not any(ours in head for ours in ("tm_ours", "session", "good"))
+            assert "cookie: theirs=1\r\n" in head
+
+    run(play)
+
+
+def test_a_page_of_an_app_that_asks_for_api_by_an_absolute_path_is_led_to_that_of_the_app():
+    async def play(at):
+        referer = f"referer: http://127.0.0.1:{at.port}{APP}lab"
+        at.gate.more = {"is_bare": True}
+        status, headers, _ = await at.ask("GET", "/api/v1/runs", referer, *OURS)
+        assert (status, dict(headers)["location"]) == (307, APP + "api/v1/runs")
+        assert (await at.ask("POST", "/api/v1/runs", referer, *OURS, "content-length: 0"))[0] == 404
+        assert at.app.seen == []
+        assert (await at.ask("GET", APP + "api/v1/runs", *OURS))[2] == b"/api/v1/runs"
+        assert not any(ours in at.app.seen[0] for ours in ("tm_ours", "session", "good"))
+
+    run(play)
+
+
 def test_a_connection_is_kept_on_both_sides():
     async def play(at):
         on = await at.connect()

@@ -141,6 +141,18 @@ def test_a_replica_gets_the_path_without_the_service_and_nothing_of_ours():
     run(play, count=1)
 
 
+def test_a_service_that_has_an_api_of_its_own_is_asked_for_that():
+    async def play(at):
+        cookie = "cookie: trainmaster=session; __Host-trainmaster=session"
+        for path in ("api", "api/v1/runs?limit=1"):
+            assert (await at.ask("GET", SERVICE + path, cookie))[2].decode() == f"/{path}"
+        assert not any(ours in head for head in at.apps[0].seen for ours in ("good", "session"))
+        assert (await at.ask("GET", "/api/v1/runs", cookie))[0] == 404
+        assert at.seen() == [2]
+
+    run(play, count=1)
+
+
 def test_requests_go_to_the_least_busy_replica():
     async def play(at):
         slow = asyncio.create_task(at.ask("GET", SERVICE + "hang"))

@@ -404,7 +404,7 @@ ON_DEMAND = SimpleNamespace(
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"sinks": {"mlflow": {"url": "https://mlflow.example.org", "experiment": "e"}}}, "sinks: what tasks"),
+        ({"sinks": {"mlflow": {"url": "https://m.example.org", "experiment": "e"}}}, "sinks: what tasks"),
         ({"sinks": {"wandb": {"project": "p", "key": "WANDB_API_KEY"}}}, "sinks: what tasks"),
         ({"experiments": {"main": {"command": "serve", "serve": {"port": 8000}}}}, "main.serve: who asks"),
         ({}, ""),

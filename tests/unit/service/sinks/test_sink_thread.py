@@ -51,7 +51,7 @@ def test_mlflow_has_all_while_weights_and_biases_hangs(tmp_path, monkeypatch, ga
         place.service.close()
 
 
-def test_at_the_end_what_was_away_is_asked_at_once_however_long_it_was_to_be_left_alone(tmp_path, monkeypatch):
+def test_at_the_end_what_was_away_is_asked_at_once_though_it_was_to_be_left_alone(tmp_path, monkeypatch):
     place = Place(tmp_path)
     monkeypatch.setattr(sink_thread, "LOOK_S", 0.01)
     monkeypatch.setattr(type(place.service.database), "clock_s", lambda *_: 1000.0)
