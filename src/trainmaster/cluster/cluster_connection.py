@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -108,6 +109,7 @@ class ClusterConnection:
         waiting: gangs that are not sent yet.
         sent: members of gangs that were sent, as heard last, by attempt.
         news: what was heard and not told yet, by attempt.
+        services: grace in seconds of experiments whose tasks answer requests.
     """
 
     def __init__(
@@ -123,6 +125,7 @@ class ClusterConnection:
         self.waiting: dict[str, GangRequest] = {}
         self.sent: dict[str, tuple[MemberStatus, ...]] = {}
         self.news: dict[str, GangStatus] = {}
+        self.services: dict[str, float] = {}
         self._opener = opener
         self._hello = hello
         self._wake = wake
@@ -320,11 +323,9 @@ class ClusterConnection:
 
         Ray does not know of such machines, so nothing is sent until they are out of it; whether that is so.
         """
-        leaving = dict(self.loop.leaving)
-        if not leaving or self.executor is None:
+        leaving = self._leaving()
+        if leaving is None:
             return False
-        here = {node.address for node in self.executor.nodes()}
-        leaving = {address: at for address, at in leaving.items() if address in here}
         head_at = leaving.get(self.loop.head_address)  # it takes all others along
         busy: set[str] = set()
         for attempt, members in list(self.sent.items()):
@@ -334,16 +335,38 @@ class ClusterConnection:
             busy.update(leaving if head_at is not None else where)
             if _are_over(members):
                 continue
-            times = [leaving[address] for address in where if address in leaving]
-            times += [] if head_at is None else [head_at]
+            times = self._times(where, leaving)
             times += list(leaving.values()) if is_queued else []
             if times and attempt not in self._drained:
-                self._drained.add(attempt)
                 left_s = min(times) - self._clock() - _SPARE_S
-                grace_s = max(min(self._graces.get(attempt, _GRACE_S), left_s), 1.0)
+                most_s = self.services.get(_experiment(attempt))
+                if most_s is not None and left_s > most_s and not is_queued:
+                    continue  # it gets no more requests first
+                self._drained.add(attempt)
+                grace_s = max(min(self._graces.get(attempt, most_s or _GRACE_S), left_s), 1.0)
                 self.guarded(partial(_stop, attempt, grace_s))
         self.loop.idle(frozenset(leaving.keys() - busy))
         return bool(leaving)
+
+    def stops_in_s(self, attempt: str, places: Places) -> float | None:
+        """See `ClusterExecutor.stops_in_s`."""
+        times = self._times([address for _, address in places], self._leaving() or {})
+        if not times:
+            return None
+        left_s = min(times) - self._clock() - _SPARE_S
+        return 0.0 if left_s == math.inf else left_s - self.services.get(_experiment(attempt), _GRACE_S)
+
+    def _leaving(self) -> dict[str, float] | None:
+        """When nodes are taken back, by address; None if nobody can be told, or nothing."""
+        leaving = self.loop.leaving
+        if not leaving or self.executor is None:
+            return None
+        here = {node.address for node in self.executor.nodes()}
+        return {address: at for address, at in leaving.items() if address in here}
+
+    def _times(self, where: Sequence[str], leaving: Mapping[str, float]) -> list[float]:
+        """When members at these addresses lose their nodes, or the head that they all need."""
+        return [leaving[address] for address in (*where, self.loop.head_address) if address in leaving]
 
 
 def hang_up(executor: ClusterEngine) -> None:
@@ -352,6 +375,10 @@ def hang_up(executor: ClusterEngine) -> None:
         executor.close()
     except TrainmasterError as error:
         log.info("closed badly: %s", error)
+
+
+def _experiment(attempt: str) -> str:
+    return attempt.split("/")[1]
 
 
 def _are_over(members: Sequence[MemberStatus]) -> bool:

@@ -312,12 +312,21 @@ class ClusterExecutor:
         machines = self._member_places.machines(attempt, nodes)
         return [(name, nodes[machine]) for name, machine in machines if machine in nodes]
 
-    def is_leaving(self, attempt: str, member: str) -> bool:
-        """Whether the provider is about to take back the machine that a member runs on."""
-        leaving = self._post(attempt).loop.leaving
-        return bool(leaving) and any(
-            name == member and node.address in leaving for name, node in self.nodes_of(attempt)
-        )
+    def look_after(self, services: Mapping[str, float]) -> None:
+        """Tasks of these experiments answer requests; with their grace in seconds.
+
+        Where machines are taken back they are told to end as late as that allows: until then it is the run's
+        loop that ends them, when nobody sends them requests any more.
+        """
+        for name, grace_s in services.items():
+            self._posts[name].services[name] = grace_s
+
+    def stops_in_s(self, attempt: str) -> float | None:
+        """After how long an attempt of a service is told to end as its machine is taken back.
+
+        None if that is not so, and nothing if the machine waits until it is unused.
+        """
+        return self._post(attempt).stops_in_s(attempt, self._places.get(attempt, ()))
 
     def is_coming(self, attempt: str) -> bool:
         """Whether a machine that a member ran on is rented, and not prepared yet; it may still be had."""

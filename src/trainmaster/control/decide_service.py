@@ -30,6 +30,7 @@ MOST_FAILURES: Final = 3
 MOST_REFUSALS: Final = 2
 #: Who was turned away is waited for so long to come back.
 ASKED_S: Final = 60.0
+_TAKEN_BACK: Final = "its machine is taken back"
 
 
 @dataclass(slots=True)
@@ -110,7 +111,7 @@ class ReplicaSeen:
         said: what the last health check saw.
         in_flight: requests that proxies have with it.
         node, port: where its present attempt listens; None if that is not known (again).
-        is_leaving: its machine is about to be taken back.
+        stops_in_s: its machine is about to be taken back: it is told to end after so long at the latest.
     """
 
     attempt: int = 0
@@ -124,7 +125,7 @@ class ReplicaSeen:
     in_flight: int = 0
     node: str | None = None
     port: int | None = None
-    is_leaving: bool = False
+    stops_in_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -260,9 +261,6 @@ class _Turn:
         elif replica.state is ReplicaState.STARTING and (seen.running_s or 0.0) >= serve.start_s:
             said = f"it was not healthy within {serve.start_s:g} s: {seen.said or 'nothing was heard of it'}"
             self._fail(replica, EndReason.UNHEALTHY, said)
-        elif replica.state is ReplicaState.READY and seen.is_leaving:
-            self._let_go([replica], 1, "its machine is taken back")
-            self._note(f"replica {replica.number} drains: its machine is taken back")
         elif replica.state is ReplicaState.READY and seen.silent_s >= serve.hang_s:
             said = f"it has not been healthy for {seen.silent_s:.0f} s: {seen.said}"
             self._fail(replica, EndReason.UNHEALTHY, said)
@@ -281,7 +279,11 @@ class _Turn:
         """Begin replicas that are missing, and drain those that are too many or of another version."""
         service = self._service
         version, model_uri = self._target()
-        serving = _serving(service)
+        leaving = [each for each in _serving(service) if self._seen_of(each).stops_in_s is not None]
+        serving = [each for each in _serving(service) if each not in leaving]
+        self._leave(
+            leaving, is_needed=wanted > 0 and all(each.state is not ReplicaState.READY for each in serving)
+        )
         new = [each for each in serving if each.version == version]
         old = [each for each in serving if each.version != version]
         ready = sum(each.state is ReplicaState.READY for each in new)
@@ -298,6 +300,19 @@ class _Turn:
         self._let_go(refused, len(refused), f"{version} goes on")
         old = [each for each in old if each.version != service.refused]
         self._let_go(old, len(old) - max(wanted - ready, 0), f"{version} takes its place")
+
+    def _leave(self, leaving: Sequence[Replica], *, is_needed: bool) -> None:
+        """Machines are taken back: what is there goes on as long as there is time, if nobody else answers."""
+        last_s = max(self._serve.drain_s, LEAST_DRAIN_S)
+        for replica in leaving:
+            is_ready = replica.state is ReplicaState.READY
+            if not is_needed or (self._seen_of(replica).stops_in_s or 0.0) <= last_s:
+                self._let_go([replica], 1, _TAKEN_BACK)
+                if is_ready:
+                    self._note(f"replica {replica.number} drains: {_TAKEN_BACK}")
+            elif is_ready and replica.said != _TAKEN_BACK:
+                self._write(replica, said=_TAKEN_BACK)
+                self._note(f"replica {replica.number} goes on until another one is ready: {_TAKEN_BACK}")
 
     def _may_begin(self) -> bool:
         # Who drove it before may have had a clock that was ahead.

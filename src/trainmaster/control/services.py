@@ -70,8 +70,8 @@ class ServiceWorld(Protocol):
     def node(self, attempt: str, member: str) -> str | None:
         """The machine of a member; None if that is the home's."""
 
-    def is_leaving(self, attempt: str, member: str) -> bool:
-        """Whether the machine of a member is about to be taken back."""
+    def stops_in_s(self, attempt: str) -> float | None:
+        """After how long an attempt is told to end as its machine is taken back; None if it is not."""
 
     def reach(self, attempt: str, member: str, port: int) -> AbstractContextManager[tuple[str, int]]:
         """Host and port here that lead to a port of a member, while inside ``with``."""
@@ -235,7 +235,7 @@ class Services:
             in_flight=in_flight,
             node=node,
             port=port,
-            is_leaving=self._world.is_leaving(attempt, member),
+            stops_in_s=self._world.stops_in_s(attempt),
         )
 
     def _port(self, replica: Replica, task: Task, gang: GangStatus | None, member: str) -> int | None:

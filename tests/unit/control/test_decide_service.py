@@ -32,7 +32,7 @@ class Body:
     def __init__(self):
         self.attempt, self.starts_in, self.healthy, self.said = 1, 1, True, ""
         self.in_flight, self.age, self.silent, self.over = 0, 0.0, 0.0, None
-        self.leaves = False
+        self.stops_in = None
 
 
 class World:
@@ -54,13 +54,15 @@ class World:
             attempt=body.attempt, running_s=body.age if runs else None,
             is_healthy=body.healthy if runs else None, silent_s=body.silent, said=body.said,
             in_flight=body.in_flight, port=4000 + number if runs else None,
-            is_leaving=body.leaves,
+            stops_in_s=body.stops_in,
         )  # fmt: skip
 
     def turn(self, seconds=1.0, wanted=None, asked=None):
         self.now += seconds
         for number, body in self.bodies.items():
             body.starts_in -= 1
+            if body.stops_in is not None:
+                body.stops_in -= seconds
             if body.starts_in <= 0:
                 body.age += seconds
                 if self.state.replicas[number].version in self.sick:
@@ -235,7 +237,7 @@ def test_a_replica_whose_machine_is_lost_gets_no_requests_until_it_is_back():
 def test_a_replica_whose_machine_is_taken_back_drains_while_another_one_begins():
     world = World(serve(2))
     world.turns(3)
-    world.bodies[0].leaves, world.bodies[0].in_flight = True, 3
+    world.bodies[0].stops_in, world.bodies[0].in_flight = 95.0, 3
     world.turn()
     assert (world.those(DRAINING), world.those(READY), world.those(STARTING)) == ([0], [1], [2])
     world.turns(int(LEAST_DRAIN_S) + 3)
@@ -243,6 +245,41 @@ def test_a_replica_whose_machine_is_taken_back_drains_while_another_one_begins()
     world.bodies[0].in_flight = 0
     world.turns(2)
     assert world.ended == [(0, EndReason.DRAINED)]
+
+
+def test_the_only_replica_goes_on_until_another_one_is_ready_if_its_machine_is_taken_back():
+    world = World(serve(1))
+    world.turns(3)
+    world.bodies[0].stops_in = 95.0
+    world.turn()
+    assert (world.those(READY), world.those(STARTING)) == ([0], [1]), "another one begins at the notice"
+    world.bodies[1].starts_in = 10
+    for _ in range(11):
+        world.turn()
+        assert world.those(READY), "somebody answers"
+    world.turns(2)
+    assert (world.those(DRAINING), world.those(READY)) == ([0], [1])
+    world.turns(int(LEAST_DRAIN_S) + 2)
+    assert world.ended == [(0, EndReason.DRAINED)]
+    assert [each for each in world.notes if "taken back" in each] == [
+        "replica 0 goes on until another one is ready: its machine is taken back",
+        "replica 0 drains: its machine is taken back",
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_who_is_taken_back_drains_in_time_also_if_no_other_one_is_ready(count):
+    world = World(serve(count, drain_s=20.0))
+    world.turns(3)
+    for body in world.bodies.values():
+        body.stops_in = 95.0
+    for _ in range(74):
+        world.turn()
+        world.bodies[count].starts_in = 5
+        assert len(world.those(READY)) == count
+    world.turns(3)
+    world.bodies[count].starts_in = 5
+    assert (len(world.those(DRAINING)), world.those(READY)) == (count, [])
 
 
 def test_requests_in_flight_say_how_many_there_are():
@@ -312,7 +349,7 @@ def test_whatever_befalls_it_there_are_never_too_many_and_at_last_enough(acts, m
             case "calm" if body:
                 body.in_flight = 0
             case "leave" if body:
-                body.leaves = True
+                body.stops_in = 50.0
             case "new":
                 versions += 1
                 world.state.version, world.state.refused = f"d@{versions}", None

@@ -131,7 +131,7 @@ class Simulation:
         surroundings = type("Surroundings", (), {})()
         surroundings.load, surroundings.node = self.load, self.node_of
         surroundings.model = lambda _: self.model
-        surroundings.reach, surroundings.is_leaving = None, lambda *_: False
+        surroundings.reach, surroundings.stops_in_s = None, lambda _: None
         checks = type("Checks", (), {"ask": self.ask, "forget": self.heard.pop, "close": lambda _: None})()
         checks.forget = lambda attempt: self.heard.pop(attempt, None)
         services = Services(

@@ -26,7 +26,7 @@ from trainmaster.api.proxy.headers import (
     service_of,
     to_app,
 )
-from trainmaster.api.proxy.services import Services
+from trainmaster.api.proxy.services import Key, Services
 from trainmaster.api.proxy.upstream import PIECE_BYTES, BrokenOffError, UnreachableError, next_event
 from trainmaster.service.endpoints.endpoints import Target as Replica
 
@@ -175,7 +175,7 @@ class Connection(Exchange):
             try:
                 if not grant.target:
                     raise await services.turned_away(key)
-                return await self._ask_replicas(services, name, path, grant.target, request, headers, origin)
+                return await self._ask_service(services, key, path, grant.target, request, headers, origin)
             finally:
                 grant.open.discard(task)
         except RefusedError as refused:
@@ -183,20 +183,27 @@ class Connection(Exchange):
         finally:
             self._most_body_bytes = math.inf
 
-    async def _ask_replicas(
+    async def _ask_service(
         self,
         services: Services,
-        name: str,
+        key: Key,
         path: bytes,
         replicas: Sequence[Replica],
         request: h11.Request,
         headers: list[tuple[bytes, bytes]],
         origin: str,
     ) -> bool:
-        """One after the other, as long as none can have begun with it, or may do it twice."""
-        is_socket, tried = is_websocket(headers), set[str]()
+        """One replica after the other, as long as none can have begun with it, or may do it twice.
+
+        Where that was in vain those that there are by now get it, but none that has broken off.
+        """
+        name, is_socket, broken = key[0], is_websocket(headers), set[str]()
         refused = RefusedError(503, f"no replica of {name} can be reached", [("retry-after", "2")])
-        while (replica := services.pick(replicas, tried)) is not None:
+        tried, is_first = set[str](), True
+        while (replica := services.pick(replicas, tried)) is not None or is_first:
+            if replica is None:
+                replicas, tried, is_first = (await services.admitted(key, again=True)).target, broken, False
+                continue
             tried.add(replica.replica)
             target = services.target(name, replica)
             with services.using(name, replica) as answered:
@@ -213,6 +220,7 @@ class Connection(Exchange):
                     services.avoid(replica)
                 except BrokenOffError:
                     services.avoid(replica)
+                    broken.add(replica.replica)
                     refused = RefusedError(502, f"a replica of {name} has broken off before it answered")
                     if request.method not in READS or not self._is_without_body:
                         answered(False)

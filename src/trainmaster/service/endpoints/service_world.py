@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
@@ -31,8 +31,11 @@ class Nodes(Protocol):
     def nodes_of(self, attempt: str) -> Sequence[tuple[str, NodeAccess]]:
         """Members of an attempt with their nodes."""
 
-    def is_leaving(self, attempt: str, member: str) -> bool:
-        """Whether the machine of a member is about to be taken back."""
+    def look_after(self, services: Mapping[str, float]) -> None:
+        """Tasks of these experiments answer requests; with their grace in seconds."""
+
+    def stops_in_s(self, attempt: str) -> float | None:
+        """After how long an attempt is told to end as its machine is taken back; None if it is not."""
 
 
 def new_endpoints(opened: OpenHome, recipe: Recipe) -> list[NewEndpoint]:
@@ -95,6 +98,8 @@ def services_of(opened: OpenHome, run: str, recipe: Recipe, nodes: Nodes | None)
         nodes: where members are; None where they are on this machine.
     """
     serves = _serves(recipe)
+    if nodes is not None:
+        nodes.look_after({name: recipe.experiments[name].grace_s for name in serves})
     endpoints = rows.of_run(opened.database, run)
     ids = [row["id"] for row in endpoints]
     members = {name: _first_member(recipe, name) for name in serves}
@@ -134,9 +139,9 @@ class _World:
             return None
         return next((node.id for name, node in self._nodes.nodes_of(attempt) if name == member), None)
 
-    def is_leaving(self, attempt: str, member: str) -> bool:
-        """Whether its machine is about to be taken back."""
-        return self._nodes is not None and self._nodes.is_leaving(attempt, member)
+    def stops_in_s(self, attempt: str) -> float | None:
+        """After how long it is told to end as its machine is taken back."""
+        return None if self._nodes is None else self._nodes.stops_in_s(attempt)
 
     def reach(self, attempt: str, member: str, port: int) -> AbstractContextManager[tuple[str, int]]:
         """A way to its port."""

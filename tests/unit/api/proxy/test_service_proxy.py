@@ -192,6 +192,46 @@ def test_a_replica_that_cannot_be_reached_is_passed_over():
     run(play)
 
 
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_if_none_can_be_reached_those_are_asked_that_there_are_by_now(method):
+    """A replica was replaced in the second for which we know where replicas are."""
+
+    async def play(at):
+        at.apps[0].server.close()
+        later, at.gate.found = at.gate.found[1:], at.gate.found[:1]
+        await at.services.admitted(("digits", "good", ""))
+        at.gate.found = later
+        assert (await at.ask(method, SERVICE + "x", body=b"a"))[0] == 200
+        assert at.seen() == [0, 1]
+
+    run(play)
+
+
+async def breaks_off(*_):
+    return False
+
+
+def test_a_request_that_may_be_sent_twice_waits_for_a_replica_that_is_slow_to_reach():
+    """The first one ends as its machine is taken back, the machine of the second one answers late."""
+
+    async def play(at):
+        second, late = at.gate.found[1], [True]
+
+        def connect(replica):
+            if late:
+                late.clear()
+                raise ProviderError("the machine does not answer in time", "")
+            return socket.create_connection(("127.0.0.1", replica.port), WAIT_S)
+
+        at.gate.connect = connect
+        at.gate.found[1] = Target(second.replica, second.run, "node-1", second.port, False, "digits@2", 0)
+        at.apps[0].answer = breaks_off
+        assert (await at.ask("GET", SERVICE))[0] == 200
+        assert at.seen() == [1, 1], "who has broken off is not asked again"
+
+    run(play, count=2)
+
+
 def test_if_none_can_be_reached_one_is_told_to_come_again():
     async def play(at):
         at.gate.found = [Target(f"ep-1-{n}", "job-1", f"node-{n}", 0, False, None, 0) for n in range(3)]
