@@ -25,15 +25,17 @@ from images import ROOT
 from tables import Report
 
 CLAIMS = {
-    "millions of files are one file system, there at once": "100 million (4.1)",
-    "many small files are sent in large chunks, and every one comes back the same": "chunks of 25 to 100 MB",
-    "programs read them as local files, without a change": "figure 2, section 3.1",
-    "what is there is read as quickly as from the local disk": "near-zero delay (1)",
-    "what is not there comes as quickly as the object store gives it": "section 3.1",
-    "a training waits for data as little as if they were local": "almost the same (3.1)",
+    "millions of files are one file system, whose tables are open within a second": "100 million (4.1)",
+    "many small files are sent in large chunks, and every one comes back the same": "25 to 100 MB (3.1)",
+    "programs read them as local files, without a change": "said (3.1), no number",
+    "what is on the machine is read as quickly as from the local disk (over 0.8)": "near-zero delay (1)",
+    "what is not comes as quickly as the object store gives it (over 0.8)": "almost native speed (3.1)",
+    "a training waits for its data under 5% of an epoch, as if they were local": "almost the same (3.1)",
 }
 FILES, TEXTS, FILES_READ = 10_000_000, 200_000, 4000
 VOLUMES = ROOT / "benchmarks" / "volumes"
+#: Of a benchmark that is told to end; whoever told us ends what is left.
+ENDING_S = 60
 #: What counts as "as quickly".
 SHARE = 0.8
 #: Of an epoch, after its first batch.
@@ -50,7 +52,7 @@ def measured(script: str, *arguments: object) -> dict[str, Any]:
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)  # it ends its server and its mounts
-            process.wait(60)
+            process.wait(ENDING_S)
     if process.returncode:
         raise RuntimeError(f"{script}.py has failed with {process.returncode}")
     return dict(json.loads(said.splitlines()[-1]))
@@ -60,12 +62,11 @@ def tables(files: int, place: Path) -> list[Seen]:
     """The tables of so many files."""
     (found,) = measured("table", "--rows", files, "--directory", place)["table"]
     here = (
-        f"{files / 1e6:g} million: opened in {found['open_s'] * 1e3:.1f} ms, a row found in "
-        f"{found['row_us']:.1f} us, a path in {found['path_us']:.1f} us; made in "
-        f"{found['make_columns_s']:.0f} s, {found['columns_bytes_per_row']:.0f} bytes each"
+        f"{files / 1e6:g} million files: tables opened in {found['open_s'] * 1e3:.1f} ms, a file found "
+        f"by its path in {found['path_us']:.1f} us; made in {found['make_columns_s']:.0f} s, "
+        f"{found['columns_bytes_per_row']:.0f} bytes for each file"
     )
-    is_quick = found["open_s"] < 1 and found["path_us"] < 50
-    return [Seen(is_quick, here, "the tables were not in memory, or other work had the machine")]
+    return [Seen(found["open_s"] < 1, here, "other work had the cores")]
 
 
 def text(number: int, rng: random.Random) -> bytes:
@@ -105,15 +106,19 @@ def small(files: int, place: Path) -> list[Seen]:
             unmount(point)
     head = report.head
     mean = head.total_bytes / files
+    chunks = f"{head.chunk_count} chunk{'s' if head.chunk_count > 1 else ''}"
     here = (
-        f"{files:,} of {mean:.0f} bytes in {head.chunk_count} chunks of at most "
-        f"{head.chunk_limit_bytes >> 20} MiB; {files / sent_s:,.0f} files/s sent "
-        f"(10 million: {1e7 / files * sent_s / 60:.0f} min)"
+        f"{files:,} files of {mean:,.0f} bytes on average in {chunks} of at most "
+        f"{head.chunk_limit_bytes >> 20} MiB, {files / sent_s:,.0f} files/s "
+        f"(at that rate 10 million in {1e7 / files * sent_s / 60:.0f} min)"
     )
-    used = f"diff, find, cat, grep: {lines:,} lines, {files / compared_s:,.0f} files/s compared"
+    used = (
+        f"mounted in {ready_s:.1f} s; find, cat and grep saw {lines:,} lines, "
+        f"diff compared {files / compared_s:,.0f} files/s"
+    )
     return [
-        Seen(same, here, "a file is not the same, or is missing"),
-        Seen(lines == 2 * files, f"{used}; mounted in {ready_s:.1f} s", f"{2 * files} lines were written"),
+        Seen(same, here, "diff found a file that is not the same, or is missing"),
+        Seen(lines == 2 * files, used, f"{2 * files:,} lines were written"),
     ]
 
 
@@ -125,23 +130,27 @@ def reading(files: int, rounds: int) -> list[Seen]:
     rates = read["warm"]["readers_1"]["files_per_s"]
     cold = read["cold"]["ratio_to_plain_get"]["volume_chunks_only"]
     rate = read["cold"]["megabytes_per_s"]
-    here = f"{cold:.2f} of a plain GET ({rate['volume_chunks_only']:.0f} of {rate['plain_get']:.0f} MB/s)"
+    here = f"{cold:.2f} of a plain GET ({rate['volume_chunks_only']:.0f} and {rate['plain_get']:.0f} MB/s)"
     return [
         Seen(
             ratios[name] >= SHARE,
-            f"{ratios[name]:.2f} of ext4 ({rates[name]:,} of {rates['ext4']:,} files/s, {name})",
-            "its mount is answered by a process, which other work delays",
+            f"{ratios[name]:.2f} of the local disk ({rates[name]:,} and {rates['ext4']:,} files/s)",
+            "the mount is answered by a process, which other work delays",
         ),
-        Seen(cold >= SHARE, here, "hashing and writing what comes want the cores that the server has"),
+        Seen(
+            cold >= SHARE,
+            here,
+            "hashing and writing what comes need cores that the S3 server on the same machine has",
+        ),
     ]
 
 
 def training(files: int) -> list[Seen]:
     """What a training waits."""
-    epochs = measured("training", "--files", files, "--epochs", 2)["whole"]
+    epochs = measured("training", "--files", files, "--epochs", 2, "--only", "whole")["whole"]
     first, later = (each["stall_share_after_first_batch"] for each in epochs)
-    here = f"{later:.1%} of an epoch; {first:.1%} of the first, for which nothing was there"
-    return [Seen(later <= STALL, here, "the thread that reads ahead had no core")]
+    here = f"{later:.1%} of an epoch; {first:.1%} of the first, when nothing was on the machine yet"
+    return [Seen(later <= STALL, here, "other work had the core of the thread that reads ahead")]
 
 
 def main() -> None:

@@ -2,8 +2,8 @@
 
 One step after the other, each a script of this directory with a limit of its own: first what each user
 did, then what each paper measured. A step that fails answers its claims with "no" and the reason, and the
-next begins. What is known is in ``benchmarks/out/seeds.json`` after each step (the tables in
-``seeds.md``); Ctrl-C and SIGTERM end it and print the rest.
+next begins; nothing that it has started stays. What is known is in ``benchmarks/out/seeds.json`` after each
+step (the tables in ``seeds.md``); Ctrl-C and SIGTERM end it and print the rest.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,11 +26,16 @@ from pathlib import Path
 from typing import Any
 
 from claims import HEAD, Claim, answered, plain, rows
+from laboratory import TRAINMASTER
 from tables import OUT, machine, text_table
+
+from trainmaster.control.marked_processes import end_marked
 
 FOLDER = Path(__file__).resolve().parent
 #: For a step that was told to end: a lab is taken down meanwhile.
 END_S = 90
+#: In the environment of a step and of all that it starts.
+MARK = "SEEDS_STEP"
 #: Lines that say nothing about why a step failed.
 _NOISE = re.compile(r"^\s*$|^Traceback|^\s+(File|raise|\^|~)|[IWE]0000 ")
 
@@ -81,9 +88,11 @@ def run(step: Step, quick: bool) -> tuple[list[Claim], float]:
     limit_s = step.quick_limit_s if quick else step.limit_s
     began, before = time.monotonic(), machine()
     log = OUT / f"seeds_{step.script}.log"
+    place = Path(tempfile.mkdtemp(prefix="seeds-"))
     with log.open("w") as out:
         process = subprocess.Popen(
             [sys.executable, FOLDER / f"{step.script}.py", *(["--quick"] if quick else [])],
+            env={**os.environ, "TMPDIR": str(place), MARK: place.name},
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -94,7 +103,7 @@ def run(step: Step, quick: bool) -> tuple[list[Claim], float]:
     except subprocess.TimeoutExpired:
         failure = f"ended after {limit_s:.0f} s"
     finally:
-        end(process)
+        end(process, place)
     if process.returncode == 0 and result.exists():
         found = [Claim(**each) for each in json.loads(result.read_text())["claims"]]
     else:
@@ -103,15 +112,27 @@ def run(step: Step, quick: bool) -> tuple[list[Claim], float]:
     return found, time.monotonic() - began
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """It cleans up after SIGTERM; what is left of its group then is ended."""
+def end(process: subprocess.Popen[bytes], place: Path) -> None:
+    """It cleans up after SIGTERM; whatever is left then is ended and removed.
+
+    Args:
+        process: the script.
+        place: its temporary directory, whose name it and all that it has started have in their environment.
+    """
     if process.poll() is None:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(END_S)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    end_marked(MARK, place.name)
     process.wait()
+    for lab in place.glob("*/home/lab"):  # hosts, networks and mounts are found by what they are called
+        env = {**os.environ, "TRAINMASTER_HOME": str(lab.parent)}
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run([TRAINMASTER, "lab", "down"], env=env, capture_output=True, timeout=END_S)
+    for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
+        if (point := line.split()[1]).startswith(f"{place}/"):
+            subprocess.run(["umount", "-l", point])
+    shutil.rmtree(place, ignore_errors=True)
 
 
 def last_words(log: Path) -> str:
@@ -127,11 +148,16 @@ def keep(found: dict[str, dict[str, Any]], quick: bool, first: dict[str, Any]) -
     draft = OUT / "seeds.json.new"
     draft.write_text(json.dumps({**full, "steps": found}, indent=1) + "\n")
     draft.rename(OUT / "seeds.json")
-    (OUT / "seeds.md").write_text(told(found) + "\n")
+    seconds = sum(step["seconds"] for step in found.values())
+    stamp = (
+        f"{time.strftime('%Y-%m-%d')}, {first['cores']} cores, load {first['load']:.0f} to "
+        f"{full['load_after']:.0f}, {seconds} s{' with `--quick`' if quick else ''}"
+    )
+    (OUT / "seeds.md").write_text(f"{stamp}\n\n{told(found)}\n")
 
 
 def told(found: dict[str, dict[str, Any]]) -> str:
-    """The tables, by paper."""
+    """The tables, by paper, and how long each step took."""
     texts = []
     for paper, title in TITLES.items():
         claims = [
@@ -139,8 +165,14 @@ def told(found: dict[str, dict[str, Any]]) -> str:
         ]
         if claims:
             texts.append(f"### {title}\n\n{text_table(HEAD, rows(claims))}\n")
-    every = [each for step in found.values() for each in step["claims"]]
-    texts.append(f"{sum(each['holds'] for each in every)} of {len(every)} claims came out.")
+    kept = {script: sum(each["holds"] for each in step["claims"]) for script, step in found.items()}
+    total = sum(len(step["claims"]) for step in found.values())
+    texts.append(f"{sum(kept.values())} of {total} claims came out.\n")
+    steps = [
+        [f"`{script}.py`", step["seconds"], f"{kept[script]} of {len(step['claims'])}"]
+        for script, step in found.items()
+    ]
+    texts.append(text_table(("step", "s", "yes"), steps))
     return "\n".join(texts)
 
 
@@ -156,14 +188,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     first, found = machine(), {}
     is_ended = False
     for step in steps:
-        claims, seconds = answered(import_module(step.script).CLAIMS, {}, "ended before", first), 0.0
+        seconds, why = 0.0, "`make seeds` was ended before"
         if not is_ended:
             print(f"{step.paper}: {step.script}.py ...", file=sys.stderr, flush=True)
             try:
                 claims, seconds = run(step, options.quick)
             except Ended:
-                claims = answered(import_module(step.script).CLAIMS, {}, "ended while it was measured", first)
-                is_ended = True
+                is_ended, why = True, "`make seeds` was ended meanwhile"
+        if not seconds:
+            claims = answered(import_module(step.script).CLAIMS, {}, why, first)
         found[step.script] = {"paper": step.paper, "seconds": round(seconds), "claims": plain(claims)}
         keep(found, options.quick, first)
         kept = sum(claim.holds for claim in claims)

@@ -20,6 +20,8 @@ from common import OUT, machine
 PLOTS = Path(__file__).resolve().parent / "plots"
 #: Points whose medians are closer than this are as good as each other: busy machines differ by more.
 TIE = 0.1
+#: Above the claims, which are the last table.
+ANSWERS = "What the paper says, and whether it came out:"
 COLORS = ("#3b6ea5", "#d1792b", "#4f9a4f", "#b04a5a", "#7a5ca8", "#777777")
 
 
@@ -129,7 +131,7 @@ class Report:
         """
         missing = "not measured with --quick" if self.quick else "it was not measured"
         answers = answered(claims, seen, missing, self.machine)
-        self.table("What the paper says, and whether it came out:", HEAD, rows(answers))
+        self.table(ANSWERS, HEAD, rows(answers))
         seconds = round(time.monotonic() - self._began)
         full = {
             "benchmark": f"papers/{self.name}",

@@ -1,10 +1,10 @@
 """How much of a training is spent waiting for data.
 
-``python benchmarks/volumes/training.py [--files 8000] [--epochs 4]`` prints one JSON object. A training step
-is a sleep of 16 ms for 32 samples, 2,000 samples a second; a thread reads the next batches meanwhile, as a
-DataLoader does. The stall is the time from asking for a batch until it is there, copied out of the cache, as
-a share of the epoch. With room for the whole volume, and for a quarter of it; once without a known order. The
-first of ``epochs`` is cold: the cache has no chunk, but its slots have been used before.
+``python benchmarks/volumes/training.py [--files 8000] [--epochs 4] [--only whole]`` prints one JSON object.
+A training step is a sleep of 16 ms for 32 samples, 2,000 samples a second; a thread reads the next batches
+meanwhile, as a DataLoader does. The stall is the time from asking for a batch until it is there, copied out
+of the cache, as a share of the epoch. With room for the whole volume, and for a quarter of it; once without a
+known order. The first of ``epochs`` is cold: the cache has no chunk, but its slots have been used before.
 """
 
 import argparse
@@ -24,6 +24,8 @@ from trainmaster.volumes import Volume
 from trainmaster.volumes.reading import SampleOrder, samples
 
 BATCH = 32
+#: Share of the volume that there is room for, and whether the order is known, by name.
+CACHES = {"whole": (1.3, True), "quarter": (0.25, True), "quarter_lru": (0.25, False)}
 
 
 def batches(order: SampleOrder, known: bool) -> Iterator[list[bytes]]:
@@ -78,6 +80,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--chunk-mib", type=int, default=8)
     parser.add_argument("--step-ms", type=float, default=16.0)
+    parser.add_argument("--only", choices=CACHES, help="this cache (without it: all)")
     options = parser.parse_args()
     with place(options.files, options.bytes, options.chunk_mib << 20) as here:
         probe = Volume.open(here.uri, here.root / "probe-cache", limit_bytes=4 << 30)
@@ -95,11 +98,8 @@ def main() -> None:
             "chunks": probe.table.chunk_count,
             "plain_get_s": round(statistics.median(gets), 2),
         }
-        for name, share, known in (
-            ("whole", 1.3, True),
-            ("quarter", 0.25, True),
-            ("quarter_lru", 0.25, False),
-        ):
+        for name in [options.only] if options.only else CACHES:
+            share, known = CACHES[name]
             cache = Path(here.root / f"cache-{name}")
             volume = Volume.open(here.uri, cache, limit_bytes=int(size_bytes * share))
             order = SampleOrder(volume, window=4)

@@ -1,7 +1,7 @@
 """A workflow over MNIST: shards of it, a sweep of a linear classifier over them, and inference on each shard.
 
 ``stages.py prepare --part N``, ``stages.py train --lr X --steps N``, ``stages.py infer --part N``. Training
-saves a checkpoint after each step, and goes on from it.
+saves a checkpoint every `SAVED_STEPS` steps, and goes on from it.
 """
 
 import argparse
@@ -15,6 +15,8 @@ import numpy as np
 PARTS = 8
 OUTPUT = Path(os.environ.get("TRAINMASTER_OUTPUT_DIR", "output"))
 STEP_S = 0.15
+#: A checkpoint that changes while it is copied is not published: between two there is time to.
+SAVED_STEPS = 10
 
 
 def report(**values: float) -> None:
@@ -46,7 +48,7 @@ def train(lr: float, steps: int) -> None:
         found = np.load(saved)
         weights, first = found["weights"], int(found["step"])
     print(f"attempt {os.environ['TRAINMASTER_ATTEMPT']} begins at step {first}", flush=True)
-    report(step=first)
+    report(step=first, lr=lr)
     parts = [np.load(path) for path in shards()]
     assert len(parts) == PARTS, f"{len(parts)} shards"
     images = np.concatenate([part["images"] for part in parts])
@@ -59,9 +61,10 @@ def train(lr: float, steps: int) -> None:
         chances = np.exp(logits - logits.max(axis=1, keepdims=True))
         chances /= chances.sum(axis=1, keepdims=True)
         weights += lr * images[batch].T @ (one_hot(labels[batch]) - chances) / 128
-        draft = place.parent / "draft.npz"
-        np.savez(draft, weights=weights, step=step)
-        draft.replace(saved)
+        if step % SAVED_STEPS == 0:
+            draft = place.parent / "draft.npz"
+            np.savez(draft, weights=weights, step=step)
+            draft.replace(saved)
         report(step=step, accuracy=float(((held @ weights).argmax(axis=1) == truth).mean()))
         time.sleep(STEP_S)
     np.save(OUTPUT / "weights.npy", weights)

@@ -18,7 +18,7 @@ pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
 PAPERS = Path(__file__).resolve().parents[3] / "benchmarks" / "papers"
 NAMES = (
-    *("claims", "common", "tables", "images", "laboratory", "seeds"),
+    *("claims", "common", "tables", "images", "laboratory", "seeds", "results"),
     *("anwar", "fc2", "hyper", "hyper_files", "jorge", "accuracy", "jorge_im"),
 )
 
@@ -36,7 +36,7 @@ def papers() -> Iterator[dict[str, ModuleType]]:
             sys.modules[name] = module
 
 
-@pytest.mark.parametrize("name", ["claims", "tables", "images", "fc2"])
+@pytest.mark.parametrize("name", ["claims", "tables", "images", "fc2", "results"])
 def test_what_their_docstrings_say_is_so(papers: dict[str, ModuleType], name: str) -> None:
     done = doctest.testmod(papers[name], optionflags=doctest.NORMALIZE_WHITESPACE)
     assert done.attempted
@@ -141,5 +141,28 @@ def test_a_step_that_fails_answers_its_claims_with_the_reason(
     assert (claim.text, claim.paper, claim.holds) == ("it works", "always", False)
     assert claim.reason == "broken.py failed with 1: no disk is left"
     assert "| it works | always |      | **NO** |" in seeds.told(
-        {"broken": {"paper": "fc2", "claims": [vars(claim)]}}
+        {"broken": {"paper": "fc2", "seconds": 1, "claims": [vars(claim)]}}
     )
+
+
+def test_nothing_that_a_step_has_started_stays(
+    papers: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = (
+        "import os, pathlib, subprocess\n"
+        'CLAIMS = {"it works": "always"}\n'
+        'if __name__ == "__main__":\n'
+        '    left = subprocess.Popen(["sleep", "600"], start_new_session=True)\n'
+        f"    said = pathlib.Path({str(tmp_path / 'left')!r})\n"
+        "    said.write_text(f\"{left.pid} {os.environ['TMPDIR']}\")\n"
+    )
+    (tmp_path / "leaving.py").write_text(script)
+    seeds = papers["seeds"]
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(seeds, "FOLDER", tmp_path)
+    monkeypatch.setattr(seeds, "OUT", tmp_path)
+    seeds.run(seeds.Step("fc2", "leaving", 60), quick=False)
+    pid, place = (tmp_path / "left").read_text().split()
+    assert not Path(place).exists()
+    status = Path("/proc", pid, "status")
+    assert not status.exists() or "zombie" in status.read_text()
