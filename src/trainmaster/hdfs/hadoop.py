@@ -28,6 +28,8 @@ _USUAL: Final = ("/opt/hadoop", "/usr/local/hadoop", "/usr/lib/hadoop")
 _VERSION: Final = re.compile(r'version "(\d+)(?:\.(\d+))?')
 _MODULES: Final = 9
 _ASK_TIMEOUT_S: Final = 60.0
+#: Else each process has a file in /tmp, in a directory that stays.
+_NO_FILES: Final = "-XX:-UsePerfData"
 _OPENED: Final = ("java.lang", "java.nio", "sun.nio.ch", "java.net")
 
 
@@ -64,7 +66,7 @@ class Hadoop:
             f"-Xmx{heap_mib}m",
             "-XX:+UseSerialGC",
             "-Djava.net.preferIPv4Stack=true",
-            "-XX:-UsePerfData",  # a file in /tmp for each process
+            _NO_FILES,
             *([f"-Djava.io.tmpdir={scratch}"] if scratch else []),
             *opened(self.java_version),
             "-cp",
@@ -167,7 +169,7 @@ def _java(directory: str, path: str, environment: Mapping[str, str]) -> str:
 def _asked_version(java: str) -> int:
     try:
         said = subprocess.run(
-            [java, "-version"],
+            [java, _NO_FILES, "-version"],
             capture_output=True,
             text=True,
             timeout=_ASK_TIMEOUT_S,
