@@ -17,6 +17,9 @@ settings.register_profile(
 )
 settings.load_profile("trainmaster")
 
+#: Half of what a process may open where nobody has allowed it more.
+MANY_DESCRIPTORS = 512
+
 pytest.register_assert_rewrite("trainmaster.testing")  # before anything imports it
 
 from trainmaster.testing.private_postgres import NOT_DURABLE, NoPostgresError, PrivatePostgres  # noqa: E402
@@ -27,6 +30,12 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+
+
+def pytest_runtest_logfinish() -> None:
+    """What holds descriptors is not left to a collector that seldom runs."""
+    if len(os.listdir("/proc/self/fd")) > MANY_DESCRIPTORS:  # noqa: PTH208 - after each test
+        gc.collect()
 
 
 @pytest.fixture(scope="session", autouse=True)

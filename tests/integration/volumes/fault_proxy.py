@@ -65,6 +65,7 @@ class FaultProxy(ThreadingHTTPServer):
         self._faults: list[Fault] = []
         self._lock = threading.Lock()
         self._free_at = 0.0
+        self._open: set[socket.socket] = set()
         self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
 
@@ -80,6 +81,20 @@ class FaultProxy(ThreadingHTTPServer):
         self.shutdown()
         self._thread.join()
         self.server_close()
+        with self._lock:
+            for connection in self._open:  # their threads would wait for the next request
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def process_request(self, request, client_address):
+        with self._lock:
+            self._open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request):
+        with self._lock:
+            self._open.discard(request)
+        super().shutdown_request(request)
 
     def fail(self, kind: str, **conditions) -> Fault:
         """Adds a fault; the first one that fits a request and is not used up happens."""

@@ -121,7 +121,7 @@ class FileTable:
         ends = {"path": rows, "target": self.link_count, "part_key": parts, "part_etag": parts}
         for name, count in ends.items():
             starts = have[f"{name}_starts"]
-            if starts or not name.startswith("part"):
+            if starts or parts or not name.startswith("part"):
                 expected[f"{name}_starts"] = count + 1
                 padding = PADDING_BYTES if name == "path" else 0
                 expected[f"{name}s"] = starts[-1] + padding if starts else 0

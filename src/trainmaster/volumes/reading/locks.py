@@ -18,8 +18,11 @@ class RangeLocks:
     """Locks on single offsets of one file.
 
     All threads that use one object share its locks: it excludes other objects and other
-    processes only. A lock that is held shared and asked for exclusively is converted.
+    processes only. A lock that is held shared and asked for exclusively is converted. They end with
+    the object, too.
     """
+
+    descriptor = -1
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -51,7 +54,12 @@ class RangeLocks:
 
     def close(self) -> None:
         """Gives all locks back."""
-        os.close(self.descriptor)
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()
 
     def _try(self, kind: int, offset: int) -> bool:
         try:

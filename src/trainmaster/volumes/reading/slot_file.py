@@ -45,6 +45,8 @@ class SlotFile:
         data: all slots, mapped read-only.
     """
 
+    _descriptor = -1
+
     def __init__(self, directory: str, slot_bytes: int, limit_bytes: int | None) -> None:
         """Opens or makes the file.
 
@@ -307,7 +309,16 @@ class SlotFile:
         """Gives all locks back. Views that are still held stay readable, and may change."""
         self._locks.close()
         self._whole.close()
-        os.close(self._descriptor)
+        self.table.close()
+        self._close_data()
+
+    def _close_data(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __del__(self) -> None:
+        self._close_data()  # its locks and its table close themselves
 
 
 def _punch_hole(descriptor: int, offset: int, length: int) -> None:

@@ -42,6 +42,8 @@ class SlotTable:
         words: the table as 64-bit words; ``words[stamp_word(i)]`` is slot i's stamp.
     """
 
+    _descriptor = -1
+
     def __init__(self, path: str, slot_bytes: int) -> None:
         """Opens or makes the table; the caller holds the lock of the whole cache."""
         self._path = path
@@ -94,6 +96,15 @@ class SlotTable:
     def disk_capacity(self) -> int:
         """How many slots there are by now: another process may have made more."""
         return int(struct.unpack("<Q", os.pread(self._descriptor, 8, 16))[0])
+
+    def close(self) -> None:
+        """It grows no more; what is mapped stays readable."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()
 
     def stamp(self, slot: int) -> int:
         """The word that says what the slot is, and in which generation."""

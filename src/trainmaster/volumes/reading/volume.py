@@ -14,7 +14,7 @@ from trainmaster.objects.range_file import RangeFile
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.volumes.packed import OpenVolume
 from trainmaster.volumes.reading.cache import ChunkCache
-from trainmaster.volumes.reading.chunk import Chunk, Placed
+from trainmaster.volumes.reading.chunk import Chunk, Placed, RangeSource
 from trainmaster.volumes.reading.download import DOWNLOADER
 from trainmaster.volumes.reading.forked import SharedSource, opened_volume
 from trainmaster.volumes.reading.leases import Lease, leased
@@ -64,7 +64,9 @@ class Volume:
         self.cache: ChunkCache = site.cache(slot_bytes)
         DOWNLOADER.line.expect(opened.answer_s)
         self._source = SharedSource(opened.chunks, local=opened.store.is_local and _reads_local(opened))
-        self._ahead = ReadAhead(self.cache, self.chunk, self.table.chunk_count)
+        # It must not know the volume: a circle would keep what is mapped until the collector runs.
+        self._described = partial(_described, self._source, self.table, self.head.table_id)
+        self._ahead = ReadAhead(self.cache, self._described, self.table.chunk_count)
         self._followers: tuple[Follower, ...] = ()
         self._reached = -1
         self._mutex = threading.Lock()
@@ -306,11 +308,7 @@ class Volume:
 
     def chunk(self, number: int) -> Chunk:
         """Describes a chunk to the cache."""
-        key = self.table.chunk_hash(number)
-        if key is None:
-            # Nobody knows its content, but the tables' hashes name every object's ETag.
-            key = hashlib.sha256(f"{self.head.table_id}/{number}".encode()).digest()
-        return Chunk(self._source, number, key, self._chunk_sizes[number])
+        return self._described(number)
 
     def pinned(self, number: int, *, is_start: bool = False) -> Placed:
         """Sees that a chunk is in the cache and keeps it there until ``cache.unpin(placed)``.
@@ -405,6 +403,14 @@ class Volume:
 
 def _reopened(uri: str, cache: Path | None) -> Volume:
     return Volume.open(uri, cache)
+
+
+def _described(source: RangeSource, table: "FileTable", table_id: str, number: int) -> Chunk:
+    key = table.chunk_hash(number)
+    if key is None:
+        # Nobody knows its content, but the tables' hashes name every object's ETag.
+        key = hashlib.sha256(f"{table_id}/{number}".encode()).digest()
+    return Chunk(source, number, key, table.chunk_sizes[number])
 
 
 def _reads_local(opened: OpenVolume) -> bool:

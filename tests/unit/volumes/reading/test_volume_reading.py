@@ -1,8 +1,11 @@
 # ruff: noqa: F811, RUF043 - fixtures are imported
+import contextlib
+import gc
 import os
 import pickle
 import random
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -138,6 +141,29 @@ def test_views_of_many(volume, tree):
     assert {*volume.cache.slots.usable().tolist()} >= used
     with pytest.raises(IndexError, match="has rows 0 to"):
         volume.views([0, len(volume)])
+
+
+def test_one_that_nobody_has_any_more_keeps_no_file_open(home, tree):
+    def opened():
+        for descriptor in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # that of the directory itself
+                if (place := descriptor.readlink()).is_relative_to(home):
+                    yield place
+
+    def read():
+        volume = Volume.open("pets")
+        assert volume["large"] == tree["large"]
+        assert bytes(volume.view("d1/f 001")) == tree["d1/f 001"]
+        assert [*opened()]
+
+    push(home / "src", "pets", chunk_limit_bytes=CHUNK)
+    before = [*opened()]
+    gc.disable()
+    try:
+        read()
+        assert [*opened()] == before
+    finally:
+        gc.enable()
 
 
 def test_versions(home, tree):
