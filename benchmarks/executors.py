@@ -196,7 +196,7 @@ def memory_mb(node: ClusterNode) -> dict[str, float]:
         except OSError:
             continue
         private = sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Private_"))
-        kinds = ("raylet/raylet", "DashboardAgent", "RuntimeEnvAgent", "ray::Agent", "ray.scripts.scripts")
+        kinds = ("raylet/raylet", "ray::Agent", "trainmaster.executors.ray.start")
         kind = next((kind for kind in kinds if kind in command), "other")
         found[kind] = round(found.get(kind, 0.0) + private / 1024, 1)
     return found

@@ -303,7 +303,8 @@ def test_no_trace(three, ray_place):
 
 def test_only_what_is_used_runs_on_the_head(three):
     assert processes_of(three.head, "gcs_server")
-    for unused in ("dashboard/dashboard.py", "autoscaler/_private/monitor.py", "log_monitor.py"):
+    monitors = ("autoscaler/_private/monitor.py", "log_monitor.py")
+    for unused in ("dashboard/dashboard.py", "dashboard/agent.py", "runtime_env/agent/main.py", *monitors):
         assert not processes_of(three.head, unused)
 
 

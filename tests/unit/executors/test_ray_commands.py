@@ -14,18 +14,19 @@ HEAD = ClusterNode(
 WORKER = ClusterNode("w1", "10.0.0.2", 8, "/tmp/tm-1", "/home/me/tm", gpus=("0", "1"), port_base=21000)
 
 
+def parameters_of(command):
+    assert command[1:-1] == ["-m", "trainmaster.executors.ray.start"]
+    return json.loads(command[-1])
+
+
 def test_commands():
-    head, worker = head_command(HEAD), worker_command(WORKER, HEAD)
-    assert "--block" in head
-    assert "--head" in head
-    assert "--port=21000" in head
-    assert "--labels=market=ondemand,trainmaster-node=head" in head
-    assert "--no-monitor" in head
-    assert "--address=10.0.0.1:21000" in worker
-    assert "--num-gpus=2" in worker
-    assert "--num-cpus=8" in worker
-    for command in (head, worker):
-        ports = [int(each.rpartition("=")[2]) for each in command if "port=" in each]
+    head, worker = parameters_of(head_command(HEAD)), parameters_of(worker_command(WORKER, HEAD))
+    assert (head["head"], head["gcs_server_port"], head["no_monitor"]) == (True, "21000", True)
+    assert head["labels"] == {"market": "ondemand", "trainmaster-node": "head"}
+    assert (worker["head"], worker["gcs_address"]) == (False, "10.0.0.1:21000")
+    assert (worker["num_gpus"], worker["num_cpus"]) == (2, 8)
+    for parameters in (head, worker):
+        ports = [int(value) for name, value in parameters.items() if name.endswith("_port")]
         assert not any(10002 <= port <= 19999 for port in ports)
         assert len(ports) == len(set(ports))
 
@@ -121,8 +122,9 @@ def test_ports_that_a_node_has_chosen_are_kept(tmp_path):
     nodes = Nodes()
     head, worker = replace(HEAD, port_base=0), replace(WORKER, port_base=0)
     RayCluster.start(tmp_path, [head, worker], nodes, nodes)
-    assert "--port=@0@" in nodes.running["head"]["command"], "the node fills it in"
-    assert "--address=10.0.0.1:23000" in nodes.running["w1"]["command"]
+    started = {key: parameters_of(request["command"]) for key, request in nodes.running.items()}
+    assert started["head"]["gcs_server_port"] == "@0@", "the node fills it in"
+    assert started["w1"]["gcs_address"] == "10.0.0.1:23000"
     assert [node.port_base for node in RayCluster.find(tmp_path, nodes, nodes).nodes] == [23000, 23000]
 
 

@@ -47,7 +47,7 @@ for file in "$root"/packages/*/complete "$root"/runtimes/*/complete "$root"/code
   [ -f "$file" ] && file=${file%%/complete} && echo "have ${file#"$root"/}"
 done
 for name in %(pythons)s; do
-  path=$(command -v "$name") && said=$("$path" -I -c %(says)s 2>/dev/null) && echo "python $said"
+  path=$(command -v "$name") && said=$("$path" -IS -c %(says)s 2>/dev/null) && echo "python $said"
 done
 exit 0
 """

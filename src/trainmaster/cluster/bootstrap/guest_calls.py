@@ -25,6 +25,8 @@ def ask_guest(
     timeout_s: float,
     answer: Callable[[str], Iterable[bytes] | None] = lambda _: None,
     sink: Callable[[bytes], None] | None = None,
+    *,
+    needs_packages: bool = False,
 ) -> Result:
     """Run one of our programs in `guest/` on a host.
 
@@ -36,10 +38,13 @@ def ask_guest(
         timeout_s: after which it is ended.
         answer: see `Exchange`.
         sink: takes what it says piece by piece; nothing is awaited or kept then.
+        needs_packages: it imports more than the standard library. To look for packages costs somebody else's
+            Python a third of all that such a program takes, or more.
     """
     source = guest_source((program,) if isinstance(program, str) else program)
     boot = "import sys; f = sys.stdin.buffer; exec(f.read(int(f.readline())).decode())"
-    command = f"exec {shlex.quote(python)} -I -u -c {shlex.quote(boot)}"
+    options = "-Iu" if needs_packages else "-ISu"
+    command = f"exec {shlex.quote(python)} {options} -c {shlex.quote(boot)}"
     lead = b"%d\n%s%s\n" % (len(source), source, json.dumps(order).encode())
     talk = Exchange(command, answer, lead=lead, reads_first=sink is None, expects="@@", sink=sink)
     return connection.exchange(talk, timeout_s)

@@ -125,7 +125,9 @@ class NodeStores:
 
         order = {**order, "environment": dict(credentials)}
         with self._links.own(access) as connection:
-            result = ask_guest(connection, access.python, "stores.py", order, timeout_s, sink=keep)
+            result = ask_guest(
+                connection, access.python, "stores.py", order, timeout_s, sink=keep, needs_packages=True
+            )
         lines = said.decode(errors="replace").partition(f"{_MARK}\n")[2].splitlines()
         try:
             answers = [json.loads(line) for line in lines]

@@ -6,6 +6,7 @@ directory for temporary files, a token of this cluster's, and none of the ``RAY_
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping
@@ -26,9 +27,6 @@ _DIRECTORY_BYTES_MAX = 40
 #: Nothing is kept in the object store; Ray wants at least 75 MiB.
 _OBJECT_STORE_BYTES = 100 << 20
 _WORKER_PORTS_FROM = 20
-#: An address that no machine has (RFC 5737). Without its dashboard Ray still starts a process of it for usage
-#: statistics, and waits for it, 1 s of CPU; one that cannot have its address is not started, and that is all.
-_NOWHERE = "192.0.2.1"
 _TUNING = {
     # A killed raylet is noticed within 2 s, a frozen or cut-off one within 7 s.
     "RAY_health_check_initial_delay_ms": "1000",
@@ -148,31 +146,22 @@ def environment(node: ClusterNode, *, tls: bool = True) -> dict[str, str]:
 
 def head_command(node: ClusterNode) -> list[str]:
     """Starts the first node and what the cluster has once; ports as `port` has them."""
-    own = [
-        "--head",
-        f"--port={port(node, 0)}",
-        f"--ray-client-server-port={port(node, 7)}",
-        "--include-dashboard=false",
-        f"--dashboard-host={_NOWHERE}",
-        f"--dashboard-port={port(node, 8)}",
-        "--no-monitor",  # of the autoscaler, which we do not use
-    ]
-    return [*_start(node), *own]
+    return _start(node, head=True, gcs_server_port=port(node, 0), no_monitor=True)  # none of the autoscaler
 
 
 def port(node: ClusterNode, number: int) -> str:
     """One of a node's ports; what the node itself fills in as long as it has not chosen them.
 
     >>> node = ClusterNode("a", "10.0.0.1", 4, "/tmp/tm-1", "/home/me/tm")
-    >>> port(node, 7), port(ClusterNode("a", "10.0.0.1", 4, "/tmp/tm-1", "/home/me/tm", port_base=21000), 7)
-    ('@7@', '21007')
+    >>> port(node, 2), port(ClusterNode("a", "10.0.0.1", 4, "/tmp/tm-1", "/home/me/tm", port_base=21000), 2)
+    ('@2@', '21002')
     """
     return str(node.port_base + number) if node.port_base else f"@{number}@"
 
 
 def worker_command(node: ClusterNode, head: ClusterNode) -> list[str]:
     """Starts a further node."""
-    return [*_start(node), f"--address={cluster_address(head)}"]
+    return _start(node, head=False, gcs_address=cluster_address(head))
 
 
 def cluster_address(head: ClusterNode) -> str:
@@ -180,28 +169,20 @@ def cluster_address(head: ClusterNode) -> str:
     return f"{head.address}:{port(head, 0)}"
 
 
-def _start(node: ClusterNode) -> list[str]:
-    labels = {**node.labels, NODE_LABEL: node.key}
-    return [
-        node.python,
-        "-m",
-        "ray.scripts.scripts",
-        "start",
-        "--block",  # stays: one process to end, and a parent that reaps the raylet
-        f"--node-ip-address={node.address}",
-        f"--temp-dir={node.directory}/ray",
-        f"--num-cpus={node.slots}",
-        f"--num-gpus={len(node.gpus)}",
-        f"--object-store-memory={_OBJECT_STORE_BYTES}",
-        "--labels=" + ",".join(f"{name}={value}" for name, value in labels.items()),
-        "--include-log-monitor=false",  # our logs go another way; it takes 80 MB
-        "--disable-usage-stats",
-        f"--node-manager-port={port(node, 1)}",
-        f"--object-manager-port={port(node, 2)}",
-        f"--runtime-env-agent-port={port(node, 3)}",
-        f"--dashboard-agent-grpc-port={port(node, 4)}",
-        f"--dashboard-agent-listen-port={port(node, 5)}",
-        f"--metrics-export-port={port(node, 6)}",
-        f"--min-worker-port={port(node, _WORKER_PORTS_FROM)}",
-        f"--max-worker-port={port(node, PORT_COUNT - 1)}",
-    ]
+def _start(node: ClusterNode, **more: object) -> list[str]:
+    parameters = {
+        "node_ip_address": node.address,
+        "node_name": node.address,
+        "temp_dir": f"{node.directory}/ray",
+        "num_cpus": node.slots,
+        "num_gpus": len(node.gpus),
+        "object_store_memory": _OBJECT_STORE_BYTES,
+        "labels": {**node.labels, NODE_LABEL: node.key},
+        "include_log_monitor": False,  # our logs go another way; it takes 80 MB
+        "node_manager_port": port(node, 1),
+        "object_manager_port": port(node, 2),
+        "runtime_env_agent_port": port(node, 3),  # where nobody is
+        "min_worker_port": port(node, _WORKER_PORTS_FROM),
+        "max_worker_port": port(node, PORT_COUNT - 1),
+    }
+    return [node.python, "-m", "trainmaster.executors.ray.start", json.dumps({**parameters, **more})]

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.executors._processes import kept_environment
+from trainmaster.executors.ray.start import STARTED
 
-_STARTED = "Ray runtime started"
 _START_TIMEOUT_S = 60.0
 #: On a busy machine Ray sometimes gives up on its own raylet.
 _TRIES = 2
@@ -107,19 +107,12 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _without_client(command: list[str]) -> list[str]:
-    """Without the port of Ray's client where that is not installed: Ray would take one of a user's Ray."""
-    if importlib.util.find_spec("grpc") is not None:
-        return command
-    return [part for part in command if not part.startswith("--ray-client-server-port")]
-
-
 def _try(directory: Path, request: dict[str, Any]) -> tuple[int, str]:
     """The process that was started, or 0 and why it ended."""
     log = directory / "ray.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            _without_client(request["command"]),
+            request["command"],
             env={**kept_environment(), **request["env"]},
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -130,7 +123,7 @@ def _try(directory: Path, request: dict[str, Any]) -> tuple[int, str]:
     _write(directory / "ray.pid", f"{process.pid} {_ticks(process.pid)}")
     deadline = time.monotonic() + _START_TIMEOUT_S
     while time.monotonic() < deadline:
-        if _STARTED in log.read_text(errors="replace"):
+        if STARTED in log.read_text(errors="replace"):
             return process.pid, ""
         if process.poll() is not None:
             break
