@@ -38,6 +38,7 @@ PAPER_STAGED_MB_PER_S = 4500 / (13 * 60)
 PAPER_RATES = {"asynchronous": (10.04, 2755), "synchronous": (3.26, 485)}
 CURVES = {"loss", "global_step/sec"}
 BATCH = 64
+OPTIONS = "--steps {{steps}} --batch {{batch_per_worker}}"  # as the recipe has them
 CHANCE = 0.1
 CLAIMS = {
     "one command has Infrastructure Manager deploy a t2.small and three p2.xlarge": "15 to 20 min",
@@ -74,7 +75,9 @@ EXPERIMENT = """
     roles: [roles/hadoop]
     data:
       images: {{url: "s3://{bucket}/cifar-10", stage: hdfs, hadoop: /opt/hadoop}}
-    command: python3 cifar_training.py --steps {steps} --round {round} --batch {batch}{option}
+    batch: {{per_worker: {batch}}}
+    steps: {steps}
+    command: python3 cifar_training.py {options} --round {round}
     checkpoint: {{every: 5s}}
 """
 
@@ -92,7 +95,7 @@ def recipe(around: Surroundings, steps: dict[str, int]) -> str:
             steps=count,
             round=max(count // 10, 2),
             batch=BATCH,
-            option=" --sync" if name == "synchronous" else "",
+            options=OPTIONS + " --sync" * (name == "synchronous"),
         )
         after = f"\n    after: {name}"
     return text

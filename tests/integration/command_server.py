@@ -216,7 +216,7 @@ class Commands:
                 self._control, theirs = socket.socketpair()
                 with theirs:
                     self._server = subprocess.Popen(
-                        [sys.executable, __file__, str(theirs.fileno())],
+                        [_python(), __file__, str(theirs.fileno())],
                         pass_fds=[theirs.fileno()],
                         stdin=subprocess.DEVNULL,
                         stdout=subprocess.DEVNULL,
@@ -247,6 +247,12 @@ def _is_first(name: str) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+def _python() -> str:
+    """By the name that the script has for it: `python` or `python3`, whichever pip was called with."""
+    named = Path(TRAINMASTER).read_text().partition("\n")[0].removeprefix("#!")
+    return named if Path(named).parent == Path(sys.executable).parent else sys.executable
 
 
 def _at_start(environ: Mapping[str, str]) -> dict[str, str]:

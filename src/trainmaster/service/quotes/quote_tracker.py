@@ -272,8 +272,8 @@ class QuoteTracker:
                 )
             elif name in self._lengthless:
                 lines.append(
-                    f"warning: no quote for {name}: how long it trains is unknown; set steps, or epochs with "
-                    "examples and batch"
+                    f"warning: no quote for {name}: how many steps it makes is unknown; set steps, or epochs "
+                    "with examples and batch, which the command may have as {{steps}}, {{epochs}}"
                 )
             else:
                 self._warned.discard(name)  # its steps are few, but they come

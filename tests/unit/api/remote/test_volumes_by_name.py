@@ -65,8 +65,7 @@ def files(tmp_path):
 
 def call(*words):
     done = invoke("volume", *words)
-    if done.exception is not None:
-        raise done.exception
+    assert done.exit_code == 0, done.stderr
     return done
 
 

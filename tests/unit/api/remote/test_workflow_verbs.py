@@ -49,8 +49,7 @@ def server(tmp_path, monkeypatch):
 
 def call(*words):
     done = invoke(*words)
-    if done.exception is not None:
-        raise done.exception
+    assert done.exit_code == 0, done.stderr
     return done
 
 

@@ -201,11 +201,10 @@ def test_the_command_line_makes_a_file_and_replaces_none(tmp_path: Path) -> None
     (tmp_path / "a.radl").write_text(SEED)
     there = tmp_path / "recipe.yaml"
     first = invoke("convert", tmp_path / "a.radl", there)
-    assert first.exit_code == 0, first.output
+    assert first.exit_code == 0, first.stderr
     assert only(there.read_text()).distributed is not None
-    again = invoke("convert", tmp_path / "a.radl", there)
-    assert isinstance(again.exception, UsageError)
-    assert "there already" in str(again.exception)
+    with pytest.raises(UsageError, match="there already"):
+        invoke("convert", tmp_path / "a.radl", there)
 
 
 def test_blocks_without_properties_have_their_comment_too() -> None:
