@@ -1,11 +1,14 @@
-"""A service on rented machines: its requests, and a replica whose machine is lost."""
+"""A service on rented machines: its requests, and replicas whose machines are taken back or lost."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
+import threading
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -21,11 +24,13 @@ SERVES = """
 name: steps
 experiments:
   api:
-    hardware: {instance: m4.xlarge}
+    hardware: {instance: m4.xlarge, spot: true}
+    grace: 3s
     serve: {command: 'exec python3 server.py {{port}}', replicas: 2, hang: 20s}
 """
+#: It ends at once at SIGTERM, whatever it is answering.
 SERVER = """
-import http.server, os, sys
+import http.server, os, sys, time
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -33,45 +38,80 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(os.environ["TRAINMASTER_TASK"].encode())
 
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        time.sleep(0.2)
+        self.do_GET()
+
 http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
 
 
-def test_replicas_answer_on_machines_and_one_that_is_lost_comes_back(renter: Renter) -> None:
+@contextmanager
+def asking(answer: Callable[[bytes | None], str]) -> Iterator[list[str]]:
+    """Somebody asks all the time; what was answered."""
+    answers: list[str] = []
+    over = threading.Event()
+
+    def ask() -> None:
+        while not over.wait(0.1):
+            answers.append(answer(b"something" if len(answers) % 2 else None))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        yield answers
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_replicas_answer_on_machines_and_no_request_is_lost_with_one_that_is_taken_back(
+    renter: Renter,
+) -> None:
     (renter.work / "server.py").write_text(SERVER)
     renting = renter.run(renter.recipe(SERVES))
     run = renting.run
 
-    def ready() -> dict[int, tuple[str, int]]:
+    def ready() -> dict[int, str]:
         with sqlite3.connect(renter.lab.home / "trainmaster.db") as rows:
-            found = rows.execute("select task, node, attempt from replica where state = 'READY'").fetchall()
-        return {task: (node, attempt) for task, node, attempt in found}
+            return dict(rows.execute("select task, node from replica where state = 'READY'").fetchall())
 
     renting.until(lambda: len(ready()) == 2, "both are ready")
     before = ready()
-    assert len({node for node, _ in before.values()}) == 2
+    assert len(set(before.values())) == 2
     server = renter.start("server", "--port", "0", "--json")
     server.until(lambda: server.out.endswith("\n"), "the server is ready")
-    token = renter.call("token", "create", "caller", "--scopes", "infer", "--json").stdout
+    token = json.loads(renter.call("token", "create", "caller", "--scopes", "infer", "--json").stdout)
     address = json.loads(server.out)["apps_url"] + "/services/steps/"
 
-    def answer() -> str:
-        wanted = urllib.request.Request(address)
-        wanted.add_header("Authorization", f"Bearer {json.loads(token)['token']}")
+    def answer(body: bytes | None = None) -> str:
+        wanted = urllib.request.Request(address, body)
+        wanted.add_header("Authorization", f"Bearer {token['token']}")
         try:
             with urllib.request.urlopen(wanted, timeout=60) as found:
-                return str(found.read().decode())
+                return str(found.read().decode()) or "nothing"
         except urllib.error.HTTPError as error:
-            return f"status {error.code}"
+            return f"status {error.code}: {error.read().decode()}"
 
     renting.until(lambda: answer() in ("0", "1"), "somebody answers")
-    lost = renter.machines(run)["worker-1"]  # the other one knows all that runs: without it all begins anew
-    (gone,) = [task for task, (node, _) in before.items() if node == lost]
+    leaving = renter.machines(run)[
+        "worker-1"
+    ]  # the other one knows all that runs: without it all begins anew
+    with asking(answer) as answers:
+        renter.lab.call("interrupt", leaving, "--notice", "60")
+        renting.until(
+            lambda: len(ready()) == 2 and leaving not in ready().values(), "another one is ready elsewhere"
+        )
+        (new,) = [task for task in ready() if task not in before]
+        renting.until(lambda: str(new) in answers, "it is asked, too")
+    assert [each for each in answers if not each.isdigit()] == [], renting.text
+    assert f"replica {next(t for t, node in before.items() if node == leaving)} drains" in renting.text
+
+    lost = ready()[new]
     renter.lab.call("terminate", lost)
-    renting.until(lambda: gone not in ready(), "its replica gets no requests")
-    assert ready() == {task: how for task, how in before.items() if task != gone}
-    assert answer() == str(1 - gone)
-    renting.until(lambda: len(ready()) == 2 and lost not in {n for n, _ in ready().values()}, "it is back")
-    renting.until(lambda: answer() in ("0", "1", "2"), "somebody answers again")
+    renting.until(lambda: new not in ready(), "its replica gets no requests")
+    assert list(ready()) == [task for task, node in before.items() if node != leaving]
+    assert answer() == str(*ready())
     renter.call("cancel", run)
     assert renting.end(code=1)["reason"] == "CANCELLED"
