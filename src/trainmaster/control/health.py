@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import logging
+import re
+import socket
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -18,6 +19,10 @@ from trainmaster.spec.errors import TrainmasterError, one_line
 EVERY_S: Final = 2.0
 STARTING_EVERY_S: Final = 0.5
 _TIMEOUT_S: Final = 5.0
+#: Of a check that takes longer nothing is known: threads may all be busy.
+_LATE_S: Final = 3 * _TIMEOUT_S
+_STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3})(?!\d)")
+_MOST_LINE_BYTES: Final = 4096
 _THREADS: Final = 8
 _GOOD: Final = range(200, 400)
 
@@ -46,6 +51,13 @@ class Heard:
     said: str = ""
     asked_at: float = 0.0
     is_asking: bool = False
+
+    def silent_s(self, now: float) -> float:
+        """For how long it has not been healthy, since it was; also while it lets a check wait."""
+        is_late = self.is_asking and now - self.asked_at > _LATE_S
+        if self.healthy_at is None or (self.is_healthy and not is_late):
+            return 0.0
+        return now - self.healthy_at
 
 
 class HealthChecks:
@@ -111,16 +123,30 @@ def check(reach: Reach, path: str) -> str:
     """Ask a replica once; empty if it is healthy, else what was seen."""
     try:
         with reach() as (host, port):
-            connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
-            with contextlib.closing(connection):
-                connection.request("GET", path, headers={"Host": "localhost", "Connection": "close"})
-                status = connection.getresponse().status
+            status = _status(host, port, path)
     except TimeoutError:
         return f"GET {path}: no answer within {_TIMEOUT_S:g} s"
     except ConnectionRefusedError:
         return f"GET {path}: nothing listens at its port"
-    except (OSError, http.client.HTTPException) as error:
+    except OSError as error:
         return f"GET {path}: {error or type(error).__name__}"
     except TrainmasterError as error:
         return f"GET {path}: {one_line(error)}"
     return "" if status in _GOOD else f"GET {path}: status {status}"
+
+
+def _status(host: str, port: int, path: str) -> int:
+    """Of its answer, of which no more is read; one that comes in drops is none."""
+    until = time.monotonic() + _TIMEOUT_S
+    line = b""
+    with socket.create_connection((host, port), _TIMEOUT_S) as stream:
+        stream.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        while b"\n" not in line and len(line) < _MOST_LINE_BYTES:
+            stream.settimeout(max(until - time.monotonic(), 0.001))
+            if not (data := stream.recv(_MOST_LINE_BYTES)):
+                break
+            line += data
+    found = _STATUS.match(line)
+    if found is None:
+        raise OSError("it has broken off" if not line else "what it answers is no HTTP")
+    return int(found.group(1))

@@ -225,12 +225,11 @@ class Services:
         if gang is None or gang.phase is not Phase.RUNNING or port is None or task.state is not State.RUNNING:
             return ReplicaSeen(task.attempt, in_flight=in_flight, node=node, port=port)
         heard = self._heard(replica, task, attempt, member, port)
-        silent_s = 0.0 if heard.healthy_at is None or heard.is_healthy else now - heard.healthy_at
         return ReplicaSeen(
             attempt=task.attempt,
             running_s=now - heard.since,
             is_healthy=heard.is_healthy,
-            silent_s=silent_s,
+            silent_s=heard.silent_s(now),
             said=heard.said,
             in_flight=in_flight,
             node=node,

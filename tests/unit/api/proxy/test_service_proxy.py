@@ -280,6 +280,21 @@ def test_a_replica_that_lies_gives_no_answer_that_looks_whole(what):
     run(play)
 
 
+def test_a_replica_that_says_that_it_is_healthy_and_answers_nothing_is_asked_last():
+    async def play(at):
+        at.apps[0].answer = breaks_off
+        for _ in range(20):
+            assert (await at.ask("GET", SERVICE))[0] == 200
+        assert at.seen() == [1, 20]
+        slow = asyncio.create_task(at.ask("GET", SERVICE + "hang"))
+        await at.apps[1].asked.wait()
+        assert (await at.ask("POST", SERVICE, body=b"a"))[0] == 200, "also if the other one is busy"
+        at.apps[1].release.set()
+        assert (await slow)[0] == 200
+
+    run(play, clock=lambda: 1000.0)
+
+
 def test_a_replica_that_hangs_is_given_up():
     async def play(at):
         status, _, body = await at.ask("POST", SERVICE + "hang", body=b"a")
