@@ -37,6 +37,13 @@ class Machine:
     system: str
     features: dict[str, str]
     state: str = "configured"
+    creating: bool = False
+    configured: bool | None = True
+    serial: int = 0
+
+    @property
+    def exported(self) -> dict[str, Any]:
+        return {"creating": self.creating, "configured": self.configured, "destroy": False}
 
 
 @dataclass
@@ -46,6 +53,7 @@ class Infrastructure:
     radl: str
     machines: dict[str, Machine] = field(default_factory=dict)
     next: int = 0
+    begun: int = 0
     state: str = ""
     message: str = ""
 
@@ -59,6 +67,9 @@ class ImDouble:
         loses: calls whose answer never comes, by a part of ``METHOD PATH``; each once.
         slow: infrastructures show machines only after so many looks.
         busy: it destroys nothing, as it is at work on it.
+        dies: the next document that asks for machines is the last one: it ends after so many of them, and
+            nobody answers until it is started again.
+        stays: additions go on after so many of their machines.
         quotas: of every cloud.
         estimate_error: what ``dry_run`` says.
     """
@@ -72,9 +83,12 @@ class ImDouble:
     loses: list[str] = field(default_factory=list)
     slow: int = 0
     busy: bool = False
+    dies: int | None = None
+    stays: int | None = None
     quotas: dict[str, Any] = field(default_factory=dict)
     estimate_error: str = ""
     count: int = 0
+    machines: int = 0
 
     def __call__(
         self, method: str, address: str, headers: Mapping[str, str], body: bytes | None, timeout_s: float
@@ -92,6 +106,13 @@ class ImDouble:
                 self.loses.remove(part)
                 raise ConnectionResetError(104, "Connection reset by peer")
         return answer
+
+    def start(self) -> None:
+        """After it has died: what it was at work on it reads from its database, and never ends."""
+        self.away = self.busy = False
+        for machine in (one for each in self.infrastructures.values() for one in each.machines.values()):
+            if machine.configured is None:
+                machine.configured, machine.state = False, "unconfigured"
 
     @staticmethod
     def error(status: int, message: str) -> ImAnswer:
@@ -144,8 +165,38 @@ class ImDouble:
             found.radl = re.sub(r"description trainmaster \([^)]*\)", described[0], found.radl)
         if "deploy" in body and self.full:
             return self.error(400, f"Error Adding resources: Error adding VMs: {NO_HOST}")
+        # It takes off its list, too, what an earlier addition has not come to the end with.
+        if "deploy" in body:
+            found.machines = {n: one for n, one in found.machines.items() if not one.creating}
+            found.next, found.begun = found.next - found.begun, 0
         new = self.make(found, body)
+        for machine in (found.machines[n] for n in new):
+            machine.configured = None  # and never anything else, as nothing is configured then
+            machine.state = machine.state.replace("configured", "running")
+        self.cut(found, new)
         return self.uris(f"{name}/vms/{n}" for n in new)
+
+    def cut(self, found: Infrastructure, new: list[str]) -> None:
+        """An addition that does not come to its end, or not yet."""
+        most = self.stays if self.dies is None else self.dies
+        if most is None or not new:
+            return
+        for n in new[:most]:
+            found.machines[n].state, found.machines[n].configured = "running", None
+            found.machines[n].creating = True
+        for n in new[most:]:
+            del found.machines[n]
+        found.begun = len(new)
+        self.away = self.dies is not None
+        self.dies = self.stays = None
+        raise ConnectionResetError(104, "Connection reset by peer")
+
+    def goes_on(self) -> None:
+        """What it is at work on has come to its end."""
+        for found in self.infrastructures.values():
+            found.begun = 0
+            for machine in found.machines.values():
+                machine.creating = False
 
     def make(self, found: Infrastructure, body: str) -> list[str]:
         deploy = re.search(r"^deploy (\S+) (\d+) (\S+)$", body, re.MULTILINE)
@@ -154,7 +205,9 @@ class ImDouble:
         new = [str(found.next + i) for i in range(int(deploy[2]))]
         found.next += len(new)
         features = features_of(body[body.index("system ") :])
-        found.machines |= {n: Machine(deploy[1], features) for n in new}
+        for n in new:
+            found.machines[n] = Machine(deploy[1], features, serial=self.machines)
+            self.machines += 1
         return new
 
     def machine(self, method: str, found: Infrastructure, numbers: str) -> ImAnswer:
@@ -168,8 +221,8 @@ class ImDouble:
         one = found.machines[numbers]
         features = one.features | {
             "state": one.state,
-            "net_interface.0.ip": f"10.0.0.{10 + int(numbers)}",
-            "net_interface.1.ip": f"192.0.2.{10 + int(numbers)}",
+            "net_interface.0.ip": f"10.0.0.{10 + one.serial}",
+            "net_interface.1.ip": f"192.0.2.{10 + one.serial}",
             "disk.0.os.credentials.private_key": "-----BEGIN KEY-----\nabc\n-----END KEY-----",
         }
         told = " and\n".join(f"{name} = '{value}'" for name, value in features.items())
@@ -178,13 +231,17 @@ class ImDouble:
     def told(self, found: Infrastructure, what: str) -> ImAnswer:
         if what == "radl":
             return ImAnswer(200, found.radl)
+        if what == "data":
+            listed = [{"im_id": int(n)} | machine.exported for n, machine in found.machines.items()]
+            return ImAnswer(200, json.dumps({"data": json.dumps({"vm_list": listed})}))
         if what == "contmsg":
             return ImAnswer(200, found.message)
         if self.slow:
             self.slow -= 1
             return ImAnswer(200, json.dumps({"state": {"state": "pending", "vm_states": {}}}))
         states = {n: machine.state for n, machine in found.machines.items()}
-        state = found.state or next(iter(states.values()), "unknown")
+        state = found.state or next((one for one in states.values() if one != "configured"), "")
+        state = state or next(iter(states.values()), "unknown")
         return ImAnswer(200, json.dumps({"state": {"state": state, "vm_states": states}}))
 
 

@@ -103,6 +103,73 @@ def test_what_infrastructure_manager_has_forgotten_is_given_up_and_made_again(be
     assert bench.left() != [first]
 
 
+def test_an_addition_that_infrastructure_manager_has_forgotten_is_made_again(bench: ImBench) -> None:
+    """It was started anew while it added machines: those are `unconfigured`, and it goes on with none."""
+    bench.provider().acquire("one", bench.request())
+    bench.im.dies = 1
+    with pytest.raises(ProviderError, match="does not answer"):
+        bench.provider().acquire("one", bench.request("ps", count=3))
+    bench.im.start()
+    began = bench.now
+    with pytest.raises(ProviderError, match="1 of 3 machines in west so far"):
+        bench.provider().acquire("one", bench.request("ps", count=3))
+    while bench.im.infrastructures["0000-1"].machines.keys() != {"0"}:
+        with pytest.raises(ProviderError, match=r"so far|stopped adding machines to .* started anew"):
+            bench.provider().acquire("one", bench.request("ps", count=3))
+    assert bench.now - began < 130
+    assert len(bench.provider().acquire("one", bench.request("ps", count=3))) == 3
+    assert len(bench.provider().nodes("one")) == 4
+    assert len(bench.left()) == 1, "what else the cluster has stays"
+
+
+def test_an_addition_that_goes_on_is_waited_for(bench: ImBench) -> None:
+    """Only its answer was lost: however long it takes, it is not begun a second time."""
+    bench.provider().acquire("one", bench.request())
+    bench.im.stays = 2
+    with pytest.raises(ProviderError, match="does not answer"):
+        bench.provider().acquire("one", bench.request("ps", count=2))
+    for _ in range(5):
+        with pytest.raises(ProviderError, match="2 of 2 machines in west so far"):
+            bench.provider().acquire("one", bench.request("ps", count=2))
+        with pytest.raises(ProviderError, match="still adding other machines"):
+            bench.provider().acquire("one", bench.request("other"))
+    bench.im.goes_on()
+    assert len(bench.provider().acquire("one", bench.request("ps", count=2))) == 2
+    assert len(bench.provider().acquire("one", bench.request("other"))) == 1
+    assert len(bench.provider().nodes("one")) == 4
+
+
+def test_the_next_addition_takes_no_machine_off_the_list_that_nobody_ends(bench: ImBench) -> None:
+    """As Infrastructure Manager does with what it has forgotten to go on with."""
+    bench.provider().acquire("one", bench.request())
+    bench.im.dies = 1
+    with pytest.raises(ProviderError, match="does not answer"):
+        bench.provider().acquire("one", bench.request("ps", count=2))
+    bench.im.start()
+    bench.im.calls.clear()
+    assert len(bench.provider().acquire("one", bench.request("other"))) == 1
+    assert "DELETE /infrastructures/0000-1/vms/1?context=0" in bench.changed()
+    assert len(bench.provider().acquire("one", bench.request("ps", count=2))) == 2
+    assert len(bench.provider().nodes("one")) == 4
+
+
+def test_numbers_that_are_given_anew_bring_no_addresses_of_before(bench: ImBench) -> None:
+    """A driver has one provider for as long as it lives."""
+    provider = bench.provider()
+    provider.acquire("one", bench.request())
+    bench.im.dies = 1
+    with pytest.raises(ProviderError, match="does not answer"):
+        provider.acquire("one", bench.request("ps", count=2))
+    bench.im.start()
+    (before,) = [node for node in provider.nodes("one") if node.role == "ps"]
+    bench.later(130)
+    with pytest.raises(ProviderError, match="started anew"):
+        provider.acquire("one", bench.request("ps", count=2))
+    after = provider.acquire("one", bench.request("ps", count=2))
+    assert before.id in {node.id for node in after}
+    assert before.address not in {node.address for node in after}
+
+
 def test_it_is_destroyed_while_it_is_made(bench: ImBench) -> None:
     bench.im.slow = 200
     with pytest.raises(ProviderError, match="so far"):

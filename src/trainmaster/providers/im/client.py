@@ -63,6 +63,21 @@ class ImState:
     machines: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A machine that an addition has begun and not come to the end with.
+
+    Attributes:
+        number: in its infrastructure.
+        is_listed: it is among those of `ImState`: its cloud has one.
+        is_worked_on: the addition goes on; else IM was started anew, and has forgotten it.
+    """
+
+    number: str
+    is_listed: bool
+    is_worked_on: bool
+
+
 #: Sends a request: method, address, headers, body, seconds.
 Send = Callable[[str, str, Mapping[str, str], bytes | None, float], ImAnswer]
 
@@ -108,6 +123,21 @@ class ImClient:
         except ValueError as error:
             raise _strange(str(error)) from None
         return ImState(str(found.get("state", "")), machines)
+
+    def unfinished(self, infrastructure: str) -> list[Unfinished]:
+        """Machines of additions that have not ended, or never will."""
+        answer = self._call("GET", f"/infrastructures/{infrastructure}/data")
+        try:
+            told = parsed_json(typed(dict[str, str], parsed_json(answer))["data"])
+            machines = typed(list[dict[str, Any]], told["vm_list"])
+        except (ValueError, KeyError, TypeError):  # nothing of it is told: keys are in it
+            raise _strange(f"no machines in what it has of {infrastructure}") from None
+        # What is not configured yet is None there, and False in what was read from IM's database.
+        return [
+            Unfinished(str(each["im_id"]), not each.get("destroy"), each.get("configured") is not False)
+            for each in machines
+            if each.get("creating") and "im_id" in each
+        ]
 
     def description(self, infrastructure: str) -> str:
         """The RADL that it stands on."""

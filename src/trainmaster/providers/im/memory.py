@@ -70,6 +70,12 @@ class ClusterMemory:
         found = [self.infrastructure, *(each.infrastructure for each in self.asked.values())]
         return [each for each in dict.fromkeys(found) if each]
 
+    @property
+    def taken(self) -> set[str]:
+        """Numbers in its infrastructure of the machines that somebody uses."""
+        mine = [each for each in self.asked.values() if each.infrastructure == self.infrastructure]
+        return {number for each in mine for number in each.machines}
+
 
 @dataclass(frozen=True, slots=True)
 class ImMemory:

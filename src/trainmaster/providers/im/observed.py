@@ -70,6 +70,13 @@ class ImObserved:
             self._machines[infrastructure, number] = known
         return known
 
+    def forget(self, known: ClusterMemory) -> None:
+        """What was seen of machines that are not in use: at the end of an addition IM numbers them anew."""
+        taken = known.taken
+        for infrastructure, number in list(self._machines):
+            if infrastructure == known.infrastructure and number not in taken:
+                self._machines.pop((infrastructure, number), None)
+
     def of_system(self, infrastructure: str, state: ImState, system: str) -> list[str]:
         """Numbers of the machines that were asked for under a name, the oldest first."""
         numbers = sorted(state.machines, key=lambda number: (len(number), number))

@@ -10,15 +10,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from trainmaster.providers.base import Node, NodeRequest
-from trainmaster.providers.im.client import ImClient, ImRefusedError, ImState, Send
+from trainmaster.providers.im.client import ImClient, ImRefusedError, Send
 from trainmaster.providers.im.credentials import ImCredentials, read_credentials
 from trainmaster.providers.im.documents import RadlDocuments
-from trainmaster.providers.im.errors import Explained, explained
-from trainmaster.providers.im.memory import Asked, ClusterMemory, ImMemory
+from trainmaster.providers.im.errors import Explained
+from trainmaster.providers.im.making import ImMaking
+from trainmaster.providers.im.memory import ClusterMemory, ImMemory
 from trainmaster.providers.im.nodes import node_id, number_in
 from trainmaster.providers.im.observed import ImObserved
 from trainmaster.providers.im.preflight import check
@@ -27,21 +27,10 @@ from trainmaster.providers.im.settings import ImSettings, read_settings, setting
 from trainmaster.providers.offer import Offer
 from trainmaster.providers.place import ProviderPlace
 from trainmaster.spec.clocks import steady_s
-from trainmaster.spec.errors import ProviderError
 
 log = logging.getLogger(__name__)
 
-#: How long one call waits for machines that IM is making; whoever asked asks again.
-_MADE_S: Final = 60.0
-#: What is not there by then does not come any more.
-_STUCK_S: Final = 1200.0
-#: After so long IM is asked whether it is still at work on it.
-_FORGOTTEN_S: Final = 120.0
-#: How long one call waits for an infrastructure to be gone.
-_GONE_S: Final = 240.0
 _LOOK_S: Final = 0.5
-#: What takes a moment only is looked at soon, then less and less often.
-_SOON_S: Final = 0.1
 #: How often an infrastructure whose answer was lost is looked for before it is believed not to be there.
 _LOOKS: Final = 3
 #: Drivers of one home may have clocks that differ by so much.
@@ -102,6 +91,9 @@ class ImProvider:
         self._documents = RadlDocuments(place.identity, settings, credentials.clouds, known)
         self._memory = ImMemory(place.directory(self.name), place.saved)
         self._observed = ImObserved(self._client, settings, place.identity, self._memory)
+        self._making = ImMaking(
+            self._client, self._observed, self._memory, self._documents, sleep=sleep, clock=clock
+        )
 
     def check_settings(self) -> None:
         """Refuse a cloud without credentials."""
@@ -147,141 +139,8 @@ class ImProvider:
             known = self._memory.of(cluster) or ClusterMemory(cluster)
             asked = known.asked.get(system)
             if asked is None or not asked.machines:
-                known = self._asked(known, system, request, wanted.cloud)
+                known = self._making.made(known, system, request, wanted.cloud)
         return [node for name, node in self._observed.named_nodes(known) if name == system]
-
-    def _asked(self, known: ClusterMemory, system: str, request: NodeRequest, cloud: str) -> ClusterMemory:
-        """Ask for the machines of a request, or look for those that were asked for; what is known then."""
-        infrastructure, state = self._observed.present(known)
-        repeated = known.asked.get(system)
-        asked = replace(
-            repeated
-            or Asked(
-                token=request.token,
-                role=request.role,
-                count=request.count,
-                labels=dict(request.labels),
-                place=request.zone or cloud,
-                instance_type=request.instance_type,
-                at=self._clock(),
-            ),
-            infrastructure=infrastructure,
-        )
-        known = replace(known, infrastructure=infrastructure, asked={**known.asked, system: asked})
-        is_coming = (
-            repeated is not None
-            and state is not None
-            and (_is_pending(state) or bool(self._observed.of_system(infrastructure, state, system)))
-        )
-        if not is_coming:  # or the call never got there
-            radl = self._documents.document(known.cluster, request, self._clock())
-            self._memory.put(replace(known, is_asked=True))
-            known = self._sent(known, system, radl)
-        return self._made(known, system, cloud)
-
-    def _sent(self, known: ClusterMemory, system: str, radl: str) -> ClusterMemory:
-        """Send a document: to the infrastructure, or for a new one."""
-        asked = known.asked[system]
-        try:
-            if known.infrastructure:
-                self._client.add(known.infrastructure, radl)
-            else:
-                asked = replace(asked, infrastructure=self._client.create(radl))
-        except ImRefusedError:
-            self._forget(known, system)  # IM says no: there is nothing
-            raise
-        known = replace(
-            known,
-            is_asked=True,
-            infrastructure=asked.infrastructure,
-            asked={**known.asked, system: asked},
-        )
-        self._memory.put(known)
-        return known
-
-    def _made(self, known: ClusterMemory, system: str, cloud: str) -> ClusterMemory:
-        """Wait until the machines of a request are listed, all of them; else there are none of them."""
-        asked, infrastructure = known.asked[system], known.infrastructure
-        deadline = self._clock() + _MADE_S
-        is_sure = False
-        while True:
-            state = self._observed.state_of(infrastructure)
-            if state is None:
-                self._forget(replace(known, infrastructure="", is_asked=False), system)
-                raise ProviderError(
-                    f"the infrastructure {infrastructure} was destroyed by somebody else while it was made",
-                    "It is made again.",
-                )
-            mine = self._observed.of_system(infrastructure, state, system)
-            is_first = len(mine) == len(state.machines)
-            failed = any(state.machines[number] == "failed" for number in mine)
-            if failed or (is_first and state.state in ("failed", "unconfigured") and len(mine) < asked.count):
-                self._undo(known, system, mine, cloud, is_first=is_first)
-            if len(mine) >= asked.count:
-                break
-            waited_s = self._clock() - asked.at
-            if is_first and not is_sure and waited_s > _FORGOTTEN_S:
-                self._give_up_forgotten(known, system)
-                is_sure = True
-            if waited_s > _STUCK_S:
-                self._undo(known, system, mine, cloud, is_first=is_first)
-            if self._clock() >= deadline:
-                raise ProviderError(
-                    f"Infrastructure Manager has {len(mine)} of {asked.count} machines in {cloud} so far",
-                    "It is asked again.",
-                )
-            self._sleep(_LOOK_S)
-        if surplus := mine[asked.count :]:  # of a call that was sent twice, as its answer was lost
-            self._client.remove(infrastructure, surplus)
-        done = replace(asked, machines=tuple(mine[: asked.count]))
-        known = replace(known, asked={**known.asked, system: done})
-        self._memory.put(known)
-        return known
-
-    def _undo(
-        self, known: ClusterMemory, system: str, mine: Sequence[str], cloud: str, *, is_first: bool
-    ) -> None:
-        """Some could not be made: give back the others.
-
-        Raises:
-            TrainmasterError: always: why they could not.
-        """
-        asked, infrastructure = known.asked[system], known.infrastructure
-        message = self._client.message(infrastructure)
-        if is_first:
-            self._destroy(infrastructure)
-            known = replace(known, infrastructure="", is_asked=False)
-        elif mine:
-            self._client.remove(infrastructure, mine)
-        self._forget(known, system)
-        raise explained(message, cloud, [asked.place])
-
-    def _give_up_forgotten(self, known: ClusterMemory, system: str) -> None:
-        """IM destroys nothing that it is at work on; if it does, it was started anew and has forgotten it.
-
-        Raises:
-            ProviderError: it had; nothing of it is there any more.
-        """
-        try:
-            self._client.destroy(known.infrastructure)
-        except ImRefusedError as refused:
-            if refused.status == 409:
-                return
-            if not refused.is_gone:
-                raise
-        self._destroy(known.infrastructure)
-        self._forget(replace(known, infrastructure="", is_asked=False), system)
-        raise ProviderError(
-            f"Infrastructure Manager has stopped making {known.infrastructure}: it was started anew",
-            "It is made again.",
-        )
-
-    def _forget(self, known: ClusterMemory, system: str) -> None:
-        left = {name: each for name, each in known.asked.items() if name != system}
-        if left or known.infrastructure:
-            self._memory.put(replace(known, asked=left))
-        else:
-            self._memory.forget(known.cluster)
 
     # --- looking -----------------------------------------------------------------------------------
 
@@ -320,7 +179,7 @@ class ImProvider:
             if known.is_asked and not known.infrastructure:
                 found += self._lost(cluster)
             for infrastructure in found:
-                self._destroy(infrastructure)
+                self._making.destroy(infrastructure)
             self._memory.forget(cluster)
 
     def reap(self, known: Sequence[str]) -> list[str]:
@@ -337,7 +196,7 @@ class ImProvider:
                 with self._memory.alone(cluster):
                     state = self._observed.state_of(infrastructure)
                     ended += [node_id(infrastructure, number) for number in (state.machines if state else ())]
-                    self._destroy(infrastructure)
+                    self._making.destroy(infrastructure)
                     self._memory.forget(cluster)
         return ended
 
@@ -355,37 +214,3 @@ class ImProvider:
                 return found
             self._sleep(_LOOK_S * 2**look)
         return []
-
-    def _destroy(self, infrastructure: str) -> None:
-        """Have it destroyed, and wait until it is.
-
-        Raises:
-            ProviderError: it is still there: to be asked again.
-        """
-        deadline = self._clock() + _GONE_S
-        is_asked, pause_s = False, _SOON_S
-        while (state := self._observed.state_of(infrastructure)) is not None:
-            if state.state != "deleting":
-                try:
-                    # What goes wrong in the background is told to nobody: the second time it is waited for.
-                    self._client.destroy(infrastructure, wait=is_asked)
-                    is_asked = True
-                except ImRefusedError as refused:
-                    if refused.is_gone:
-                        return
-                    if refused.status != 409:  # machines are being added just now
-                        raise ProviderError(
-                            f"the infrastructure {infrastructure} cannot be destroyed: {refused.words}",
-                            "It is tried again. If it goes on, end its machines in the cloud's own console.",
-                        ) from None
-            if self._clock() >= deadline:
-                raise ProviderError(
-                    f"Infrastructure Manager has not destroyed {infrastructure} yet", "It is asked again."
-                )
-            self._sleep(pause_s)
-            pause_s = min(1.5 * pause_s, _LOOK_S)
-
-
-def _is_pending(state: ImState) -> bool:
-    """Whether IM is still making the first machines."""
-    return state.state == "pending" and not state.machines
