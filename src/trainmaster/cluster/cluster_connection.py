@@ -217,6 +217,8 @@ class ClusterConnection:
             executor = self._opener(self.loop, formation)
             self._call = _Call(formation.number, executor, self._hello, list(self.sent), self._wake)
             self._call.begin()
+        if self.services:
+            self._note_spare(places)
         exposed = self._drain(places)
         if not exposed and not self._is_lost:
             self.send()
@@ -347,6 +349,14 @@ class ClusterConnection:
                 self.guarded(partial(_stop, attempt, grace_s))
         self.loop.idle(frozenset(leaving.keys() - busy))
         return bool(leaving)
+
+    def _note_spare(self, places: Mapping[str, Places]) -> None:
+        where = [places.get(attempt, ()) for attempt in self.sent]
+        spare: set[str] = set()
+        if self.executor is not None and not self.waiting and all(where):
+            busy = {address for members in where for _, address in members}
+            spare = {node.address for node in self.executor.nodes()} - busy - {self.loop.head_address}
+        self.loop.spare(frozenset(spare))
 
     def stops_in_s(self, attempt: str, places: Places) -> float | None:
         """See `ClusterExecutor.stops_in_s`."""

@@ -100,6 +100,7 @@ class ClusterLoop:
         self._wanted = self._ending = self._closed = False
         self._broken: int | None = None
         self._grown: dict[str, RolePlan] = {}
+        self._needs: int | None = None
         self._booting_until = 0.0
         self._outage = ProviderOutage(record.plan.name, record.provider)
         self._told_waits = Reminder()
@@ -127,15 +128,15 @@ class ClusterLoop:
 
     @property
     def leaving(self) -> dict[str, float]:
-        """When machines go, Unix seconds, by private address: the provider takes them back, or others come.
+        """When machines go, Unix seconds, by private address: they are taken back, replaced, or too many.
 
-        Those that are replaced wait until nothing works on them any more.
+        Others than those that are taken back wait until nothing works on them any more.
         """
         found = dict(self._observed.leaving)
         record = self.record
         for machine in record.rented:
             node = self._observed.node(machine.id)
-            if node is not None and record.is_outgrown(machine):
+            if node is not None and (machine.is_leaving or record.is_outgrown(machine)):
                 found.setdefault(node.private_address, math.inf)
         return found
 
@@ -243,6 +244,17 @@ class ClusterLoop:
         """From now on nodes of a role have other machines; those that are there go when they are free."""
         self._grown[role.role] = role
         self._wake.set()
+
+    def need(self, nodes: int) -> None:
+        """So many of its machines are enough from now on; others are given back when nothing works there."""
+        if nodes != self._needs:
+            self._needs = nodes
+            self._wake.set()
+
+    def spare(self, addresses: frozenset[str]) -> None:
+        """On which nodes nothing works, nor is about to, by private address."""
+        accesses = list(self.accesses.items())
+        self._observed.spare = frozenset(id_ for id_, access in accesses if access.address in addresses)
 
     def broken(self, number: int) -> None:
         """The cluster of that formation answers no more, though its head does: make it anew."""
@@ -365,8 +377,9 @@ class ClusterLoop:
         )
         wanted = self._wanted and observed.fatal is None
         decision = decide_cluster(
-            self.record, seen, now, wanted=wanted, ending=self._ending, patience=self._patience
-        )
+            self.record, seen, now, wanted=wanted, ending=self._ending, patience=self._patience,
+            needs=self._needs,
+        )  # fmt: skip
         self._record(decision.record)
         for note in decision.notes:
             self._notes.put(note)

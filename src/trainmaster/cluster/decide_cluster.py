@@ -32,7 +32,14 @@ BROKEN_MOST: Final = 3
 
 
 def decide_cluster(
-    record: ClusterRecord, seen: Seen, now: float, *, wanted: bool, ending: bool, patience: Patience
+    record: ClusterRecord,
+    seen: Seen,
+    now: float,
+    *,
+    wanted: bool,
+    ending: bool,
+    patience: Patience,
+    needs: int | None = None,
 ) -> Decision:
     """The next step of a cluster.
 
@@ -43,6 +50,7 @@ def decide_cluster(
         wanted: one of its experiments runs: it must have all its machines; else none is asked for.
         ending: the run needs it no more.
         patience: how long to wait for what.
+        needs: so many of its machines are enough for now; None: all.
     """
     decision = Decision(record)
     if record.state in (ClusterState.KEPT, ClusterState.ENDED):
@@ -54,9 +62,11 @@ def decide_cluster(
         return decision
     if not wanted and decision.record.state is ClusterState.PLANNED:
         return decision
+    if wanted and needs is not None:
+        _give_up_spare(decision, seen, needs)
     if wanted:
-        _fill_seats(decision, seen, now, patience)
-    _bring_up(decision, seen, now)
+        _fill_seats(decision, seen, now, patience, needs)
+    _bring_up(decision, seen, now, needs)
     _tell_lost(decision, wanted=wanted)
     decision.actions = list(dict.fromkeys(decision.actions))
     return decision
@@ -119,6 +129,8 @@ def _take_news(decision: Decision, seen: Seen, now: float, patience: Patience) -
             _is_over(decision, machine, node, seen, now, why)
         elif decision.record.is_outgrown(machine):
             _is_replaced(decision, machine, node, seen, now)
+        elif machine.is_leaving and machine.id in seen.vacant and _is_there(node):
+            _is_over(decision, machine, node, seen, now, ("it was not needed any more", True))
     _settle_over(decision, seen, now)
 
 
@@ -199,6 +211,21 @@ def _is_replaced(decision: Decision, machine: Machine, node: Node | None, seen: 
     elif not machine.is_leaving:
         decision.record = decision.record.changed([leaving])
         decision.act(ActionKind.DRAIN, [machine.id])
+
+
+def _is_there(node: Node | None) -> bool:
+    """Whether its provider does not take it back."""
+    return node is not None and node.state is NodeState.READY
+
+
+def _give_up_spare(decision: Decision, seen: Seen, needs: int) -> None:
+    """Machines that are more than are needed go, those first on which nothing works, the newest first."""
+    staying = [m for m in decision.record.live if not m.is_leaving]
+    spare = [m for m in staying if m.id in seen.spare and seen.stages.get(m.id) is Stage.JOINED]
+    for machine in spare[::-1][: max(len(staying) - needs, 0)]:
+        decision.record = decision.record.changed([replace(machine, is_leaving=True)])
+        decision.act(ActionKind.DRAIN, [machine.id])
+        decision.notes.append(f"{_name(decision.record, machine)} is given back: it is not needed now")
 
 
 def _is_over(
@@ -283,7 +310,9 @@ def _count(record: ClusterRecord, role: RolePlan) -> int:
     return sum(m.role == role.role and not m.is_leaving for m in record.live)
 
 
-def _fill_seats(decision: Decision, seen: Seen, now: float, patience: Patience) -> None:
+def _fill_seats(
+    decision: Decision, seen: Seen, now: float, patience: Patience, needs: int | None = None
+) -> None:
     """Ask for machines for the seats that have none."""
     for machine in decision.record.live:
         if not machine.id and machine.token not in seen.renting:
@@ -296,6 +325,8 @@ def _fill_seats(decision: Decision, seen: Seen, now: float, patience: Patience) 
         if not role.rentals[0].is_rented and _count(decision.record, role) >= role.needed:
             # Another host is no other than the one that could not be used: those that are left are enough.
             free = [seat for seat in free if seat not in {m.seat for m in decision.record.machines}]
+        if needs is not None:
+            free = free[: max(needs - len(held), 0)]
         if free:
             _ask(decision, role, free, now, patience)
 
@@ -342,7 +373,7 @@ def _where(role: RolePlan) -> str:
 # --- becoming one cluster -----------------------------------------------------------------------------
 
 
-def _bring_up(decision: Decision, seen: Seen, now: float) -> None:
+def _bring_up(decision: Decision, seen: Seen, now: float, needs: int | None = None) -> None:
     record = decision.record
     there = [m for m in record.rented if (node := seen.latest.get(m.id)) and node.state is NodeState.READY]
     stages = {m.id: seen.stages.get(m.id, Stage.NEW) for m in there}
@@ -354,7 +385,7 @@ def _bring_up(decision: Decision, seen: Seen, now: float) -> None:
     ready = [m for m in answers if stages[m.id] in (Stage.READY, Stage.JOINED)]
     if not seen.is_formed:
         is_there = any(m.id == seen.head for m in ready)  # what runs there need not wait for the others
-        if is_there or (ready and all(_enough(record, role, ready) for role in record.plan.roles)):
+        if is_there or (ready and all(_enough(record, role, ready, needs) for role in record.plan.roles)):
             decision.act(ActionKind.FORM, [m.id for m in _in_order(record, ready, seen.head)])
         return
     if record.waited_s is None and record.asked_at is not None:
@@ -366,11 +397,12 @@ def _bring_up(decision: Decision, seen: Seen, now: float) -> None:
         decision.act(ActionKind.JOIN, join)
 
 
-def _enough(record: ClusterRecord, role: RolePlan, ready: list[Machine]) -> bool:
+def _enough(record: ClusterRecord, role: RolePlan, ready: list[Machine], needs: int | None) -> bool:
     """Whether a role has the nodes that it needs, and nobody else is on the way."""
     mine = [m for m in ready if m.role == role.role]
     coming = [m for m in record.live if m.role == role.role and m not in ready and not m.is_leaving]
-    return len(mine) >= role.count or (len(mine) >= role.needed and not coming)
+    least = role.needed if needs is None else min(role.needed, needs)
+    return len(mine) >= role.count or (len(mine) >= least and not coming)
 
 
 def _in_order(record: ClusterRecord, machines: list[Machine], head: str) -> list[Machine]:

@@ -66,6 +66,7 @@ class Observed:
         rented, refusals: answers to requests, by token, until they were taken in.
         head: id of the machine that the cluster of an earlier control process stands on; or empty.
         vacant: ids of machines that are taken back, and on which nothing works any more.
+        spare: ids of machines on which nothing works, nor is about to.
         ask_at: when what failed may be tried again, Unix seconds, by token.
         form_at: the same for forming.
         is_released: all has been given back.
@@ -88,6 +89,7 @@ class Observed:
     refusals: dict[str, Refusal] = field(default_factory=dict)
     head: str = ""
     vacant: frozenset[str] = frozenset()
+    spare: frozenset[str] = frozenset()
     ask_at: dict[str, float] = field(default_factory=dict)
     form_at: float = 0.0
     is_released: bool = False
@@ -150,6 +152,7 @@ class Observed:
             renting=frozenset(renting | waiting),
             head=self.head,
             vacant=self.vacant,
+            spare=self.spare,
             is_formed=self.formation is not None,
             is_forming=is_forming or now < self.form_at,
             is_released=self.is_released,
@@ -277,7 +280,7 @@ class Observed:
     def _take_formed(self, formation: Formation, accesses: list[NodeAccess], now: float) -> None:
         self._form_failures.clear()
         self._form_told = self.head = ""
-        self._alive = self.vacant = frozenset()
+        self._alive = self.vacant = self.spare = frozenset()
         for access in accesses:
             self.accesses[access.id] = access
             self._joins(access.id, now)

@@ -70,6 +70,9 @@ class ServiceWorld(Protocol):
     def node(self, attempt: str, member: str) -> str | None:
         """The machine of a member; None if that is the home's."""
 
+    def need(self, experiment: str, replicas: int) -> None:
+        """A service that is scaled has so many replicas: there may be machines for no more."""
+
     def stops_in_s(self, attempt: str) -> float | None:
         """After how long an attempt is told to end as its machine is taken back; None if it is not."""
 
@@ -188,6 +191,10 @@ class Services:
         }
         wanted = wanted_count(serve, state, sum(load.in_flight.values()), load.asked_ago_s, now)
         decision = decide_service(serve, state, seen, wanted, experiment.created, now)
+        if serve.scale is not None:
+            self._world.need(
+                name, sum(each not in seen or seen[each].stops_in_s is None for each in state.replicas)
+            )
         for number, replica in state.replicas.items():
             self._models[name, number] = (replica.version, replica.model_uri)
         self.ends |= {(name, number): how for number, how in decision.ends.items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -48,6 +47,8 @@ class FakeLoop:
     accesses: dict[str, Any] = field(default_factory=dict)
     told_broken: list[int] = field(default_factory=list)
     told_idle: frozenset[str] = frozenset()
+    told_spare: frozenset[str] = frozenset()
+    told_need: int = 0
     record: Any = field(default_factory=lambda: SimpleNamespace(id="c", machines=()))
     fatal: Exception | None = None
 
@@ -64,6 +65,12 @@ class FakeLoop:
 
     def idle(self, addresses: frozenset[str]) -> None:
         self.told_idle = addresses
+
+    def spare(self, addresses: frozenset[str]) -> None:
+        self.told_spare = addresses
+
+    def need(self, nodes: int) -> None:
+        self.told_need = nodes
 
     def broken(self, number: int) -> None:
         self.told_broken.append(number)
@@ -489,41 +496,6 @@ def test_a_machine_that_is_taken_back_is_vacated_and_nothing_is_sent_before_it_i
     del bench.clusters[0].nodes["b"]
     bench.cluster_executor.changes(0.0)
     assert bench.asked("submit", third)
-
-
-def test_a_replica_of_a_service_is_told_to_end_only_when_it_is_late(bench: Bench) -> None:
-    """Until then proxies hear that it gets no more requests."""
-    bench.cluster_executor.look_after({"train": 9.0})
-    running(bench, ONE, "10.0.0.2")
-    running(bench, TWO, "10.0.0.1")
-    stops_in_s = bench.cluster_executor.stops_in_s
-    assert (stops_in_s(ONE), stops_in_s(TWO)) == (None, None)
-    bench.loop.leaving = {"10.0.0.2": bench.clock.now + 120}
-    assert (stops_in_s(ONE), stops_in_s(TWO)) == (106.0, None), "5 s before its machine goes it has ended"
-    bench.cluster_executor.changes(0.0)
-    bench.clock.now += 105
-    bench.cluster_executor.changes(0.0)
-    assert not bench.asked("stop", ONE, 9.0)
-    bench = bench.succeeded()
-    bench.cluster_executor.look_after({"train": 9.0})
-    assert bench.cluster_executor.stops_in_s(ONE) == 1.0
-    bench.clock.now += 2
-    bench.cluster_executor.changes(0.0)
-    assert bench.asked("stop", ONE, 8.0)
-    assert not bench.asked("stop", TWO, 8.0)
-
-
-def test_replicas_know_of_a_head_that_is_taken_back_and_make_room_on_a_machine_that_waits(
-    bench: Bench,
-) -> None:
-    bench.cluster_executor.look_after({"train": 9.0})
-    running(bench, ONE, "10.0.0.2")
-    bench.loop.leaving = {"10.0.0.1": bench.clock.now + 120}
-    assert bench.cluster_executor.stops_in_s(ONE) == 106.0
-    bench.loop.leaving = {"10.0.0.2": math.inf}
-    assert bench.cluster_executor.stops_in_s(ONE) == 0.0, "it goes as soon as nothing works there"
-    bench.cluster_executor.changes(0.0)
-    assert not any(what[0] == "stop" for what in bench.clusters[0].asked)
 
 
 def test_a_head_that_is_taken_back_takes_everything_along(bench: Bench) -> None:

@@ -23,7 +23,13 @@ def plan(*roles: RolePlan) -> ClusterPlan:
     return ClusterPlan("train", ("train",), "lab", roles or (RolePlan("worker", 2, (A, B)),))
 
 
-def step(record: ClusterRecord, seen: Seen | None = None, now: float = NOW, **wishes: bool) -> Decision:
+def step(
+    record: ClusterRecord,
+    seen: Seen | None = None,
+    now: float = NOW,
+    needs: int | None = None,
+    **wishes: bool,
+) -> Decision:
     return decide_cluster(
         record,
         seen or Seen(),
@@ -31,6 +37,7 @@ def step(record: ClusterRecord, seen: Seen | None = None, now: float = NOW, **wi
         wanted=wishes.get("wanted", True),
         ending=wishes.get("ending", False),
         patience=Patience(60.0, 600.0),
+        needs=needs,
     )
 
 

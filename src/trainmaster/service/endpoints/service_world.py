@@ -34,6 +34,9 @@ class Nodes(Protocol):
     def look_after(self, services: Mapping[str, float]) -> None:
         """Tasks of these experiments answer requests; with their grace in seconds."""
 
+    def need(self, experiment: str, share: float) -> None:
+        """So much of its cluster is enough for a service."""
+
     def stops_in_s(self, attempt: str) -> float | None:
         """After how long an attempt is told to end as its machine is taken back; None if it is not."""
 
@@ -105,6 +108,9 @@ def services_of(opened: OpenHome, run: str, recipe: Recipe, nodes: Nodes | None)
     members = {name: _first_member(recipe, name) for name in serves}
     states = services_from_rows(list(serves), endpoints, rows.unfinished(opened.database, ids))
     world = _World(opened, {row["experiment"]: row["id"] for row in endpoints}, serves, nodes)
+    for name, state in states.items():
+        if serves[name].scale is not None and state.replicas:
+            world.need(name, len(state.replicas))
     return Services(run, serves, members, states, world, HealthChecks(steady_s))
 
 
@@ -138,6 +144,12 @@ class _World:
         if self._nodes is None:
             return None
         return next((node.id for name, node in self._nodes.nodes_of(attempt) if name == member), None)
+
+    def need(self, experiment: str, replicas: int) -> None:
+        """There may be machines for no more, and one for a change of its model."""
+        serve = self._serves[experiment]
+        if self._nodes is not None:
+            self._nodes.need(experiment, (replicas + serve.follows_alias) / serve.most_at_once)
 
     def stops_in_s(self, attempt: str) -> float | None:
         """After how long it is told to end as its machine is taken back."""

@@ -1,0 +1,113 @@
+"""Machines of services: those that are taken back, and as many as replicas need."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from test_cluster_executor import ONE, TWO, Bench, bench, gang, running
+from test_decide_cluster import NOW, kinds, nodes, plan, rented, step
+
+from trainmaster.cluster.decision import ActionKind, Seen, Stage
+from trainmaster.cluster.record import new_record
+
+__all__ = ["bench"]  # a fixture
+
+
+def test_a_replica_of_a_service_is_told_to_end_only_when_it_is_late(bench: Bench) -> None:
+    """Until then proxies hear that it gets no more requests."""
+    bench.cluster_executor.look_after({"train": 9.0})
+    running(bench, ONE, "10.0.0.2")
+    running(bench, TWO, "10.0.0.1")
+    stops_in_s = bench.cluster_executor.stops_in_s
+    assert (stops_in_s(ONE), stops_in_s(TWO)) == (None, None)
+    bench.loop.leaving = {"10.0.0.2": bench.clock.now + 120}
+    assert (stops_in_s(ONE), stops_in_s(TWO)) == (106.0, None), "5 s before its machine goes it has ended"
+    bench.cluster_executor.changes(0.0)
+    bench.clock.now += 105
+    bench.cluster_executor.changes(0.0)
+    assert not bench.asked("stop", ONE, 9.0)
+    bench = bench.succeeded()
+    bench.cluster_executor.look_after({"train": 9.0})
+    assert bench.cluster_executor.stops_in_s(ONE) == 1.0
+    bench.clock.now += 2
+    bench.cluster_executor.changes(0.0)
+    assert bench.asked("stop", ONE, 8.0)
+    assert not bench.asked("stop", TWO, 8.0)
+
+
+def test_replicas_know_of_a_head_that_is_taken_back_and_make_room_on_a_machine_that_waits(
+    bench: Bench,
+) -> None:
+    bench.cluster_executor.look_after({"train": 9.0})
+    running(bench, ONE, "10.0.0.2")
+    bench.loop.leaving = {"10.0.0.1": bench.clock.now + 120}
+    assert bench.cluster_executor.stops_in_s(ONE) == 106.0
+    bench.loop.leaving = {"10.0.0.2": math.inf}
+    assert bench.cluster_executor.stops_in_s(ONE) == 0.0, "it goes as soon as nothing works there"
+    bench.cluster_executor.changes(0.0)
+    assert not any(what[0] == "stop" for what in bench.clusters[0].asked)
+
+
+def test_machines_on_which_no_replica_works_or_is_about_to_are_spare(bench: Bench) -> None:
+    bench.cluster_executor.look_after({"train": 9.0})
+    running(bench, ONE, "10.0.0.1")
+    bench.cluster_executor.changes(0.0)
+    assert bench.loop.told_spare == {"10.0.0.2"}
+    bench.cluster_executor.submit([gang(TWO)])
+    bench.cluster_executor.changes(0.0)
+    assert bench.loop.told_spare == frozenset(), "where it will be is not known yet"
+    bench.clusters[0].runs(TWO, "10.0.0.2")
+    bench.clusters[0].exits(ONE)
+    for _ in range(2):
+        bench.cluster_executor.changes(0.0)
+    bench.cluster_executor.forget([ONE])
+    bench.cluster_executor.changes(0.0)
+    assert bench.loop.told_spare == frozenset(), "the head stays"
+
+
+@pytest.mark.parametrize(("share", "nodes"), [(0.0, 1), (0.25, 1), (0.5, 2), (0.6, 3), (1.0, 4), (1.25, 5)])
+def test_a_part_of_the_replicas_needs_a_part_of_the_machines(bench: Bench, share: float, nodes: int) -> None:
+    rental = SimpleNamespace(is_rented=True)
+    role = SimpleNamespace(count=4, rentals=[rental])
+    bench.loop.record.plan = SimpleNamespace(experiments=("train",), roles=[role])
+    bench.cluster_executor.need("train", share)
+    assert bench.loop.told_need == nodes
+    rental.is_rented, bench.loop.told_need = False, 0
+    bench.cluster_executor.need("train", share)
+    assert bench.loop.told_need == 0, "hosts of one's own cost nothing"
+
+
+def test_a_service_that_needs_fewer_machines_gives_one_back_when_nothing_works_there() -> None:
+    record = rented(3)
+    stages = dict.fromkeys(("i-0", "i-1", "i-2"), Stage.JOINED)
+    seen = Seen(nodes=nodes(record), stages=stages, is_formed=True)
+    record = step(record, seen).record
+    assert step(record, seen, needs=2).record == record, "something works on all of them"
+    spare = replace(seen, spare=frozenset({"i-1"}))
+    assert step(record, spare).record == record, "nobody said that fewer are enough"
+    decision = step(record, spare, needs=2)
+    assert decision.notes == ["node-2 (i-1) is given back: it is not needed now"]
+    assert kinds(decision) == [ActionKind.DRAIN]
+    record = decision.record
+    assert not step(record, spare, needs=2).actions, "until it is known that nothing was sent there"
+    decision = step(record, replace(spare, vacant=frozenset({"i-1"})), needs=2)
+    assert {ActionKind.DROP, ActionKind.GIVE_BACK} <= set(kinds(decision))
+    assert [m.id for m in decision.record.live] == ["i-0", "i-2"]
+    assert not decision.losses
+    record = decision.record
+    ended = replace(seen, nodes=nodes(record), stages={"i-0": Stage.JOINED, "i-2": Stage.JOINED})
+    assert not step(record, ended, needs=2).actions
+    again = step(record, ended, needs=3)
+    assert [m.seat for m in again.record.live if not m.id] == ["worker-1"], "asked for again"
+
+
+def test_a_service_begins_with_as_many_machines_as_it_needs() -> None:
+    record = new_record("run", plan(), "home")
+    decision = step(record, needs=1)
+    (machine,) = decision.record.machines
+    record = decision.record.changed([replace(machine, id="i-0", started_at=NOW)])
+    formed = step(record, Seen(nodes=nodes(record), stages={"i-0": Stage.READY}), needs=1)
+    assert ActionKind.FORM in kinds(formed)
