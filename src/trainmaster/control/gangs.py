@@ -72,10 +72,8 @@ def workers_per_node(experiment: Experiment) -> int:
 def node_labels(experiment: Experiment, role: str) -> dict[str, str]:
     """Which nodes members of a role go to, where a role of the recipe has hardware of its own."""
     own = experiment.distributed.hardware if experiment.distributed else {}
-    if role in own:
-        return {"role": role}
-    # A chief has no nodes of its own: it sits with a worker.
-    return {"role": "worker"} if own and role in ("worker", "chief") else {}
+    # Who has no nodes of its own, such as a chief, sits with a worker.
+    return {"role": role if role in own else "worker"} if own else {}
 
 
 def helpers_of(experiment: Experiment, launcher: Launcher) -> frozenset[str]:
