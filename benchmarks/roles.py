@@ -12,19 +12,15 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-from common import ROOT, machine, options, paired
-
-sys.path.insert(0, str(ROOT / "tests" / "integration" / "remote"))
-
-from private_sshd import PYTHON, SshHost, make_key
-from roles_cluster import Cluster
+from common import machine, options, paired
 
 from trainmaster.control.ansible import find_program
+from trainmaster.testing.private_sshd import PYTHON, SshHost, make_key
+from trainmaster.testing.roles_here import RoleHosts
 from trainmaster.transport import HostKeys, Ssh, SshSettings
 
 TASKS = """\
@@ -48,7 +44,7 @@ def main() -> None:
             stack.callback(hosts[-1].stop)
         keys = HostKeys(work / "tm-home" / "known_hosts")
         ssh = stack.enter_context(Ssh(keys, SshSettings(connect_timeout_s=60.0, command_timeout_s=120.0)))
-        cluster = Cluster(work, [(host.target, str(host.place / "node")) for host in hosts], ssh)
+        cluster = RoleHosts(work, [(host.target, str(host.place / "node")) for host in hosts], ssh)
         stack.callback(cluster.close)
         lines = [
             f"i-{number} ansible_host=127.0.0.1 ansible_port={host.port} private=10.0.0.{number} "

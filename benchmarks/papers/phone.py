@@ -27,6 +27,8 @@ from tables import Report, options
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from service import Server, home
 
+from trainmaster.testing import line_fit
+
 CLAIMS = {
     "code comes as a Python wheel with a main script": "figure 3",
     "data come as files, or from a URL": "figure 4",
@@ -40,22 +42,6 @@ CLAIMS = {
 WIDTH, HEIGHT = 390, 844
 #: For one step of it; a busy machine starts a replica in a minute.
 PATIENCE_S = 180
-TRAINS = """\
-import os, pathlib
-lines = pathlib.Path(os.environ["TRAINMASTER_DATA_DATA"], "points.csv").read_text().split()[1:]
-points = [tuple(map(float, line.split(","))) for line in lines]
-slope = sum(x * y for x, y in points) / sum(x * x for x, _ in points)
-model = pathlib.Path(os.environ["TRAINMASTER_OUTPUT_DIR"])
-(model / "slope").write_text(str(slope))
-(model / "serve.py").write_text('''
-def load(model_dir):
-    return float(open(model_dir + "/slope").read())
-
-def predict(model, inputs):
-    return {"y": inputs["input"] * model}
-''')
-"""
-POINTS = "x,y\n" + "".join(f"{x},{3 * x}\n" for x in range(1, 9))
 
 
 @contextmanager
@@ -86,7 +72,7 @@ def wheel(directory: Path) -> Path:
     """A wheel whose main script trains."""
     path = directory / "line-1.0-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("train.py", TRAINS)
+        archive.writestr("train.py", line_fit.SCRIPT)
         archive.writestr("line-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: line\nVersion: 1.0\n")
         archive.writestr(
             "line-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
@@ -148,7 +134,7 @@ class Phone:
         """Data, code, and where it is to run."""
         page = self.page
         points = self.work / "points.csv"
-        points.write_text(POINTS)
+        points.write_text(line_fit.POINTS)
         self.go("/volumes")
         page.get_by_label("Volume").fill("points")
         page.get_by_label("Files").set_input_files(points)

@@ -16,6 +16,7 @@ from learning import needs
 from running_server import RunningServer
 
 from conftest import until
+from trainmaster.testing import line_fit
 
 SCRIPT = """\
 import json, os, time
@@ -205,23 +206,6 @@ def test_an_upload_from_a_phone_outlives_the_server(server, tm, browser, tmp_pat
     page.get_by_text("No volumes yet").wait_for()
 
 
-TRAINS = """\
-import os, pathlib
-lines = pathlib.Path(os.environ["TRAINMASTER_DATA_DATA"], "points.csv").read_text().split()[1:]
-points = [tuple(map(float, line.split(","))) for line in lines]
-slope = sum(x * y for x, y in points) / sum(x * x for x, _ in points)
-model = pathlib.Path(os.environ["TRAINMASTER_OUTPUT_DIR"])
-(model / "slope").write_text(str(slope))
-(model / "serve.py").write_text('''
-def load(model_dir):
-    return float(open(model_dir + "/slope").read())
-
-def predict(model, inputs):
-    return {"y": inputs["input"] * model}
-''')
-"""
-
-
 @pytest.mark.timeout(900)
 @pytest.mark.browser
 def test_a_phone_uploads_has_quoted_trains_and_deploys_and_the_model_is_asked_by_curl(
@@ -229,8 +213,8 @@ def test_a_phone_uploads_has_quoted_trains_and_deploys_and_the_model_is_asked_by
 ):
     """Nothing needs a command line but the last request, which is what the page shows."""
     needs("pyarrow")
-    (tmp_path / "points.csv").write_text("x,y\n" + "".join(f"{x},{3 * x}\n" for x in range(1, 9)))
-    (tmp_path / "train.py").write_text(TRAINS)
+    (tmp_path / "points.csv").write_text(line_fit.POINTS)
+    (tmp_path / "train.py").write_text(line_fit.SCRIPT)
     width, height = SIZES["phone"]
     page = browser.new_context(viewport={"width": width, "height": height}).new_page()
     page.set_default_timeout(240_000)

@@ -10,10 +10,9 @@ import pytest
 
 pytest.importorskip("asyncssh", reason="asyncssh is not installed")
 
-from private_sshd import SSHD, SshHost, make_key
-
 from trainmaster.cluster.bootstrap.bootstrap import Bootstrap, BootstrapSettings
 from trainmaster.cluster.bootstrap.runtime_package import RuntimePackage, make_runtime_package
+from trainmaster.testing.private_sshd import SSHD, SshHost, make_key
 from trainmaster.transport import HostKeys, Ssh, SshSettings
 
 

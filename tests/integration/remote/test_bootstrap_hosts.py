@@ -18,7 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from private_sshd import PYTHON, SshHost
 
 from trainmaster.cluster.bootstrap.bootstrap import Bootstrap, BootstrapSettings
 from trainmaster.cluster.bootstrap.cluster_keys import ClusterKeys
@@ -29,6 +28,7 @@ from trainmaster.providers.hosts_over_ssh import hosts_provider
 from trainmaster.providers.place import ProviderPlace
 from trainmaster.providers.ssh_target import target_of
 from trainmaster.spec.errors import UsageError
+from trainmaster.testing.private_sshd import PYTHON, SshHost
 from trainmaster.transport import Ssh, Target
 
 NewHost = Callable[..., SshHost]

@@ -14,9 +14,9 @@ import pytest
 pytest.importorskip("ray", reason="ray is not installed")
 
 from private_engines import IMAGE, NoEngineError, PrivateEngine
-from private_sshd import SshHost
 
 from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
+from trainmaster.testing.private_sshd import SshHost
 from trainmaster.volumes.mounting import available
 
 pytestmark = [pytest.mark.container, pytest.mark.ray]

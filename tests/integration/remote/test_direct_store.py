@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from private_sshd import PYTHON
 from test_remote_site import Hosts, contents, hosts, own_mounts  # noqa: F401 - the fixture
 
 from trainmaster.artifacts import CheckpointSeries, fetch
@@ -22,6 +21,7 @@ from trainmaster.control.layout import Home
 from trainmaster.objects import ObjectStore
 from trainmaster.testing.counting_proxy import CountingProxy
 from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
+from trainmaster.testing.private_sshd import PYTHON
 
 pytestmark = [
     pytest.mark.s3,

@@ -11,11 +11,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from private_sshd import SshHost
-from roles_cluster import Cluster
 
 from trainmaster.cluster.roles.node_roles import NodeRoles
 from trainmaster.spec.errors import UsageError
+from trainmaster.testing.private_sshd import SshHost
+from trainmaster.testing.roles_here import RoleHosts
 from trainmaster.transport import Ssh
 
 pytestmark = [
@@ -35,9 +35,9 @@ _FAILING = """\
 
 def start(
     tmp_path: Path, new_host: Callable[..., SshHost], ssh: Ssh, count: int = 3
-) -> tuple[Cluster, list[SshHost]]:
+) -> tuple[RoleHosts, list[SshHost]]:
     hosts = [new_host(f"h{number}") for number in range(count)]
-    return Cluster(tmp_path, [(host.target, str(host.place / "node")) for host in hosts], ssh), hosts
+    return RoleHosts(tmp_path, [(host.target, str(host.place / "node")) for host in hosts], ssh), hosts
 
 
 def test_a_role_comes_to_each_host_once_and_what_fails_is_named(
@@ -100,7 +100,7 @@ def test_what_a_driver_that_was_killed_has_left_is_ended_before_roles_run_again(
             {"name": h.name, "port": h.port, "login": h.target.login, "key": str(h.key), "root": node.root}
             for h, (_, node) in zip(hosts, cluster.members, strict=True)
         ]
-        program = [sys.executable, str(Path(__file__).with_name("roles_cluster.py"))]
+        program = [sys.executable, "-m", "trainmaster.testing.roles_here"]
         driver = subprocess.Popen([*program, json.dumps([str(tmp_path), base, told])])
         try:
             deadline = time.monotonic() + 300

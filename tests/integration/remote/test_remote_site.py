@@ -16,9 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import private_sshd
 import pytest
-from private_sshd import PYTHON, SshHost
 
 from trainmaster.artifacts import CheckpointSeries, fetch, take_snapshot
 from trainmaster.cluster.bootstrap.facts import PythonFacts
@@ -36,6 +34,8 @@ from trainmaster.executors.base import GangStatus, Phase
 from trainmaster.spec import DataSource, Distributed, Experiment, Hardware, Recipe
 from trainmaster.spec.errors import PublishError, TrainmasterError
 from trainmaster.spec.states import EndReason
+from trainmaster.testing import private_sshd
+from trainmaster.testing.private_sshd import PYTHON, SshHost
 from trainmaster.transport import Ssh
 
 RUN = "digits-7f3a"

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from private_sshd import SshHost, make_key
 
 from trainmaster.providers.ssh_target import target_of
+from trainmaster.testing.private_sshd import SshHost, make_key
 from trainmaster.transport import (
     HostKeyError,
     HostKeys,

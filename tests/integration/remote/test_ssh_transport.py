@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from private_sshd import SshHost
 
+from trainmaster.testing.private_sshd import SshHost
 from trainmaster.testing.transport_contract import TransportContract
 from trainmaster.transport import Ssh, Target
 

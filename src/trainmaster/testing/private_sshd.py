@@ -51,7 +51,7 @@ class SshHost:
 
     def __init__(
         self, place: Path, name: str, key: Path, path: str = PATH, home: Path | None = None, **env: str
-    ):
+    ) -> None:
         self.place, self.name, self.key = place, name, key
         self.home = home or place / "home"
         self.path, self.env = path, env
@@ -78,6 +78,7 @@ class SshHost:
 
     @property
     def target(self) -> Target:
+        """As `Ssh` reaches it."""
         return target_of(self.entry)
 
     @property
@@ -86,11 +87,13 @@ class SshHost:
         return self.home / ".trainmaster-runtime"
 
     def new_host_key(self) -> str:
+        """From its next start on it shows another key, whose public half this is."""
         for file in self.place.glob("host_key*"):
             file.unlink()
         return make_key(self.place / "host_key")
 
     def start(self) -> None:
+        """It listens, on the port that it had before."""
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", self.port))
@@ -142,12 +145,14 @@ class SshHost:
                 os.kill(pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
+        """As before `freeze`."""
         assert self._server is not None
         for pid in (self._server.pid, *(process.pid for process in self.logins())):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
 
     def stop(self) -> None:
+        """Neither server nor anything that runs in its home is left."""
         if self._server is None:
             return
         server, self._server = self._server, None

@@ -1,4 +1,4 @@
-"""`Cluster`: hosts that get roles; as a program it is the driver, which may be killed."""
+"""Hosts on this machine that get roles, in tests and benchmarks; as a program, a driver to be killed."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from private_sshd import PYTHON
-
 from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_files.node_files import NodeFiles
 from trainmaster.cluster.roles.node_roles import NodeRoles
 from trainmaster.control.layout import AttemptPlace, Home
 from trainmaster.spec import Experiment
 from trainmaster.spec.roles import Roles
+from trainmaster.testing.private_sshd import PYTHON
 from trainmaster.transport import HostKeys, Ssh, SshSettings, Target
 
 
-class Cluster:
+class RoleHosts:
     """Hosts, and an attempt on them.
 
     Args:
@@ -51,12 +50,14 @@ class Cluster:
         self.roles = NodeRoles(self.files, self.home.run_directory("r-1"))
 
     def write(self, name: str, tasks: str) -> str:
+        """A role with these tasks; what the recipe calls it."""
         place = self.code / "roles" / name / "tasks"
         place.mkdir(parents=True, exist_ok=True)
         (place / "main.yml").write_text(tasks)
         return f"roles/{name}"
 
     def play(self, timeout_s: float = 600.0, **roles: tuple[str, ...]) -> None:
+        """Give the hosts roles, as an attempt would."""
         experiment = Experiment(
             name="train", command="true", secrets=("TOKEN",), roles=Roles(timeout_s=timeout_s, **roles)
         )
@@ -72,9 +73,11 @@ class Cluster:
 
     @property
     def log(self) -> str:
+        """What Ansible has said."""
         return self.place.log("roles").read_text()
 
     def close(self) -> None:
+        """Give back what it holds here."""
         self.roles.close()
         self.files.close()
 
@@ -86,11 +89,11 @@ def main(tmp_path: str, name: str, hosts: list[dict[str, Any]]) -> None:
         targets = [
             (Target(h["name"], "127.0.0.1", h["port"], h["login"], Path(h["key"])), h["root"]) for h in hosts
         ]
-        cluster = Cluster(Path(tmp_path), targets, ssh)
+        hosts_here = RoleHosts(Path(tmp_path), targets, ssh)
         try:
-            cluster.play(everywhere=(name,))
+            hosts_here.play(everywhere=(name,))
         finally:
-            cluster.close()
+            hosts_here.close()
 
 
 if __name__ == "__main__":
