@@ -19,12 +19,14 @@ from tables import COLORS, Report, best, figure, keep, middle, options
 FAR_MS = 20
 MACHINES = (1, 2, 4)
 TARGET = 0.95
+#: A training is given up after so long: one machine needs 20 s.
+PATIENCE_S = 30.0
 CLAIMS = {
     "without latency, more machines reach the accuracy sooner": "not measured there",
     "they need fewer steps, as their batch is larger": "not measured there",
     "but never so much fewer as they are more: a speed-up below four": "not measured there",
-    f"with {FAR_MS} ms a single machine is at least as quick as four": "as per step (table 4)",
-    "no accuracy is lost by more machines": "none seen (Anwar, section 8)",
+    f"with {FAR_MS} ms a single machine is at least as quick as four": "per step: 4 s, 28 s (Anwar)",
+    "no accuracy is lost by more machines": "no loss seen (Anwar, section 8)",
 }
 RECIPE = """
 name: accuracy
@@ -40,7 +42,7 @@ experiments:
 Key = tuple[int, int]  # latency in ms, machines
 
 
-def measured(phases: list[int], patience: float) -> dict[Key, list[dict[str, Any]]]:
+def measured(phases: list[int]) -> dict[Key, list[dict[str, Any]]]:
     """What rank 0 reported of each training."""
     with Laboratory(cpu=0.125, network=0.125, files=[mnist()]) as lab:
 
@@ -50,7 +52,7 @@ def measured(phases: list[int], patience: float) -> dict[Key, list[dict[str, Any
                 lab.delay(phases[phase])
                 lab.call("ssh", lab.run_id, "worker-0", "--", "touch", f"/tmp/phase-{phase}")
 
-        recipe = RECIPE.format(target=TARGET, phases=len(phases), patience=patience)
+        recipe = RECIPE.format(target=TARGET, phases=len(phases), patience=PATIENCE_S)
         rows = lab.run(recipe, listen=listen).reports["worker-0"]
     found: dict[Key, list[dict[str, Any]]] = {}
     for row in rows:
@@ -61,32 +63,48 @@ def measured(phases: list[int], patience: float) -> dict[Key, list[dict[str, Any
 def seen(
     times: dict[Key, float], steps: dict[Key, float], found: dict[Key, list[dict[str, Any]]]
 ) -> dict[str, Seen]:
-    """What is to be expected of it."""
+    """What is to be expected of it; a training that was given up takes at least so long."""
+    late = {key for key, rows in found.items() if any(row["accuracy"] < TARGET for row in rows)}
     fastest = best({n: times[0, n] for n in MACHINES})
     speed_up = times[0, 1] / times[0, 4]
     alike = {n: min(row["accuracy"] for row in found[0, n]) for n in MACHINES}
-    all_alike = all(one >= TARGET for one in alike.values())
+
+    def took(latency: int, counts: tuple[int, ...]) -> str:
+        return ", ".join(
+            f"{'over ' if (latency, n) in late else ''}{times[latency, n]:.1f} s with {n}" for n in counts
+        )
+
+    def answer(holds: bool, here: str, why: str, *needed: Key) -> Seen:
+        is_late = bool(late.intersection(needed))
+        given_up = f"a training had not reached {TARGET:.0%} after {PATIENCE_S:.0f} s"
+        return Seen(holds and not is_late, here, given_up if is_late else why)
+
     answers = (
-        Seen(
+        answer(
             1 not in fastest and 4 in fastest,
-            ", ".join(f"{times[0, n]:.1f} s with {n}" for n in MACHINES),
+            took(0, MACHINES),
             "four hosts have no more than one where the machine has no core to spare",
+            (0, 4),
         ),
-        Seen(
+        answer(
             steps[0, 4] < steps[0, 1],
-            f"{steps[0, 4]:.0f} against {steps[0, 1]:.0f}",
-            "a seed that stays long on the plateau at which LeNet begins",
+            ", ".join(f"{steps[0, n]:.0f} steps with {n}" for n in MACHINES),
+            "the seed stays long on the plateau at which LeNet begins",
+            (0, 1),
+            (0, 4),
         ),
-        Seen(speed_up < 4, f"{speed_up:.2f}", "one machine was disturbed while it trained alone"),
-        Seen(
+        answer(speed_up < 4, f"{speed_up:.2f} times as fast", "one machine was disturbed", (0, 1)),
+        answer(
             1 in best({n: times[FAR_MS, n] for n in (1, 4)}),
-            f"{times[FAR_MS, 1]:.1f} s against {times[FAR_MS, 4]:.1f} s",
-            "agreeing over the delay cost less than three more machines saved",
+            took(FAR_MS, (1, 4)),
+            "agreeing over the delay took less time than three more machines saved",
+            (FAR_MS, 1),
         ),
-        Seen(
-            all_alike,
-            ", ".join(f"{one:.3f} with {n}" for n, one in alike.items()),
-            "a training was given up before, for want of time",
+        answer(
+            True,
+            ", ".join(f"{one:.1%} with {n}" for n, one in alike.items()) + " of the test images",
+            "",
+            *((0, n) for n in MACHINES),
         ),
     )
     return dict(zip(CLAIMS, answers, strict=True))
@@ -125,7 +143,7 @@ def draw(found: dict[Key, list[dict[str, Any]]]) -> None:
 def main() -> None:
     arguments = options(__doc__ or "")
     report = Report("accuracy", arguments.quick)
-    found = measured([0, FAR_MS] if arguments.quick else [0, FAR_MS, 0], 15 if arguments.quick else 30)
+    found = measured([0, FAR_MS] if arguments.quick else [0, FAR_MS, 0])
     times = {key: statistics.median(row["seconds"] for row in rows) for key, rows in found.items()}
     steps = {key: statistics.median(row["step"] for row in rows) for key, rows in found.items()}
     report.table(

@@ -19,6 +19,8 @@ from images import mnist
 from laboratory import RUN_DEADLINE_S, Call, Laboratory
 from tables import Report, options
 
+from trainmaster.cluster.member_places import read_places
+
 CLAIMS = {
     "the recipe of figure 1 is read as it is printed": "1000 samples, 100 workers, k80",
     "a recipe of 12 parameters with 2 choices each is 4096 tasks": "4096 tasks (4.3)",
@@ -128,11 +130,11 @@ class Records:
         )
         return [Attempt(*row) for row in self._rows(query, run)]
 
-    def running(self, run: str, experiment: str) -> list[int]:
-        """Numbers of the tasks that work now."""
+    def open_tasks(self, run: str, experiment: str) -> list[int]:
+        """Numbers of those whose first attempt has not ended."""
         query = (
             "SELECT a.task FROM attempt a JOIN experiment e ON e.id = a.experiment_id"
-            " WHERE e.run_id = ? AND e.name = ? AND a.started_at IS NOT NULL AND a.ended_at IS NULL"
+            " WHERE e.run_id = ? AND e.name = ? AND a.number = 1 AND a.ended_at IS NULL"
         )
         return [task for (task,) in self._rows(query, run, experiment)]
 
@@ -144,23 +146,27 @@ class Records:
 
 
 def take_back(lab: Laboratory, call: Call) -> list[str]:
-    """Waits until every training that is under way has a checkpoint, and takes the last machines back.
+    """Takes two machines back as soon as every training there has a checkpoint; their ids.
 
     One is gone at once, one after a notice of 10 s.
     """
     while not call.is_over:
-        running = Records(lab).running(call.run_id, "train") if call.run_id else []
-        place = lab.home / "store" / "checkpoints" / call.run_id / "train"
-        saved = [any((place / str(task)).glob("*/manifest.json")) for task in running]
-        if len(saved) >= MACHINES and all(saved):
-            break
         time.sleep(0.3)
-    else:
-        return []
-    *_, leaving, gone = Records(lab).machines(call.run_id)
-    lab.call("lab", "terminate", gone)
-    lab.call("lab", "interrupt", leaving, "--notice=10")
-    return [gone, leaving]
+        if not call.run_id:
+            continue
+        *_, leaving, gone = ["", "", *Records(lab).machines(call.run_id)]
+        saved: dict[str, list[bool]] = {leaving: [], gone: []}
+        for task in Records(lab).open_tasks(call.run_id, "train"):
+            attempt = lab.home / "runs" / call.run_id / "tasks" / "train" / str(task) / "1"
+            machine = read_places(attempt / "places.json").get("worker-0")
+            if machine in saved:
+                kept = lab.home / "store" / "checkpoints" / call.run_id / "train" / str(task)
+                saved[machine].append(any(kept.glob("*/manifest.json")))
+        if all(each and all(each) for each in saved.values()):
+            lab.call("lab", "terminate", gone)
+            lab.call("lab", "interrupt", leaving, "--notice=10")
+            return [gone, leaving]
+    return []
 
 
 def checked(lab: Laboratory, text: str) -> dict[str, Any]:
@@ -226,7 +232,7 @@ def begun_again(lab: Laboratory, run: str, again: list[Attempt]) -> list[Again]:
             for place in places
         )
         if first and now:  # else it was lost before it had begun
-            before, here = ((place / "places.json").read_text() for place in places)
+            before, here = (read_places(place / "places.json") for place in places)
             found.append(Again(before != here, first[0]["lr"] == now[0]["lr"], int(now[0]["step"])))
     return found
 
@@ -293,7 +299,7 @@ def larger(lab: Laboratory, tasks: int) -> list[Seen]:
 def main() -> None:
     arguments = options(__doc__ or "")
     report = Report("hyper", arguments.quick)
-    samples, steps, tasks = (8, 80, 16) if arguments.quick else (24, 80, 32)
+    samples, steps, tasks = (8, 80, 16) if arguments.quick else (16, 80, 32)
     names = list(CLAIMS)
     with Laboratory(cpu=0.25, network=0.125, files=[mnist()]) as lab:
         seen = tried(names[:2], lambda: recipes(lab))

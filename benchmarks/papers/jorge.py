@@ -31,13 +31,13 @@ PAPER = {
     ("async", LARGE, 2): (13.04, 1687),
 }
 CLAIMS = {
-    "asynchronous training is faster than synchronous (3 workers, small server)": "3.1 (table 1)",
+    "asynchronous training is faster than synchronous (3 workers, small server)": "5.7 times (table 1)",
     "the same with a large server": "not measured there",
     "with one slow worker, asynchronous training is ahead by more (small server)": "not measured there",
     "the same with a large server, one slow worker": "not measured there",
-    "a large server with 2 workers is faster than a small one with 2": "1.70 (table 3)",
-    "and faster than a small one with 3: the machine is better spent as the server": "1.30 (table 3)",
-    "the small server's processor is the limit: over 0.7 of it is used": "figure 5",
+    "a large server with 2 workers is faster than a small one with 2": "1.70 times (steps/s, table 3)",
+    "and faster than a small one with 3: the machine is better spent as the server": "1.30 times (steps/s)",
+    "the small server's processor is the limit: over 0.7 of it is used": "figure 5, no number",
 }
 RECIPE = """
 name: jorge
@@ -78,12 +78,12 @@ def seen(rates: dict[Key, float], cores: dict[Key, float]) -> dict[str, Seen]:
         return rates[server, "async", 3, slow] / rates[server, "sync", 3, slow]
 
     def ahead(server: str) -> Seen:
-        why = "five processes want more than the machine had left: rounds differ by more than that"
-        return Seen(lead(server) > 1, f"{lead(server):.2f}", why)
+        why = "five processes need more cores than the machine had left: rounds differ by more"
+        return Seen(lead(server) > 1, f"{lead(server):.2f} times", why)
 
     def more_ahead(server: str) -> Seen:
-        here = f"{lead(server, SLOW):.2f}, all alike {lead(server):.2f}"
-        why = "the rates of both were bound by the machine's own cores, not by the slow worker"
+        here = f"{lead(server, SLOW):.2f} times; {lead(server):.2f} times if all are alike"
+        why = "the cores of this machine were the limit of both, not the slow worker"
         return Seen(lead(server, SLOW) > lead(server), here, why)
 
     large = rates[LARGE, "async", 2, 1.0]
@@ -95,9 +95,9 @@ def seen(rates: dict[Key, float], cores: dict[Key, float]) -> dict[str, Seen]:
         ahead(LARGE),
         more_ahead(SMALL),
         more_ahead(LARGE),
-        Seen(two > 1.1, f"{two:.2f}", why),
-        Seen(three > 1, f"{three:.2f}", why),
-        Seen(used > 0.7, f"{used:.2f}", "its workers were slower than it, or other processes had its cores"),
+        Seen(two > 1.1, f"{two:.2f} times", why),
+        Seen(three > 1, f"{three:.2f} times", why),
+        Seen(used > 0.7, f"{used:.2f} of it", "workers were slower than it, or other work had its cores"),
     )
     return dict(zip(CLAIMS, found, strict=True))
 

@@ -43,10 +43,10 @@ CHANCE = 0.1
 CLAIMS = {
     "one command has Infrastructure Manager deploy a t2.small and three p2.xlarge": "15 to 20 min",
     "the data go from S3 into HDFS on these machines": "5.8 MB/s",
-    "one script trains asynchronously and synchronously, an option apart": "0.92 after 60,000 steps",
-    "asynchronous training is faster (examples/s)": "5.7 (table 1)",
-    "TensorBoard shows loss and global_step/sec of both": "figure 5",
-    "model and logs are in S3 at the end": "section 3",
+    "one script trains asynchronously and synchronously, an option apart": "92% after 60,000 steps",
+    "asynchronous training is faster (images/s)": "5.7 times (table 1)",
+    "TensorBoard shows loss and global_step/sec of both": "figure 5, no number",
+    "model and logs are in S3 at the end": "section 3, no number",
     "nothing is left of machines, infrastructures and processes": "by hand",
 }
 #: Only with `--faults`.
@@ -218,7 +218,7 @@ def seen(found: dict[str, Any], steps: dict[str, int]) -> dict[str, Seen]:
         Seen(
             found["machines"] == MACHINES and deployed < PAPER_DEPLOYMENT_S,
             f"{deployed:.0f} s",
-            f"machines were {found['machines']}",
+            f"the machines were {', '.join(found['machines'])}, or it took longer",
         ),
         Seen(
             staged > PAPER_STAGED_MB_PER_S,
@@ -227,20 +227,24 @@ def seen(found: dict[str, Any], steps: dict[str, int]) -> dict[str, Seen]:
         ),
         Seen(
             is_trained and all(each > CHANCE for each in accuracies.values()),
-            "accuracy " + ", ".join(f"{each:.2f}" for each in accuracies.values()),
-            f"after so few steps they are no better than chance, {CHANCE}",
+            ", ".join(f"{accuracies[name]:.0%} after {count} steps" for name, count in steps.items()),
+            f"a training did not make its steps, or is no better than chance, {CHANCE:.0%}",
         ),
-        Seen(ratio > 1, f"{ratio:.2f}", "all workers are equally quick here, and share two cores"),
-        Seen(len(shown) >= len(steps), f"{len(shown)} runs", f"it showed {found['curves']}"),
+        Seen(ratio > 1, f"{ratio:.2f} times", "all workers are equally quick here, and share the cores"),
+        Seen(
+            len(shown) >= len(steps),
+            f"{len(shown)} of {len(steps)} trainings",
+            f"it showed {found['curves']}",
+        ),
         Seen(
             kept["model_bytes"] > 0 and kept["event_bytes"] > 0,
-            f"{kept['model_bytes']} and {kept['event_bytes']} bytes",
+            f"models of {kept['model_bytes']:,} bytes, event files of {kept['event_bytes']:,} bytes",
             "they were not found there",
         ),
         Seen(
             not any(found["left"].values()),
             f"{', '.join(left)} left after {phases['destroying']:.1f} s",
-            f"{found['left']}",
+            f"left: {found['left']}",
         ),
     )
     return dict(zip(CLAIMS, answers, strict=True))

@@ -33,9 +33,9 @@ CLAIMS = {
     "code comes as a Python wheel with a main script": "figure 3",
     "data come as files, or from a URL": "figure 4",
     "the resources are chosen by hand or by the system, before it runs": "figure 5",
-    "the training runs, and is followed on the page": "section 4.1",
-    "its end is told by an HTTP request": "section 6",
-    "results are there to be downloaded": "section 4.1",
+    "the training runs, and is followed on the page": "said (4.1), no number",
+    "its end is told by an HTTP request": "said (6), no number",
+    "results are there to be downloaded": "said (4.1), no number",
     "the trained model is deployed and answers requests": "TensorFlow Serving (4.1)",
     "all of it on a phone: no page is wider than it": "responsive design (section 6)",
 }
@@ -127,7 +127,7 @@ class Phone:
         self.runs()
         self.serves()
         wide = {path: width for path, width in self.widths.items() if width > WIDTH}
-        here = f"{len(self.widths)} pages, the widest {max(self.widths.values())} of {WIDTH}"
+        here = f"{len(self.widths)} pages, the widest {max(self.widths.values())} of {WIDTH} pixels"
         self.seen.append(Seen(not wide, here, f"wider: {', '.join(wide)}"))
 
     def sends(self) -> None:
@@ -166,12 +166,12 @@ class Phone:
         began = time.monotonic()
         page.get_by_role("button", name="Quote it first").click()
         page.get_by_role("button", name="Go on with what is quoted").click()
-        self.seen.append(Seen(True, f"a quote after {time.monotonic() - began:.1f} s, by measuring it", ""))
+        self.seen.append(Seen(True, f"quoted after {time.monotonic() - began:.1f} s, by measuring", ""))
         began = time.monotonic()
         page.get_by_role("button", name="Run it").click()
         page.wait_for_url("**/runs/line-*")
         page.locator("#part .state", has_text="succeeded").first.wait_for()
-        self.seen.append(Seen(True, f"succeeded after {time.monotonic() - began:.1f} s", ""))
+        self.seen.append(Seen(True, f"succeeded, {time.monotonic() - began:.1f} s after it was begun", ""))
         self.look("/runs/RUN")
         began = time.monotonic()
         first = until(lambda: next(iter(self.told), None), "the end of the run is told")
@@ -179,7 +179,9 @@ class Phone:
         run = page.url.rpartition("/")[2]
         self.seen.append(
             Seen(
-                run in json.dumps(first), f"run.ended, {late_s:.1f} s after the page", "another run was told"
+                run in json.dumps(first),
+                f"told {late_s:.1f} s after the page",
+                "another run was told",
             )
         )
         page.get_by_role("link", name="train/0").click()
@@ -189,7 +191,7 @@ class Phone:
         with page.expect_download() as started:
             link.evaluate("a => { a.setAttribute('download', ''); a.click(); }")
         slope = Path(started.value.path()).read_text()
-        self.seen.append(Seen(float(slope) == 3, f"the model's file: slope {slope}", "its content is wrong"))
+        self.seen.append(Seen(float(slope) == 3, f"the model's file, slope {slope}", "its content is wrong"))
 
     def serves(self) -> None:
         """Deployed, and asked by `curl` as the page says."""
@@ -221,7 +223,7 @@ class Phone:
             asks, shell=True, env=env, capture_output=True, text=True, timeout=60, check=True
         )
         outputs = json.loads(asked.stdout)["outputs"][0]["data"]
-        here = f"curl: {outputs}, {time.monotonic() - began:.0f} s after Deploy"
+        here = f"curl got {outputs} for 1 and 2, {time.monotonic() - began:.0f} s after Deploy"
         self.seen.append(Seen(outputs == [3.0, 6.0], here, "its answer is wrong"))
         page.get_by_role("button", name="End").click()
         page.locator("#part .state", has_text="cancelled").first.wait_for()

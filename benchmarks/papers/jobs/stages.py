@@ -14,7 +14,7 @@ import numpy as np
 
 PARTS = 8
 OUTPUT = Path(os.environ.get("TRAINMASTER_OUTPUT_DIR", "output"))
-STEP_S = 0.15
+STEP_S = 0.25
 #: A checkpoint that changes while it is copied is not published: between two there is time to.
 SAVED_STEPS = 10
 

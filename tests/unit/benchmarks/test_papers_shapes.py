@@ -83,6 +83,21 @@ def test_what_scala_opts_cluster_costs(papers: dict[str, ModuleType]) -> None:
     assert found["cost"] == pytest.approx(0.2856 / 0.564, abs=0.001)
 
 
+def test_a_training_that_was_given_up_is_no_winner(papers: dict[str, ModuleType]) -> None:
+    accuracy = papers["accuracy"]
+    found = {
+        (ms, n): [{"accuracy": 0.96 if n == 1 else 0.5}] for ms in (0, accuracy.FAR_MS) for n in (1, 2, 4)
+    }
+    times = {(ms, n): 20.0 / n for ms, n in found}
+    seen = accuracy.seen(times, {key: 100.0 / key[1] for key in found}, found)
+    sooner, fewer, below_four, *_, alike = seen.values()
+    assert not sooner.holds
+    assert sooner.here == "20.0 s with 1, over 10.0 s with 2, over 5.0 s with 4"
+    assert sooner.otherwise == alike.otherwise == "a training had not reached 95% after 30 s"
+    assert not fewer.holds
+    assert not below_four.holds
+
+
 def test_a_synchronous_step_counts_once_per_worker(papers: dict[str, ModuleType]) -> None:
     jorge = papers["jorge"]
     row = {"workers": 3, "slow": 1.0, "steps": 10, "began": 0.0, "ended": 2.0}
