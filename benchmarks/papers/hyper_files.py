@@ -32,7 +32,7 @@ CLAIMS = {
     "what is not comes as quickly as the object store gives it (over 0.8)": "almost native speed (3.1)",
     "a training waits for its data under 5% of an epoch, as if they were local": "almost the same (3.1)",
 }
-FILES, TEXTS, FILES_READ = 10_000_000, 200_000, 4000
+FILES, TEXTS, FILES_READ = 10_000_000, 100_000, 4000
 VOLUMES = ROOT / "benchmarks" / "volumes"
 #: Of a benchmark that is told to end; whoever told us ends what is left.
 ENDING_S = 60
@@ -167,7 +167,7 @@ def main() -> None:
     try:
         seen = tried(names[:1], lambda: tables(arguments.files or FILES // share, place))
         seen |= tried(names[1:3], lambda: small(arguments.texts or TEXTS // share, place))
-        seen |= tried(names[3:5], lambda: reading(files, 1 if arguments.quick else 3))
+        seen |= tried(names[3:5], lambda: reading(files, 1 if arguments.quick else 2))
         seen |= tried(names[5:], lambda: training(files))
     finally:
         shutil.rmtree(place, ignore_errors=True)

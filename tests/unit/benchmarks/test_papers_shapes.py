@@ -181,3 +181,26 @@ def test_nothing_that_a_step_has_started_stays(
     assert not Path(place).exists()
     status = Path("/proc", pid, "status")
     assert not status.exists() or "zombie" in status.read_text()
+
+
+def test_what_was_found_comes_into_the_page_and_the_rest_stays(
+    papers: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = papers["results"]
+    page = tmp_path / "RESULTS.md"
+    page.write_text((PAPERS / "RESULTS.md").read_text())
+    (tmp_path / "seeds.json").write_text('{"quick": false, "steps": {"anwar": {}, "fc2": {}}}')
+    (tmp_path / "seeds.md").write_text("each claim\n")
+    (tmp_path / "papers_anwar.json").write_text("{}")
+    (tmp_path / "papers_anwar.md").write_text(f"a table\n\n{results.ANSWERS}\n\nthe claims again\n")
+    monkeypatch.setattr(results, "OUT", tmp_path)
+    monkeypatch.setattr(results, "RESULTS", page)
+    results.main()
+    text = page.read_text()
+    assert "<!-- seeds -->\n\neach claim\n\n<!-- /seeds -->" in text
+    assert "<!-- anwar -->\n\na table\n\n<!-- /anwar -->" in text
+    assert "<!-- fc2 -->\n\na table" not in text
+    assert (
+        text.rpartition("<!-- /accuracy -->")[2]
+        == (PAPERS / "RESULTS.md").read_text().rpartition("<!-- /accuracy -->")[2]
+    )
