@@ -101,14 +101,14 @@ def run(step: Step, quick: bool) -> tuple[list[Claim], float]:
         process.wait(limit_s)
         failure = ""
     except subprocess.TimeoutExpired:
-        failure = f"ended after {limit_s:.0f} s"
+        failure = f"was ended after {limit_s:.0f} s"
     finally:
         end(process, place)
     if process.returncode == 0 and result.exists():
         found = [Claim(**each) for each in json.loads(result.read_text())["claims"]]
     else:
         failure = failure or f"failed with {process.returncode}"
-        found = answered(claims, {}, f"{step.script}.py {failure}: {last_words(log)}", before)
+        found = answered(claims, {}, f"{step.script}.py {failure}, its last words: {last_words(log)}", before)
     return found, time.monotonic() - began
 
 
@@ -138,7 +138,7 @@ def end(process: subprocess.Popen[bytes], place: Path) -> None:
 def last_words(log: Path) -> str:
     """The last line of a log that says something."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if not _NOISE.search(line)]
-    return lines[-1].strip()[-300:] if lines else "it has said nothing"
+    return lines[-1].strip()[-200:] if lines else "it has said nothing"
 
 
 def keep(found: dict[str, dict[str, Any]], quick: bool, first: dict[str, Any]) -> None:

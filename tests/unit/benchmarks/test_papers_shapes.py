@@ -154,7 +154,7 @@ def test_a_step_that_fails_answers_its_claims_with_the_reason(
     monkeypatch.setattr(seeds, "OUT", tmp_path)
     (claim,), _ = seeds.run(seeds.Step("fc2", "broken", 60), quick=False)
     assert (claim.text, claim.paper, claim.holds) == ("it works", "always", False)
-    assert claim.reason == "broken.py failed with 1: no disk is left"
+    assert claim.reason == "broken.py failed with 1, its last words: no disk is left"
     assert "| it works | always |      | **NO** |" in seeds.told(
         {"broken": {"paper": "fc2", "seconds": 1, "claims": [vars(claim)]}}
     )
