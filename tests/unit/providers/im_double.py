@@ -40,6 +40,7 @@ class Machine:
     creating: bool = False
     configured: bool | None = True
     serial: int = 0
+    message: str = ""
 
     @property
     def exported(self) -> dict[str, Any]:
@@ -142,6 +143,8 @@ class ImDouble:
             return ImAnswer(200, "")
         if len(parts) == 2:
             return self.add(parts[1], found, body)
+        if parts[2:] == ["vms", parts[-2], "contmsg"]:
+            return ImAnswer(200, found.machines[parts[3]].message)
         if parts[2] == "vms":
             return self.machine(method, found, parts[3])
         return self.told(found, parts[2])
@@ -164,6 +167,7 @@ class ImDouble:
         if described := re.search(r"description trainmaster \([^)]*\)", body):
             found.radl = re.sub(r"description trainmaster \([^)]*\)", described[0], found.radl)
         if "deploy" in body and self.full:
+            found.message += f"2026-01-02 03:04:05.67: All VMs failed. No contextualize.\n{NO_HOST}\n"
             return self.error(400, f"Error Adding resources: Error adding VMs: {NO_HOST}")
         # It takes off its list, too, what an earlier addition has not come to the end with.
         if "deploy" in body:
@@ -235,7 +239,8 @@ class ImDouble:
             listed = [{"im_id": int(n)} | machine.exported for n, machine in found.machines.items()]
             return ImAnswer(200, json.dumps({"data": json.dumps({"vm_list": listed})}))
         if what == "contmsg":
-            return ImAnswer(200, found.message)
+            of_machines = [f"VM {n}:\n{one.message}\n" for n, one in found.machines.items() if one.message]
+            return ImAnswer(200, found.message + "".join(of_machines))
         if self.slow:
             self.slow -= 1
             return ImAnswer(200, json.dumps({"state": {"state": "pending", "vm_states": {}}}))

@@ -188,7 +188,8 @@ def test_one_of_two_fails_and_neither_stays(bench: ImBench) -> None:
 
     def one_fails(found, body):  # type: ignore[no-untyped-def]
         new = made(found, body)
-        found.machines[new[-1]].state, found.message = "failed", NO_HOST
+        found.message = "2026-01-02 03:04:05.67: (AuthFailure) of an earlier addition\n"
+        found.machines[new[-1]].state, found.machines[new[-1]].message = "failed", NO_HOST
         return new
 
     bench.im.make = one_fails  # type: ignore[method-assign]
@@ -311,6 +312,21 @@ def test_what_it_says_becomes_an_error_with_a_hint(message: str, kind: type[Exce
     assert words in error.args[0]
     assert "2026" not in error.args[0]
     assert error.hint
+
+
+def test_what_the_cloud_says_is_told_without_what_infrastructure_manager_says_around_it() -> None:
+    """As IM 2.0.0 says it of two machines on EC2."""
+    one = (
+        "Error launching the VMs of type tm-ps-b8bd to cloud ID ec2 of type EC2. Attempt 1: Error Launching "
+        "in region us-east-1 with image: ami-920a in VPC: vpc-81ce-subnet-9457 an ondemand instance of type: "
+        "m4.large . An error occurred (VcpuLimitExceeded) when calling the RunInstances operation: {}. "
+    )
+    message = f"Error Adding resources: Error adding VMs: {one.format('No more')}{one.format('No more')}"
+    error = explained(message, "ec2", ["ec2"])
+    assert error.args[0] == (
+        "your quota in the cloud ec2 does not suffice: An error occurred (VcpuLimitExceeded) when calling "
+        "the RunInstances operation: No more."
+    )
 
 
 def test_credentials_are_in_the_header_and_in_no_message(bench: ImBench) -> None:

@@ -147,9 +147,10 @@ class ImClient:
         """The RADL of a machine: addresses, user, key."""
         return self._call("GET", f"/infrastructures/{infrastructure}/vms/{number}", accept=_TEXT)
 
-    def message(self, infrastructure: str) -> str:
-        """What IM has to say of how it was made: why it failed."""
-        return self._call("GET", f"/infrastructures/{infrastructure}/contmsg", accept=_TEXT)
+    def message(self, infrastructure: str, number: str = "") -> str:
+        """What IM has to say of how it, or one of its machines, was made: why it failed."""
+        of = f"/vms/{number}" if number else ""
+        return self._call("GET", f"/infrastructures/{infrastructure}{of}/contmsg", accept=_TEXT)
 
     def remove(self, infrastructure: str, numbers: Sequence[str]) -> None:
         """Give machines back."""

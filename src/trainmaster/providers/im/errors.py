@@ -17,7 +17,12 @@ _MOST_WORDS: Final = 400
 _STAMP: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?: *")
 _NOISE: Final = re.compile(
     r"Contextualization disabled by the RADL/TOSCA template\.|All VMs failed\. No contextualize\.|"
-    r"Error adding VMs: "
+    r"Error (?:Adding resources|adding VMs): *|"
+    r"Error Launching in region .{0,400}? of type: \S+ +\. *|^VM \d+:$|^\*+$"
+)
+#: What each machine, and each try for it, came to begins so.
+_TRY: Final = re.compile(
+    r"Attempt \d+: *|Error launching the VMs of type \S+ to cloud ID \S+ of type \w+\. *"
 )
 
 
@@ -79,7 +84,8 @@ def reason_of(message: str) -> str:
     >>> reason_of("2026-01-02 03:04:05.6: All VMs failed. No contextualize.Incorrect AMI selected")
     'Incorrect AMI selected'
     """
-    lines = [_NOISE.sub("", _STAMP.sub("", line)).strip() for line in message.splitlines()]
+    told = _TRY.sub("\n", message).splitlines()
+    lines = [_NOISE.sub("", _STAMP.sub("", line).strip()).strip() for line in told]
     text = "; ".join(dict.fromkeys(line for line in lines if line))
     return text if len(text) <= _MOST_WORDS else f"{text[:_MOST_WORDS]}..."
 

@@ -186,9 +186,9 @@ class ImMaking:
                 )
             mine = self._observed.of_system(infrastructure, state, system)
             is_first = len(mine) == len(state.machines)
-            failed = any(state.machines[number] == "failed" for number in mine)
+            failed = [number for number in mine if state.machines[number] == "failed"]
             if failed or (is_first and state.state in ("failed", "unconfigured") and len(mine) < asked.count):
-                self._undo(known, system, mine, cloud, is_first=is_first)
+                self._undo(known, system, mine, cloud, is_first=is_first, failed=failed)
             waited_s = self._clock() - asked.at
             is_late = waited_s > _FORGOTTEN_S
             left = self._client.unfinished(infrastructure) if is_late or len(mine) >= asked.count else []
@@ -216,7 +216,14 @@ class ImMaking:
         return known
 
     def _undo(
-        self, known: ClusterMemory, system: str, mine: Sequence[str], cloud: str, *, is_first: bool
+        self,
+        known: ClusterMemory,
+        system: str,
+        mine: Sequence[str],
+        cloud: str,
+        *,
+        is_first: bool,
+        failed: Sequence[str] = (),
     ) -> NoReturn:
         """Some could not be made: give back the others.
 
@@ -224,7 +231,8 @@ class ImMaking:
             TrainmasterError: always: why they could not.
         """
         asked, infrastructure = known.asked[system], known.infrastructure
-        message = self._client.message(infrastructure)
+        # What it says of the whole infrastructure has reasons of earlier additions, too.
+        message = self._client.message(infrastructure, failed[0] if failed else "")
         if is_first:
             self.destroy(infrastructure)
             known = replace(known, infrastructure="", is_asked=False)
