@@ -35,7 +35,7 @@ def driver(directory, attempt: int, keep: int):
     return work
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     schedule=st.lists(st.integers(0, 2), max_size=120),
     killed=st.none() | st.tuples(st.integers(0, 2), st.integers(0, 60)),

@@ -237,7 +237,7 @@ class Bench:
             self.clock.now += 0.5
             formation = self.loop.formation
             if formation is not None:
-                live = self.provider.live | set()
+                live = self.provider.live
                 self.loop.alive(frozenset(n.key for n in formation.ray.nodes if n.key in live))
         return found
 
@@ -271,7 +271,7 @@ def let(bench: Bench, seconds: float, step_s: float = 0.5) -> None:
         bench.clock.now += step_s
         if bench.loop.formation is not None:
             keys = (node.key for node in bench.loop.formation.ray.nodes)
-            bench.loop.alive(frozenset(key for key in keys if key in bench.provider.live))
+            bench.loop.alive(frozenset(keys) & bench.provider.live)
 
 
 class TimedTasks(Tasks):

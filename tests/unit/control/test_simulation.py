@@ -1,4 +1,4 @@
-"""A thousand schedules of faults: see `trainmaster.testing.simulation`."""
+"""Hundreds of schedules of faults: see `trainmaster.testing.simulation`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainmaster.testing.simulation import Simulation, main, simulate
 
 pytestmark = pytest.mark.simulation
 
-SCHEDULES = 1000
+SCHEDULES = 500
 
 #: What no decision leads to in this version.
 NOT_REACHED = {

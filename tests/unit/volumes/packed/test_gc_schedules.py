@@ -248,7 +248,7 @@ def no_marks(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("works", "each"), [([collection, World.push], 2), ([two_collections, World.push, other_tree], 16)]
+    ("works", "each"), [([collection, World.push], 7), ([two_collections, World.push, other_tree], 16)]
 )
 def test_nothing_is_lost_wherever_two_are_halted(stages, no_marks, works, each):
     for order in itertools.islice(pairs(stages, works), 0, None, each):
