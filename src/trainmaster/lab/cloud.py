@@ -231,6 +231,14 @@ class Cloud:
         with self._lock:
             return [(instance, self._hosts[key]) for key, instance in self._instances.items()]
 
+    def states(self) -> list[tuple[str, ...]]:
+        """What changes of instances without a call of the API; some of it by itself."""
+        with self._lock:
+            return [
+                (i.id, i._state.name, i.state_reason.message or "", i.public_ip or "", i.private_ip or "")
+                for i in self._instances.values()
+            ]
+
     def close(self) -> None:
         """End every host."""
         self._closing.set()

@@ -59,7 +59,7 @@ experiments:
     distributed: {{strategy: allreduce, workers: {workers}}}
     framework: plain
     hardware: {{instance: m4.xlarge{more}}}
-    checkpoint: {{every: 1s}}
+    checkpoint: {{every: 2s}}
     grace: 5s
     command: python3 steps.py {steps} {pause}
 """

@@ -41,6 +41,8 @@ _TUNING = {
     "RAY_automatic_object_spilling_enabled": "0",
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_autoscaler_v2": "0",
+    # A machine that is switched off would wait for Ray, which waits 30 s for actors that nobody moves away.
+    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DISABLE_IMPORT_WARNING": "1",
 }

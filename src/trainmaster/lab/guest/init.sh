@@ -100,7 +100,8 @@ done
 # As a machine that goes down: everybody is asked, then the rest is ended with the namespace.
 trap '' TERM HUP INT USR1 USR2
 kill -TERM -1 2>/dev/null || true
-for ((turns = STOP_GRACE_MS / 50; turns > 0; turns--)); do
+for ((waited_ms = 0; waited_ms < STOP_GRACE_MS; waited_ms += pause_ms)); do
+  pause_ms=$((waited_ms < 1000 ? 50 : 250))   # to look costs
   others=0
   for status in /proc/[0-9]*/status; do
     letter=Z
@@ -108,7 +109,8 @@ for ((turns = STOP_GRACE_MS / 50; turns > 0; turns--)); do
     [ "$status" = /proc/1/status ] || [ "$letter" = Z ] || others=1
   done
   [ "$others" = 1 ] || break
-  sleep 0.05 || true
+  printf -v pause '0.%03d' $pause_ms
+  sleep $pause || true
 done
 [ "$state" = off ] || exit 10
 exit 0

@@ -13,8 +13,11 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path  # takes long to load, and what only lists directories does without
 
 _POLL_S = 0.1
 

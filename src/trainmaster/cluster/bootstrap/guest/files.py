@@ -19,12 +19,10 @@ before that ``@@trouble full`` if it is for want of room.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, BinaryIO
 
 TYPE_CHECKING = False
@@ -115,6 +113,9 @@ def _list(order: Mapping[str, Any], out: BinaryIO) -> None:
 
 
 def _receive(order: Mapping[str, Any]) -> int:
+    import hashlib
+    from pathlib import Path
+
     patience_s = int(order["patience_s"])
     os.makedirs(os.path.dirname(order["directory"]), exist_ok=True)
     name = hashlib.sha256(order["directory"].encode("utf-8", "surrogateescape")).hexdigest()[:32]

@@ -9,10 +9,8 @@ end comes ``null``. A line that is a text says what went wrong.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
-import shutil
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -183,6 +181,8 @@ def settle(entries: Iterable[TreeEntry]) -> bool:
 
 def digest(entries: Iterable[TreeEntry]) -> str:
     """A short text that is equal for equal directories."""
+    import hashlib  # to load it, and shutil, takes longer than to list a directory
+
     text = json.dumps([each.content for each in entries])
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -398,6 +398,8 @@ class Draft:
         try:
             os.link(old, new, follow_symlinks=False)
         except OSError:
+            import shutil
+
             shutil.copy2(old, new)
         return _is(new, entry)
 
@@ -426,6 +428,8 @@ def _is(place: str, entry: TreeEntry) -> bool:
 def remove(place: str) -> None:
     """Remove whatever is there, as far as possible."""
     if os.path.isdir(place) and not os.path.islink(place):
+        import shutil
+
         shutil.rmtree(place, ignore_errors=True)
     else:
         with contextlib.suppress(FileNotFoundError):
