@@ -79,7 +79,8 @@ def serve(
         told = f"{accepted.run} runs in the background; {where}, `trainmaster services stop {name}` ends it"
     else:
         tell = say if as_json else show  # standard output is the object's alone
-        _say_where(client.service_url(name, port), name, tell, needs_token=context() is not None)
+        path = "" if command else f"v2/models/{name}"
+        _say_where(client.service_url(name, port), path, tell, needs_token=context() is not None)
     raise typer.Exit(see_to_end(client, accepted, told, as_json=as_json))
 
 
@@ -98,10 +99,11 @@ def _model(client: ClientProtocol, text: str) -> tuple[str, list[str]]:
     return reference, client.model_files(reference)
 
 
-def _say_where(url: str, name: str, tell: Callable[[str], None], *, needs_token: bool) -> None:
+def _say_where(url: str, path: str, tell: Callable[[str], None], *, needs_token: bool) -> None:
+    """Its address, and how to ask it; what a command of the user's own understands is not known."""
     tell(url)
     token = ' -H "Authorization: Bearer $TOKEN"' if needs_token else ""
-    say(f"as soon as a replica is ready: curl {url}v2/models/{name}{token}")
+    say(f"as soon as a replica is ready: curl {url}{path}{token}")
 
 
 @app.command("list", hidden=True)
@@ -161,7 +163,8 @@ def open_service(name: _Name, port: _Port = 0) -> None:
 
     client = open_client()
     is_remote = context() is not None
-    _say_where(client.service_url(name, port), name, show, needs_token=is_remote)
+    path = f"v2/models/{name}" if client.service(name)["model"] else ""
+    _say_where(client.service_url(name, port), path, show, needs_token=is_remote)
     if is_remote:
         return
     say("Ctrl-C ends this, not the service")
@@ -179,6 +182,9 @@ def stop(name: _Name) -> None:
     from trainmaster.cli.opening import open_client
 
     client = open_client()
-    run = client.service(name)["run"]
-    client.cancel(run)
-    say(f"{run} ends, and {name} with it")
+    found = client.service(name)
+    if found["state"] == "DONE":
+        say(f"{name} is over already")
+        return
+    client.cancel(found["run"])
+    say(f"{found['run']} ends, and {name} with it")

@@ -188,7 +188,8 @@ def _service_text(service: Mapping[str, Any]) -> str:
     version = f", {service['version']}" if service["version"] else ""
     refused = f"; {service['refused']} did not become healthy" if service["refused"] else ""
     busy = sum(each["in_flight"] for each in service["replicas"])
-    return f"service {service['name']}: {replicas}{version}, {busy} requests in flight{refused}"
+    requests = f"{busy} request{'s' * (busy != 1)} in flight"
+    return f"service {service['name']}: {replicas}{version}, {requests}{refused}"
 
 
 def _run_state(summary: Mapping[str, Any]) -> str:

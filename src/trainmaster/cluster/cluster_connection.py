@@ -25,6 +25,8 @@ _REOPEN_S: Final = 1.0
 #: A machine that is taken back: its members have ended so long before.
 _SPARE_S: Final = 5.0
 _GRACE_S: Final = 20.0
+#: A replica waits so long for a machine of its own before it goes where there is room.
+_OWN_MACHINE_S: Final = 300.0
 
 T = TypeVar("T")
 #: Members of an attempt with the private addresses of their nodes.
@@ -138,6 +140,7 @@ class ClusterConnection:
         self._drained: set[str] = set()
         self._told_waits: set[tuple[str, str]] = set()
         self._unresponsive_since: float | None = None
+        self._held_since: float | None = None
         self._reopen_at = 0.0
 
     # --- gangs ---------------------------------------------------------------------------------------
@@ -220,7 +223,7 @@ class ClusterConnection:
         if self.services:
             self._note_spare(places)
         exposed = self._drain(places)
-        if not exposed and not self._is_lost:
+        if not exposed and not self._is_lost and not self._awaits_machine():
             self.send()
         if self.executor is not None and self._number is not None:
             self.loop.alive(frozenset(node.key for node in self.executor.nodes()))
@@ -349,6 +352,17 @@ class ClusterConnection:
                 self.guarded(partial(_stop, attempt, grace_s))
         self.loop.idle(frozenset(leaving.keys() - busy))
         return bool(leaving)
+
+    def _awaits_machine(self) -> bool:
+        """Replicas get machines of their own if these come soon, and others answer meanwhile."""
+        others = any(m.started_at and m.ended_at is None for members in self.sent.values() for m in members)
+        are_replicas = all(_experiment(attempt) in self.services for attempt in self.waiting)
+        if not (self.waiting and are_replicas and others and self.loop.awaits):
+            self._held_since = None
+            return False
+        now = self._clock()
+        self._held_since = self._held_since or now
+        return now - self._held_since < _OWN_MACHINE_S
 
     def _note_spare(self, places: Mapping[str, Places]) -> None:
         where = [places.get(attempt, ()) for attempt in self.sent]

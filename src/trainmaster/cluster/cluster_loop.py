@@ -251,6 +251,13 @@ class ClusterLoop:
             self._needs = nodes
             self._wake.set()
 
+    @property
+    def awaits(self) -> bool:
+        """Whether it has fewer nodes than `need` has told."""
+        stages = self._observed.stages
+        there = sum(not m.is_leaving and stages.get(m.id) is Stage.JOINED for m in self.record.rented)
+        return self._needs is not None and there < min(self._needs, len(self.record.seats))
+
     def spare(self, addresses: frozenset[str]) -> None:
         """On which nodes nothing works, nor is about to, by private address."""
         accesses = list(self.accesses.items())

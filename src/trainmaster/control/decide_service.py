@@ -355,8 +355,8 @@ class _Turn:
         if drained_s >= max(self._serve.drain_s, LEAST_DRAIN_S):
             if seen.in_flight:
                 self._note(
-                    f"replica {replica.number} ends with {seen.in_flight} requests in flight: it had "
-                    f"{self._serve.drain_s:g} s"
+                    f"replica {replica.number} ends with {seen.in_flight} "
+                    f"request{'s' * (seen.in_flight != 1)} in flight: it had {self._serve.drain_s:g} s"
                 )
             self._write(replica, state=ReplicaState.GONE)
         elif drained_s >= LEAST_DRAIN_S and not seen.in_flight:

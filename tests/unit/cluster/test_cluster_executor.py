@@ -49,6 +49,7 @@ class FakeLoop:
     told_idle: frozenset[str] = frozenset()
     told_spare: frozenset[str] = frozenset()
     told_need: int = 0
+    awaits: bool = False
     record: Any = field(default_factory=lambda: SimpleNamespace(id="c", machines=()))
     fatal: Exception | None = None
 

@@ -68,6 +68,32 @@ def test_machines_on_which_no_replica_works_or_is_about_to_are_spare(bench: Benc
     assert bench.loop.told_spare == frozenset(), "the head stays"
 
 
+def test_a_replica_waits_for_a_machine_of_its_own_while_another_one_answers(bench: Bench) -> None:
+    bench.cluster_executor.look_after({"train": 9.0})
+    bench.loop.awaits = True
+    running(bench, ONE, "10.0.0.1")
+    bench.cluster_executor.submit([gang(TWO)])
+    bench.cluster_executor.changes(0.0)
+    assert not bench.asked("submit", TWO)
+    bench.clock.now += 299
+    bench.cluster_executor.changes(0.0)
+    assert not bench.asked("submit", TWO)
+    bench.clock.now += 2
+    bench.cluster_executor.changes(0.0)
+    assert bench.asked("submit", TWO), "there may be none to be had"
+
+
+def test_the_only_replica_does_not_wait_for_a_machine_of_its_own(bench: Bench) -> None:
+    bench.cluster_executor.look_after({"train": 9.0})
+    bench.loop.awaits = True
+    running(bench, ONE, "10.0.0.1")
+    bench.clusters[0].exits(ONE)
+    bench.cluster_executor.changes(0.0)
+    bench.cluster_executor.submit([gang(TWO)])
+    bench.cluster_executor.changes(0.0)
+    assert bench.asked("submit", TWO)
+
+
 @pytest.mark.parametrize(("share", "nodes"), [(0.0, 1), (0.25, 1), (0.5, 2), (0.6, 3), (1.0, 4), (1.25, 5)])
 def test_a_part_of_the_replicas_needs_a_part_of_the_machines(bench: Bench, share: float, nodes: int) -> None:
     rental = SimpleNamespace(is_rented=True)

@@ -154,7 +154,7 @@ def test_who_drains_ends_when_nothing_is_in_flight_or_its_time_is_over():
     assert world.those(DRAINING) == [0]
     world.turns(20)
     assert (0, EndReason.DRAINED) in world.ended
-    assert any("1 requests in flight" in note for note in world.notes)
+    assert any("1 request in flight" in note for note in world.notes)
 
 
 def test_a_version_that_is_never_healthy_does_not_take_over():

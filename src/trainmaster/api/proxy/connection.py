@@ -15,6 +15,7 @@ from trainmaster.api.proxy.admissions import RefusedError
 from trainmaster.api.proxy.exchange import IDLE_S, READS, Exchange, GoneError, send
 from trainmaster.api.proxy.grants import Grants
 from trainmaster.api.proxy.headers import (
+    CONNECT_S,
     ENTER,
     SERVICES,
     Target,
@@ -34,6 +35,8 @@ from trainmaster.service.endpoints.endpoints import Target as Replica
 FIRST_S: Final = 10.0
 #: A body that nobody wants is read for so long.
 _LINGER_S: Final = 2.0
+#: To log in to a machine that is busy takes that long; it is waited for if no other replica can be reached.
+_LAST_CONNECT_S: Final = 20.0
 #: With what one gets in.
 _ASKS: Final = [("www-authenticate", "Bearer")]
 
@@ -205,7 +208,7 @@ class Connection(Exchange):
                 replicas, tried, is_first = (await services.admitted(key, again=True)).target, broken, False
                 continue
             tried.add(replica.replica)
-            target = services.target(name, replica)
+            target = services.target(name, replica, CONNECT_S if is_first else _LAST_CONNECT_S)
             with services.using(name, replica) as answered:
                 try:
                     self._drop_upstream()

@@ -55,6 +55,10 @@ _OUR_COOKIE: Final = re.compile(r"(__Host-|__Secure-)?trainmaster", re.IGNORECAS
 Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 
 
+#: An app or a replica that lets nobody in for so long is given up.
+CONNECT_S: Final = 5.0
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """Where an app, or a replica of a service, listens.
@@ -78,7 +82,7 @@ class Target:
     base: str = APPS
     replica: str = ""
     connect: Connect | None = field(default=None, compare=False)
-    connect_s: float = 5.0
+    connect_s: float = field(default=CONNECT_S, compare=False)
     is_bare: bool = False
     polls: str = ""
     answers: tuple[tuple[bytes, bytes], ...] = ()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from trainmaster.api.proxy.admissions import Admissions, RefusedError
-from trainmaster.api.proxy.headers import SERVICES, Target
+from trainmaster.api.proxy.headers import CONNECT_S, SERVICES, Target
 from trainmaster.api.proxy.upstream import PIECE_BYTES, Upstream
 from trainmaster.service.endpoints.endpoints import REPORT_S, TARGETS_VALID_S
 from trainmaster.service.endpoints.endpoints import Target as Replica
@@ -187,8 +187,8 @@ class Services(Admissions[Key, Sequence[Replica]]):
 
     # --- connections ----------------------------------------------------------------------------------
 
-    def target(self, name: str, replica: Replica) -> Target:
-        """Where it listens."""
+    def target(self, name: str, replica: Replica, connect_s: float = CONNECT_S) -> Target:
+        """Where it listens; to get there takes no longer than so."""
 
         async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
             try:
@@ -200,7 +200,7 @@ class Services(Admissions[Key, Sequence[Replica]]):
         version = [] if replica.version is None else [(b"trainmaster-model", replica.version.encode())]
         return Target(
             name, replica.port, base=SERVICES, replica=replica.replica,
-            connect=None if replica.is_here else connect, answers=tuple(version),
+            connect=None if replica.is_here else connect, connect_s=connect_s, answers=tuple(version),
         )  # fmt: skip
 
     def take(self, target: Target) -> Upstream | None:
