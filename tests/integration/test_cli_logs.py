@@ -142,9 +142,9 @@ def test_a_reader_that_goes_away_is_no_error(tm):
     assert done.stderr == ""
 
 
-def test_a_gigabyte_of_log(tm):
+def test_a_log_of_which_most_is_dropped(tm):
     recipe = tm.task(
-        "echo first line; head -c 1000000000 /dev/zero | tr '\\0' x | fold -w 99; echo; echo last line"
+        "echo first line; head -c 300000000 /dev/zero | tr '\\0' x | fold -w 99; echo; echo last line"
     )
     run = tm.run(recipe, timeout_s=120)["run"]
     used = sum(path.stat().st_blocks * 512 for path in tm.home.rglob("*") if path.is_file())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import math
 import struct
+import sys
+from types import ModuleType
 
 import pytest
 
@@ -61,8 +63,10 @@ def test_event_files_grow_by_what_is_new(tmp_path):
     assert not (tmp_path / "train/7").exists()
 
 
-def test_tensorboard_reads_them(tmp_path):
+def test_tensorboard_reads_them(tmp_path, monkeypatch):
     pytest.importorskip("tensorboard", reason="the extra `apps` is not installed")
+    # So TensorBoard reads files itself, and not by TensorFlow, which takes seconds to load.
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.notf", ModuleType("notf"))
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
     EventFiles(tmp_path).write(REPORTS, 5.0)
