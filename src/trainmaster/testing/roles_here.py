@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -56,7 +56,9 @@ class RoleHosts:
         (place / "main.yml").write_text(tasks)
         return f"roles/{name}"
 
-    def play(self, timeout_s: float = 600.0, **roles: tuple[str, ...]) -> None:
+    def play(
+        self, timeout_s: float = 600.0, env: Mapping[str, str] | None = None, **roles: tuple[str, ...]
+    ) -> None:
         """Give the hosts roles, as an attempt would."""
         experiment = Experiment(
             name="train", command="true", secrets=("TOKEN",), roles=Roles(timeout_s=timeout_s, **roles)
@@ -66,7 +68,7 @@ class RoleHosts:
             home=self.home,
             run="r-1",
             place=self.place,
-            variables={"TOKEN": "hunter22"},
+            variables={"TOKEN": "hunter22", **(env or {})},
             masked=lambda said: said,
         )
         self.roles.play(self.members, context)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +24,7 @@ pytestmark = [
     pytest.mark.skipif(find_spec("ansible") is None, reason="ansible-core is not installed"),
     pytest.mark.timeout(900),
 ]
+EXAMPLE = Path(__file__).parents[3] / "examples" / "tf-ps"
 _FAILING = """\
 - name: tell
   ansible.builtin.copy:
@@ -119,6 +122,34 @@ def test_what_a_driver_that_was_killed_has_left_is_ended_before_roles_run_again(
         cluster.play(everywhere=(base,))
         assert ended.read_text() == "once\n"
         assert not _marked(mark)
+    finally:
+        cluster.close()
+
+
+def test_the_example_installs_what_suits_a_machine(
+    tmp_path: Path, new_host: Callable[..., SshHost], ssh: Ssh
+) -> None:
+    """With packages that are as good as empty, and not where all users of this machine would find them."""
+    cluster, _ = start(tmp_path, new_host, ssh, count=1)
+    packages, environment = tmp_path / "packages", tmp_path / "tensorflow"
+    packages.mkdir()
+    for name, version in (("tensorflow_cpu", "2.21.0"), ("scikit_learn", "1.0")):
+        parts = {
+            "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+            "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+            "RECORD": "",
+        }
+        with zipfile.ZipFile(packages / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+            for part, text in parts.items():
+                wheel.writestr(f"{name}-{version}.dist-info/{part}", text)
+    try:
+        shutil.copytree(EXAMPLE / "roles", cluster.code / "roles")
+        defaults = cluster.code / "roles" / "tensorflow" / "defaults" / "main.yml"
+        defaults.write_text(defaults.read_text().replace("/var/tmp/tensorflow", str(environment)))
+        offline = {"PIP_FIND_LINKS": str(packages), "PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": "/dev/null"}
+        cluster.play(env=offline, everywhere=("roles/tensorflow",))
+        there = {entry.name for entry in environment.glob("lib/*/site-packages/*.dist-info")}
+        assert there >= {"tensorflow_cpu-2.21.0.dist-info", "scikit_learn-1.0.dist-info"}
     finally:
         cluster.close()
 
