@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -52,6 +52,8 @@ class EmbeddedClient:
     """
 
     undriven_s: float = 3.0
+    #: Told where a run goes on from here as its driver on a machine is lost; None: it does not by itself.
+    on_lost: Callable[[str], None] | None = None
 
     def __init__(self, home: str | os.PathLike[str] | None = None, *, makes: bool = True) -> None:
         self._own = {} if home is None else {"TRAINMASTER_HOME": str(Path(home).expanduser().absolute())}
@@ -93,9 +95,13 @@ class EmbeddedClient:
 
     @cached_property
     def _away(self) -> AwayRuns:
+        from trainmaster.service.driving.background import go_on_here
         from trainmaster.service.on_cluster.away import AwayRuns
 
-        return AwayRuns(self._service, self._environ)
+        go_on = (
+            None if self.on_lost is None else partial(go_on_here, self._service, self._environ, self.on_lost)
+        )
+        return AwayRuns(self._service, self._environ, go_on=go_on)
 
     # --- starting, and going on -------------------------------------------------------------------
 
@@ -217,6 +223,7 @@ class EmbeddedClient:
             not capabilities_of(self._service.provider_of(run)).is_here,
             self._service.last_event(run),
         )
+        was_away, undriven = self._service.database.run_row(run)["away"] is not None, 0
         while True:
             brief = self.brief(run)
             is_driven = brief["driven"]  # looked at first: it may end while we look
@@ -226,7 +233,8 @@ class EmbeddedClient:
             if brief["state"] == "DONE":
                 self._service.await_close(run)
             yield Watched(events, brief, rents)
-            if brief["state"] == "DONE" or not is_driven:
+            undriven = 0 if is_driven else undriven + 1  # for a moment nobody does while it comes back here
+            if brief["state"] == "DONE" or undriven * _WATCH_S > (self.undriven_s if was_away else 0.0):
                 return
             time.sleep(_WATCH_S)
 

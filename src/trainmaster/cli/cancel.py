@@ -18,7 +18,7 @@ def cancel(
     """End a run: its members get SIGTERM, time to save, then SIGKILL. It can be resumed."""
     from trainmaster.cli.opening import open_client
 
-    client = open_client()
+    client = open_client(goes_on=False)
     run = client.resolve(run)
     ended_before = client.status(run).json["state"] == "DONE"
     client.cancel(run)

@@ -12,12 +12,17 @@ import typer
 def drive(
     run: Annotated[str, typer.Argument()],
     on_cluster: Annotated[bool, typer.Option("--on-cluster")] = False,
+    lost: Annotated[bool, typer.Option("--lost")] = False,
 ) -> None:
-    """Drive an accepted run to its end, showing nothing."""
+    """Drive a run to its end, showing nothing: one that was accepted, or whose driver elsewhere is lost."""
     from trainmaster.cli.driving import catch_signals
     from trainmaster.service import Service
 
     service = Service.from_environment()
+    if lost:
+        from trainmaster.service.on_cluster.away import AwayRuns
+
+        AwayRuns(service, os.environ).take_back(run)
     session = service.take(run, os.environ)
     if session is not None:
         gc.freeze()

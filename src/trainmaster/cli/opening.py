@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trainmaster.cli.output import say
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -117,12 +118,13 @@ def open_administration() -> AdministrationProtocol:
     return HomeAdministration(Service.from_environment())
 
 
-def open_client(*, runs_here: bool = False, makes: bool = True) -> ClientProtocol:
+def open_client(*, runs_here: bool = False, makes: bool = True, goes_on: bool = True) -> ClientProtocol:
     """The server in use, or the home that the variables name, embedded in this process.
 
     Args:
         runs_here: a run will be driven on this machine: what it needs starts meanwhile.
         makes: the home, if it is not there.
+        goes_on: with a run that is looked at and whose driver on its own machine is lost, in the background.
 
     Raises:
         UsageError: the home's directory cannot be made or written, or the context cannot be used.
@@ -134,6 +136,7 @@ def open_client(*, runs_here: bool = False, makes: bool = True) -> ClientProtoco
     from trainmaster.api import EmbeddedClient
 
     client = EmbeddedClient(makes=makes)
+    client.on_lost = say if goes_on else None
     if runs_here:
         client.warm_up()
     return client

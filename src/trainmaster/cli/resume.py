@@ -29,7 +29,7 @@ def resume(
         from trainmaster.service import give_whole_keys
 
         give_whole_keys()
-    client = open_client()
+    client = open_client(goes_on=False)
     run = client.resolve(run)
     if not client.brief(run)["driven"]:
         show_saved(client.save_models(run))
@@ -44,6 +44,7 @@ def resume(
     elif brief["state"] == "DONE":
         say(client.deliver_left(run) or f"{run} has ended already: nothing is left to be done")
     if not detach:
-        raise typer.Exit(attach(client, run, as_json=as_json))
+        client = open_client()  # what it is attached to goes on if its driver elsewhere is lost
+        raise typer.Exit(attach(client, client.resolve(run), as_json=as_json))
     if as_json:
         print_json(client.status(run).json)

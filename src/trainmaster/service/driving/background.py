@@ -6,10 +6,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.errors import TrainmasterError, one_line
 
 if TYPE_CHECKING:
     from trainmaster.service.driving.driving import Session
@@ -34,22 +34,47 @@ def drive_in_background(
     Raises:
         TrainmasterError: it ended at once.
     """
-    directory = service.home_of(session.run).run_directory(session.run)
-    directory.mkdir(parents=True, exist_ok=True)
+    run = session.run
     service.database.release(session.lease, time.time())
+    _start(service, run, environ, ["--on-cluster"] if on_cluster else [], lambda: service.is_taken(run))
+
+
+def go_on_here(service: Service, environ: Mapping[str, str], tell: Callable[[str], None], run: str) -> None:
+    """Have a process of its own drive a run whose driver on a machine is lost; say so, or why that cannot be.
+
+    Whoever is quicker has it.
+
+    Args:
+        service: of the home.
+        environ: of that process.
+        tell: shows a line to the user.
+        run: its id.
+    """
+    from trainmaster.service.driving.run_clusters import check_provider
+
+    def is_taken() -> bool:
+        return service.database.run_row(run)["away"] is None and service.is_taken(run)
+
+    try:
+        check_provider(service.home_of(run), service.provider_of(run), environ)
+        _start(service, run, environ, ["--lost"], is_taken)
+    except TrainmasterError as error:
+        why = one_line(error)
+        tell(f"{run}: the machine that drove it is lost, and it cannot be driven from here: {why}")
+        return
+    tell(f"{run}: the machine that drove it is lost; it goes on, driven from here in the background")
+
+
+def _start(
+    service: Service, run: str, environ: Mapping[str, str], options: list[str], is_taken: Callable[[], bool]
+) -> None:
+    directory = service.home_of(run).run_directory(run)
+    directory.mkdir(parents=True, exist_ok=True)
     path = directory / "control.log"
     with path.open("ab") as log:
         driver = subprocess.Popen(
             # -P: a file called signal.py in the user's folder is none of ours
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "trainmaster",
-                "_drive",
-                session.run,
-                *(["--on-cluster"] if on_cluster else []),
-            ],
+            [sys.executable, "-P", "-m", "trainmaster", "_drive", run, *options],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -57,13 +82,13 @@ def drive_in_background(
             env=dict(environ),
         )
     # Our child: where the caller lives on, as a notebook does, it must not stay a zombie.
-    threading.Thread(target=driver.wait, name=f"end of {session.run}", daemon=True).start()
+    threading.Thread(target=driver.wait, name=f"end of {run}", daemon=True).start()
     deadline = time.monotonic() + TAKEN_WITHIN_S
-    while not service.is_taken(session.run) and time.monotonic() < deadline:
+    while not is_taken() and time.monotonic() < deadline:
         if driver.returncode:
             said = path.read_text(errors="replace").strip().splitlines()[-1:] or ["without a word"]
             raise TrainmasterError(
-                f"the background process of {session.run} ended at once: {said[0]}",
-                f"Its whole output: {path}. `trainmaster resume {session.run}` tries again.",
+                f"the background process of {run} ended at once: {said[0]}",
+                f"Its whole output: {path}. `trainmaster resume {run}` tries again.",
             )
         time.sleep(_POLL_S)

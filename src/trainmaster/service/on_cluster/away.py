@@ -1,8 +1,9 @@
 """Runs that are away, as their home sees them: read from the object store, ended by a wish, taken back.
 
 What a machine's driver publishes is written into the home's database, so that every verb shows it as of any
-other run. A driver that has said nothing for `LOST_S` is lost with its machine: the next `resume` or `cancel`
-claims the run, and goes on with what was published last.
+other run. A driver that has said nothing for `LOST_S` is lost with its machine: whoever comes next claims the
+run, and goes on with what was published last. `resume` and `cancel` do so themselves, verbs that look at it
+start a driver in the background.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import atexit
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -36,6 +37,8 @@ _LAST_S: Final = 0.2
 _LEAVES_WITHIN_S: Final = 30.0
 #: So often at most somebody else may have brought a run on before us.
 _TRIES: Final = 20
+#: Who hands a run over has heard of its machine by then, or was killed.
+_HANDS_OVER_S: Final = 240.0
 
 
 @dataclass(slots=True)
@@ -46,11 +49,14 @@ class AwayRuns:
         home: its own.
         environ: of the caller: credentials.
         lost_s: how long a driver may be silent, for tests.
+        go_on: has a run driven whose driver is lost, once; None: that is left to others.
     """
 
     home: OpenHome
     environ: Mapping[str, str]
     lost_s: float = LOST_S
+    go_on: Callable[[str], None] | None = None
+    _left_to: set[str] = field(default_factory=set, init=False)
     _followed: set[str] = field(default_factory=set, init=False)
     _coming: set[str] = field(default_factory=set, init=False)
 
@@ -79,7 +85,7 @@ class AwayRuns:
                 self.look(run)
 
     def look(self, run: str) -> None:
-        """Bring a run on to what its driver has published; take it back if it is over.
+        """Bring a run on to what its driver has published; take it back if that is over, go on if it is lost.
 
         Raises:
             PublishError: the object store cannot be read.
@@ -87,13 +93,17 @@ class AwayRuns:
         found = self._look(run)
         if found is None:
             return
-        store, state = found
-        if state is not None and state.is_over:
+        store, state, is_left = found
+        is_done = self.home.database.run_row(run)["state"] == State.DONE
+        if (state is not None and state.is_over) or (is_left and is_done):
             self._coming.add(run)
             try:
                 self._take_back(run, store, state)
             finally:
                 self._coming.discard(run)
+        elif is_left and self.go_on is not None:
+            self._left_to.add(run)
+            self.go_on(run)
 
     def cancel(self, run: str) -> bool:
         """Ask the driver to end a run; False if it is not away (any more): end it here.
@@ -156,8 +166,12 @@ class AwayRuns:
     def _store(self, row: Mapping[Any, Any]) -> DriverStore:
         return DriverStore(row["store_url"], row["id"], json.loads(row["away"])["claim"])
 
-    def _look(self, run: str, *, is_ours: bool = False) -> tuple[DriverStore, Published | None] | None:
-        """Bring it on; None if it is not away. One that is ours has no driver any more."""
+    def _look(self, run: str, *, is_ours: bool = False) -> tuple[DriverStore, Published | None, bool] | None:
+        """Bring it on, and whether we are to go on with it; None if it is not away.
+
+        One that is ours has no driver any more. Until somebody has gone on with one that is lost, it is not
+        shown as one that nobody drives.
+        """
         database = self.home.database
         for _ in range(_TRIES):
             row = database.run_row(run)
@@ -165,29 +179,41 @@ class AwayRuns:
                 return None
             store = self._store(row)
             state = store.state()
-            if self._bring(row, store, state, lost_s=-1.0 if is_ours else self.lost_s):
-                return store, state
+            is_lost = is_ours or self._is_lost(row, store, state)
+            is_left = is_lost and not is_ours and self._goes_on(row)
+            if self._bring(row, store, state, is_alive=is_left or not is_lost):
+                return store, state, is_left
         raise ProviderError(f"{run} is brought here by another process all the time", "Try again.")
 
+    def _is_lost(self, row: Mapping[Any, Any], store: DriverStore, state: Published | None) -> bool:
+        if state is not None:
+            return state.age_s >= self.lost_s
+        if claimed_s_ago := store.claimed_s_ago():
+            return claimed_s_ago >= self.lost_s
+        handed_at = json.loads(row["away"]).get("at")  # the machine has not begun
+        return handed_at is not None and self.home.database.clock_s() - handed_at >= _HANDS_OVER_S
+
+    def _goes_on(self, row: Mapping[Any, Any]) -> bool:
+        is_ours = row["home_id"] == self.home.home.identity()
+        return self.go_on is not None and is_ours and row["id"] not in self._left_to
+
     def _bring(
-        self, row: Mapping[Any, Any], store: DriverStore, state: Published | None, lost_s: float
+        self, row: Mapping[Any, Any], store: DriverStore, state: Published | None, *, is_alive: bool
     ) -> bool:
         """Write what is new into the database; False if somebody else has done so."""
         database, run, before = self.home.database, row["id"], row["away"]
         away = json.loads(before)
         if state is None:
-            alive = store.claimed_s_ago() < lost_s
-            return run_transfer.bring(database, run, before, away, (), None, is_alive=alive)
-        alive = state.age_s < lost_s
+            return run_transfer.bring(database, run, before, away, (), None, is_alive=is_alive)
         for number in range(away["news"] + 1, state.news + 1):
             away["news"] = number
             news = [store.news(number)]
-            if not run_transfer.bring(database, run, before, away, news, None, is_alive=alive):
+            if not run_transfer.bring(database, run, before, away, news, None, is_alive=is_alive):
                 return False
             before = json.dumps(away)
         home = SealingKey.of(self.home.home.root, self.environ)
         rows = resealed(state.rows, key_of(home, run), home)
-        return run_transfer.bring(database, run, before, away, (), rows, is_alive=alive)
+        return run_transfer.bring(database, run, before, away, (), rows, is_alive=is_alive)
 
     def _take_back(self, run: str, store: DriverStore, state: Published | None) -> None:
         """Claim it, so that its driver does nothing any more; bring the last of it here."""

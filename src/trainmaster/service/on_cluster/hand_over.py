@@ -172,7 +172,8 @@ class HandingOver:
         except (UsageError, PublishError) as error:  # its keys cannot be had
             self._tell(f"note: {node.id} cannot drive the run: {one_line(error)}; it is driven here")
             return False
-        away = {"claim": store.claim, "news": 0, "machine": node.id, "cluster": cluster}
+        at = self._service.database.clock_s()
+        away = {"claim": store.claim, "news": 0, "machine": node.id, "cluster": cluster, "at": at}
         run_transfer.go_away(self._service.database, lease, away)
         said = self._send(node, python, assignment)
         if said.startswith(DRIVING.decode()) or not store.take(f"home {self._service.home.identity()}"):

@@ -65,7 +65,7 @@ class Publication(Replication):
         self._last_event, self._last_piece = begun
         self._give_up = give_up
         self._publishing = threading.Lock()
-        self._news = 0
+        self._news = self._told_news = 0
         self._rows: run_transfer.RunRows | None = None
         self._heard_at = self._said_at = boot_s()
         self._ended = threading.Event()
@@ -143,9 +143,11 @@ class Publication(Replication):
         for name in ("turn", "lease_expires_at"):  # a renewal is nothing new
             rows.run[name] = 0 if self._rows is None else self._rows.run[name]
         now = boot_s()
-        if is_over or rows != self._rows or now - self._said_at >= BEAT_S:
+        # Rows may be written after their news were looked for: those are to be named by the next state.
+        is_new = self._news != self._told_news or rows != self._rows
+        if is_over or is_new or now - self._said_at >= BEAT_S:
             self._store.put_state(rows, self._news, is_over=is_over)
-            self._rows, self._said_at = rows, now
+            self._rows, self._told_news, self._said_at = rows, self._news, now
 
     def _beat(self) -> None:
         """Say now and then that we are there, and hear whether somebody wants the end of the run."""

@@ -3,117 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from types import SimpleNamespace
-from unittest.mock import patch
 
 import pytest
 
 pytest.importorskip("boto3", reason="boto3 is not installed")
 import boto3
+from away_scene import RECIPE, RUN, WRITTEN, Scene, killed, lost_when_it_drives
 from botocore.exceptions import ClientError
 
 from trainmaster.cluster.record import ClusterState
-from trainmaster.control.layout import Home
-from trainmaster.db import ClusterRow, NewRun, RunChange, TaskChange, run_files, run_transfer
+from trainmaster.db import ClusterRow, RunChange, TaskChange, run_files, run_transfer
 from trainmaster.db.run_files import Piece
-from trainmaster.service import Service, clusters
+from trainmaster.service import clusters
 from trainmaster.service.driving.encryption import SealingKey
-from trainmaster.service.driving.replicas import send_code
-from trainmaster.service.driving.replication import SECRETS, private_place
-from trainmaster.service.on_cluster import machine_driver
-from trainmaster.service.on_cluster.assignment import Assignment
 from trainmaster.service.on_cluster.away import AwayRuns
 from trainmaster.service.on_cluster.credentials import driver_environment, sent_to_machine
 from trainmaster.service.on_cluster.driver_store import LOST_S, DriverStore
 from trainmaster.service.on_cluster.hand_over import HandingOver, why_not
-from trainmaster.service.on_cluster.machine_driver import MachineDriver
-from trainmaster.service.on_cluster.publication import Publication
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import LeaseLostError, PublishError, UsageError
 from trainmaster.spec.states import EndReason, State
-
-WRITTEN = {"name": "r", "provider": "aws", "experiments": {"main": {"command": "true"}}}
-RECIPE = Recipe.from_dict(WRITTEN)
-RUN = "r-1"
-
-
-class Scene:
-    """A home, and the machine that is to drive its run."""
-
-    def __init__(self, place, monkeypatch):
-        monkeypatch.setattr(machine_driver, "_network", dict)
-        self.place = place
-        self.store_url = f"file://{place}/store"
-        self.environ = {"TRAINMASTER_HOME": str(place / "home"), "TRAINMASTER_CACHE": str(place / "cache"),
-                        "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}  # fmt: skip
-        self.home = Service(Home.from_environment(self.environ))
-        snapshot = self.home.home.snapshots / "1a2b"
-        snapshot.mkdir(parents=True)
-        (snapshot / "train.py").write_text("1")
-        send_code(self.store_url, snapshot)
-        key = SealingKey.of(self.home.home.root, self.environ)
-        sealed = key.seal(json.dumps({"TOKEN": "hush"}).encode(), private_place(RUN, SECRETS))
-        new = NewRun(
-            RUN, "r", RECIPE.model_dump_json(), "r.yaml", "aws", str(snapshot), self.store_url, [("main", 9)],
-            home=str(self.home.home.root), home_id=self.home.home.identity(), can_move=True,
-            private={SECRETS: sealed},
-        )  # fmt: skip
-        self.lease = self.home.database.create_run(new, time.time())
-        self.sent: list[Assignment] = []
-        self.drivers: list[MachineDriver] = []
-        self.publications: list[Publication] = []
-
-    def hand_over(self, machine):
-        """Hand the run over; ``machine`` is what it does with the assignment: its answer."""
-        handing = HandingOver(self.home, RUN, self.environ, lambda _: None)
-        handing._ready = "c-1", SimpleNamespace(id="i-1", root="/var/tmp/x"), "python3"
-
-        def send(_node, _python, assignment):
-            self.sent.append(Assignment.unpacked(assignment.packed()))
-            return machine(self.sent[-1])
-
-        handing._send = send
-        return handing.perform(self.lease)
-
-    def driver(self, assignment=None):
-        """The machine's driver, or the one after it."""
-        with patch.dict(os.environ):
-            found = MachineDriver(assignment or self.sent[-1], self.place / "machine")
-        self.drivers.append(found)
-        return found
-
-    def begins(self, assignment):
-        return "driving" if self.driver(assignment).settle() else "another driver has it"
-
-    def drives(self, driver):
-        """What it drives with."""
-        lease = driver._service.database.acquire(RUN, time.time())
-        driver._service.replicas.take_over(lease, driver._environ)
-        publication = driver._publication(lease)
-        publication._give_up = lambda: None
-        self.publications.append(publication)
-        return driver._service.database, lease, publication
-
-    def away(self, lost_s=1e9):
-        return AwayRuns(self.home, self.environ, lost_s)
-
-    @property
-    def row(self):
-        return self.home.database.run_row(RUN)
-
-    def is_free(self):
-        """Whether this home may drive it."""
-        return self.home.database.acquire(RUN, time.time()) is not None
-
-    def close(self):
-        for publication in self.publications:  # their threads would go on until all tests are over
-            publication._ended.set()
-            publication._over.set()
-        self.home.close()
-        for driver in self.drivers:
-            driver._service.close()
 
 
 @pytest.fixture
@@ -153,7 +64,7 @@ def test_the_record_comes_back_whole(scene):
 
 
 def test_its_machines_are_given_back_while_the_next_look_would_do_it_again(scene, monkeypatch):
-    scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
+    scene.hand_over(scene.begins)
     database, lease, publication = scene.drives(scene.drivers[-1])
     publication.begin()
     database.commit(lease, [RunChange(State.WAITING, State.RUNNING)], time.time())
@@ -181,12 +92,6 @@ def lost_before_its_claim(_scene, _assignment):
 def lost_after_its_claim(scene, assignment):
     scene.begins(assignment)
     return "the connection was lost"
-
-
-def lost_when_it_drives(scene, assignment):
-    answer = scene.begins(assignment)
-    scene.drives(scene.drivers[-1])[2].begin()
-    return answer
 
 
 @pytest.mark.parametrize("fate", [lost_before_its_claim, lost_after_its_claim, lost_when_it_drives])
@@ -288,10 +193,6 @@ def test_a_machine_is_lost_while_it_ends_and_the_home_gives_back_what_is_left(
     assert (scene.row["state"], scene.row["reason"], scene.row["away"]) == ("DONE", "SUCCEEDED", None)
 
 
-def killed(*_, **__):
-    raise KeyboardInterrupt
-
-
 def test_a_driver_that_was_killed_goes_on_where_it_was(scene):
     scene.hand_over(scene.begins)
     database, lease, publication = scene.drives(scene.drivers[-1])
@@ -355,16 +256,6 @@ def test_a_home_that_is_killed_while_it_brings_news_brings_the_rest_once(scene, 
         scene.away().look(RUN)
     assert [event["after"] for event in scene.home.events(RUN)] == ["WAITING", "RUNNING", "STOPPING"]
     assert scene.row["state"] == "STOPPING"
-
-
-def test_whoever_looks_at_a_run_whose_machine_is_lost_is_told_that_nobody_drives_it(scene):
-    scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
-    scene.away().look(RUN)
-    assert scene.home.brief(RUN)["driven"]
-    scene.away(lost_s=-1).look(RUN)  # as `status` and `logs` do
-    assert not scene.home.brief(RUN)["driven"]
-    assert scene.home.status(RUN)["driver"] is None
-    assert scene.row["away"] is not None  # and takes nothing over: that is for `resume` and `cancel`
 
 
 def test_a_wish_reaches_the_machine(scene):

@@ -1,0 +1,161 @@
+"""The machine that drives a run is lost: the next command that looks goes on with it, and one drives."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+pytest.importorskip("boto3", reason="boto3 is not installed")
+
+from away_scene import RUN, Scene, killed, lost_when_it_drives
+
+from trainmaster.api import EmbeddedClient
+from trainmaster.cli.drive import drive
+from trainmaster.control.layout import Home
+from trainmaster.db import RunChange, run_transfer
+from trainmaster.db import database as db_module
+from trainmaster.service import Service
+from trainmaster.service.driving import background, run_clusters
+from trainmaster.service.on_cluster.away import AwayRuns
+from trainmaster.service.on_cluster.driver_store import LOST_S, DriverStore
+from trainmaster.spec.errors import LeaseLostError, UsageError
+from trainmaster.spec.states import EndReason, State
+
+
+@pytest.fixture
+def scene(tmp_path, monkeypatch):
+    found = Scene(tmp_path, monkeypatch)
+    yield found
+    found.close()
+
+
+def test_whoever_looks_at_a_run_whose_machine_is_lost_is_told_that_nobody_drives_it(scene):
+    scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
+    scene.away().look(RUN)
+    assert scene.home.brief(RUN)["driven"]
+    scene.away(lost_s=-1).look(RUN)  # as `status` and `logs` do
+    assert not scene.home.brief(RUN)["driven"]
+    assert scene.home.status(RUN)["driver"] is None
+    assert scene.row["away"] is not None  # a program takes nothing over unless it says so
+
+
+def test_who_looks_at_a_run_whose_machine_is_lost_has_it_go_on_once(scene):
+    scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
+    left, away = [], scene.away()
+    away.go_on = left.append
+    away.look(RUN)
+    assert left == []
+    away.lost_s = -1
+    for look in (away.look, lambda _: away.look_at_all()):
+        look(RUN)
+        assert left == [RUN]
+    away = scene.away(lost_s=-1)
+    away.go_on = lambda _: killed()
+    with pytest.raises(KeyboardInterrupt):
+        away.look(RUN)
+    assert scene.home.brief(RUN)["driven"]  # nobody who follows it takes it for left meanwhile
+    away.look(RUN)
+    assert not scene.home.brief(RUN)["driven"]  # it could not go on: people are told
+
+
+def test_a_run_of_another_home_is_not_taken_over(scene, monkeypatch):
+    scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
+    away = scene.away(lost_s=-1)
+    away.go_on = lambda _: killed()
+    monkeypatch.setattr(Home, "identity", lambda _: "another")
+    away.look(RUN)
+    assert not scene.home.brief(RUN)["driven"]
+
+
+def test_a_run_that_is_just_handed_over_is_left_alone_and_later_gone_on_with(scene, monkeypatch):
+    with pytest.raises(KeyboardInterrupt):
+        scene.hand_over(killed)
+    left, away = [], scene.away(lost_s=-1)
+    away.go_on = left.append
+    away.look(RUN)
+    assert (left, scene.home.brief(RUN)["driven"]) == ([], True)
+    clock_s = type(scene.home.database).clock_s
+    monkeypatch.setattr(type(scene.home.database), "clock_s", lambda self: clock_s(self) + 600)
+    away.look(RUN)
+    assert left == [RUN]
+
+
+def test_a_run_that_was_over_when_its_machine_was_lost_is_taken_back_by_who_looks(scene):
+    scene.hand_over(scene.begins)
+    database, lease, publication = scene.drives(scene.drivers[-1])
+    publication.begin()
+    over = RunChange(State.WAITING, State.DONE, EndReason.SUCCEEDED, "well")
+    database.commit(lease, [over], time.time())
+    publication.close(None)
+    away = scene.away(lost_s=-1)
+    away.go_on = lambda _: killed()
+    away.look(RUN)
+    assert (scene.row["state"], scene.row["away"]) == ("DONE", None)
+
+
+def test_of_two_that_take_a_run_over_at_once_and_its_machine_that_comes_back_one_drives(scene, monkeypatch):
+    scene.hand_over(scene.begins)
+    database, lease, publication = scene.drives(scene.drivers[-1])
+    publication.begin()
+    for name, value in scene.environ.items():
+        monkeypatch.setenv(name, value)
+    driven, come_back = [], run_transfer.come_back
+
+    def drives(service, session, *_given, **_more):
+        driven.append(session.lease)
+
+    def other_is_quicker(*given):
+        with monkeypatch.context() as other:
+            other.setattr(run_transfer, "come_back", come_back)
+            other.setattr(db_module, "this_process", lambda: "another-machine:1:2")
+            drive(RUN, lost=True)
+        return come_back(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DriverStore, "now", lambda _: time.time() + 2 * LOST_S)
+        patched.setattr(Service, "drive", drives)
+        patched.setattr(run_transfer, "come_back", other_is_quicker)
+        drive(RUN, lost=True)
+    assert [(each.owner, each.token > lease.token) for each in driven] == [("another-machine:1:2", True)]
+    assert not scene.is_free()
+    # The machine was only cut off:
+    database.commit(lease, [RunChange(State.WAITING, State.RUNNING)], time.time())
+    with pytest.raises(LeaseLostError):
+        publication.publish()
+    assert not scene.driver().settle()
+
+
+def test_who_looks_is_told_that_it_goes_on_or_why_it_cannot(scene, monkeypatch):
+    scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
+    started, said = [], []
+
+    class Process:
+        returncode = None
+
+        def __init__(self, words, **_):
+            started.append(words[-3:])
+            scene.away(lost_s=-1).take_back(RUN)
+            assert scene.home.database.acquire(RUN, time.time()) is not None
+
+        def wait(self):
+            return 0
+
+    monkeypatch.setattr(background.subprocess, "Popen", Process)
+    monkeypatch.setattr(DriverStore, "now", lambda _: time.time() + 2 * LOST_S)
+    for name, value in scene.environ.items():
+        monkeypatch.setenv(name, value)
+
+    def refuses(*_):
+        raise UsageError("no credentials", "Log in.")
+
+    for check in (refuses, lambda *_: None):
+        monkeypatch.setattr(run_clusters, "check_provider", check)
+        client = EmbeddedClient()
+        client.on_lost = said.append
+        monkeypatch.setattr(AwayRuns, "_follow", lambda *_: None)
+        assert client.resolve(RUN) == RUN
+        client.close()
+    assert "cannot be driven from here: no credentials" in said[0]
+    assert "it goes on, driven from here" in said[1]
+    assert (len(said), started) == (2, [["_drive", RUN, "--lost"]])
