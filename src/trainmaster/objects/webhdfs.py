@@ -269,6 +269,11 @@ class WebHdfsBackend(Backend):
             answer = self._request("PUT", location, body, length)
             if answer.status not in (200, 201):
                 raise _refusal(answer, key)
+            # Before Hadoop 3 a datanode says so even where it could not close the file: that is empty then.
+            if length and (status := self._status(scratch)) and status.size_bytes != length:
+                raise WebHdfsError(
+                    errno.EAGAIN, f"HDFS has {status.size_bytes} of {length} bytes that it said were written"
+                )
 
         try:
             self._through_datanode("PUT", scratch, "CREATE", send, overwrite="true", **options)

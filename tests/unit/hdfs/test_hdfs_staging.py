@@ -113,6 +113,12 @@ def test_a_datanode_that_is_dead_is_named_to_the_namenode(hdfs, source):
     assert "127.0.0.1" in hdfs.excluded
 
 
+def test_a_file_that_hdfs_says_is_written_and_is_empty_is_written_again(hdfs, source):
+    hdfs.lose_writes = 3
+    assert staged(hdfs, source).copied == 10
+    assert files(hdfs, source) == contents(source)
+
+
 def test_too_little_room_is_told_before_anything_is_copied(hdfs, source):
     hdfs.room_bytes = 1 << 20
     with pytest.raises(

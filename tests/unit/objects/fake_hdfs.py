@@ -14,6 +14,7 @@ class FakeHdfs(ThreadingHTTPServer):
         files: path -> (bytes, number of its last change).
         dead: whether the first datanode accepts no connections.
         safe_mode: how many requests to answer with a SafeModeException.
+        lose_writes: how many files to say are written, and have empty, as Hadoop 2 does where closing fails.
         lose_renames: how many renames to do without an answer.
         excluded: the ``excludedatanodes`` that were asked for.
         refuse: answer everything with this exception.
@@ -30,7 +31,7 @@ class FakeHdfs(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.files = {}
         self.dead = self.fills_up = False
-        self.safe_mode = self.lose_renames = self.changes = 0
+        self.safe_mode = self.lose_renames = self.lose_writes = self.changes = 0
         self.excluded = []
         self.refuse = ""
         self.notes = {}
@@ -207,7 +208,10 @@ class _Datanode(_Base):
             namenode.room_bytes = 1000
             words = f"File {path} could only be replicated to 0 nodes instead of minReplication (=1)."
             return self.exception(403, "IOException", words)
-        self.server.namenode.write(path, data)
+        if namenode.lose_writes:
+            namenode.lose_writes -= 1
+            data = b""
+        namenode.write(path, data)
         return self.answer(201)
 
     def do_GET(self):
