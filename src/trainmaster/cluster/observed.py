@@ -95,6 +95,7 @@ class Observed:
     is_released: bool = False
     fatal: Exception | None = None
     _rent_told: Reminder = field(default_factory=Reminder)
+    _release_told: Reminder = field(default_factory=Reminder)
     _form_failures: list[float] = field(default_factory=list)
     _form_told: str = ""
     _join_failures: dict[str, int] = field(default_factory=dict)
@@ -209,9 +210,9 @@ class Observed:
                 self._take_joined(what.split(), result, now)
             case "release" if failed:
                 self.ask_at["release"] = now + AGAIN_S
-                self.tell(
-                    f"machines could not be given back: {words(cast('Exception', result))}; it is tried again"
-                )
+                reason = words(cast("Exception", result))
+                if self._release_told.is_due(reason, now):
+                    self.tell(f"machines could not be given back yet, which is tried on and on: {reason}")
             case "release":
                 self.is_released = True
                 if result is not None:

@@ -10,6 +10,7 @@ import pytest
 from cluster_bench import NOW, Bench, record
 
 from trainmaster.cluster.cluster_loop import ClusterLoop
+from trainmaster.cluster.observed import Observed
 from trainmaster.cluster.record import ClusterRecord, ClusterState
 from trainmaster.cluster.tasks import Tasks
 from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, NodeState, ProviderGoneError
@@ -321,3 +322,16 @@ def test_what_is_not_known_is_looked_at(bench: Bench) -> None:
     bench.loop.recall()
     bench.loop.want()
     bench.until(lambda: bench.loop.formation)
+
+
+def test_what_is_in_the_way_of_giving_machines_back_is_told_once() -> None:
+    """It is tried every few seconds, for as long as whoever rents them out is away."""
+    told: list[str] = []
+    observed = Observed(told.append)
+    away, full = ProviderError("nobody answers", "Is it up?"), ProviderError("its disk is full")
+    for now, reason in enumerate((away, away, away, full, full)):
+        observed.take("c", "release", reason, 1000.0 + 3 * now)
+    observed.take("c", "release", full, 2000.0)
+    before = "machines could not be given back yet, which is tried on and on: "
+    assert told == [f"{before}nobody answers. Is it up?", *2 * [f"{before}its disk is full"]]
+    assert not observed.is_released

@@ -9,6 +9,7 @@ import pytest
 from im_double import NO_HOST, SECRET, ImBench
 
 from trainmaster.providers.base import NoCapacityError, NodeState
+from trainmaster.providers.im.client import ImClient
 from trainmaster.providers.im.errors import explained
 from trainmaster.spec.errors import ProviderError, UsageError
 
@@ -67,6 +68,14 @@ def test_infrastructure_manager_is_away_before_it_is_asked(bench: ImBench) -> No
     bench.im.away = False
     assert len(bench.provider().acquire("one", bench.request())) == 1
     assert len(bench.left()) == 1
+
+
+def test_who_does_not_answer_is_told_in_words(bench: ImBench) -> None:
+    """Not in those of the library that carries requests."""
+    client = ImClient("http://127.0.0.1:1", bench.credentials)
+    with pytest.raises(ProviderError) as caught:
+        client.version()
+    assert caught.value.args[0].endswith(" does not answer at http://127.0.0.1:1: Connection refused")
 
 
 def test_pending_without_machines_is_not_all_of_none(bench: ImBench) -> None:

@@ -195,7 +195,9 @@ class ImClient:
         try:
             answer = self._send(method, self._url + path, headers, data, timeout_s)
         except (OSError, http.client.HTTPException) as error:
-            words = self._credentials.hidden(" ".join(str(error).split()) or type(error).__name__)
+            reason = error.reason if isinstance(error, urllib.error.URLError) else error
+            why = (reason.strerror if isinstance(reason, OSError) else "") or str(reason)
+            words = self._credentials.hidden(" ".join(why.split()) or type(error).__name__)
             raise ProviderError(
                 f"Infrastructure Manager does not answer at {self._url}: {words}",
                 "Is it up, and is `url` in im.yaml right?",
