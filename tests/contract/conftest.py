@@ -61,13 +61,11 @@ def ray_cluster(ray_place, ray_node):
             cluster.stop()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def three(ray_cluster, ray_node):
-    """The cluster has three nodes meanwhile."""
+    """The cluster has three nodes from the first test on that needs them: starting one is dear."""
     ray_cluster.add([ray_node(1), ray_node(2)])
-    yield ray_cluster
-    for key in ("n1", "n2"):
-        ray_cluster.remove(key)
+    return ray_cluster
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ class Bench:
         }
         return GangRequest(**{**values, **options})
 
-    def wait(self, gang, phase=Phase.EXITED, executor=None, patience_s=20.0):
+    def wait(self, gang, phase=Phase.EXITED, executor=None, patience_s=60.0):
         executor = executor or self.executor
         deadline = time.monotonic() + patience_s
         while (status := executor.observe([gang.attempt])[0]).phase is not phase:
