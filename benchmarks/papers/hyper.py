@@ -264,9 +264,9 @@ def losses(lab: Laboratory, samples: int, steps: int) -> list[Seen]:
         ),
         Seen(
             bool(trained) and all(each.is_elsewhere and each.is_same for each in trained),
-            f"{len(lost)} tasks lost, {len(again)} begun again; of {len(trained)} trainings "
-            f"{sum(each.is_elsewhere for each in trained)} elsewhere, "
-            f"{sum(each.is_same for each in trained)} with the same rate",
+            f"lost: {len(lost)}, begun again: {len(again)}; of the trainings elsewhere: "
+            f"{sum(each.is_elsewhere for each in trained)} of {len(trained)}, with the same rate: "
+            f"{sum(each.is_same for each in trained)} of {len(trained)}",
             "one came back to its machine or had another rate" if trained else "no training was lost",
         ),
         Seen(

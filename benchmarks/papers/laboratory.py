@@ -21,8 +21,8 @@ from typing import Any
 
 TRAINMASTER = str(Path(sys.executable).with_name("trainmaster"))
 JOBS = Path(__file__).resolve().parent / "jobs"
-#: Of one run, its machines included; beyond it something hangs.
-RUN_DEADLINE_S = 560.0
+#: Of one run, its machines included; beyond it something hangs. `make seeds` ends a whole script earlier.
+RUN_DEADLINE_S = 1800.0
 #: Reports, which come back by themselves, and what TensorFlow says on any machine without a GPU.
 NOISE = re.compile(r"train/0: |\S+/0: step=|(\S+ \| )?([IEW]0000 |WARNING: All log messages before absl)")
 
