@@ -23,6 +23,8 @@ TRAINMASTER = str(Path(sys.executable).with_name("trainmaster"))
 JOBS = Path(__file__).resolve().parent / "jobs"
 #: Of one run, its machines included; beyond it something hangs. `make seeds` ends a whole script earlier.
 RUN_DEADLINE_S = 1800.0
+#: A machine that is silent for so long is given up; on a busy machine none may answer for a minute.
+PATIENCE = "5m"
 #: Reports, which come back by themselves, and what TensorFlow says on any machine without a GPU.
 NOISE = re.compile(r"train/0: |\S+/0: step=|(\S+ \| )?([IEW]0000 |WARNING: All log messages before absl)")
 
@@ -168,6 +170,7 @@ class Laboratory:
             "TRAINMASTER_HOME": str(self.home),
             "XDG_CONFIG_HOME": str(Path(self._directory.name, "config")),  # no server that is in use
             "COLUMNS": "200",
+            "TRAINMASTER_NODE_PATIENCE": PATIENCE,
         }
         for name in ("TRAINMASTER_STORE", "TRAINMASTER_DATABASE", "TRAINMASTER_CATALOGUE"):
             self.env.pop(name, None)

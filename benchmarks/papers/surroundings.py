@@ -35,8 +35,6 @@ TYPES = {"t2.small": (1, 2, 0.023), "p2.xlarge": (4, 61, 0.9)}
 LOGIN = "type = InfrastructureManager; username = jorge; password = of-the-thesis"
 JAVA_MODULES = "java.se,jdk.unsupported,jdk.security.auth"
 TIMEOUT_S = 60
-#: A machine that is silent for so long is given up; on a busy machine none may answer for a minute.
-PATIENCE = "5m"
 
 
 class Surroundings:
@@ -64,7 +62,6 @@ class Surroundings:
         self.bucket = store.new_bucket()
         lab.env |= store.environment(line.url)
         lab.env["TRAINMASTER_STORE"] = f"s3://{self.bucket}/store"
-        lab.env["TRAINMASTER_NODE_PATIENCE"] = PATIENCE
         lab.env["EVENTS"] = str(lab.work.parent / "events.jsonl")
         lab.env["TRAINMASTER_IM"] = str(self._settings(lab.work.parent / "im"))
         self._access = json.loads((lab.home / "lab" / "lab.json").read_text())
