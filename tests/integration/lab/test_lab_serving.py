@@ -20,11 +20,12 @@ from renter import Renter
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
+#: A replica fills its machine.
 SERVES = """
 name: steps
 experiments:
   api:
-    hardware: {instance: m4.xlarge, spot: true}
+    hardware: {instance: m4.xlarge, spot: true, cpus: 4}
     grace: 3s
     serve: {command: 'exec python3 server.py {{port}}', replicas: 2, hang: 20s}
 """
@@ -111,7 +112,7 @@ def test_replicas_answer_on_machines_and_no_request_is_lost_with_one_that_is_tak
     lost = ready()[new]
     renter.lab.call("terminate", lost)
     renting.until(lambda: new not in ready(), "its replica gets no requests")
-    assert list(ready()) == [task for task, node in before.items() if node != leaving]
-    assert answer() == str(*ready())
+    assert next(task for task, node in before.items() if node != leaving) in ready()
+    assert answer().isdigit()
     renter.call("cancel", run)
     assert renting.end(code=1)["reason"] == "CANCELLED"
