@@ -13,9 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import typer
-
-from trainmaster.cli.output import duration, print_json, say
+from trainmaster.cli.output import duration, say
 from trainmaster.spec.errors import RunError, TrainmasterError
 from trainmaster.spec.units import dollars
 
@@ -70,10 +68,7 @@ def rent_notebook(
         if facts is not None:
             with client.forward(made, None, int(facts["port"]), 0, say) as forward:
                 address = f"http://127.0.0.1:{forward.port}/lab?token={facts['token']}"
-                if as_json:
-                    print_json({"run": made, "url": address, "usd_per_hour": price})
-                else:
-                    typer.echo(address)  # `show` hides tokens
+                _print_address(made, address, price, as_json=as_json)
                 say("Ctrl-C ends it, and gives the machine back; what was written is kept as the run's model")
                 try:
                     while client.brief(made)["state"] != "DONE":
@@ -83,6 +78,12 @@ def rent_notebook(
     except KeyboardInterrupt:
         client.cancel(made)
     return attach(client, made, as_json=as_json)
+
+
+def _print_address(run: str, address: str, usd_per_hour: float, *, as_json: bool) -> None:
+    """Not by `show` or `print_json`, which hide tokens: it is of no use without."""
+    facts = {"run": run, "url": address, "usd_per_hour": usd_per_hour}
+    print(json.dumps(facts) if as_json else address, flush=True)  # noqa: T201
 
 
 def _write(

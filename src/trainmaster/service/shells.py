@@ -25,7 +25,11 @@ _MACHINES_S: Final = 600.0
 _LOOK_S: Final = 1.0
 # On a node: the directory of the run's code, which may just be on its way; then the environment of the first
 # process of the member, if it runs there; then the line, by a shell, whose exit code `xargs` would hide.
+# Without a terminal nothing ends what was begun when the caller is gone: that of the login is looked at.
 _THERE: Final = """\
+( [ -d /proc/$PPID ] || exit
+  while [ -d /proc/$$ ] && [ -d /proc/$PPID ]; do sleep 1; done
+  [ ! -d /proc/$$ ] || kill -s TERM -- -$$ ) </dev/null >/dev/null 2>&1 &
 n=0; until cd %(code)s 2>/dev/null; do
   n=$((n + 1)); [ $n -lt %(wait)d ] || { echo %(late)s >&2; break; }; sleep 0.2
 done

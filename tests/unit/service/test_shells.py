@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +14,7 @@ from trainmaster.service.runs.known_nodes import KnownNodes
 from trainmaster.service.runs.member_commands import Terminal
 from trainmaster.service.runs.member_connections import MemberConnections
 from trainmaster.spec.errors import NotFoundError
+from trainmaster.testing.waits import until
 
 
 class Bench:
@@ -105,3 +109,28 @@ def test_the_key_of_a_machine_is_written_once_for_all_who_read_it(rented, tmp_pa
         shells.find_way(rented, "run", None, {})
         assert (reading.read(), known.read_text()) == ("another\n", "node-1 ssh-ed25519 AAAA\n")
     assert [each.name for each in known.parent.iterdir()] == ["known-node-1"]
+
+
+LOGIN = "import subprocess, sys; subprocess.Popen(['sh', '-c', sys.argv[1]], start_new_session=True).wait()"
+
+
+def test_a_command_without_a_terminal_ends_with_the_login_of_its_caller(rented, monkeypatch, tmp_path):
+    monkeypatch.setattr(shells, "is_driven", lambda *_: False)
+    pid = tmp_path / "pid"
+    line = f"echo $$ > {pid}.draft; mv {pid}.draft {pid}; exec sleep 1000"
+    there = shells.find_shell(rented, "run", None, (line,), {}).command[-1]
+    login = subprocess.Popen([sys.executable, "-c", LOGIN, there])
+    try:
+        until(pid.exists, "the command")
+        command = Path(f"/proc/{pid.read_text().strip()}/cmdline")
+    finally:
+        login.kill()
+        login.wait()
+
+    def is_over():
+        try:
+            return not command.read_bytes()  # nobody has waited for it
+        except OSError:
+            return True
+
+    until(is_over, "its end")

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from trainmaster.cli.rented_notebook import _print_address
 from trainmaster.service.apps.rented_notebook import rented_notebook_recipe
 from trainmaster.spec import Recipe
 
@@ -56,3 +57,11 @@ def test_without_a_run_it_is_empty(tmp_path, hardware):
     found = Recipe.from_text(text, directory=tmp_path)
     assert (found.name, notes) == ("notebook", [])
     assert json.loads(text)["experiments"]["notebook"].get("data") is None
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_its_address_is_printed_with_the_token_that_it_needs(capsys, as_json):
+    address = "http://127.0.0.1:8888/lab?token=0a1b"
+    _print_address("notebook-1", address, 3.06, as_json=as_json)
+    said = capsys.readouterr().out
+    assert (json.loads(said)["url"] if as_json else said.strip()) == address
