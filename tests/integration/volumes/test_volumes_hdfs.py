@@ -2,18 +2,21 @@
 
 import os
 import secrets
+import shutil
 import threading
 from pathlib import Path
 
 import pytest
 
+from trainmaster.hdfs.staging import stage
 from trainmaster.objects import webhdfs
+from trainmaster.objects.errors import FullStoreError
 from trainmaster.objects.object_store import ObjectChangedError, ObjectStore
 from trainmaster.spec.errors import PublishError
 from trainmaster.testing.private_hdfs import NoHdfsError, PrivateHdfs, fetched_jars
 from trainmaster.volumes.packed import collect_garbage, get, head_numbers, open_volume, push
 
-pytestmark = pytest.mark.hdfs
+pytestmark = [pytest.mark.hdfs, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +97,17 @@ def test_a_volume(store, tmp_path):
     get(open_volume(store.url, tmp_path / "cache"), tmp_path / "out")
     assert (tmp_path / "out/d/3").read_bytes() == b"changed"
     assert collect_garbage(store, 0, now=True).deleted_chunks == 0
+
+
+def test_staging_where_there_is_no_room(hdfs, tmp_path):
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(shutil.disk_usage(tmp_path).total + (1 << 30))
+    web = hdfs.url.removeprefix("hdfs://")
+    with pytest.raises(
+        FullStoreError, match=r"no room for .* in 2 copies: .* at 127.* \(in /the/data\)"
+    ) as error:
+        stage(str(tmp_path), web, index=0, count=1, copies=2, directory=Path("/the/data"))
+    assert "Free space there" in error.value.hint
 
 
 def test_a_namenode_that_is_not_there(monkeypatch):
