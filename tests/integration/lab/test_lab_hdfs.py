@@ -154,6 +154,7 @@ def whole_files(host: Any, served: dict[str, Any], path: str) -> dict[str, int]:
     }
 
 
+@pytest.mark.timeout(1200)
 def test_members_read_what_hosts_have_staged_whoever_dies(
     owner: Any, store: tuple[CountingProxy, str], tmp_path: Path
 ) -> None:
