@@ -96,21 +96,22 @@ def test_replicas_answer_on_machines_and_no_request_is_lost_with_one_that_is_tak
             return f"status {error.code}: {error.read().decode()}"
 
     renting.until(lambda: answer() in ("0", "1"), "somebody answers")
-    leaving = renter.machines(run)[
-        "worker-1"
-    ]  # the other one knows all that runs: without it all begins anew
+    # The other one knows all that runs: without it all begins anew.
+    leaving = renter.machines(run)["worker-1"]
+
+    def elsewhere() -> dict[int, str] | None:
+        now = ready()
+        return now if len(now) == 2 and leaving not in now.values() else None
+
     with asking(answer) as answers:
-        renter.lab.call("interrupt", leaving, "--notice", "60")
-        renting.until(
-            lambda: len(ready()) == 2 and leaving not in ready().values(), "another one is ready elsewhere"
-        )
-        (new,) = [task for task in ready() if task not in before]
+        renter.lab.call("interrupt", leaving, "--notice", "120")
+        after: dict[int, str] = renting.until(elsewhere, "another one is ready elsewhere")
+        (new,) = set(after) - set(before)
         renting.until(lambda: str(new) in answers, "it is asked, too")
     assert [each for each in answers if not each.isdigit()] == [], renting.text
     assert f"replica {next(t for t, node in before.items() if node == leaving)} drains" in renting.text
 
-    lost = ready()[new]
-    renter.lab.call("terminate", lost)
+    renter.lab.call("terminate", after[new])
     renting.until(lambda: new not in ready(), "its replica gets no requests")
     assert next(task for task, node in before.items() if node != leaving) in ready()
     assert answer().isdigit()
