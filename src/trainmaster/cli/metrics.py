@@ -76,4 +76,7 @@ def sync(
     if client.brief(run)["driven"]:
         say(f"{run} goes on: who drives it sends what its tasks report")
         return
-    say(client.deliver_left(run) or f"{run}: nothing is left to be sent from here")
+    if left := client.deliver_left(run):
+        say(left)
+        raise typer.Exit(1)
+    say(f"{run}: nothing is left to be sent from here")

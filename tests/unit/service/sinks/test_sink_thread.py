@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+import typer
 from test_sink_feeding import RECIPE, Place
 
 from trainmaster.cli import metrics
@@ -96,9 +97,14 @@ def test_what_is_still_away_at_the_end_is_asked_once_and_the_rest_is_sent_by_han
     finally:
         thread.stop()
         place.service.close()
-    place.mlflow.trouble = None
     monkeypatch.setattr(feeding, "SinkFeeder", lambda opened, _: SinkFeeder(opened, {}, place.mlflow.post))
     monkeypatch.setenv("TRAINMASTER_HOME", str(tmp_path))
+    monkeypatch.setattr(sink_thread, "LAST_S", 0.05)
+    with pytest.raises(typer.Exit) as ended:
+        metrics.sync("job-a")
+    assert ended.value.exit_code == 1
+    monkeypatch.setattr(sink_thread, "LAST_S", 60.0)
+    place.mlflow.trouble = None
     for said in ("", "nothing is left to be sent"):
         metrics.sync("job-a")
         assert said in capsys.readouterr().err
