@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from trainmaster.control.decide_run import Plan, decide_run, stop_reason
-from trainmaster.control.decide_task import Effect, Policy, Seen, decide_task
+from trainmaster.control.decide_task import Effect, EffectKind, Policy, Seen, decide_task
 from trainmaster.control.run_state import RunState, Task
 from trainmaster.db.changes import Change
+from trainmaster.executors.base import Phase
 from trainmaster.spec.states import EndReason, State
+
+_WAITS: Final = (Phase.QUEUED, Phase.GRANTED)
 
 
 @dataclass(slots=True)
@@ -81,9 +85,12 @@ def _settle(
     any_move = False
     while task.state is not State.DONE:
         attempt, state = task.attempt, task.state
-        for step in decide_task(task, look(task, reason), policy, now):
+        seen = look(task, reason)
+        for step in decide_task(task, seen, policy, now):
             if isinstance(step, Effect):
-                turn.effects.append(step)
+                # What waits for slots is stopped first: else it would be given those of one that runs.
+                is_first = step.kind is EffectKind.STOP and seen.gang.phase in _WAITS
+                turn.effects.insert(0 if is_first else len(turn.effects), step)
             else:
                 run_state.apply(step)
                 turn.changes.append(step)
