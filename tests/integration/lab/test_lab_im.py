@@ -68,8 +68,8 @@ def manager(lab: Any, lab_cache: Path) -> Iterator[PrivateIm]:
 
 
 @pytest.fixture
-def settings(manager: PrivateIm, lab: Any, tmp_path: Path) -> dict[str, str]:
-    """The environment of a user of it."""
+def settings(manager: PrivateIm, lab: Any, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The environment of a user of it; what a test that failed has left is told and ended."""
     access = lab.access
     (tmp_path / "prices.csv").write_text(PRICES)
     credentials = tmp_path / "im.auth"
@@ -84,7 +84,19 @@ def settings(manager: PrivateIm, lab: Any, tmp_path: Path) -> dict[str, str]:
         f"url: {manager.url}\nprices: prices.csv\nclouds:\n"
         f"  ec2: {{image: 'aws://{access['region']}/{access['image_id']}', disk: 10GiB, user: tm}}\n"
     )
-    return {"TRAINMASTER_IM": os.fspath(file)}
+    yield {"TRAINMASTER_IM": os.fspath(file)}
+    client = ImClient(manager.url, read_credentials(credentials))
+    try:
+        left = client.infrastructures()
+    except ProviderError:
+        manager.stop()
+        manager.start()
+        left = client.infrastructures()
+    for each in left:
+        print(each, client.state(each), client.message(each), client.description(each), sep="\n")
+        client.destroy(each, wait=True)
+    if left:
+        print(manager.log())
 
 
 def test_a_machine_is_lost_while_infrastructure_manager_is_away(
