@@ -66,6 +66,7 @@ class ImDouble:
     Attributes:
         full: no cloud has machines. refuses: no login is good. away: nobody answers.
         loses: calls whose answer never comes, by a part of ``METHOD PATH``; each once.
+        breaks: what it says then: its own trouble. Else the connection ends.
         slow: infrastructures show machines only after so many looks.
         busy: it destroys nothing, as it is at work on it.
         dies: the next document that asks for machines is the last one: it ends after so many of them, and
@@ -82,6 +83,7 @@ class ImDouble:
     refuses: bool = False
     away: bool = False
     loses: list[str] = field(default_factory=list)
+    breaks: str = ""
     slow: int = 0
     busy: bool = False
     dies: int | None = None
@@ -105,6 +107,8 @@ class ImDouble:
         for part in self.loses:
             if part in f"{method} {path}":
                 self.loses.remove(part)
+                if self.breaks:
+                    return self.error(500, self.breaks)
                 raise ConnectionResetError(104, "Connection reset by peer")
         return answer
 

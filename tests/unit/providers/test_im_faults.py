@@ -23,9 +23,13 @@ def states(bench: ImBench, cluster: str = "one") -> list[NodeState]:
     return [node.state for node in bench.provider().nodes(cluster)]
 
 
-def test_the_answer_to_a_create_is_lost_and_found_again(bench: ImBench) -> None:
+@pytest.mark.parametrize(
+    ("trouble", "words"), [("", "does not answer"), ("database is locked", "has trouble: database is locked")]
+)
+def test_the_answer_to_a_create_is_lost_and_found_again(bench: ImBench, trouble: str, words: str) -> None:
     bench.im.loses.append("POST /infrastructures?async")
-    with pytest.raises(ProviderError, match="does not answer"):
+    bench.im.breaks = trouble
+    with pytest.raises(ProviderError, match=words):
         bench.provider().acquire("one", bench.request(count=2))
     assert len(bench.left()) == 1
     assert len(bench.provider().acquire("one", bench.request(count=2))) == 2
@@ -48,8 +52,10 @@ def test_a_driver_that_dies_after_a_lost_answer_leaves_nothing(bench: ImBench) -
     assert bench.left() == []
 
 
-def test_the_answer_to_an_addition_is_lost(bench: ImBench) -> None:
+@pytest.mark.parametrize("trouble", ["", "database is locked"])
+def test_the_answer_to_an_addition_is_lost(bench: ImBench, trouble: str) -> None:
     bench.provider().acquire("one", bench.request())
+    bench.im.breaks = trouble
     bench.im.loses.append("context=0")
     with pytest.raises(ProviderError):
         bench.provider().acquire("one", bench.request("ps", count=2))

@@ -27,6 +27,8 @@ _FORGOTTEN_S: Final = 120.0
 #: How long one call waits for an infrastructure to be gone.
 _GONE_S: Final = 240.0
 _LOOK_S: Final = 0.5
+#: Answers from here on say nothing of what was done.
+_TROUBLE: Final = 500
 #: What takes a moment only is looked at soon, then less and less often.
 _SOON_S: Final = 0.1
 
@@ -158,8 +160,9 @@ class ImMaking:
                 self._client.add(known.infrastructure, radl)
             else:
                 asked = replace(asked, infrastructure=self._client.create(radl))
-        except ImRefusedError:
-            self._forget(known, system)  # IM says no: there is nothing
+        except ImRefusedError as refused:
+            if refused.status < _TROUBLE:  # IM says no: there is nothing; else it may have begun before
+                self._forget(known, system)
             raise
         known = replace(
             known,
