@@ -11,10 +11,12 @@ import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from trainmaster.volumes.packed.packing import Piece
 
+#: What is wrong with a damaged file is told with what stands there, which need not be text.
+_TROUBLE: Final = (sqlite3.Error, UnicodeDecodeError)
 # One process alone has it, and a killed one leaves it whole. What a lost machine damages is found by sums.
 _SCHEMA = """
 PRAGMA synchronous=OFF; PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; BEGIN EXCLUSIVE;
@@ -64,7 +66,7 @@ class Journal:
 
     def get(self, key: bytes) -> Remembered | None:
         """Gives what is remembered of a plan."""
-        with suppress(sqlite3.Error):
+        with suppress(*_TROUBLE):
             asked = "SELECT digest, size, hashes, sum FROM chunks WHERE key = ?"
             row = self._rows.execute(asked, (key,)).fetchone() if self._rows is not None else None
             if row is not None and row[3] == _sum(key, found := Remembered(*row[:3])):
@@ -75,7 +77,7 @@ class Journal:
     def put(self, key: bytes, value: Remembered) -> None:
         """Remembers a plan."""
         if self._rows is not None:
-            with suppress(sqlite3.Error):
+            with suppress(*_TROUBLE):
                 row = (key, *value, _sum(key, value))
                 self._rows.execute("INSERT OR REPLACE INTO chunks VALUES (?, ?, ?, ?, ?)", row)
                 self._used.add(key)
@@ -89,7 +91,7 @@ class Journal:
         rows, self._rows = self._rows, None
         if rows is None:
             return
-        with suppress(sqlite3.Error):
+        with suppress(*_TROUBLE):
             if forget_unused:
                 unused = {key for (key,) in rows.execute("SELECT key FROM chunks")} - self._used
                 if len(unused) > len(self._used):
@@ -117,6 +119,8 @@ def _opened(path: Path) -> sqlite3.Connection | None:
             if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
                 rows.close()
                 return None
+        except UnicodeDecodeError:
+            pass  # it is damaged
         rows.close()
         for left in path.parent.glob(f"{path.name}*"):
             left.unlink()

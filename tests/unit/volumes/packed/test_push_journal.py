@@ -122,6 +122,18 @@ def test_whatever_it_says_was_said_by_us(data):
         one.close()
 
 
+def test_damage_that_is_no_text_begins_anew(tmp_path):
+    Journal(tmp_path, "x").close()
+    (path,) = tmp_path.glob("*.journal")
+    said = b"CREATE TABLE chunks (key BLOB"
+    assert said in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(said, b"CREATE TABLE chunks \x80key BLOB"))
+    one = Journal(tmp_path, "x")
+    one.put(b"9" * 32, VALUE)
+    assert one.get(b"9" * 32) == VALUE
+    one.close()
+
+
 def test_what_earlier_versions_have_left_is_replaced(journal, tmp_path):
     journal().close()
     (path,) = tmp_path.glob("*.journal")
