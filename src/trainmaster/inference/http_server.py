@@ -156,18 +156,14 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         self._size = 0
         try:
-            self._answer_it()
-        finally:
-            self.server.release(self._size)
-
-    def _answer_it(self) -> None:
-        try:
             body = self._body()
             status, answer = self.server.protocol.answer(self.command, self.path, body)
             retry_after_s = 0
         except RequestError as error:
             status, answer = error.status, json.dumps({"error": str(error)}).encode()
             retry_after_s = error.retry_after_s
+        finally:
+            self.server.release(self._size)  # before it is answered: whoever has that may send the next one
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(answer)))
