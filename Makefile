@@ -41,12 +41,12 @@ lint: install
 	@$(BIN)/python scripts/import_circles.py
 
 # What to run before every commit: linters, types, and all unit tests but the long simulations, which `make test` has too.
-# Hypothesis makes up a quarter of the examples that it does in `make test`, where a test names no number.
+# Hypothesis makes up a fifth of the examples that it does in `make test`, where a test names no number.
 check: install
 	@$(MAKE) --no-print-directory -j 2 lint unit
 
 # One thread for NumPy's sums in each process: on two cores a second one costs half as much CPU again and gives nothing.
-unit: export TRAINMASTER_EXAMPLES ?= 25
+unit: export TRAINMASTER_EXAMPLES ?= 20
 unit: install
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal -m 'not simulation' src tests/unit
 
