@@ -56,11 +56,8 @@ def look_after_app(app: Annotated[str, typer.Argument()]) -> None:
     """Be the process of an app: start it, and end it when nobody uses it any more."""
     from trainmaster.service import Service
     from trainmaster.service.apps.app_host import AppHost
-    from trainmaster.service.apps.apps import NOTEBOOK, TENSORBOARD
-    from trainmaster.service.apps.notebook import Notebook
-    from trainmaster.service.apps.tensorboard import TensorBoard
+    from trainmaster.service.apps.kinds import KINDS
 
     gc.freeze()
     gc.enable()
-    kinds = {TENSORBOARD: TensorBoard, NOTEBOOK: Notebook}
-    AppHost(Service.from_environment(), app, kinds).work()
+    AppHost(Service.from_environment(), app, KINDS).work()
