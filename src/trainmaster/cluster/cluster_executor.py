@@ -234,7 +234,7 @@ class ClusterExecutor:
         meter.bill = self._bill(now)
         if meter.usual_lease_s:
             for post in self._all:
-                post.loop.lease_s = meter.lease_s(now)
+                post.loop.leases.lease_s = meter.lease_s(now)
 
     @property
     def slots(self) -> int:
@@ -326,7 +326,7 @@ class ClusterExecutor:
         loop = self._posts[experiment].loop
         plan = loop.record.plan
         if plan.experiments == (experiment,) and len(plan.roles) == 1 and plan.roles[0].rentals[0].is_rented:
-            loop.need(max(1, math.ceil(share * plan.roles[0].count)))
+            loop.scaling.needed = max(1, math.ceil(share * plan.roles[0].count))
 
     def stops_in_s(self, attempt: str) -> float | None:
         """After how long an attempt of a service is told to end as its machine is taken back.
@@ -428,11 +428,11 @@ class ClusterExecutor:
         if self._meter.cap_usd == math.inf:
             return True
         now = self._clock()
-        lasts = {
-            post: max(post.loop.leased_until, now + (post.loop.lease_s if post is renting else 0.0))
-            for post in self._all
-        }
-        usd = sum(post.loop.record.most_usd(now, until + SWITCH_OFF_S) for post, until in lasts.items())
+        lasts = [
+            (loop.record, max(loop.leases.last_until(loop.record), now + loop.leases.lease_s * is_renting))
+            for loop, is_renting in ((post.loop, post is renting) for post in self._all)
+        ]
+        usd = sum(record.most_usd(now, until + SWITCH_OFF_S) for record, until in lasts)
         return self._earlier_most_usd + usd <= self._meter.cap_usd
 
     def _affordable_s(self, keep_s: float) -> float:

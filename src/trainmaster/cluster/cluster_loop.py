@@ -19,20 +19,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.cluster.actuator import Actuator
+from trainmaster.cluster.cluster_leases import ClusterLeases
 from trainmaster.cluster.decide_cluster import decide_cluster
-from trainmaster.cluster.decision import ActionKind, Decision, Patience, Stage
+from trainmaster.cluster.decision import Action, ActionKind, Patience
 from trainmaster.cluster.node_provisioner import key_of, words
-from trainmaster.cluster.node_watch import LEAST_LEASE_S, NodeWatch
+from trainmaster.cluster.node_watch import NodeWatch
 from trainmaster.cluster.observed import Formation, Observed
-from trainmaster.cluster.provider_outage import AWAY_S, ProviderOutage, Reminder, clock_time
-from trainmaster.cluster.record import BOOTING_S, ClusterRecord, ClusterState
+from trainmaster.cluster.provider_outage import AWAY_S, ProviderOutage
+from trainmaster.cluster.record import ClusterRecord, ClusterState
 from trainmaster.cluster.renting.growth import grown
 from trainmaster.cluster.tasks import Tasks
 from trainmaster.providers.base import NodeState
-from trainmaster.providers.dead_man_switch import RENEWALS, TICK_S
+from trainmaster.providers.dead_man_switch import RENEWALS
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import LeaseLostError, ProviderError, TrainmasterError
-from trainmaster.spec.units import format_duration
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
@@ -67,6 +67,8 @@ class ClusterLoop:
 
     Attributes:
         record: the cluster as it is written now.
+        leases: until when its machines live.
+        scaling: how many of them are needed, for the run's loop to say.
         affords: whether the budget allows to ask for what is not there yet.
     """
 
@@ -95,15 +97,16 @@ class ClusterLoop:
         self._notes: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._losses: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._observed = Observed(self._notes.put)
+        self.scaling = self._observed.scaling
         self._observed.head = provisioner.head_of(record)
         self._actuator = Actuator(provider, provisioner, self._tasks, self._observed)
+        self.leases = ClusterLeases(
+            provider, provisioner, self._watch, self._observed, self._tasks, self._notes.put
+        )
         self._wanted = self._ending = self._closed = False
         self._broken: int | None = None
         self._grown: dict[str, RolePlan] = {}
-        self._needs: int | None = None
-        self._booting_until = 0.0
         self._outage = ProviderOutage(record.plan.name, record.provider)
-        self._told_waits = Reminder()
         self._look_at = float("-inf")
         self._is_look_stale = False
         self._decide_at = 0.0
@@ -172,27 +175,6 @@ class ClusterLoop:
         )
 
     @property
-    def lease_s(self) -> float:
-        """Machines end themselves when nobody has renewed for so long; one for all clusters of the run.
-
-        It may be set at any time: from the next renewal on it holds, and renewals come three times as often.
-        """
-        return self._provisioner.lease_s
-
-    @lease_s.setter
-    def lease_s(self, lease_s: float) -> None:
-        self._provisioner.lease_s = max(lease_s, LEAST_LEASE_S)
-
-    @property
-    def leased_until(self) -> float:
-        """When the last of its machines ends itself if nobody renews any more; 0 while there are none."""
-        watched = self._watch.leased_until()
-        last = max(watched.values(), default=0.0)
-        if any(machine.id not in watched for machine in self.record.rented):  # it boots, or was found again
-            return max(last, self._booting_until, self.record.leased_until or 0.0)
-        return last
-
-    @property
     def head_address(self) -> str:
         """Private address of the machine that the cluster stands or falls with; empty while there is none."""
         formation = self.formation
@@ -245,23 +227,14 @@ class ClusterLoop:
         self._grown[role.role] = role
         self._wake.set()
 
-    def need(self, nodes: int) -> None:
-        """So many of its machines are enough from now on; others are given back when nothing works there."""
-        if nodes != self._needs:
-            self._needs = nodes
-            self._wake.set()
-
     @property
     def awaits(self) -> bool:
-        """Whether it has fewer nodes than `need` has told."""
-        stages = self._observed.stages
-        there = sum(not m.is_leaving and stages.get(m.id) is Stage.JOINED for m in self.record.rented)
-        return self._needs is not None and there < min(self._needs, len(self.record.seats))
+        """Whether it has fewer nodes than are needed."""
+        return self.scaling.awaits(self.record, self._observed.stages)
 
     def spare(self, addresses: frozenset[str]) -> None:
         """On which nodes nothing works, nor is about to, by private address."""
-        accesses = list(self.accesses.items())
-        self._observed.spare = frozenset(id_ for id_, access in accesses if access.address in addresses)
+        self.scaling.unused = self._observed.at(addresses)
 
     def broken(self, number: int) -> None:
         """The cluster of that formation answers no more, though its head does: make it anew."""
@@ -274,8 +247,7 @@ class ClusterLoop:
 
     def idle(self, addresses: frozenset[str]) -> None:
         """On which nodes that are taken back nothing works any more, by private address."""
-        accesses = list(self.accesses.items())
-        self._observed.vacant = frozenset(id_ for id_, access in accesses if access.address in addresses)
+        self._observed.vacant = self._observed.at(addresses)
 
     def is_gone(self, key: str) -> bool:
         """Second witness for a node that Ray cannot reach: whether it is no more."""
@@ -299,36 +271,16 @@ class ClusterLoop:
         if self.formation is None or self.record.state is not ClusterState.ACTIVE:
             return False
         try:
-            for machine in self.record.rented:
-                node = self._observed.node(machine.id)
-                if node is None or machine.is_leaving:
-                    return False
-                self._watch.renew(machine.id, node, keep_s)
-            self._tell_provider(keep_s)
+            kept = self.leases.keep(self.record, keep_s, now + keep_s)
         except (TrainmasterError, OSError) as error:
             self._notes.put(f"{self.record.id} cannot be kept: {words(error)}")
             return False
         finally:
             self._watch.close()
-        until = now + keep_s
-        kept = replace(self.record, state=ClusterState.KEPT, keep_s=keep_s, kept_until=until)
-        self._record(replace(kept, leased_until=until + TICK_S))
+        if kept is None:
+            return False
+        self._record(kept)
         return True
-
-    def _tell_provider(self, keep_s: float) -> None:
-        """Have it write down that machines are kept, and end those that nobody will see to any more.
-
-        If it does not answer, the machines' own switches hold: those that are kept live on, the others end.
-        """
-        given_up = [m.id for m in self.record.machines if m.is_over and m.id and m.ended_at is None]
-        try:
-            self._provider.renew(self.record.id, keep_s)
-            if given_up:
-                self._provider.release(self.record.id, given_up)
-        except (TrainmasterError, OSError) as error:
-            self._notes.put(
-                f"{self.record.id}: {self.record.provider} could not be told that it is kept: {words(error)}"
-            )
 
     def close(self) -> None:
         """Stop looking after it; machines live on as long as their leases do."""
@@ -355,7 +307,6 @@ class ClusterLoop:
 
     def _turn(self) -> None:
         now = self._clock()
-        observed = self._observed
         self._notice_sleep(now)
         while self._grown:
             _, role = self._grown.popitem()
@@ -371,41 +322,44 @@ class ClusterLoop:
         self._notice_outage(now)
         if now < self._decide_at and not self._ending:
             return  # what is known is of before we slept: nothing is given up, or asked for, because of it
-        is_forming = self._tasks.is_running("form") or bool(
-            self._tasks.running("join ") or self._tasks.running("drop ")
-        )
+        actions = self._decide(now)
+        if self.fatal is not None and not self._ending:
+            return
+        self._record(self.leases.renew(self.record, now))
+        for action in actions:
+            if action.kind is ActionKind.RENT:
+                if not self.affords():
+                    continue  # asked for again in the next turn
+                self.leases.asks(now)
+            self._actuator.perform(self.record, action, now)
+        if had is not None and self.formation is None and not self._ending:
+            self._record(replace(self.record, formed=had.number + 1))
+
+    def _decide(self, now: float) -> list[Action]:
+        """What follows is written down, and told; what is to be done."""
+        observed = self._observed
         self._note_known()
         seen = observed.seen(
             self._watch.lost_since(),
             self._tasks.running("rent "),
             now,
-            is_forming=is_forming,
+            is_forming=any(map(self._tasks.running, ("form", "join ", "drop "))),
             lapsed=self._outage.lapsed(self._watch.leased_until(), self._watch.lost_since(), now),
         )
         wanted = self._wanted and observed.fatal is None
         decision = decide_cluster(
             self.record, seen, now, wanted=wanted, ending=self._ending, patience=self._patience,
-            needs=self._needs,
+            scaling=replace(self.scaling),
         )  # fmt: skip
         self._record(decision.record)
-        for note in decision.notes:
+        waiting = self._outage.waiting_note(decision.waits, decision.retry_at, now)
+        for note in filter(None, (*decision.notes, waiting)):
             self._notes.put(note)
         for loss in decision.losses:
             self._losses.put(loss)
-        self._tell_waiting(decision, now)
         if decision.fatal and observed.fatal is None:
             observed.fatal = ProviderError(decision.fatal, "Nothing runs on; what was rented is given back.")
-        if observed.fatal is not None and not self._ending:
-            return
-        self._renew(now)
-        for action in decision.actions:
-            if action.kind is ActionKind.RENT:
-                if not self.affords():
-                    continue  # asked for again in the next turn
-                self._booting_until = now + BOOTING_S + self._provisioner.lease_s
-            self._actuator.perform(self.record, action, now)
-        if had is not None and self.formation is None and not self._ending:
-            self._record(replace(self.record, formed=had.number + 1))
+        return decision.actions
 
     def _take(self, name: str, result: object, now: float) -> None:
         if name == "look" and self._is_look_stale:  # what it says was true before we slept
@@ -471,17 +425,6 @@ class ClusterLoop:
             if note:
                 self._notes.put(note)
 
-    def _tell_waiting(self, decision: Decision, now: float) -> None:
-        """For what the run waits, and until when: once, and now and then as long as it lasts."""
-        waits = decision.waits if decision.retry_at is not None else ""
-        if not self._told_waits.is_due(waits, now) or decision.retry_at is None:
-            return
-        left = format_duration(max(decision.retry_at - now, 1.0))
-        self._notes.put(
-            f"{self.record.plan.name} {waits}; asked again at {clock_time(decision.retry_at)}, in {left} "
-            "(TRAINMASTER_CAPACITY_PATIENCE says how often)"
-        )
-
     def _look(self, now: float) -> None:
         """Ask the provider, and the machines themselves."""
         if self.record.state is ClusterState.PLANNED:
@@ -490,41 +433,8 @@ class ClusterLoop:
             is_booting = any(node.state is NodeState.STARTING for node in self._observed.nodes.values())
             self._look_at = now + (BOOT_LOOK_S if is_booting else _LOOK_S)
             self._tasks.start("look", partial(self._provider.nodes, self.record.id))
-        lease_s = self._provisioner.lease_s
-        if self.record.state is ClusterState.ENDING:
-            return
-        stages = self._observed.stages
-        watched = {m.id for m in self.record.rented if stages.get(m.id) in (Stage.READY, Stage.JOINED)}
-        self._watch.only(watched, lease_s)
-        lost = self._watch.lost_since()
-        for machine in self._watch.due(now):
-            access, node = self.accesses.get(machine), self._observed.node(machine)
-            if access is not None and node is not None:
-                # Those that do not answer take long: they have threads of their own.
-                kind = "search" if machine in lost else "probe"
-                self._tasks.start(f"{kind} {machine}", partial(self._watch.probe, access, node, lease_s))
-
-    def _renew(self, now: float) -> None:
-        """Tell the provider that machines are still wanted, and write down until when they live at most."""
-        record, lease_s = self.record, self.lease_s
-        if record.state is not ClusterState.ACTIVE:
-            return
-        is_due = self._watch.renewal_is_due(now, lease_s)
-        if is_due:
-            self._tasks.start("renew", partial(self._provider.renew, record.id, lease_s))
-        if not is_due and now < (record.leased_until or 0.0):
-            return
-        # Only on evidence: while nobody could renew anything, machines may have ended themselves.
-        ends = self._watch.leased_until()
-        next_s = lease_s / RENEWALS
-        known = [until + next_s for until in ends.values() if until > now]
-        is_asked = any(not machine.id for machine in record.live)
-        if is_asked or (self._observed.is_told and any(m.id in self._observed.nodes for m in record.live)):
-            known.append(now + lease_s + next_s)
-        if known and any(machine.id not in ends for machine in record.rented):
-            known.append(record.leased_until or 0.0)  # its lease may still be one of before
-        if known:
-            self._record(replace(record, leased_until=max(known)))
+        if self.record.state is not ClusterState.ENDING:
+            self.leases.probe(self.record, now)
 
 
 def _taken(lines: queue.SimpleQueue[str]) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 from trainmaster.cluster.decision import Action, ActionKind, Decision, Patience, Refusal, Seen, Stage
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Failure, Machine
 from trainmaster.cluster.renting.plan import Rental, RolePlan
+from trainmaster.cluster.scaling import Scaling
 from trainmaster.providers.base import Node, NodeState
 from trainmaster.providers.capacity_memory import CapacityFailure, next_offer
 
@@ -39,7 +40,7 @@ def decide_cluster(
     wanted: bool,
     ending: bool,
     patience: Patience,
-    needs: int | None = None,
+    scaling: Scaling | None = None,
 ) -> Decision:
     """The next step of a cluster.
 
@@ -50,8 +51,9 @@ def decide_cluster(
         wanted: one of its experiments runs: it must have all its machines; else none is asked for.
         ending: the run needs it no more.
         patience: how long to wait for what.
-        needs: so many of its machines are enough for now; None: all.
+        scaling: how many machines are enough for now; None: one for each seat.
     """
+    scaling = scaling or Scaling()
     decision = Decision(record)
     if record.state in (ClusterState.KEPT, ClusterState.ENDED):
         return decision
@@ -62,11 +64,10 @@ def decide_cluster(
         return decision
     if not wanted and decision.record.state is ClusterState.PLANNED:
         return decision
-    if wanted and needs is not None:
-        _give_up_spare(decision, seen, needs)
     if wanted:
-        _fill_seats(decision, seen, now, patience, needs)
-    _bring_up(decision, seen, now, needs)
+        _give_up_spare(decision, scaling.to_spare(decision.record, seen.stages))
+        _fill_seats(decision, seen, now, patience, scaling)
+    _bring_up(decision, seen, now, scaling)
     _tell_lost(decision, wanted=wanted)
     decision.actions = list(dict.fromkeys(decision.actions))
     return decision
@@ -218,11 +219,9 @@ def _is_there(node: Node | None) -> bool:
     return node is not None and node.state is NodeState.READY
 
 
-def _give_up_spare(decision: Decision, seen: Seen, needs: int) -> None:
-    """Machines that are more than are needed go, those first on which nothing works, the newest first."""
-    staying = [m for m in decision.record.live if not m.is_leaving]
-    spare = [m for m in staying if m.id in seen.spare and seen.stages.get(m.id) is Stage.JOINED]
-    for machine in spare[::-1][: max(len(staying) - needs, 0)]:
+def _give_up_spare(decision: Decision, spare: Iterable[Machine]) -> None:
+    """They go as soon as it is known that nothing was sent there."""
+    for machine in spare:
         decision.record = decision.record.changed([replace(machine, is_leaving=True)])
         decision.act(ActionKind.DRAIN, [machine.id])
         decision.notes.append(f"{_name(decision.record, machine)} is given back: it is not needed now")
@@ -310,9 +309,7 @@ def _count(record: ClusterRecord, role: RolePlan) -> int:
     return sum(m.role == role.role and not m.is_leaving for m in record.live)
 
 
-def _fill_seats(
-    decision: Decision, seen: Seen, now: float, patience: Patience, needs: int | None = None
-) -> None:
+def _fill_seats(decision: Decision, seen: Seen, now: float, patience: Patience, scaling: Scaling) -> None:
     """Ask for machines for the seats that have none."""
     for machine in decision.record.live:
         if not machine.id and machine.token not in seen.renting:
@@ -325,9 +322,7 @@ def _fill_seats(
         if not role.rentals[0].is_rented and _count(decision.record, role) >= role.needed:
             # Another host is no other than the one that could not be used: those that are left are enough.
             free = [seat for seat in free if seat not in {m.seat for m in decision.record.machines}]
-        if needs is not None:
-            free = free[: max(needs - len(held), 0)]
-        if free:
+        if free := scaling.to_fill(free, len(held)):
             _ask(decision, role, free, now, patience)
 
 
@@ -373,7 +368,7 @@ def _where(role: RolePlan) -> str:
 # --- becoming one cluster -----------------------------------------------------------------------------
 
 
-def _bring_up(decision: Decision, seen: Seen, now: float, needs: int | None = None) -> None:
+def _bring_up(decision: Decision, seen: Seen, now: float, scaling: Scaling) -> None:
     record = decision.record
     there = [m for m in record.rented if (node := seen.latest.get(m.id)) and node.state is NodeState.READY]
     stages = {m.id: seen.stages.get(m.id, Stage.NEW) for m in there}
@@ -385,7 +380,7 @@ def _bring_up(decision: Decision, seen: Seen, now: float, needs: int | None = No
     ready = [m for m in answers if stages[m.id] in (Stage.READY, Stage.JOINED)]
     if not seen.is_formed:
         is_there = any(m.id == seen.head for m in ready)  # what runs there need not wait for the others
-        if is_there or (ready and all(_enough(record, role, ready, needs) for role in record.plan.roles)):
+        if is_there or (ready and all(_enough(record, role, ready, scaling) for role in record.plan.roles)):
             decision.act(ActionKind.FORM, [m.id for m in _in_order(record, ready, seen.head)])
         return
     if record.waited_s is None and record.asked_at is not None:
@@ -397,12 +392,11 @@ def _bring_up(decision: Decision, seen: Seen, now: float, needs: int | None = No
         decision.act(ActionKind.JOIN, join)
 
 
-def _enough(record: ClusterRecord, role: RolePlan, ready: list[Machine], needs: int | None) -> bool:
+def _enough(record: ClusterRecord, role: RolePlan, ready: list[Machine], scaling: Scaling) -> bool:
     """Whether a role has the nodes that it needs, and nobody else is on the way."""
     mine = [m for m in ready if m.role == role.role]
     coming = [m for m in record.live if m.role == role.role and m not in ready and not m.is_leaving]
-    least = role.needed if needs is None else min(role.needed, needs)
-    return len(mine) >= role.count or (len(mine) >= least and not coming)
+    return len(mine) >= role.count or (len(mine) >= scaling.least(role.needed) and not coming)
 
 
 def _in_order(record: ClusterRecord, machines: list[Machine], head: str) -> list[Machine]:

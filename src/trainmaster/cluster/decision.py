@@ -60,7 +60,6 @@ class Seen:
         renting: tokens of requests under way.
         head: id of the machine that the cluster of an earlier control process stands on; empty for none.
         vacant: ids of machines that are taken back, and on which nothing works any more.
-        spare: ids of machines on which nothing works, nor is about to.
         is_formed: gangs may be sent to it.
         is_forming: that is being made.
         is_released: all has been given back.
@@ -79,7 +78,6 @@ class Seen:
     renting: frozenset[str] = frozenset()
     head: str = ""
     vacant: frozenset[str] = frozenset()
-    spare: frozenset[str] = frozenset()
     is_formed: bool = False
     is_forming: bool = False
     is_released: bool = False

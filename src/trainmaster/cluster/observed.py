@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, cast
 from trainmaster.cluster.decision import Refusal, Seen, Stage
 from trainmaster.cluster.node_provisioner import key_of, words
 from trainmaster.cluster.provider_outage import Reminder
+from trainmaster.cluster.scaling import Scaling
 from trainmaster.providers.base import NoCapacityError, Node, NodeState, ProviderGoneError
 from trainmaster.spec.errors import UsageError
 
@@ -66,7 +67,7 @@ class Observed:
         rented, refusals: answers to requests, by token, until they were taken in.
         head: id of the machine that the cluster of an earlier control process stands on; or empty.
         vacant: ids of machines that are taken back, and on which nothing works any more.
-        spare: ids of machines on which nothing works, nor is about to.
+        scaling: what the run's loop says of how many machines are needed.
         ask_at: when what failed may be tried again, Unix seconds, by token.
         form_at: the same for forming.
         is_released: all has been given back.
@@ -89,7 +90,7 @@ class Observed:
     refusals: dict[str, Refusal] = field(default_factory=dict)
     head: str = ""
     vacant: frozenset[str] = frozenset()
-    spare: frozenset[str] = frozenset()
+    scaling: Scaling = field(default_factory=Scaling)
     ask_at: dict[str, float] = field(default_factory=dict)
     form_at: float = 0.0
     is_released: bool = False
@@ -114,6 +115,10 @@ class Observed:
         return frozenset(
             machine for machine, node in found if node is not None and node.state is NodeState.GONE
         )
+
+    def at(self, addresses: frozenset[str]) -> frozenset[str]:
+        """Ids of the nodes that have these private addresses."""
+        return frozenset(id_ for id_, access in list(self.accesses.items()) if access.address in addresses)
 
     def alive(self, keys: frozenset[str], now: float) -> None:
         """Which nodes Ray takes to be alive."""
@@ -153,7 +158,6 @@ class Observed:
             renting=frozenset(renting | waiting),
             head=self.head,
             vacant=self.vacant,
-            spare=self.spare,
             is_formed=self.formation is not None,
             is_forming=is_forming or now < self.form_at,
             is_released=self.is_released,
@@ -281,7 +285,7 @@ class Observed:
     def _take_formed(self, formation: Formation, accesses: list[NodeAccess], now: float) -> None:
         self._form_failures.clear()
         self._form_told = self.head = ""
-        self._alive = self.vacant = self.spare = frozenset()
+        self._alive = self.vacant = self.scaling.unused = frozenset()
         for access in accesses:
             self.accesses[access.id] = access
             self._joins(access.id, now)

@@ -1,4 +1,4 @@
-"""`ProviderOutage`: times in which a provider, or this machine, was away; what is told of them. Pure."""
+"""`ProviderOutage`: times in which a provider has nothing to give or is away, or this machine is. Pure."""
 
 from __future__ import annotations
 
@@ -53,6 +53,7 @@ class ProviderOutage:
     slept: tuple[float, float] | None = None
     _turned_at: float | None = None
     _told: Reminder = field(default_factory=Reminder)
+    _told_waits: Reminder = field(default_factory=Reminder)
 
     def turned(self, now: float) -> bool:
         """The loop turns; whether it has not done so for long, though nobody had ended it."""
@@ -105,6 +106,22 @@ class ProviderOutage:
             return ""
         asked = f"{clock_time(since)} ({format_duration(now - since)})"
         return f"{self.name}: {self.provider} has not answered since {asked}, {how}: {error}"
+
+    def waiting_note(self, waits: str, retry_at: float | None, now: float) -> str:
+        """What is told while a provider has no machines: once, and now and then as long as it lasts.
+
+        Args:
+            waits: for what, in words; empty for nothing.
+            retry_at: when it is asked again, Unix seconds.
+            now: Unix seconds.
+        """
+        if not self._told_waits.is_due(waits if retry_at is not None else "", now) or retry_at is None:
+            return ""
+        left = format_duration(max(retry_at - now, 1.0))
+        return (
+            f"{self.name} {waits}; asked again at {clock_time(retry_at)}, in {left} "
+            "(TRAINMASTER_CAPACITY_PATIENCE says how often)"
+        )
 
     def lapsed(
         self, leased_until: Mapping[str, float], lost_since: Mapping[str, float], now: float

@@ -17,6 +17,7 @@ from trainmaster.cluster.cluster_executor import ClusterExecutor
 from trainmaster.cluster.member_places import MemberPlaces
 from trainmaster.cluster.record import Machine, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
+from trainmaster.cluster.scaling import Scaling
 from trainmaster.control.budget import Meter
 from trainmaster.executors.base import Capacity, GangRequest, GangStatus, MemberRequest, MemberStatus, Phase
 from trainmaster.spec.errors import ExecutorError, LeaseLostError
@@ -48,7 +49,7 @@ class FakeLoop:
     told_broken: list[int] = field(default_factory=list)
     told_idle: frozenset[str] = frozenset()
     told_spare: frozenset[str] = frozenset()
-    told_need: int = 0
+    scaling: Scaling = field(default_factory=Scaling)
     awaits: bool = False
     record: Any = field(default_factory=lambda: SimpleNamespace(id="c", machines=()))
     fatal: Exception | None = None
@@ -69,9 +70,6 @@ class FakeLoop:
 
     def spare(self, addresses: frozenset[str]) -> None:
         self.told_spare = addresses
-
-    def need(self, nodes: int) -> None:
-        self.told_need = nodes
 
     def broken(self, number: int) -> None:
         self.told_broken.append(number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -28,14 +28,24 @@ class Clock:
 
 
 @dataclass
+class Leases:
+    """Of a cluster: those of its machines are over then."""
+
+    lease_s: float = 900.0
+    until: float = 0.0
+
+    def last_until(self, record: Any) -> float:
+        return self.until
+
+
+@dataclass
 class Loop:
     """A cluster of which only the record and the leases count."""
 
     record: Any = None
     formation: Any = None
     fatal: Exception | None = None
-    lease_s: float = 900.0
-    leased_until: float = 0.0
+    leases: Leases = field(default_factory=Leases)
     is_over: bool = False
     is_kept: bool = False
     is_running: bool = True
@@ -101,10 +111,10 @@ def test_leases_become_shorter_with_the_money(clusters: ClusterExecutor, loop: L
     rented(loop, PRICED)
     meter = Meter(cap_usd=1.0, usual_lease_s=900.0)
     clusters.look(RUNNING, Meter(usual_lease_s=900.0), 1010.0)
-    assert loop.lease_s == 900.0
+    assert loop.leases.lease_s == 900.0
     for now in (1010.0, 1500.0, 1700.0):
         clusters.look(RUNNING, meter, now)
-        assert loop.lease_s == pytest.approx(min(900.0, 2000.0 - SWITCH_OFF_S - now), abs=2)
+        assert loop.leases.lease_s == pytest.approx(min(900.0, 2000.0 - SWITCH_OFF_S - now), abs=2)
 
 
 def test_what_was_asked_for_and_not_seen_yet_counts(clusters: ClusterExecutor, loop: Loop) -> None:
@@ -132,10 +142,10 @@ def test_more_machines_wait_until_those_that_are_there_have_short_leases(
     clusters.look(RUNNING, meter, 1010.0)
     coming = Machine("worker-1", "worker", "u", PRICED)
     loop.record = replace(loop.record, machines=(*loop.record.machines, coming))
-    loop.leased_until = 1910.0
+    loop.leases.until = 1910.0
     assert not loop.affords()
     clusters.look(RUNNING, meter, 1011.0)
-    loop.leased_until = 1011.0 + loop.lease_s
+    loop.leases.until = 1011.0 + loop.leases.lease_s
     clock.now = 1011.0
     assert loop.affords()
     assert not meter.must_end(1011.0)
@@ -181,7 +191,7 @@ def test_what_is_renewed_first_after_a_takeover_lasts_no_longer_than_the_money(
 ) -> None:
     rented(loop, PRICED)
     begun_with = []
-    monkeypatch.setattr(loop, "start", lambda: begun_with.append(loop.lease_s))
+    monkeypatch.setattr(loop, "start", lambda: begun_with.append(loop.leases.lease_s))
     clusters.pay_by(Meter(cap_usd=1.0, usual_lease_s=900.0), 1700.0)
     clusters.open("run", cast("Any", None), {})
     assert begun_with == [pytest.approx(300.0 - SWITCH_OFF_S, abs=2)]

@@ -26,23 +26,23 @@ def test_a_lease_may_become_shorter_at_any_time_and_is_renewed_three_times_as_of
     bench.until(lambda: bench.loop.formation)
     let(bench, 350.0)
     assert len(bench.provisioner.switched["i-0"]) == 2, "a third of 900 s"
-    bench.loop.lease_s = 30.0
+    bench.loop.leases.lease_s = 30.0
     let(bench, 60.0)
     assert_alive(bench)
     latest = bench.provisioner.switched["i-0"][2:]
     assert 5 <= len(latest) <= 7
     assert {lease_s for _, lease_s in latest} == {30.0}
     assert bench.provider.kept_s == 30.0
-    bench.loop.lease_s = 0.0
-    assert bench.loop.lease_s >= 15, "it can still be renewed in time"
+    bench.loop.leases.lease_s = 0.0
+    assert bench.loop.leases.lease_s >= 15, "it can still be renewed in time"
 
 
 def test_a_short_lease_is_renewed_in_time_though_leases_are_longer_again(bench: Bench) -> None:
     """They get shorter as money runs out, and longer when less is rented than was feared."""
     bench.until(lambda: bench.loop.formation)
-    bench.loop.lease_s = 90.0
+    bench.loop.leases.lease_s = 90.0
     let(bench, 120.0)
-    bench.loop.lease_s = 900.0
+    bench.loop.leases.lease_s = 900.0
     let(bench, 120.0)
     assert_alive(bench)
     ends = [at + lease_s for at, lease_s in bench.provisioner.switched["i-0"]]

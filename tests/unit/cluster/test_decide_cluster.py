@@ -11,6 +11,7 @@ from trainmaster.cluster.decide_cluster import BOOT_S, BROKEN_MOST, FORGOTTEN_S,
 from trainmaster.cluster.decision import ActionKind, Decision, Patience, Refusal, Seen, Stage
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine, fits, new_record, resumed
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
+from trainmaster.cluster.scaling import Scaling
 from trainmaster.providers.base import Node, NodeState
 
 NOW = 1000.0
@@ -27,7 +28,7 @@ def step(
     record: ClusterRecord,
     seen: Seen | None = None,
     now: float = NOW,
-    needs: int | None = None,
+    scaling: Scaling | None = None,
     **wishes: bool,
 ) -> Decision:
     return decide_cluster(
@@ -37,7 +38,7 @@ def step(
         wanted=wishes.get("wanted", True),
         ending=wishes.get("ending", False),
         patience=Patience(60.0, 600.0),
-        needs=needs,
+        scaling=scaling,
     )
 
 

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from test_cluster_executor import ONE, TWO, Bench, bench, gang, running
-from test_decide_cluster import NOW, kinds, nodes, plan, rented, step
-
-from trainmaster.cluster.decision import ActionKind, Seen, Stage
-from trainmaster.cluster.record import new_record
 
 __all__ = ["bench"]  # a fixture
 
@@ -100,40 +95,7 @@ def test_a_part_of_the_replicas_needs_a_part_of_the_machines(bench: Bench, share
     role = SimpleNamespace(count=4, rentals=[rental])
     bench.loop.record.plan = SimpleNamespace(experiments=("train",), roles=[role])
     bench.cluster_executor.need("train", share)
-    assert bench.loop.told_need == nodes
-    rental.is_rented, bench.loop.told_need = False, 0
+    assert bench.loop.scaling.needed == nodes
+    rental.is_rented, bench.loop.scaling.needed = False, None
     bench.cluster_executor.need("train", share)
-    assert bench.loop.told_need == 0, "hosts of one's own cost nothing"
-
-
-def test_a_service_that_needs_fewer_machines_gives_one_back_when_nothing_works_there() -> None:
-    record = rented(3)
-    stages = dict.fromkeys(("i-0", "i-1", "i-2"), Stage.JOINED)
-    seen = Seen(nodes=nodes(record), stages=stages, is_formed=True)
-    record = step(record, seen).record
-    assert step(record, seen, needs=2).record == record, "something works on all of them"
-    spare = replace(seen, spare=frozenset({"i-1"}))
-    assert step(record, spare).record == record, "nobody said that fewer are enough"
-    decision = step(record, spare, needs=2)
-    assert decision.notes == ["node-2 (i-1) is given back: it is not needed now"]
-    assert kinds(decision) == [ActionKind.DRAIN]
-    record = decision.record
-    assert not step(record, spare, needs=2).actions, "until it is known that nothing was sent there"
-    decision = step(record, replace(spare, vacant=frozenset({"i-1"})), needs=2)
-    assert {ActionKind.DROP, ActionKind.GIVE_BACK} <= set(kinds(decision))
-    assert [m.id for m in decision.record.live] == ["i-0", "i-2"]
-    assert not decision.losses
-    record = decision.record
-    ended = replace(seen, nodes=nodes(record), stages={"i-0": Stage.JOINED, "i-2": Stage.JOINED})
-    assert not step(record, ended, needs=2).actions
-    again = step(record, ended, needs=3)
-    assert [m.seat for m in again.record.live if not m.id] == ["worker-1"], "asked for again"
-
-
-def test_a_service_begins_with_as_many_machines_as_it_needs() -> None:
-    record = new_record("run", plan(), "home")
-    decision = step(record, needs=1)
-    (machine,) = decision.record.machines
-    record = decision.record.changed([replace(machine, id="i-0", started_at=NOW)])
-    formed = step(record, Seen(nodes=nodes(record), stages={"i-0": Stage.READY}), needs=1)
-    assert ActionKind.FORM in kinds(formed)
+    assert bench.loop.scaling.needed is None, "hosts of one's own cost nothing"

@@ -1,0 +1,99 @@
+"""How many machines of a cluster are needed, awaited and to spare."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cluster_bench import Bench
+from cluster_bench import record as recorded
+from test_decide_cluster import NOW, kinds, nodes, plan, rented, step
+
+from trainmaster.cluster.decision import ActionKind, Seen, Stage
+from trainmaster.cluster.record import new_record
+from trainmaster.cluster.scaling import Scaling
+
+
+def test_the_newest_machines_on_which_nothing_works_are_to_spare() -> None:
+    record = rented(4)
+    stages = dict.fromkeys(("i-1", "i-2"), Stage.JOINED) | {"i-0": Stage.JOINED, "i-3": Stage.READY}
+    unused = frozenset({"i-1", "i-2", "i-3"})
+
+    def spare(needed: int | None) -> list[str]:
+        return [machine.id for machine in Scaling(needed, unused).to_spare(record, stages)]
+
+    assert (spare(None), spare(4), spare(3), spare(2), spare(0)) == (
+        [],
+        [],
+        ["i-2"],
+        ["i-2", "i-1"],
+        ["i-2", "i-1"],
+    )
+    leaving = record.changed([replace(record.machines[2], is_leaving=True)])
+    assert not Scaling(3, unused).to_spare(leaving, stages), "three stay"
+
+
+def test_machines_are_awaited_until_as_many_have_joined_as_are_needed() -> None:
+    record = rented(2)
+    stages = {"i-0": Stage.JOINED, "i-1": Stage.READY}
+    assert not Scaling().awaits(record, stages)
+    assert not Scaling(1).awaits(record, stages)
+    assert Scaling(2).awaits(record, stages)
+    joined = dict.fromkeys(stages, Stage.JOINED)
+    assert not Scaling(9).awaits(record, joined), "there are no more seats"
+    assert Scaling(2).awaits(record.changed([replace(record.machines[1], is_leaving=True)]), joined)
+
+
+def test_a_cluster_grows_and_shrinks_with_what_is_needed() -> None:
+    bench = Bench(recorded(2))
+    loop = bench.loop
+    loop.scaling.needed = 1
+    loop.want()
+    bench.until(lambda: loop.formation)
+    assert (len(bench.provider.live), loop.awaits) == (1, False)
+    loop.scaling.needed = 2
+    assert loop.awaits
+    bench.until(lambda: not loop.awaits)
+    assert len(bench.provider.live) == 2
+    loop.scaling.needed = 1
+    head = loop.head_address
+    others = frozenset(access.address for access in loop.accesses.values()) - {head}
+    loop.spare(others)
+    bench.until(lambda: loop.leaving)
+    loop.idle(others)
+    bench.until(lambda: len(bench.provider.live) == 1)
+    assert loop.head_address == head
+
+
+def test_a_service_that_needs_fewer_machines_gives_one_back_when_nothing_works_there() -> None:
+    record = rented(3)
+    stages = dict.fromkeys(("i-0", "i-1", "i-2"), Stage.JOINED)
+    seen = Seen(nodes=nodes(record), stages=stages, is_formed=True)
+    record = step(record, seen).record
+    assert step(record, seen, scaling=Scaling(2)).record == record, "something works on all of them"
+    spare = Scaling(2, frozenset({"i-1"}))
+    assert step(record, seen, scaling=replace(spare, needed=None)).record == record, (
+        "nobody said that fewer are enough"
+    )
+    decision = step(record, seen, scaling=spare)
+    assert decision.notes == ["node-2 (i-1) is given back: it is not needed now"]
+    assert kinds(decision) == [ActionKind.DRAIN]
+    record = decision.record
+    assert not step(record, seen, scaling=spare).actions, "until it is known that nothing was sent there"
+    decision = step(record, replace(seen, vacant=frozenset({"i-1"})), scaling=spare)
+    assert {ActionKind.DROP, ActionKind.GIVE_BACK} <= set(kinds(decision))
+    assert [m.id for m in decision.record.live] == ["i-0", "i-2"]
+    assert not decision.losses
+    record = decision.record
+    ended = replace(seen, nodes=nodes(record), stages={"i-0": Stage.JOINED, "i-2": Stage.JOINED})
+    assert not step(record, ended, scaling=spare).actions
+    again = step(record, ended, scaling=Scaling(3))
+    assert [m.seat for m in again.record.live if not m.id] == ["worker-1"], "asked for again"
+
+
+def test_a_service_begins_with_as_many_machines_as_it_needs() -> None:
+    record = new_record("run", plan(), "home")
+    decision = step(record, scaling=Scaling(1))
+    (machine,) = decision.record.machines
+    record = decision.record.changed([replace(machine, id="i-0", started_at=NOW)])
+    formed = step(record, Seen(nodes=nodes(record), stages={"i-0": Stage.READY}), scaling=Scaling(1))
+    assert ActionKind.FORM in kinds(formed)
