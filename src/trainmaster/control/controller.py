@@ -233,6 +233,8 @@ class Controller:
             if notes := [*self._look_at_machines(now), *self._watch_budget(now)]:
                 self.database.commit(self.lease, notes, self.wall())
                 self._renewed_at = now
+            if self.watcher:
+                self.watcher.turned(self.run_state, Turn([*notes]), self._progress)
             wanted = self._wanted or self.database.stop_wanted(self.run_state.run)
             if self.interrupts > 1 or wanted in (EndReason.BUDGET, EndReason.INTERNAL):
                 return  # that cannot wait

@@ -20,6 +20,7 @@ from trainmaster.cluster.observed import Observed
 from trainmaster.cluster.record import Machine
 from trainmaster.control import decide_saving, saving, staging, unpublished_checkpoint
 from trainmaster.control.budget import Meter
+from trainmaster.control.controller import Controller
 from trainmaster.control.layout import Home
 from trainmaster.objects.errors import StoreTrouble, trouble_of
 from trainmaster.providers.aws import provider as aws
@@ -241,6 +242,19 @@ def _collections_take_what_is_pushed_again() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _adopting_is_silent() -> Iterator[None]:
+    find = Controller._find
+
+    def silent(self: Controller, attempts: list[str]) -> None:
+        watcher, self.watcher = self.watcher, None
+        find(self, attempts)
+        self.watcher = watcher
+
+    with patch.object(Controller, "_find", silent):
+        yield
+
+
 #: For so long a store that was away was waited for.
 _FORMER_PATIENCE_S: Final = 843.0
 _CLOUD: Final = {Hazard.API_AWAY: 1, Hazard.API_THROTTLED: 1, Hazard.KEYS_EXPIRED: 1}
@@ -327,5 +341,10 @@ SABOTAGES: Final[Mapping[str, Sabotage]] = {
         _collections_take_what_is_pushed_again,
         "a collection that was halted deletes what a version that was pushed meanwhile is made of",
         {Hazard.COLLECTION: 1},
+    ),
+    "adopting-is-silent": Sabotage(
+        _adopting_is_silent,
+        "that a machine was lost is not told while the next driver looks for those of the one before",
+        {Hazard.KILL: 1, Hazard.LOSE_MACHINE: 2},
     ),
 }

@@ -24,6 +24,7 @@ from trainmaster.spec.states import EndReason, State
 from trainmaster.testing.simulated_cluster import RayClient, SimulatedProvisioner, SteppedLoop
 from trainmaster.testing.simulated_host import Host, Process
 from trainmaster.testing.simulated_store import SimulatedStore
+from trainmaster.testing.simulated_watcher import SimulatedWatcher
 from trainmaster.testing.simulated_world import Killed, ViolationError
 
 if TYPE_CHECKING:
@@ -145,6 +146,7 @@ class SimulatedRecords:
             raise StoreError("the disk is full")
         self._store.commit(lease, changes, self._driver.process.steady())
         self._store.run["lease_expires_at"] = now + LEASE_S
+        self._driver.watcher.written(changes)
         world = self._failures.world
         if world.verbose:
             for change in changes:
@@ -265,6 +267,7 @@ class Driver:
         self.machines: SimulatedClusters | None = None
         self.loops: list[SteppedLoop] = []
         self.meter: Meter | None = None
+        self.watcher = SimulatedWatcher()
         self.began_at = failures.world.now
         self._is_woken = False
         plan = failures.plan
@@ -368,6 +371,7 @@ class Driver:
             actions=bench,
             executor=machines.executor,
             policies=policies,
+            watcher=self.watcher,
             meter=meter,
             machines=machines.executor,
             saving=SavingMoney(),
@@ -375,6 +379,7 @@ class Driver:
         )
         try:
             controller.run()
+            self.watcher.require()
         finally:
             if self.process.is_alive and controller.run_state.state is State.DONE:
                 machines.finish(succeeded=controller.run_state.reason is EndReason.SUCCEEDED)
