@@ -56,6 +56,10 @@ def notebook(
     idle: Annotated[
         str, typer.Option(help="With --provider: end it when nothing was done for so long.")
     ] = "30m",
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME[=VALUE]", help="With --provider: a variable there; NAME is a secret's."),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before money is spent.")] = False,
     as_json: _Json = False,
 ) -> None:
@@ -72,12 +76,19 @@ def notebook(
         found_run = None if run is None else client.resolve(run)
         raise typer.Exit(
             rent_notebook(
-                client, found_run, provider, hardware, parse_duration(idle), yes=yes, as_json=as_json
+                client,
+                found_run,
+                provider,
+                hardware,
+                parse_duration(idle),
+                env or [],
+                yes=yes,
+                as_json=as_json,
             )
         )
-    if hardware:
+    if hardware or env:
         raise UsageError(
-            f"--{next(iter(hardware))} is of a machine that is rented", "Say where with --provider."
+            f"--{next(iter(hardware), 'env')} is of a machine that is rented", "Say where with --provider."
         )
     found = client.open_notebook(None if run is None else client.resolve(run))
     if not as_json:

@@ -9,7 +9,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,6 +32,7 @@ def rent_notebook(
     provider: str,
     hardware: Mapping[str, Any],
     idle_s: float,
+    variables: Sequence[str] = (),
     *,
     yes: bool,
     as_json: bool,
@@ -44,6 +45,7 @@ def rent_notebook(
         provider: of the machine.
         hardware: which machine is wished, as in a recipe.
         idle_s: it ends when nothing was done for so long.
+        variables: that it has there, ``NAME=VALUE``, or ``NAME`` for a secret.
         yes: the user has agreed to the costs before.
         as_json: print the address, and at last the run, as objects.
     """
@@ -53,7 +55,7 @@ def rent_notebook(
     from trainmaster.spec import read_recipe
 
     with tempfile.TemporaryDirectory(prefix="trainmaster-notebook-") as directory:
-        recipe = _write(client, run, provider, hardware, idle_s, Path(directory))
+        recipe = _write(client, run, provider, hardware, idle_s, variables, Path(directory))
         plan = watched(client.plan_run(read_recipe(recipe), str(recipe), can_agree=yes or can_ask()))
         agree(client, plan, yes=yes)
         accepted = client.accept_run(plan.id, agreed_usd_per_hour=plan.most_usd_per_hour)
@@ -65,6 +67,8 @@ def rent_notebook(
     say(f"{made}: {costs}; it ends when nothing was done for {duration(idle_s)}, or by `cancel {made}`")
     try:
         facts = _facts(client, made)
+        if facts is None and (message := client.status(made).json.get("message")):
+            say(f"{made}: {message}")  # `attach` tells what comes after it has begun
         if facts is not None:
             with client.forward(made, None, int(facts["port"]), 0, say) as forward:
                 address = f"http://127.0.0.1:{forward.port}/lab?token={facts['token']}"
@@ -92,6 +96,7 @@ def _write(
     provider: str,
     hardware: Mapping[str, Any],
     idle_s: float,
+    variables: Sequence[str],
     directory: Path,
 ) -> Path:
     """The recipe, with the code of the run beside it."""
@@ -102,14 +107,15 @@ def _write(
     work = directory / "work"
     if run is None:
         work.mkdir()
-        text, notes = rented_notebook_recipe(provider, hardware, idle_s)
+        text, notes = rented_notebook_recipe(provider, hardware, idle_s, variables=variables)
     else:
         capsule = directory / "run.capsule"
         client.export(run, capsule)
         opened = open_capsule(capsule, directory)
         shutil.copytree(opened.recipe.parent / "code", work, symlinks=True)
         models = [each.uri for each in client.models(run)[:_MOST_MODELS]]
-        text, notes = rented_notebook_recipe(provider, hardware, idle_s, read_recipe(opened.recipe), models)
+        of = read_recipe(opened.recipe)
+        text, notes = rented_notebook_recipe(provider, hardware, idle_s, of, models, variables)
     for note in notes:
         say(f"note: {note}")
     recipe = work / "trainmaster-notebook.yaml"

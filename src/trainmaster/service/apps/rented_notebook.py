@@ -12,15 +12,31 @@ if TYPE_CHECKING:
 
 #: Where its server says how to reach it, in the directory of the code there.
 FACTS: Final = ".notebook"
-# A token that it is given is not in what it prints.
+_SETUP: Final = """\
+pip install jupyterlab || {
+  echo "JupyterLab cannot be installed there: name an index that the machine reaches, --env PIP_INDEX_URL=URL"
+  exit 1
+}
+"""
+# A token that it is given is not in what it prints. What open pages ask for again and again is no use, else
+# it would never end. Isolated, as modules of the user's code may have the names of those that it imports.
 _COMMAND: Final = """\
 cp -R . "$TRAINMASTER_OUTPUT_DIR/code"
 umask 077
 export JUPYTER_RUNTIME_DIR="$PWD/{facts}" JUPYTER_NO_CONFIG=1
-JUPYTER_TOKEN="$(python -c 'import secrets; print(secrets.token_hex(24))')"
+JUPYTER_TOKEN="$(python -I -c 'import secrets; print(secrets.token_hex(24))')"
 export JUPYTER_TOKEN
-exec python -m jupyterlab --no-browser --allow-root --ServerApp.ip=127.0.0.1 --ServerApp.port=0 \\
-  --ServerApp.root_dir="$TRAINMASTER_OUTPUT_DIR" --ServerApp.shutdown_no_activity_timeout={idle_s:.0f} \\
+cd "$TRAINMASTER_OUTPUT_DIR"
+exec python -I -c '
+from jupyter_server.base.handlers import APIHandler
+from jupyterlab.labapp import main
+
+note_use = APIHandler.update_api_activity
+reads = ("GET", "HEAD")
+APIHandler.update_api_activity = lambda asked: None if asked.request.method in reads else note_use(asked)
+main()
+' --no-browser --allow-root --ServerApp.ip=127.0.0.1 --ServerApp.port=0 \\
+  --ServerApp.root_dir="$PWD" --ServerApp.shutdown_no_activity_timeout={idle_s:.0f} \\
   --ServerApp.terminals_enabled=False --MappingKernelManager.cull_idle_timeout={idle_s:.0f} \\
   --MappingKernelManager.cull_interval=30 --MappingKernelManager.cull_connected=True
 """
@@ -33,6 +49,7 @@ def rented_notebook_recipe(
     idle_s: float,
     of: Recipe | None = None,
     models: Sequence[str] = (),
+    variables: Sequence[str] = (),
 ) -> tuple[str, list[str]]:
     """A recipe in YAML, and what of the run could not be brought.
 
@@ -42,18 +59,25 @@ def rented_notebook_recipe(
         idle_s: it ends when nothing was done for so long.
         of: the recipe of the run whose notebook it is; its last experiment says what is there.
         models: of that run: where they are on its object store.
+        variables: more of them, ``NAME=VALUE``, or ``NAME`` for a secret; its ``setup`` has them, too.
     """
     notes: list[str] = []
     found: dict[str, Any] = {"command": _COMMAND.format(facts=FACTS, idle_s=idle_s)}
-    setup = "pip install jupyterlab"
+    setup, env = _SETUP, {}
     if of is not None:
         experiment = list(of.experiments.values())[-1]
         setup = f"{experiment.setup.rstrip()}\n{setup}" if experiment.setup else setup
-        found["env"] = {name: value for name, value in experiment.env.items() if "{{" not in value}
+        env = {name: value for name, value in experiment.env.items() if "{{" not in value}
         data = _data(experiment, notes)
         data |= {f"model{number or ''}": {"url": uri} for number, uri in enumerate(models)}
         found |= {"data": data} if data else {}
-    found["setup"] = setup
+    env |= {name: value for name, is_plain, value in _split(variables) if is_plain}
+    secrets = [name for name, is_plain, _ in _split(variables) if not is_plain]
+    found |= {
+        "setup": setup,
+        "env": {name: env[name] for name in env if name not in secrets},
+        "secrets": secrets,
+    }
     if hardware:
         found["hardware"] = {"spot": False, **hardware}
     recipe = {
@@ -63,6 +87,10 @@ def rented_notebook_recipe(
         "experiments": {"notebook": found},
     }
     return json.dumps(recipe, indent=2), notes
+
+
+def _split(variables: Sequence[str]) -> list[tuple[str, str, str]]:
+    return [each.partition("=") for each in variables]
 
 
 def _data(experiment: Experiment, notes: list[str]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pytest
 from trainmaster.cli.rented_notebook import _print_address
 from trainmaster.service.apps.rented_notebook import rented_notebook_recipe
 from trainmaster.spec import Recipe
+from trainmaster.spec.errors import RecipeError
 
 RUN = """
 name: shapes
@@ -37,7 +38,7 @@ def test_it_has_the_code_data_models_and_environment_of_the_last_experiment(tmp_
     found = Recipe.from_text(text, directory=tmp_path)
     (notebook,) = found.experiments.values()
     assert (found.name, found.provider) == ("shapes-notebook", "aws")
-    assert notebook.setup.splitlines()[-2:] == ["pip install torch", "pip install jupyterlab"]
+    assert notebook.setup.startswith("pip install torch\npip install jupyterlab ||")
     assert notebook.env == {"COLOUR": "red"}
     assert notebook.secrets == ()
     assert {name: source.volume or source.url or source.model for name, source in notebook.data.items()} == {
@@ -49,6 +50,28 @@ def test_it_has_the_code_data_models_and_environment_of_the_last_experiment(tmp_
     assert [note.split(":")[0] for note in notes] == ["data.old", "data.near"]
     assert (notebook.hardware.gpu, notebook.hardware.spot) == ("v100", False)
     assert "shutdown_no_activity_timeout=1800 " in notebook.command
+
+
+def test_variables_are_added_and_names_alone_are_secrets(tmp_path):
+    run = Recipe.from_text(RUN, directory=tmp_path)
+    given = ["PIP_INDEX_URL=https://pypi.example.org/simple?a=b", "COLOUR=", "TOKEN", "LEVEL"]
+    text, _ = rented_notebook_recipe("aws", {}, 1800.0, run, variables=given)
+    (notebook,) = Recipe.from_text(text, directory=tmp_path).experiments.values()
+    assert notebook.env == {"PIP_INDEX_URL": "https://pypi.example.org/simple?a=b", "COLOUR": ""}
+    assert notebook.secrets == ("TOKEN", "LEVEL")
+
+
+def test_a_variable_of_the_run_may_be_given_as_a_secret(tmp_path):
+    run = Recipe.from_text(RUN, directory=tmp_path)
+    text, _ = rented_notebook_recipe("aws", {}, 1800.0, run, variables=["COLOUR"])
+    (notebook,) = Recipe.from_text(text, directory=tmp_path).experiments.values()
+    assert (notebook.env, notebook.secrets) == ({}, ("COLOUR",))
+
+
+def test_variables_with_wrong_names_are_refused(tmp_path):
+    text, _ = rented_notebook_recipe("aws", {}, 1800.0, variables=["9=1"])
+    with pytest.raises(RecipeError, match="9"):
+        Recipe.from_text(text, directory=tmp_path)
 
 
 @pytest.mark.parametrize("hardware", [{}, {"instance": "g5.xlarge"}, {"cpus": 4, "memory": "16GB"}])
