@@ -406,6 +406,9 @@ class EmbeddedClient:
     def service_url(self, name: str, port: int = 0) -> str:
         return self._local_services.url(name, port)
 
+    def listen_for_services(self, port: int) -> None:
+        self._local_services.listen(port)
+
     # --- volumes -----------------------------------------------------------------------------------
 
     def volumes(self) -> list[str]:

@@ -37,8 +37,19 @@ class LocalServices:
     def url(self, name: str, port: int) -> str:
         """Where it is asked, as long as this process lives."""
         found = self._endpoints.show(name)
+        self.listen(port)
+        from trainmaster.api.proxy.headers import SERVICES
+
+        return f"http://127.0.0.1:{self._port}{SERVICES}{found['name']}/"
+
+    def listen(self, port: int) -> None:
+        """Take requests, as long as this process lives.
+
+        Raises:
+            MissingPartError: what reads requests is not installed.
+            UsageError: the port is taken.
+        """
         try:
-            from trainmaster.api.proxy.headers import SERVICES
             from trainmaster.api.proxy.proxy import AppProxy, listen_in_thread
             from trainmaster.api.proxy.services import Services
             from trainmaster.service.endpoints.endpoint_access import EndpointAccess
@@ -54,7 +65,6 @@ class LocalServices:
                 self._port = listen_in_thread(proxy, port)
             except OSError as error:
                 raise UsageError(f"cannot listen at port {port}: {error}", "Give another --port.") from None
-        return f"http://127.0.0.1:{self._port}{SERVICES}{found['name']}/"
 
 
 def _told(found: dict[str, Any]) -> dict[str, Any]:

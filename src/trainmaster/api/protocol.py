@@ -507,6 +507,17 @@ class ClientProtocol(Protocol):
             UsageError: the port is taken.
         """
 
+    def listen_for_services(self, port: int) -> None:
+        """At home: take requests to services in this process, before there is one.
+
+        Args:
+            port: of this machine; 0 for any that is free.
+
+        Raises:
+            MissingPartError: what reads requests is not installed.
+            UsageError: the port is taken.
+        """
+
     def volumes(self) -> list[str]:
         """Volumes with short names."""
 

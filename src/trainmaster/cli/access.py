@@ -53,6 +53,8 @@ def listed(as_json: AsJson = False) -> None:
     if as_json:
         print_json({"tokens": found})
         return
+    if not found:
+        say("there is no token yet: `trainmaster token create NAME` makes one")
     for each in found:
         of = f", team {each['team']}" if each["team"] else ""
         of += f", {each['account']}" if each["account"] else ""
@@ -84,6 +86,8 @@ def teams(as_json: AsJson = False) -> None:
     if as_json:
         print_json({"teams": found})
         return
+    if not found:
+        say("there is no team yet: `trainmaster team create NAME` makes one")
     for each in found:
         typer.echo(_line(each))
 
@@ -116,6 +120,8 @@ def members(team: Annotated[str, typer.Argument(help="The team.")], as_json: AsJ
     if as_json:
         print_json({"members": found})
         return
+    if not found:
+        say(f"nobody is in team {team} yet: `trainmaster team add-member {team} USER`")
     for each in found:
         typer.echo(f"{each['name']}  {each['role']}{', disabled' if each['is_disabled'] else ''}")
 
@@ -157,6 +163,8 @@ def users(as_json: AsJson = False) -> None:
     if as_json:
         print_json({"users": found})
         return
+    if not found:
+        say("there is no user yet: `trainmaster user create NAME` makes one")
     for each in found:
         roles = ", ".join(f"{role} of {team}" for team, role in each["teams"].items()) or "in no team"
         is_what = ", admin" if each["is_admin"] else ", for programs" if each["kind"] == "service" else ""
@@ -197,6 +205,8 @@ def secrets(team: Annotated[str, typer.Argument(help="The team.")], as_json: AsJ
     if as_json:
         print_json({"secrets": found})
         return
+    if not found:
+        say(f"team {team} has no secret yet: `trainmaster secret set {team} NAME` keeps one")
     for each in found:
         typer.echo(f"{each['name']}  by {each['changed_by']}")
 

@@ -57,16 +57,20 @@ def serve(
     from trainmaster.cli.quote import watched
     from trainmaster.cli.renting import agree, can_ask
     from trainmaster.service import capabilities_of
-    from trainmaster.service.endpoints.serving_recipe import service_name, serving_recipe
+    from trainmaster.service.endpoints.serving_recipe import must_be_servable, service_name, serving_recipe
     from trainmaster.spec import read_recipe
 
     client = open_client(runs_here=capabilities_of(provider).is_here and not detach)
     reference, found = _model(client, model)
+    if not command:
+        must_be_servable(found, code)
     text = serving_recipe(
         reference, name, replicas=replicas, provider=provider, command=command, health=health,
         code="" if code is None else str(code.resolve()), model_files=found,
     )  # fmt: skip
     name = name or service_name(reference)
+    if not detach:
+        client.listen_for_services(port)
     with tempfile.TemporaryDirectory(prefix="trainmaster-serve-") as directory:
         file = Path(directory) / "recipe.yaml"
         file.write_text(text, encoding="utf-8")

@@ -11,15 +11,10 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from trainmaster.inference.errors import ModelError
+from trainmaster.inference.formats import SAVED_MODEL, SCRIPT, served_file
 from trainmaster.inference.tensors import Arrays, TensorSpec
 
-SCRIPT: Final = "serve.py"
-#: Files of these kinds hold, or may hold, Python's pickles: who loads them runs whatever they say.
-_PICKLES: Final = (".pkl", ".pickle", ".joblib", ".pt", ".pth", ".ckpt", ".dill", ".cloudpickle")
-_HINT: Final = (
-    "There are model.onnx, one *.skops file, saved_model.pb, or a serve.py of yours; "
-    "anything else by a command of its own: `serve: {command: ...}`."
-)
+_MODULES: Final = {".onnx": "onnx_engine", ".skops": "skops_engine"}
 
 
 class Engine(Protocol):
@@ -61,15 +56,14 @@ def load(directory: Path, code: Path | None = None) -> Engine:
     """
     if not directory.is_dir():
         raise ModelError(f"{directory} is no directory. Set TRAINMASTER_MODEL_DIR, or give --model-dir DIR.")
-    for place in (code, directory):
-        if place is not None and (place / SCRIPT).is_file():
-            return _made("script_engine")(place / SCRIPT, directory)
-    for pattern, module in (("*.onnx", "onnx_engine"), ("*.skops", "skops_engine")):
-        if found := _one(directory, pattern):
-            return _made(module)(found)
-    if (directory / "saved_model.pb").is_file():
+    if code is not None and (code / SCRIPT).is_file():
+        return _made("script_engine")(code / SCRIPT, directory)
+    name = served_file((each.name for each in directory.iterdir()), str(directory))
+    if name == SCRIPT:
+        return _made("script_engine")(directory / SCRIPT, directory)
+    if name == SAVED_MODEL:
         return _made("saved_model_engine")(directory)
-    raise ModelError(_nothing(directory))
+    return _made(_MODULES[Path(name).suffix])(directory / name)
 
 
 def needed(module: str, package: str, else_: str = "") -> ModuleType:
@@ -90,30 +84,3 @@ def needed(module: str, package: str, else_: str = "") -> ModuleType:
 def _made(module: str) -> Callable[..., Engine]:
     made: Callable[..., Engine] = import_module(f"trainmaster.inference.{module}").load
     return made
-
-
-def _one(directory: Path, pattern: str) -> Path | None:
-    found = sorted(directory.glob(pattern))
-    usual = [each for each in found if each.stem == "model"]
-    if len(found) > 1 and not usual:
-        raise ModelError(
-            f"{directory} has {', '.join(each.name for each in found[:5])}. "
-            f"Call the one that is to be served model{pattern[1:]}."
-        )
-    return next(iter(usual or found), None)
-
-
-def _nothing(directory: Path) -> str:
-    names = sorted(each.name for each in directory.iterdir())
-    pickles = [name for name in names if name.lower().endswith(_PICKLES)]
-    if pickles:
-        return (
-            f"{pickles[0]} is, or may hold, a pickle: to load it is to run whatever code is in it, "
-            "so it is never loaded here. Export the model: PyTorch by `torch.onnx.export(model, args, "
-            "'model.onnx')`, scikit-learn by `skops.io.dump(model, 'model.skops')`. If you trust it, "
-            "load it in a serve.py of yours."
-        )
-    if any(name.endswith((".keras", ".h5")) for name in names):
-        return f"A Keras file is not served as it is; `model.export(directory)` makes a SavedModel. {_HINT}"
-    has = ", ".join(names[:8]) or "nothing"
-    return f"{directory} has {has}: no format that is known here. {_HINT}"

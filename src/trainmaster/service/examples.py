@@ -79,9 +79,7 @@ def example(name: str) -> Example:
     for found in examples():
         if found.name == name:
             return found
-    raise NotFoundError(
-        f"there is no example {name!r}", "`trainmaster examples` lists them, as the page Examples does."
-    )
+    raise NotFoundError(f"there is no example {name!r}", "`trainmaster examples` lists them.")
 
 
 def _example(directory: Path) -> Example:

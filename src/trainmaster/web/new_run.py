@@ -18,7 +18,7 @@ from trainmaster.artifacts.code_sources import as_git
 from trainmaster.control.data_sources import BUILT_IN
 from trainmaster.providers.capabilities import BUILT_IN as PROVIDERS
 from trainmaster.service.driving.submissions import RunRequest
-from trainmaster.service.endpoints.serving_recipe import serving_recipe
+from trainmaster.service.endpoints.serving_recipe import must_be_servable, serving_recipe
 from trainmaster.service.quotes.quote_requests import QUOTE, QuoteAsk
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.teams.team_volumes import TeamVolumes
@@ -101,13 +101,17 @@ def new(
 ) -> Response:
     """Nothing filled in yet; or the recipe of an earlier run, or one that serves or asks a model."""
     empty = RecipeForm(provider=_providers(state, caller)[0] if state.submissions.is_shared(caller) else "")
-    recipe = without_triggers(found.recipe(again)) if again else empty.text()
+    recipe, mistake = without_triggers(found.recipe(again)) if again else empty.text(), None
     if model:
         recipe = batch_recipe(model, files, empty.provider, _files_of(state, caller, found, model))
     elif serve:
         names = _files_of(state, caller, found, serve)
         recipe = serving_recipe(serve, provider=empty.provider, model_files=names)
-    return show_form(request, state, caller, NewRun(**empty.model_dump(), recipe=recipe))
+        try:
+            must_be_servable(names)
+        except UsageError as error:  # code that is sent may have a serve.py
+            mistake = UsageError(error.args[0], "Send code with a serve.py, or write another command.")
+    return show_form(request, state, caller, NewRun(**empty.model_dump(), recipe=recipe), mistake)
 
 
 def _files_of(state: ServerState, caller: Caller, found: TeamRuns, model: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from types import SimpleNamespace
 
 import pytest
@@ -57,3 +58,10 @@ def test_what_nobody_could_agree_to_cannot_be_accepted(client, monkeypatch):
     assert (plan.id, plan.notes) == ("", ("spot",))
     with pytest.raises(NotFoundError, match="Plan the run again"):
         client.accept_run(plan.id, agreed_usd_per_hour=9.0)
+
+
+def test_a_port_that_is_taken_is_known_before_a_service_starts(client):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match=f"cannot listen at port {port}"):
+            client.listen_for_services(port)

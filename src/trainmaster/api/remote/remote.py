@@ -447,6 +447,9 @@ class RemoteClient:
     def service_url(self, name: str, port: int = 0) -> str:
         return str(self.service(name)["url"])
 
+    def listen_for_services(self, port: int) -> None:
+        """The server listens."""
+
     # --- volumes -----------------------------------------------------------------------------------
 
     def volumes(self) -> list[str]:

@@ -246,7 +246,7 @@ class Apps:
     def _row(self, app: str) -> RowMapping:
         row = rows.find(self._service.database, app)
         if row is None or not self._caller.sees(row["team"]):
-            raise NotFoundError(f"there is no app {app!r}", "`GET /api/v1/apps` lists them.")
+            raise NotFoundError(f"there is no app {app!r}", "`trainmaster apps` lists them.")
         return row
 
     def _why_not(self, row: RowMapping) -> str:

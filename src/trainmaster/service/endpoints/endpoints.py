@@ -136,5 +136,5 @@ class Endpoints:
         """That of the caller's own team first: who sees all may mean another one's."""
         seen = [row for row in rows.named(self._service.database, name) if self._caller.sees(row["team"])]
         if not seen:
-            raise NotFoundError(f"there is no service {name!r}", "`GET /api/v1/services` lists them.")
+            raise NotFoundError(f"there is no service {name!r}", "`trainmaster services` lists them.")
         return min(seen, key=lambda row: (row["place"] is None, row["team"] != self._caller.team))

@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
+from trainmaster.inference.errors import ModelError
+from trainmaster.inference.formats import SCRIPT, served_file
 from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.spec.errors import UsageError
 
 _COMMAND = "python -m trainmaster.inference --port {{port}} --name "
 _READY = "/v2/health/ready"
@@ -65,6 +69,26 @@ def serving_recipe(
         f"      replicas: {replicas}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def must_be_servable(model_files: Iterable[str], code: Path | None = None) -> None:
+    """Refuse a model for which nothing answers unless there is a command.
+
+    Args:
+        model_files: paths in the model.
+        code: directory that may have a ``serve.py``.
+
+    Raises:
+        UsageError: saying what the model has, and what is served.
+    """
+    if code is not None and (code / SCRIPT).is_file():
+        return
+    try:
+        served_file(model_files, "the model")
+    except ModelError as error:
+        raise UsageError(
+            f"it cannot be served: {error}", "`--code DIR` has a serve.py, `--command` answers by itself."
+        ) from None
 
 
 def service_name(model: str) -> str:

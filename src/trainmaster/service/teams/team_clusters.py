@@ -45,7 +45,7 @@ class TeamClusters:
         wanted = [name for name, how in seen.items() if how != USED] if ids is None else ids
         for name in wanted:
             if name not in seen:
-                raise NotFoundError(f"no cluster {name!r} has machines", "`GET /api/v1/clusters` lists them.")
+                raise NotFoundError(f"no cluster {name!r} has machines", "`trainmaster clusters` lists them.")
         return self._service.end_clusters(wanted, environ, tell) if wanted else []
 
     def _sees(self, run: str) -> bool:

@@ -272,7 +272,7 @@ class TeamRuns:
         for row in rows:
             if row["task"] == task:
                 return _model(row)
-        raise NotFoundError(f"{run} has no model of {experiment}/{task}", "`GET /api/v1/models` lists them.")
+        raise NotFoundError(f"{run} has no model of {experiment}/{task}", "`trainmaster models` lists them.")
 
     def find_model(self, name: str) -> dict[str, Any]:
         """The one model that ``RUN``, ``RUN/EXPERIMENT`` or ``RUN/EXPERIMENT/TASK`` means.

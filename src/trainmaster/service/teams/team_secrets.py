@@ -66,7 +66,9 @@ class TeamSecrets:
             NotFoundError: the team has none of that name.
         """
         if not rows.remove(self._database, team, name):
-            raise NotFoundError(f"team {team} has no secret {name!r}", "`GET /api/v1/secrets` lists them.")
+            raise NotFoundError(
+                f"team {team} has no secret {name!r}", "`trainmaster secret list TEAM` lists them."
+            )
 
     def values(self, team: str, names: Collection[str]) -> dict[str, str]:
         """Those that there are of some names.

@@ -113,7 +113,7 @@ def _place(volume: str, where: str, home: Home, team: str) -> str:
             return f"{BUILT_IN_PREFIX}{volume}"  # its plain name is that of a volume of the owner, too
         raise UsageError(
             f"{where}: team {team} has no volume {volume}",
-            "`GET /api/v1/volumes` lists those that there are.",
+            "`trainmaster volume ls` lists those that there are.",
         ) from None
     if head.kind != "packed":
         raise UsageError(f"{where}: {volume} has its bytes elsewhere", "Send the files themselves.")
@@ -251,7 +251,9 @@ class TeamVolumes:
         numbers = self._stored(text).numbers()
         version = text.partition("@")[2]
         if version and int(version) not in numbers:
-            raise NotFoundError(f"{text}: there is no version {version}", "GET /volumes/NAME lists them.")
+            raise NotFoundError(
+                f"{text}: there is no version {version}", "`trainmaster volume versions NAME` lists them."
+            )
 
     def collect_garbage(self, name: str, grace_s: float, *, now: bool) -> Collected:
         """Mark what no version of a volume names, and free what was marked; see `packed.garbage`.
