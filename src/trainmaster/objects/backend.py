@@ -97,7 +97,14 @@ class Backend(ABC):
 
     @abstractmethod
     def put_blocks(self, key: str, blocks: Iterable[bytes], size_bytes: int) -> None:
-        """Writes an object from blocks in constant memory; an exception in ``blocks`` leaves nothing."""
+        """Writes an object from blocks in constant memory; an exception in ``blocks`` leaves nothing.
+
+        Args:
+            key: where.
+            blocks: what comes of them is the object.
+            size_bytes: about how much will come, to choose how to send it; no ``Content-Length``, as a file
+                may grow while it is read.
+        """
 
     def exists(self, key: str) -> bool:
         """Says whether there is such an object."""

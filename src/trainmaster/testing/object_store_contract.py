@@ -161,6 +161,12 @@ class ObjectStoreContract:
         store.put("a/whole", b"".join(blocks))
         assert store.get("a/whole") == b"".join(blocks)
 
+    @pytest.mark.parametrize("said_bytes", [1, 20 * MIB])
+    def test_what_comes_counts_and_not_what_was_said(self, store: ObjectStore, said_bytes: int) -> None:
+        """A file may grow or shrink while it is read."""
+        store.put_blocks("a/grown", iter([b"x" * 1000, b"y" * 24]), said_bytes)
+        assert store.get("a/grown") == b"x" * 1000 + b"y" * 24
+
     @pytest.mark.parametrize("size_bytes", [1, 20 * MIB])
     def test_an_exception_while_writing_leaves_nothing(self, store: ObjectStore, size_bytes: int) -> None:
         """The source of an upload may fail in the middle; its exception passes."""

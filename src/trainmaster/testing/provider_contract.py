@@ -212,7 +212,7 @@ class ProviderContract:
         """Request by request, in order; and the dry run itself sends nothing."""
         provider = bench.provider()
         requests = [
-            bench.request(count=2, spot=True, token="t1", labels={"rack": "7"}),
+            bench.request(count=2, spot=self.capabilities.spot, token="t1", labels={"rack": "7"}),
             bench.request(role="ps", token="t2"),
         ]
         bench.sent()
@@ -229,7 +229,8 @@ class ProviderContract:
 
     def test_preflight_changes_nothing(self, bench: ProviderBench) -> None:
         """It gives notes, sentences, and makes nothing."""
-        notes = bench.provider().preflight([bench.request(), bench.request(role="ps", spot=True)])
+        requests = [bench.request(), bench.request(role="ps", spot=self.capabilities.spot)]
+        notes = bench.provider().preflight(requests)
         assert all(isinstance(note, str) and note for note in notes)
         assert bench.changed() == []
         assert bench.left() == []
