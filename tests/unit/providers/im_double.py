@@ -68,6 +68,7 @@ class ImDouble:
         loses: calls whose answer never comes, by a part of ``METHOD PATH``; each once.
         breaks: what it says then: its own trouble. Else the connection ends.
         slow: infrastructures show machines only after so many looks.
+        silent: so many descriptions are empty, as those of infrastructures that are just being made.
         busy: it destroys nothing, as it is at work on it.
         dies: the next document that asks for machines is the last one: it ends after so many of them, and
             nobody answers until it is started again.
@@ -85,6 +86,7 @@ class ImDouble:
     loses: list[str] = field(default_factory=list)
     breaks: str = ""
     slow: int = 0
+    silent: int = 0
     busy: bool = False
     dies: int | None = None
     stays: int | None = None
@@ -177,6 +179,8 @@ class ImDouble:
         if "deploy" in body:
             found.machines = {n: one for n, one in found.machines.items() if not one.creating}
             found.next, found.begun = found.next - found.begun, 0
+        if "deploy" not in body and self.slow:  # it takes it for all that there is to come
+            found.state, found.message = "failed", "Infrastructure without any deploy. Exiting.\n"
         new = self.make(found, body)
         for machine in (found.machines[n] for n in new):
             machine.configured = None  # and never anything else, as nothing is configured then
@@ -200,11 +204,14 @@ class ImDouble:
         raise ConnectionResetError(104, "Connection reset by peer")
 
     def goes_on(self) -> None:
-        """What it is at work on has come to its end."""
+        """What it is at work on has come to its end: numbers are given anew, from the first that it adds."""
         for found in self.infrastructures.values():
             found.begun = 0
-            for machine in found.machines.values():
+            new = [one for one in found.machines.values() if one.creating]
+            kept = {n: one for n, one in found.machines.items() if not one.creating}
+            for machine in new:
                 machine.creating = False
+            found.machines = kept | {str(len(kept) + i): one for i, one in enumerate(new)}
 
     def make(self, found: Infrastructure, body: str) -> list[str]:
         deploy = re.search(r"^deploy (\S+) (\d+) (\S+)$", body, re.MULTILINE)
@@ -237,6 +244,9 @@ class ImDouble:
         return ImAnswer(200, f"system {one.system} (\n{told}\n)\n")
 
     def told(self, found: Infrastructure, what: str) -> ImAnswer:
+        if what == "radl" and self.silent:
+            self.silent -= 1
+            return ImAnswer(200, "")
         if what == "radl":
             return ImAnswer(200, found.radl)
         if what == "data":
@@ -247,7 +257,8 @@ class ImDouble:
             return ImAnswer(200, found.message + "".join(of_machines))
         if self.slow:
             self.slow -= 1
-            return ImAnswer(200, json.dumps({"state": {"state": "pending", "vm_states": {}}}))
+            state = {"state": found.state or "pending", "vm_states": {}}
+            return ImAnswer(200, json.dumps({"state": state}))
         states = {n: machine.state for n, machine in found.machines.items()}
         state = found.state or next((one for one in states.values() if one != "configured"), "")
         state = state or next(iter(states.values()), "unknown")

@@ -185,6 +185,76 @@ def test_numbers_that_are_given_anew_bring_no_addresses_of_before(bench: ImBench
     assert before.address not in {node.address for node in after}
 
 
+def test_numbers_that_are_given_anew_between_two_looks_are_the_new_ones(bench: ImBench) -> None:
+    """Tries that failed take numbers, too, until the addition is done."""
+    bench.provider().acquire("one", bench.request())
+    bench.im.infrastructures["0000-1"].next += 1
+    bench.im.stays = 2
+    with pytest.raises(ProviderError, match="does not answer"):
+        bench.provider().acquire("one", bench.request("ps", count=2))
+    assert {"2", "3"} < bench.im.infrastructures["0000-1"].machines.keys()
+    told = bench.im.told
+
+    def ends(found, what):  # type: ignore[no-untyped-def]
+        if what == "data":
+            bench.im.goes_on()
+        return told(found, what)
+
+    bench.im.told = ends  # type: ignore[method-assign]
+    made = bench.provider().acquire("one", bench.request("ps", count=2))
+    assert [node.id for node in made] == ["0000-1-1", "0000-1-2"]
+    assert len(bench.provider().nodes("one")) == 3
+
+
+def test_a_lease_is_renewed_while_the_first_machines_are_made(bench: ImBench) -> None:
+    """Infrastructure Manager takes what has no machines in it for the end, and says that it failed."""
+    bench.im.slow = 200
+    with pytest.raises(ProviderError, match="so far"):
+        bench.provider().acquire("one", bench.request())
+    bench.provider().renew("one", 900)
+    bench.im.slow = 3
+    assert len(bench.provider().acquire("one", bench.request())) == 1
+    bench.im.calls.clear()
+    bench.provider().renew("one", 900)
+    assert bench.changed() == ["POST /infrastructures/0000-1?context=0"]
+
+
+def test_none_is_asked_for_while_what_was_asked_for_may_be_there(bench: ImBench) -> None:
+    """The answer is lost, and Infrastructure Manager does not say yet whose what it has is."""
+    bench.im.loses.append("POST /infrastructures?async")
+    with pytest.raises(ProviderError, match="does not answer"):
+        bench.provider().acquire("one", bench.request())
+    bench.im.silent = 2
+    with pytest.raises(ProviderError, match="does not say so far whose 0000-1 is"):
+        bench.provider().acquire("one", bench.request())
+    assert len(bench.provider().acquire("one", bench.request())) == 1
+    assert bench.left() == ["0000-1"]
+
+
+def test_what_is_never_told_is_not_waited_for(bench: ImBench) -> None:
+    """Of an infrastructure that it had just begun when it was started anew it says nothing ever."""
+    bench.im.loses.append("POST /infrastructures?async")
+    with pytest.raises(ProviderError, match="does not answer"):
+        bench.provider().acquire("one", bench.request())
+    bench.im.silent = 1000
+    bench.later(130)
+    assert len(bench.provider().acquire("one", bench.request())) == 1
+
+
+def test_one_that_was_asked_for_twice_goes_with_the_cluster(bench: ImBench) -> None:
+    """Its answer came after it had been given up."""
+    bench.im.loses.append("POST /infrastructures?async")
+    with pytest.raises(ProviderError):
+        bench.provider().acquire("one", bench.request())
+    (first,) = bench.left()
+    late = bench.im.infrastructures.pop(first)
+    bench.provider().acquire("one", bench.request())
+    bench.im.infrastructures[first] = late
+    assert len(bench.left()) == 2
+    bench.provider().release("one")
+    assert bench.left() == []
+
+
 def test_it_is_destroyed_while_it_is_made(bench: ImBench) -> None:
     bench.im.slow = 200
     with pytest.raises(ProviderError, match="so far"):

@@ -17,6 +17,7 @@ _MOST_WORDS: Final = 400
 _STAMP: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?: *")
 _NOISE: Final = re.compile(
     r"Contextualization disabled by the RADL/TOSCA template\.|All VMs failed\. No contextualize\.|"
+    r"Infrastructure without any deploy\. Exiting\.|"
     r"Error (?:Adding resources|adding VMs): *|"
     r"Error Launching in region .{0,400}? of type: \S+ +\. *|^VM \d+:$|^\*+$"
 )

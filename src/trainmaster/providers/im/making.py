@@ -76,6 +76,8 @@ class ImMaking:
             TrainmasterError: they could not be made; none is there.
         """
         infrastructure, state = self._observed.present(known)
+        if known.is_asked and not infrastructure:
+            self._check_untold(known)
         repeated = known.asked.get(system)
         asked = replace(
             repeated
@@ -132,6 +134,20 @@ class ImMaking:
                 )
             self._sleep(pause_s)
             pause_s = min(1.5 * pause_s, _LOOK_S)
+
+    def _check_untold(self, known: ClusterMemory) -> None:
+        """Refuse to ask for another infrastructure while one that is there may be that which was asked for.
+
+        Raises:
+            ProviderError: IM has one of which it does not say yet whose it is.
+        """
+        asked_at = max((each.at for each in known.asked.values()), default=0.0)
+        if self._clock() - asked_at <= _FORGOTTEN_S and (untold := self._observed.untold()):
+            raise ProviderError(
+                f"Infrastructure Manager does not say so far whose {untold[0]} is: perhaps that which was "
+                "asked for",
+                "It is asked again.",
+            )
 
     def _clear(self, known: ClusterMemory, asked: Asked) -> None:
         """Give back what is left of an addition that IM has forgotten.
@@ -196,9 +212,12 @@ class ImMaking:
             is_late = waited_s > _FORGOTTEN_S
             left = self._client.unfinished(infrastructure) if is_late or len(mine) >= asked.count else []
             if len(mine) >= asked.count and not any(each.number in mine for each in left):
+                # IM has numbered them anew when it was done, perhaps since it told their numbers.
                 self._observed.forget(known)
-                mine = self._observed.of_system(infrastructure, state, system)
-                break
+                state = self._observed.state_of(infrastructure)
+                mine = self._observed.of_system(infrastructure, state, system) if state is not None else []
+                if len(mine) >= asked.count:
+                    break
             if is_late and not is_first and not any(each.is_worked_on for each in left):
                 self._give_up(known, system, mine)
             if is_late and is_first and not is_sure:

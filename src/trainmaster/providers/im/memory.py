@@ -71,6 +71,12 @@ class ClusterMemory:
         return [each for each in dict.fromkeys(found) if each]
 
     @property
+    def with_machines(self) -> list[str]:
+        """Those of which the first machines are made."""
+        made = {each.infrastructure for each in self.asked.values() if each.machines}
+        return [each for each in self.infrastructures if each in made]
+
+    @property
     def taken(self) -> set[str]:
         """Numbers in its infrastructure of the machines that somebody uses."""
         mine = [each for each in self.asked.values() if each.infrastructure == self.infrastructure]

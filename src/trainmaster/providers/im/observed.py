@@ -101,6 +101,17 @@ class ImObserved:
 
     def marked(self) -> Iterator[tuple[str, Mark]]:
         """Every infrastructure of this home."""
+        for infrastructure, radl in self._described():
+            mark = mark_of(radl)
+            if mark is not None and mark.home == self._home:
+                yield infrastructure, mark
+
+    def untold(self) -> list[str]:
+        """Infrastructures of which IM does not say yet what they are for: they are just being made."""
+        return [each for each, radl in self._described() if _is_untold(radl)]
+
+    def _described(self) -> Iterator[tuple[str, str]]:
+        """Every infrastructure that may be of this home, and the document that it stands on."""
         for infrastructure in self._client.infrastructures():
             if infrastructure in self._others:
                 continue
@@ -111,7 +122,10 @@ class ImObserved:
                     raise
                 continue
             mark = mark_of(radl)
-            if mark is not None and mark.home == self._home:
-                yield infrastructure, mark
-            elif "system" in radl:  # one that is just being made says nothing yet
+            if not _is_untold(radl) and (mark is None or mark.home != self._home):
                 self._others.add(infrastructure)
+            yield infrastructure, radl
+
+
+def _is_untold(radl: str) -> bool:
+    return "system" not in radl and mark_of(radl) is None

@@ -152,10 +152,11 @@ class ImProvider:
     def renew(self, cluster: str, lease_s: float) -> None:
         """See `Provider`. The machines' own switch needs `renewal_command` over SSH: it must not need an API.
 
-        This writes into the infrastructure until when it is wanted, for whoever reaps.
+        This writes into the infrastructure until when it is wanted, for whoever reaps; not while its first
+        machines are made, as IM would call it failed from then on: what it was made with holds for so long.
         """
         known = self._memory.of(cluster)
-        for infrastructure in known.infrastructures if known else ():
+        for infrastructure in known.with_machines if known else ():
             mark = Mark(self._home, cluster, self._clock() + lease_s)
             try:
                 self._client.add(infrastructure, renewed(mark))
@@ -175,10 +176,7 @@ class ImProvider:
             if ids is not None:
                 self._remove(known, ids)
                 return
-            found = known.infrastructures
-            if known.is_asked and not known.infrastructure:
-                found += self._lost(cluster)
-            for infrastructure in found:
+            for infrastructure in dict.fromkeys([*known.infrastructures, *self._lost(known)]):
                 self._making.destroy(infrastructure)
             self._memory.forget(cluster)
 
@@ -207,10 +205,12 @@ class ImProvider:
             if there := [number for number in numbers if state is not None and number in state.machines]:
                 self._client.remove(infrastructure, there)
 
-    def _lost(self, cluster: str) -> list[str]:
+    def _lost(self, known: ClusterMemory) -> list[str]:
         """Infrastructures of which the answer never came: IM shows the description a moment later."""
-        for look in range(_LOOKS):
-            if found := [each for each, mark in self._observed.marked() if mark.cluster == cluster]:
+        looks = _LOOKS if known.is_asked and not known.infrastructure else 1
+        for look in range(looks):
+            if look:
+                self._sleep(_LOOK_S * 2**look)
+            if found := [each for each, mark in self._observed.marked() if mark.cluster == known.cluster]:
                 return found
-            self._sleep(_LOOK_S * 2**look)
         return []
