@@ -368,8 +368,10 @@ class ClusterConnection:
         where = [places.get(attempt, ()) for attempt in self.sent]
         spare: set[str] = set()
         if self.executor is not None and not self.waiting and all(where):
-            busy = {address for members in where for _, address in members}
-            spare = {node.address for node in self.executor.nodes()} - busy - {self.loop.head_address}
+            stays = {address for members in where for _, address in members}
+            if self.sent or self.loop.scaling.needed != 0:
+                stays.add(self.loop.head_address)  # all others need it
+            spare = {node.address for node in self.executor.nodes()} - stays
         self.loop.spare(frozenset(spare))
 
     def stops_in_s(self, attempt: str, places: Places) -> float | None:

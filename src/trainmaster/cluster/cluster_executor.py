@@ -322,11 +322,12 @@ class ClusterExecutor:
             self._posts[name].services[name] = grace_s
 
     def need(self, experiment: str, share: float) -> None:
-        """So much of its cluster is enough for a service; the first machine stays in any case."""
+        """So much of its cluster is enough for a service; the machine of its driver stays in any case."""
         loop = self._posts[experiment].loop
         plan = loop.record.plan
         if plan.experiments == (experiment,) and len(plan.roles) == 1 and plan.roles[0].rentals[0].is_rented:
-            loop.scaling.needed = max(1, math.ceil(share * plan.roles[0].count))
+            least = int(loop.record.id == self.own_cluster)
+            loop.scaling.needed = max(least, math.ceil(share * plan.roles[0].count))
 
     def stops_in_s(self, attempt: str) -> float | None:
         """After how long an attempt of a service is told to end as its machine is taken back.

@@ -64,8 +64,8 @@ def decide_cluster(
         return decision
     if not wanted and decision.record.state is ClusterState.PLANNED:
         return decision
+    _give_up_spare(decision, scaling.to_spare(decision.record, seen.stages))
     if wanted:
-        _give_up_spare(decision, scaling.to_spare(decision.record, seen.stages))
         _fill_seats(decision, seen, now, patience, scaling)
     _bring_up(decision, seen, now, scaling)
     _tell_lost(decision, wanted=wanted)

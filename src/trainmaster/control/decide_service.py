@@ -18,8 +18,6 @@ from trainmaster.db.endpoint_changes import ReplicaState
 from trainmaster.spec.serve import Serve
 from trainmaster.spec.states import EndReason
 
-#: Fewer replicas are enough once that was so for this long.
-DOWN_S: Final = 300.0
 #: A proxy may send requests to a replica that drains for a moment, until it hears of it and has counted them.
 LEAST_DRAIN_S: Final = 5.0
 #: A replica that was healthy for so long says that its version can work: what ends it is no fault of that.
@@ -146,17 +144,17 @@ class Decision:
 
 
 class Demand:
-    """How many replicas requests have needed of late: more count at once, fewer after `DOWN_S`."""
+    """How many replicas requests have needed of late: more count at once, fewer only after a while."""
 
     def __init__(self) -> None:
         self._peaks: deque[tuple[float, int]] = deque()  # falling: the first is the most
 
-    def note(self, needed: int, now: float) -> int:
-        """Take in how many are needed now; the most of the last `DOWN_S`."""
+    def note(self, needed: int, now: float, down_after_s: float) -> int:
+        """Take in how many are needed now; the most of the last ``down_after_s``."""
         while self._peaks and self._peaks[-1][1] <= needed:
             self._peaks.pop()
         self._peaks.append((now, needed))
-        while self._peaks[0][0] < now - DOWN_S:
+        while self._peaks[0][0] < now - down_after_s:
             self._peaks.popleft()
         return self._peaks[0][1]
 
@@ -181,11 +179,14 @@ def wanted_count(
     if serve.scale is None:
         return serve.replicas.fewest
     needed = math.ceil(in_flight / serve.scale.in_flight)
-    if asked_ago_s is not None and asked_ago_s < ASKED_S:
+    serving, down_after_s = _serving(service), serve.scale.down_after_s
+    is_asked = asked_ago_s is not None and asked_ago_s < ASKED_S
+    if is_asked or any(each.ready_at is None for each in serving):  # who was asked for is to be there once
         needed = max(needed, 1)
     if service.demand.is_new:  # who drove it before knew what was needed: what is there
-        service.demand.note(len(_serving(service)), now)
-    return min(max(service.demand.note(needed, now), serve.replicas.fewest), serve.replicas.most)
+        service.demand.note(len(serving), now, down_after_s)
+    peak = service.demand.note(needed, now, down_after_s)
+    return min(max(peak, serve.replicas.fewest), serve.replicas.most)
 
 
 def decide_service(

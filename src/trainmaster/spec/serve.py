@@ -53,11 +53,13 @@ class Scale(Noun):
 
     Attributes:
         in_flight: requests that one replica has at a time.
+        down_after_s: fewer are enough once that was so for this long.
     """
 
     in_flight: Annotated[
         int, Key("in_flight", integer(1, 1_000_000), required="write how many requests one replica has")
     ]
+    down_after_s: Annotated[float, Key("down_after", duration())] = 300.0
 
 
 def _read_replicas(node: YamlNode, path: Path, problems: Problems) -> Replicas:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cluster_bench import Bench
+from cluster_bench import Bench, let
 from cluster_bench import record as recorded
 from test_decide_cluster import NOW, kinds, nodes, plan, rented, step
 
@@ -62,6 +62,28 @@ def test_a_cluster_grows_and_shrinks_with_what_is_needed() -> None:
     loop.idle(others)
     bench.until(lambda: len(bench.provider.live) == 1)
     assert loop.head_address == head
+
+
+def test_a_cluster_that_needs_no_machine_has_none_and_is_formed_anew_when_it_does() -> None:
+    bench = Bench(recorded(2))
+    loop = bench.loop
+    loop.want()
+    first = bench.until(lambda: loop.formation)
+    everybody = frozenset(access.address for access in loop.accesses.values())
+    loop.scaling.needed = 0
+    loop.spare(everybody)
+    bench.until(lambda: loop.leaving)
+    assert len(bench.provider.live) == 2, "until it is known that nothing was sent there"
+    loop.idle(everybody)
+    bench.until(lambda: not bench.provider.live)
+    assert loop.formation is None
+    assert not loop.losses()
+    let(bench, 60.0)
+    assert not bench.provider.live
+    loop.scaling.needed = 1
+    again = bench.until(lambda: loop.formation)
+    assert (len(bench.provider.live), again.number) == (1, first.number + 1)
+    assert again.head != first.head
 
 
 def test_a_service_that_needs_fewer_machines_gives_one_back_when_nothing_works_there() -> None:

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainmaster.control.decide_service import (
-    DOWN_S,
     LEAST_DRAIN_S,
     MOST_FAILURES,
     Demand,
@@ -99,8 +98,8 @@ class World:
         ]
 
 
-def serve(fewest=1, most=None, in_flight=None, **more):
-    scale = None if in_flight is None else Scale(in_flight=in_flight)
+def serve(fewest=1, most=None, in_flight=None, down_after_s=300.0, **more):
+    scale = None if in_flight is None else Scale(in_flight=in_flight, down_after_s=down_after_s)
     return Serve(replicas=Replicas(fewest=fewest, most=most or fewest), scale=scale, **more)
 
 
@@ -293,9 +292,32 @@ def test_requests_in_flight_say_how_many_there_are():
     world.turns(4)
     assert len(world.those(READY)) == 3
     world.bodies[0].in_flight = 0
-    world.turns(10, seconds=DOWN_S / 20)
+    world.turns(10, seconds=15)
     assert len(world.those(READY)) == 3
-    world.turns(20, seconds=DOWN_S / 20)
+    world.turns(20, seconds=15)
+    assert not world.state.replicas
+
+
+def test_fewer_are_enough_after_as_long_as_the_recipe_says():
+    world = World(serve(0, 4, in_flight=8, down_after_s=20.0))
+    world.turn(asked=0.5)
+    world.turns(3)
+    assert world.those(READY) == [0]
+    world.turns(15)
+    assert world.those(READY) == [0]
+    world.turns(20)
+    assert not world.state.replicas
+
+
+def test_a_replica_that_was_asked_for_is_there_once_however_long_its_machine_takes():
+    world = World(serve(0, 4, in_flight=8, down_after_s=20.0))
+    world.turn(asked=0.5)
+    world.bodies[0].starts_in = 300
+    world.turns(299)
+    assert world.those(STARTING) == [0]
+    world.turns(3)
+    assert world.those(READY) == [0]
+    world.turns(40)
     assert not world.state.replicas
 
 

@@ -16,7 +16,7 @@ from trainmaster.control.loading import Shape
 from trainmaster.control.services import Load, ServedModel, Services, services_from_rows
 from trainmaster.db.changes import EndpointChange, ReplicaChange
 from trainmaster.executors.base import Capacity, Phase
-from trainmaster.spec.serve import Replicas, Serve
+from trainmaster.spec.serve import Replicas, Scale, Serve
 from trainmaster.spec.states import EndReason, State
 from trainmaster.testing.simulated_bench import SimulatedActions
 from trainmaster.testing.simulated_executor import SimulatedExecutor
@@ -66,7 +66,12 @@ class ServiceStore(SimulatedStore):
 class Simulation:
     """One schedule: a service that is to have two replicas, until somebody cancels it."""
 
-    def __init__(self, seed):
+    def __init__(self, seed, **serve):
+        self.serve = Serve(
+            **{"replicas": Replicas(fewest=REPLICAS, most=REPLICAS), "model": "d@production", "start_s": 30.0}
+            | serve
+        )
+        self.asked_at, self.needs = None, []
         self.world, self.rng = World(seed), random.Random(seed)
         policy = Policy(grace_s=1.0, checkpoint_every_s=float("inf"))
         experiment = SimulatedExperiment(
@@ -103,7 +108,11 @@ class Simulation:
     # --- what services ask of their surroundings -------------------------------------------------------
 
     def load(self, experiment):
-        return Load()
+        return Load(asked_ago_s=None if self.asked_at is None else self.world.now - self.asked_at)
+
+    def need(self, experiment, replicas):
+        assert replicas or not self.ready(), "machines with replicas are needed"
+        self.needs.append(replicas)
 
     def node_of(self, attempt, member):
         return None
@@ -127,15 +136,14 @@ class Simulation:
         bench = SimulatedActions(self.world, self.plan, self.step)
         executor = SimulatedExecutor(self.node, self.step, self.plan.slow)
         executor.open(RUN, Capacity(9), {}, lease.token)
-        serve = Serve(replicas=Replicas(fewest=REPLICAS, most=REPLICAS), model="d@production", start_s=30.0)
         surroundings = type("Surroundings", (), {})()
-        surroundings.load, surroundings.node = self.load, self.node_of
+        surroundings.load, surroundings.node, surroundings.need = self.load, self.node_of, self.need
         surroundings.model = lambda _: self.model
         surroundings.reach, surroundings.stops_in_s = None, lambda _: None
         checks = type("Checks", (), {"ask": self.ask, "forget": self.heard.pop, "close": lambda _: None})()
         checks.forget = lambda attempt: self.heard.pop(attempt, None)
         services = Services(
-            RUN, {"api": serve}, {"api": "worker-0"}, self.store.states(), surroundings, checks
+            RUN, {"api": self.serve}, {"api": "worker-0"}, self.store.states(), surroundings, checks
         )
         controller = Controller(
             database=self.store, lease=lease, run_state=self.store.run_state(), actions=bench,
@@ -223,6 +231,25 @@ def test_a_switch_goes_on_whoever_drives_it_and_a_sick_version_does_not_take_ove
     assert len(simulation.ready("d@3")) == len(simulation.ready()) == REPLICAS
     ended = {row["reason"] for row in simulation.store.tasks.values() if row["state"] is State.DONE}
     assert ended == {EndReason.DRAINED, EndReason.UNHEALTHY}
+    simulation.end()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_service_needs_no_machine_until_it_is_asked_and_none_after_that_whoever_is_killed(seed):
+    simulation = Simulation(
+        seed, replicas=Replicas(fewest=0, most=2), scale=Scale(in_flight=8, down_after_s=20.0), model=None
+    )
+    for _ in range(2):
+        simulation.until_steps(300)
+        assert not simulation.ready()
+        assert simulation.needs[-1] == 0
+        simulation.asked_at = simulation.world.now
+        while not simulation.ready():
+            simulation.until_steps(20)
+        assert simulation.needs[-1] == 1
+        simulation.until_steps(3000)
+    assert not simulation.ready()
+    assert simulation.needs[-1] == 0
     simulation.end()
 
 

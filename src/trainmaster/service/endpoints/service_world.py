@@ -146,10 +146,11 @@ class _World:
         return next((node.id for name, node in self._nodes.nodes_of(attempt) if name == member), None)
 
     def need(self, experiment: str, replicas: int) -> None:
-        """There may be machines for no more, and one for a change of its model."""
+        """There may be machines for no more, and one for a change of its model; without replicas for none."""
         serve = self._serves[experiment]
         if self._nodes is not None:
-            self._nodes.need(experiment, (replicas + serve.follows_alias) / serve.most_at_once)
+            most = replicas + serve.follows_alias if replicas else 0
+            self._nodes.need(experiment, most / serve.most_at_once)
 
     def stops_in_s(self, attempt: str) -> float | None:
         """After how long it is told to end as its machine is taken back."""
