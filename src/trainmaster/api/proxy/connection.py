@@ -134,8 +134,7 @@ class Connection(Exchange):
         assert task is not None
         grant.open.add(task)
         inner = request.target[len(grant.target.prefix) :]
-        polls = grant.target.polls
-        if not (polls and request.method in READS and inner.startswith(polls.encode()) and not is_socket):
+        if is_socket or not grant.target.is_poll(request.method, inner):
             grants.gate.used(app)
         try:
             passed = h11.Request(

@@ -72,7 +72,7 @@ class Target:
         connect: leads there; None if it is on this machine.
         connect_s: that takes no longer.
         is_bare: it knows nothing of its prefix, and gets paths without it.
-        polls: what paths begin with that its pages ask for by themselves: that is no use.
+        polls: a regular expression of how ``METHOD PATH`` begins that its pages ask for by themselves.
         answers: headers that we add to what it answers.
     """
 
@@ -96,6 +96,11 @@ class Target:
     def prefix(self) -> str:
         """What its paths begin with."""
         return f"{self.base}{self.app}/"
+
+    def is_poll(self, method: bytes, path: bytes) -> bool:
+        """Whether its pages ask for that by themselves, which is no use; ``path`` is below the prefix."""
+        words = f"{method.decode('latin-1')} {path.decode('latin-1')}"
+        return bool(self.polls) and re.match(self.polls, words) is not None
 
 
 def app_of_page(referer: str, origin: str) -> str:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: The last use of an app is written down so often.
 _NOTE_S: Final = 10.0
+#: JupyterLab's pages look every ten seconds what there is, and write down how they are laid out.
+NOTEBOOK_POLLS: Final = r"(GET|HEAD|OPTIONS) api/|\w+ lab/api/workspaces"
 
 
 class AppWay(NamedTuple):
@@ -36,7 +38,8 @@ class AppWay(NamedTuple):
         token: what it wants to be told.
         open: leads there; None if it is on this machine.
         is_bare: it knows nothing of its prefix, and gets paths without it.
-        polls: what paths begin with, below the prefix, that its pages ask for by themselves.
+        polls: a regular expression of what its pages ask for by themselves: how ``METHOD PATH`` begins, with
+            paths below the prefix; empty if they do not.
     """
 
     port: int
@@ -108,7 +111,7 @@ class AppAccess:
             token = token_of(self._service.home.root, app)
         except OSError:
             raise NotFoundError("the app is over", "Open it again.") from None
-        return AppWay(row["port"], token, polls="api/" if row["kind"] == NOTEBOOK else "")
+        return AppWay(row["port"], token, polls=NOTEBOOK_POLLS if row["kind"] == NOTEBOOK else "")
 
     def used(self, app: str) -> None:
         """Note that it was used, now and then; in the background."""

@@ -18,8 +18,39 @@ pip install jupyterlab || {
   exit 1
 }
 """
-# A token that it is given is not in what it prints. What open pages ask for again and again is no use, else
-# it would never end. Isolated, as modules of the user's code may have the names of those that it imports.
+#: In quotation marks of the shell. What open pages ask for again and again is no use, or it would
+#: never end. A model with links that lead out of it cannot be saved; the copy of the code has those to data.
+PROGRAM: Final = """
+import os
+from jupyter_server.base.handlers import APIHandler
+from jupyterlab.labapp import main
+
+note_use = APIHandler.update_api_activity
+here = os.path.realpath(".")
+
+
+def note_what_users_do(handler):
+    asked = handler.request
+    if asked.method not in ("GET", "HEAD") and not asked.path.startswith("/lab/api/workspaces"):
+        note_use(handler)
+
+
+def leads_out(link):
+    is_inside = os.path.realpath(link).startswith(here + os.sep)
+    return os.path.islink(link) and (os.path.isabs(os.readlink(link)) or not is_inside)
+
+
+APIHandler.update_api_activity = note_what_users_do
+try:
+    main()
+finally:
+    for place, folders, files in os.walk(here):
+        for link in filter(leads_out, [os.path.join(place, name) for name in folders + files]):
+            print("not kept, as it leads elsewhere:", link, flush=True)
+            os.unlink(link)
+"""
+# A token that it is given is not in what it prints. Isolated, as modules of the user's code may be named like
+# those that it imports.
 _COMMAND: Final = """\
 cp -R . "$TRAINMASTER_OUTPUT_DIR/code"
 umask 077
@@ -27,15 +58,7 @@ export JUPYTER_RUNTIME_DIR="$PWD/{facts}" JUPYTER_NO_CONFIG=1
 JUPYTER_TOKEN="$(python -I -c 'import secrets; print(secrets.token_hex(24))')"
 export JUPYTER_TOKEN
 cd "$TRAINMASTER_OUTPUT_DIR"
-exec python -I -c '
-from jupyter_server.base.handlers import APIHandler
-from jupyterlab.labapp import main
-
-note_use = APIHandler.update_api_activity
-reads = ("GET", "HEAD")
-APIHandler.update_api_activity = lambda asked: None if asked.request.method in reads else note_use(asked)
-main()
-' --no-browser --allow-root --ServerApp.ip=127.0.0.1 --ServerApp.port=0 \\
+exec python -I -c '{program}' --no-browser --allow-root --ServerApp.ip=127.0.0.1 --ServerApp.port=0 \\
   --ServerApp.root_dir="$PWD" --ServerApp.shutdown_no_activity_timeout={idle_s:.0f} \\
   --ServerApp.terminals_enabled=False --MappingKernelManager.cull_idle_timeout={idle_s:.0f} \\
   --MappingKernelManager.cull_interval=30 --MappingKernelManager.cull_connected=True
@@ -62,7 +85,7 @@ def rented_notebook_recipe(
         variables: more of them, ``NAME=VALUE``, or ``NAME`` for a secret; its ``setup`` has them, too.
     """
     notes: list[str] = []
-    found: dict[str, Any] = {"command": _COMMAND.format(facts=FACTS, idle_s=idle_s)}
+    found: dict[str, Any] = {"command": _COMMAND.format(facts=FACTS, program=PROGRAM, idle_s=idle_s)}
     setup, env = _SETUP, {}
     if of is not None:
         experiment = list(of.experiments.values())[-1]

@@ -398,12 +398,14 @@ def test_an_app_that_knows_no_prefix_gets_paths_without_it_and_its_pages_find_wh
 
 def test_what_pages_ask_for_by_themselves_is_no_use():
     async def play(at):
-        at.gate.more = {"polls": "api/"}
+        at.gate.more = {"polls": r"(GET|HEAD) api/|\w+ lab/"}
         await at.ask("GET", APP + "api/kernels")
+        await at.ask("PUT", APP + "lab/api", "content-length: 0")
         assert at.gate.uses == 0
         await at.ask("GET", APP + "lab")
         await at.ask("POST", APP + "api/sessions", "content-length: 0")
-        assert at.gate.uses == 2
+        await at.ask("GET", APP + "files/api/kernels")
+        assert at.gate.uses == 3
 
     run(play)
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from trainmaster.api.proxy.headers import Target
 from trainmaster.cli.rented_notebook import _print_address
-from trainmaster.service.apps.rented_notebook import rented_notebook_recipe
+from trainmaster.service.apps.app_access import NOTEBOOK_POLLS
+from trainmaster.service.apps.rented_notebook import PROGRAM, rented_notebook_recipe
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import RecipeError
 
@@ -88,3 +92,75 @@ def test_its_address_is_printed_with_the_token_that_it_needs(capsys, as_json):
     _print_address("notebook-1", address, 3.06, as_json=as_json)
     said = capsys.readouterr().out
     assert (json.loads(said)["url"] if as_json else said.strip()) == address
+
+
+class Handler:
+    """As those of Jupyter's server, as far as this goes."""
+
+    def __init__(self, method, path):
+        self.request = SimpleNamespace(method=method, path=f"/{path}")
+        self.uses = 0
+
+    def update_api_activity(self):
+        self.uses += 1
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "uses"),
+    [
+        ("GET", "api/kernels", 0),
+        ("GET", "api/contents?content=1", 0),
+        ("PUT", "lab/api/workspaces/default", 0),
+        ("GET", "lab/api/workspaces", 0),
+        ("PUT", "api/contents/Untitled.ipynb", 1),
+        ("POST", "api/sessions", 1),
+        ("PUT", "lab/api/settings/theme", 1),
+    ],
+)
+def test_what_its_pages_ask_for_by_themselves_is_no_use(monkeypatch, tmp_path, method, path, uses):
+    monkeypatch.chdir(tmp_path)
+    assert Target("nb-1", 8888, polls=NOTEBOOK_POLLS).is_poll(method.encode(), path.encode()) == (not uses)
+    handler = ran(monkeypatch, lambda: None)(method, path)
+    handler.update_api_activity()
+    assert handler.uses == uses
+
+
+def test_links_that_lead_elsewhere_go_at_its_end(monkeypatch, tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.jpg").touch()
+    output = tmp_path / "output"
+    (output / "code" / "part").mkdir(parents=True)
+    (output / "code" / "train.py").touch()
+
+    def write():
+        (output / "code" / "photos").symlink_to(tmp_path / "photos")
+        (output / "near").symlink_to("../photos")
+        (output / "own").symlink_to(output / "code" / "train.py")
+        (output / "code" / "part" / "same.py").symlink_to("../train.py")
+        raise SystemExit(0)
+
+    monkeypatch.chdir(output)
+    with pytest.raises(SystemExit):
+        ran(monkeypatch, write)
+    kept = [path.relative_to(output).as_posix() for path in output.rglob("*")]
+    assert sorted(kept) == ["code", "code/part", "code/part/same.py", "code/train.py"]
+    assert (tmp_path / "photos" / "a.jpg").exists()
+
+
+def ran(monkeypatch, main):
+    """Have its program run with a server that is none; the class of the handlers then."""
+    names = ("jupyter_server", "jupyter_server.base", "jupyter_server.base.handlers")
+    modules = {name: ModuleType(name) for name in (*names, "jupyterlab", "jupyterlab.labapp")}
+    modules["jupyter_server.base.handlers"].APIHandler = type("Ours", (Handler,), {})
+    modules["jupyterlab.labapp"].main = main
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    exec(PROGRAM, {})
+    return modules["jupyter_server.base.handlers"].APIHandler
+
+
+def test_its_command_is_quoted_whole(tmp_path):
+    assert "'" not in PROGRAM
+    text, _ = rented_notebook_recipe("aws", {}, 60.0)
+    (notebook,) = Recipe.from_text(text, directory=tmp_path).experiments.values()
+    assert PROGRAM.strip() in notebook.command
