@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from quote_world import market, offer, training
 
-from trainmaster.advisor.market.hourly_cost import ancestors, most_at_once
+from trainmaster.advisor.market.hourly_cost import ancestors, least_cap, most_at_once
 from trainmaster.advisor.quote.choosing import Limits
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.advisor.quote.quoting import make_quote
@@ -94,6 +94,12 @@ def test_three_machines_at_ten_cents_cost_thirty_cents():
     assert quote.cluster.usd_per_hour > 0.3
     with pytest.raises(NoFeasibleQuote, match=r"\$0.299 per hour"):
         make_quote([three], market(offer("p3.2xlarge", 0.1)), Limits(usd_per_hour=0.299))
+
+
+@given(st.integers(1, 99), st.integers(1, 9999))
+def test_what_would_do_is_no_more_than_what_machines_cost(count, ten_thousandths):
+    """To a computer 3 x $0.2 are $0.6000000000000001."""
+    assert least_cap(sum([ten_thousandths / 1e4] * count)) == count * ten_thousandths / 1e4
 
 
 def test_what_is_too_late_is_not_said_to_be_too_dear():

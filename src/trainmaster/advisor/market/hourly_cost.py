@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from graphlib import TopologicalSorter
 
@@ -63,3 +64,15 @@ def most_at_once(
             yield sorted(group, key=names.index)
 
     return sum(heaviest(group) for group in apart(list(usd_per_hour)))
+
+
+def least_cap(usd_per_hour: float) -> float:
+    """The least cap that machines keep, for people: in ten-thousandths of a dollar.
+
+    Args:
+        usd_per_hour: that they cost.
+
+    >>> least_cap(3 * 0.2), least_cap(0.12341)
+    (0.6, 0.1235)
+    """
+    return math.ceil(usd_per_hour * 1e4 - 1e-6) / 1e4

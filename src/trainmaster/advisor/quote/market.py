@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from trainmaster.advisor.market.candidates import Candidates
+from trainmaster.advisor.market.hourly_cost import least_cap
 from trainmaster.advisor.market.machines import Machines
 from trainmaster.advisor.market.memory_floor import FULL, Memory, Shares, roomy
 from trainmaster.advisor.market.pairs import Pairs
@@ -249,8 +250,7 @@ def that_fit(
         least = float(candidates.price[fits].min())
         raise NoFeasibleQuote(
             f"experiments.{name}: no cluster costs at most ${limits.usd_per_hour:g} per hour",
-            f"The cheapest that can do it costs ${math.ceil(least * 1e4) / 1e4:g} per hour: "
-            "raise budget.per_hour.",
+            f"The cheapest that can do it costs ${least_cap(least):g} per hour: raise budget.per_hour.",
         )
     return candidates[fits & cheap], notes
 

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from trainmaster.advisor.market.candidates import Candidates
+from trainmaster.advisor.market.hourly_cost import least_cap
 from trainmaster.advisor.market.machines import Machines
 from trainmaster.advisor.market.pairs import Pairs
 from trainmaster.advisor.market.workload import Workload
@@ -359,7 +360,7 @@ def _infeasible_plan(
         raise NoFeasibleQuote(
             "no clusters for the experiments that may run at the same time cost at most "
             f"${limits.usd_per_hour:g} per hour together",
-            f"The cheapest cost ${math.ceil(least * 1e4) / 1e4:g} per hour: raise budget.per_hour, or let "
+            f"The cheapest cost ${least_cap(least):g} per hour: raise budget.per_hour, or let "
             "one experiment come after another.",
         )
     budget = deadline = None

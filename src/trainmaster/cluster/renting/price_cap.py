@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -39,7 +38,7 @@ def capped(recipe: Recipe, plans: Sequence[ClusterPlan]) -> tuple[ClusterPlan, .
         return tuple(plans)
     needed = most_at_once(recipe, {plan.name: plan.usd_per_hour for plan in plans}, plans)
     if needed > cap + _NOTHING:
-        least = math.ceil(needed * 1e4) / 1e4
+        least = hourly_cost.least_cap(needed)
         raise UsageError(
             f"budget.per_hour: ${cap:g}, but the machines cost ${least:g} per hour: "
             + "; ".join(words(plan) for plan in plans),
