@@ -10,14 +10,12 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.cluster.cluster_connection import ClusterConnection, Opener, Places
-from trainmaster.cluster.record import BOOTING_S, ClusterState
+from trainmaster.cluster.record import ClusterState
 from trainmaster.cluster.renting.growth import Growth, growth
-from trainmaster.control.budget import RELEASING_S, SWITCH_OFF_S, Bill, Meter
+from trainmaster.cluster.run_costs import RunCosts
 from trainmaster.control.effects import MoreMemory
 from trainmaster.control.jobs import THREADS
 from trainmaster.db.changes import Note
@@ -31,13 +29,13 @@ if TYPE_CHECKING:
     from trainmaster.cluster.member_places import MemberPlaces
     from trainmaster.cluster.node_access import NodeAccess
     from trainmaster.cluster.record import ClusterRecord
+    from trainmaster.control.budget import Meter
     from trainmaster.control.run_state import RunState
 
 #: With several clusters each one is listened to for so long at a time.
 _SLICE_S: Final = 0.05
 #: How long to wait for a cluster at a time before the run is looked after.
 _SOUGHT_S: Final = 0.2
-_COST_S: Final = 5.0
 #: Time to ask for the end of all machines, even if nobody wants to wait until it is so.
 _HURRIED_S: Final = 10.0
 #: Tasks that leave something to be saved if they have to end now.
@@ -59,6 +57,7 @@ class ClusterExecutor:
         per_hour_usd: what all machines may cost per hour.
 
     Attributes:
+        costs: what the clusters cost.
         on_lost: is told which members of an attempt were lost with their nodes.
         own_cluster: the one that this very process runs on, which is given back after all others; or empty.
     """
@@ -80,14 +79,9 @@ class ClusterExecutor:
             for name, loop in loops.items()
         }
         self._all = list(posts.values())
-        for post in self._all:
-            post.loop.affords = partial(self._affords, post)
-        self._meter = Meter()
-        self._write_cost = write_cost
+        its_loops = [post.loop for post in self._all]
+        self.costs = RunCosts(its_loops, write_cost, clock, earlier_usd, per_hour_usd)
         self._member_places = member_places
-        self._cost_at = 0.0
-        self._earlier_usd, self._earlier_most_usd = earlier_usd
-        self._per_hour_usd = per_hour_usd
         self._clock = clock
         self._run = ""
         self._capacity = Capacity(1)
@@ -217,24 +211,9 @@ class ClusterExecutor:
         if meter is not None:
             saving = sum(task.state in _WITH_OUTPUT for task in run_state.live_tasks())
             meter.publishing.rounds = max(math.ceil(saving / THREADS), 1)
-            self.pay_by(meter, now)
-        if now - self._cost_at >= _COST_S:
-            self._cost_at = now
-            self._write_cost(self.spent_usd(now))
+            self.costs.pay_by(meter, now)
+        self.costs.keep_written(now)
         return notes
-
-    def pay_by(self, meter: Meter, now: float) -> None:
-        """Leases are no longer than the money lasts; said before `open`, which renews those that there are.
-
-        Args:
-            meter: is told what is billed at most.
-            now: Unix seconds.
-        """
-        self._meter = meter
-        meter.bill = self._bill(now)
-        if meter.usual_lease_s:
-            for post in self._all:
-                post.loop.leases.lease_s = meter.lease_s(now)
 
     @property
     def slots(self) -> int:
@@ -244,19 +223,6 @@ class ClusterExecutor:
     def records(self) -> list[ClusterRecord]:
         """What is written of its clusters now."""
         return [post.loop.record for post in self._all]
-
-    def spent_usd(self, now: float) -> float:
-        """Dollars that the run has to pay until now."""
-        return self._earlier_usd + sum(post.loop.record.spent_usd(now) for post in self._all)
-
-    def most_usd(self, now: float, until: float) -> float:
-        """Dollars that the run has to pay at most, if all that it has asked for is there until then.
-
-        Args:
-            now: Unix seconds.
-            until: Unix seconds, not before.
-        """
-        return self._earlier_most_usd + sum(post.loop.record.most_usd(now, until) for post in self._all)
 
     def finish(
         self,
@@ -302,9 +268,7 @@ class ClusterExecutor:
                     tell(note)
         for post in self._all:
             post.loop.close()
-        cost_usd = self.spent_usd(self._clock())
-        self._write_cost(cost_usd)
-        return cost_usd
+        return self.costs.write(self._clock())
 
     def nodes_of(self, attempt: str) -> list[tuple[str, NodeAccess]]:
         """Members of an attempt with their nodes, in rank order; those whose node is unknown are missing."""
@@ -375,7 +339,7 @@ class ClusterExecutor:
             return None
         if found.is_planned:
             return MoreMemory(found.words(gang.attempt), is_planned=True)
-        why = self._not_paid_for(post, found)
+        why = self.costs.why_not(post.loop, found)
         if why:
             return MoreMemory(found.refused(gang.attempt, why), is_allowed=False)
         return MoreMemory(found.words(gang.attempt))
@@ -395,64 +359,10 @@ class ClusterExecutor:
         machines = {machine for name, machine in places if not out or name in out}
         return growth(post.loop.record, machines, gang, message)
 
-    def _not_paid_for(self, post: ClusterConnection, wanted: Growth) -> str:
-        """Why the budget does not allow larger machines; empty if it does."""
-        count, way = wanted.after.count, wanted.after.rentals[0]
-        mine = post.loop.record.plan.usd_per_hour
-        others = sum(p.loop.record.usd_per_hour() for p in self._all if p is not post)
-        usd = others + mine + count * (way.usd_per_hour - wanted.before.rentals[0].usd_per_hour)
-        if usd > self._per_hour_usd + 1e-9:
-            return f"budget.per_hour of ${self._per_hour_usd:g} does not allow ${usd:.4g}"
-        cap, now = self._meter.cap_usd, self._clock()
-        if cap == math.inf:
-            return ""
-        least = count * way.billed_usd(BOOTING_S + self._meter.reserved_s, at_most=True)
-        left = cap - self.most_usd(now, now + BOOTING_S)
-        if least > left:
-            return f"of budget.total no more than ${max(left, 0.0):.2f} is left, and they need ${least:.2f}"
-        return ""
-
-    def _bill(self, now: float) -> Bill:
-        """What is billed at most, for the meter: it is asked in every turn, and machines may be many."""
-
-        @lru_cache
-        def until_second(until: int) -> float:
-            return self.most_usd(now, until)
-
-        return lambda until: until_second(math.ceil(until))
-
-    def _affords(self, renting: ClusterConnection) -> bool:
-        """Whether a driver that dies after asking for more machines leaves a bill below the cap.
-
-        Those that are there have leases from before, which are shortened first.
-        """
-        if self._meter.cap_usd == math.inf:
-            return True
-        now = self._clock()
-        lasts = [
-            (loop.record, max(loop.leases.last_until(loop.record), now + loop.leases.lease_s * is_renting))
-            for loop, is_renting in ((post.loop, post is renting) for post in self._all)
-        ]
-        usd = sum(record.most_usd(now, until + SWITCH_OFF_S) for record, until in lasts)
-        return self._earlier_most_usd + usd <= self._meter.cap_usd
-
-    def _affordable_s(self, keep_s: float) -> float:
-        """For how long the budget lets all clusters that are to be kept be kept, at most as long as asked."""
-        now = self._clock()
-
-        def bill(until: float) -> float:
-            kept = [p.loop.record.most_usd(now, until) for p in self._all if p.loop.record.keep_s]
-            rest = [
-                p.loop.record.most_usd(now, now + RELEASING_S) for p in self._all if not p.loop.record.keep_s
-            ]
-            return self._earlier_most_usd + sum(kept) + sum(rest)
-
-        return replace(self._meter, bill=bill, usual_lease_s=keep_s).lease_s(now)
-
     def _keep(self, post: ClusterConnection, tell: Callable[[str], None]) -> bool:
         """Leave a cluster warm, as long as is asked for and paid for."""
         record = post.loop.record
-        keep_s = self._affordable_s(record.keep_s)
+        keep_s = self.costs.keepable_s(record.keep_s)
         if keep_s < _KEPT_LEAST_S:
             tell(f"{record.id}: budget.total leaves no money to keep it warm, it is given back")
             return False

@@ -361,7 +361,7 @@ class Driver:
             return
         policies = {name: one.policy for name, one in failures.plan.work.experiments.items()}
         meter = self.meter = _meter(failures.recipe, policies, machines.lease_s)
-        machines.executor.pay_by(meter, self.process.clocks_of(Controller)["clock"]())
+        machines.executor.costs.pay_by(meter, self.process.clocks_of(Controller)["clock"]())
         machines.executor.open(failures.run, Capacity(machines.executor.slots), {}, lease.token)
         bench = failures.make_bench(self)
         controller = self.controller = Controller(

@@ -198,7 +198,7 @@ def test_the_budget_per_hour_forbids_what_is_dearer():
 @pytest.mark.parametrize(("cap_usd", "is_allowed"), [(0.03, False), (10.0, True)])
 def test_what_is_left_of_the_budget_must_pay_for_them(cap_usd, is_allowed):
     made, _ = clusters(record())
-    made._meter = Meter(cap_usd=cap_usd)
+    made.costs._meter = Meter(cap_usd=cap_usd)
     more = made.more_memory(gang("worker-1"), "")
     assert more.is_allowed is is_allowed
     assert is_allowed or "of budget.total no more than $0.0" in more.words

@@ -20,6 +20,7 @@ import pytest
 from trainmaster.cluster.cluster_executor import ClusterExecutor
 from trainmaster.cluster.record import BOOTING_S, ClusterState, Machine, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
+from trainmaster.cluster.run_costs import RunCosts
 from trainmaster.control.budget import Meter, Publishing
 from trainmaster.spec.states import State
 
@@ -67,7 +68,10 @@ class Loop:
     keep: Any = None
 
     @property
-    def leased_until(self) -> float:
+    def leases(self) -> Loop:
+        return self
+
+    def last_until(self, _: Any) -> float:
         last = max(self.known_until.values(), default=0.0)
         if any(machine.id not in self.known_until for machine in self.record.rented):
             return max(last, self.booting_until, self.record.leased_until or 0.0)
@@ -303,7 +307,7 @@ def saving_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def kept_as_long_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ClusterExecutor, "_affordable_s", lambda _, keep_s: keep_s)
+    monkeypatch.setattr(RunCosts, "keepable_s", lambda _, keep_s: keep_s)
 
 
 def unseen_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:

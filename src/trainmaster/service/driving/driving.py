@@ -204,10 +204,10 @@ def _drive(
     meter = _meter(recipe, policies, 0.0 if machines is None else machines.lease_s)
     allowance = None
     if machines is not None:
-        machines.executor.pay_by(meter, steady_s())
+        machines.executor.costs.pay_by(meter, steady_s())
         allowance = _allowance(database, session, meter.cap_usd, machines)
         allowance.look(meter, steady_s())
-        machines.executor.pay_by(meter, steady_s())
+        machines.executor.costs.pay_by(meter, steady_s())
     executor.open(run, Capacity(slots=slots, gpus=machine.gpus), base, session.lease.token)
     clusters = where = None
     if machines is not None:

@@ -101,7 +101,7 @@ def test_a_spot_machine_counts_at_the_price_that_it_may_come_to(
     rented(loop, replace(PRICED, spot=True, most_usd_per_hour=7.2))
     meter = Meter(cap_usd=1.0)
     clusters.look(RUNNING, meter, 1200.0)
-    assert clusters.spent_usd(1200.0) == pytest.approx(0.2)
+    assert clusters.costs.spent_usd(1200.0) == pytest.approx(0.2)
     assert meter.bill(1200.0) == pytest.approx(0.4)
     assert not meter.must_end(1200.0)
     assert meter.must_end(1000.0 + 500.0 - meter.ending_s + 1.0)
@@ -121,8 +121,8 @@ def test_what_was_asked_for_and_not_seen_yet_counts(clusters: ClusterExecutor, l
     rented(loop, PRICED)
     coming = Machine("worker-1", "worker", "u", PRICED)
     loop.record = replace(loop.record, machines=(*loop.record.machines, coming))
-    assert clusters.most_usd(1100.0, 1100.0) == pytest.approx(0.1 + BOOTING_S / 1000)
-    assert clusters.spent_usd(1100.0) == pytest.approx(0.1)
+    assert clusters.costs.most_usd(1100.0, 1100.0) == pytest.approx(0.1 + BOOTING_S / 1000)
+    assert clusters.costs.spent_usd(1100.0) == pytest.approx(0.1)
 
 
 def test_who_slept_is_not_billed_for_what_was_not_there(clusters: ClusterExecutor, loop: Loop) -> None:
@@ -192,6 +192,6 @@ def test_what_is_renewed_first_after_a_takeover_lasts_no_longer_than_the_money(
     rented(loop, PRICED)
     begun_with = []
     monkeypatch.setattr(loop, "start", lambda: begun_with.append(loop.leases.lease_s))
-    clusters.pay_by(Meter(cap_usd=1.0, usual_lease_s=900.0), 1700.0)
+    clusters.costs.pay_by(Meter(cap_usd=1.0, usual_lease_s=900.0), 1700.0)
     clusters.open("run", cast("Any", None), {})
     assert begun_with == [pytest.approx(300.0 - SWITCH_OFF_S, abs=2)]

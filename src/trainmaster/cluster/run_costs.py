@@ -1,0 +1,139 @@
+"""`RunCosts`: what a run's clusters have cost, what they may cost yet, and whether its budget allows more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.cluster.record import BOOTING_S
+from trainmaster.control.budget import RELEASING_S, SWITCH_OFF_S, Bill, Meter
+
+if TYPE_CHECKING:
+    from trainmaster.cluster.cluster_loop import ClusterLoop
+    from trainmaster.cluster.renting.growth import Growth
+
+_WRITTEN_EVERY_S: Final = 5.0
+
+
+class RunCosts:
+    """Of all clusters of a run.
+
+    Args:
+        loops: its clusters; each asks here before it rents more.
+        write: keeps what the run has cost, in dollars.
+        clock: gives Unix seconds that never jump.
+        earlier_usd: what the run has paid for clusters that are no more, as expected and at most.
+        per_hour_usd: what all machines may cost per hour.
+    """
+
+    def __init__(
+        self,
+        loops: Sequence[ClusterLoop],
+        write: Callable[[float], None],
+        clock: Callable[[], float],
+        earlier_usd: tuple[float, float],
+        per_hour_usd: float,
+    ) -> None:
+        self._loops = loops
+        for loop in loops:
+            loop.affords = partial(self._affords, loop)
+        self._write = write
+        self._clock = clock
+        self._earlier_usd, self._earlier_most_usd = earlier_usd
+        self._per_hour_usd = per_hour_usd
+        self._meter = Meter()
+        self._written_at = 0.0
+
+    def pay_by(self, meter: Meter, now: float) -> None:
+        """Leases are no longer than the money lasts; said before `open`, which renews those that there are.
+
+        Args:
+            meter: is told what is billed at most.
+            now: Unix seconds.
+        """
+        self._meter = meter
+        meter.bill = self._bill(now)
+        if meter.usual_lease_s:
+            for loop in self._loops:
+                loop.leases.lease_s = meter.lease_s(now)
+
+    def spent_usd(self, now: float) -> float:
+        """Dollars that the run has to pay until now."""
+        return self._earlier_usd + sum(loop.record.spent_usd(now) for loop in self._loops)
+
+    def most_usd(self, now: float, until: float) -> float:
+        """Dollars that the run has to pay at most, if all that it has asked for is there until then.
+
+        Args:
+            now: Unix seconds.
+            until: Unix seconds, not before.
+        """
+        return self._earlier_most_usd + sum(loop.record.most_usd(now, until) for loop in self._loops)
+
+    def keep_written(self, now: float) -> None:
+        """Write down what it has cost, now and then."""
+        if now - self._written_at >= _WRITTEN_EVERY_S:
+            self.write(now)
+
+    def write(self, now: float) -> float:
+        """Write down what it has cost until now; that."""
+        self._written_at = now
+        cost_usd = self.spent_usd(now)
+        self._write(cost_usd)
+        return cost_usd
+
+    def keepable_s(self, keep_s: float) -> float:
+        """For how long the budget lets all clusters that are to be kept be kept, at most as long as asked."""
+        now = self._clock()
+        records = [loop.record for loop in self._loops]
+
+        def bill(until: float) -> float:
+            kept = [record.most_usd(now, until) for record in records if record.keep_s]
+            rest = [record.most_usd(now, now + RELEASING_S) for record in records if not record.keep_s]
+            return self._earlier_most_usd + sum(kept) + sum(rest)
+
+        return replace(self._meter, bill=bill, usual_lease_s=keep_s).lease_s(now)
+
+    def why_not(self, cluster: ClusterLoop, wanted: Growth) -> str:
+        """Why the budget does not allow a cluster larger machines; empty if it does."""
+        count, way = wanted.after.count, wanted.after.rentals[0]
+        mine = cluster.record.plan.usd_per_hour
+        others = sum(loop.record.usd_per_hour() for loop in self._loops if loop is not cluster)
+        usd = others + mine + count * (way.usd_per_hour - wanted.before.rentals[0].usd_per_hour)
+        if usd > self._per_hour_usd + 1e-9:
+            return f"budget.per_hour of ${self._per_hour_usd:g} does not allow ${usd:.4g}"
+        cap, now = self._meter.cap_usd, self._clock()
+        if cap == math.inf:
+            return ""
+        least = count * way.billed_usd(BOOTING_S + self._meter.reserved_s, at_most=True)
+        left = cap - self.most_usd(now, now + BOOTING_S)
+        if least > left:
+            return f"of budget.total no more than ${max(left, 0.0):.2f} is left, and they need ${least:.2f}"
+        return ""
+
+    def _bill(self, now: float) -> Bill:
+        """What is billed at most, for the meter: it is asked in every turn, and machines may be many."""
+
+        @lru_cache
+        def until_second(until: int) -> float:
+            return self.most_usd(now, until)
+
+        return lambda until: until_second(math.ceil(until))
+
+    def _affords(self, renting: ClusterLoop) -> bool:
+        """Whether a driver that dies after asking for more machines leaves a bill below the cap.
+
+        Those that are there have leases from before, which are shortened first.
+        """
+        if self._meter.cap_usd == math.inf:
+            return True
+        now = self._clock()
+        usd = self._earlier_most_usd
+        for loop in self._loops:
+            record, new_s = loop.record, loop.leases.lease_s if loop is renting else 0.0
+            until = max(loop.leases.last_until(record), now + new_s)
+            usd += record.most_usd(now, until + SWITCH_OFF_S)
+        return usd <= self._meter.cap_usd
