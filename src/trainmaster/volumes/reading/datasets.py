@@ -137,7 +137,7 @@ class VolumeStream(IterableDataset[Any]):
         )
         # Workers that live on from epoch to epoch have a copy of this object, but the same memory here.
         self._shared = torch.zeros(2 + 2 * _MOST_PHASES, dtype=torch.int64)
-        self._shared.share_memory_()  # type: ignore[no-untyped-call]
+        self._shared.share_memory_()
 
     def __len__(self) -> int:
         """Samples that are left for this rank in this epoch."""
