@@ -536,3 +536,32 @@ def test_a_host_that_does_not_say_is_taken(tmp_path: Path) -> None:
     bench = Bench(tmp_path, some_hosts(1))
     bench.shell.kernels["h1"] = tmp_path / "nothing"
     assert bench.provider().preflight([bench.request(memory_bytes=1 << 60)]) == []
+
+
+# --- what each role needs ----------------------------------------------------------------------------------
+
+
+def test_a_role_leaves_the_larger_hosts_to_those_that_need_them(tmp_path: Path) -> None:
+    large, small = some_hosts(2)
+    large = InventoryHost(**{**dict(large), "gpus": 2, "slots": 8})
+    small = InventoryHost(**{**dict(small), "slots": 2})
+    bench = Bench(tmp_path, [large, small])
+    requests = [bench.request(cpus=1), bench.request("ps", gpus=1, cpus=8)]
+    assert bench.provider().preflight(requests) == []
+    worker, server = (bench.provider().acquire("one", request)[0].id for request in requests)
+    assert (worker, server) == ("h2", "h1"), "though it comes second in the inventory"
+
+
+def test_what_no_host_has_is_refused_with_the_most_that_one_has(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, some_hosts(2, slots=4, gpus=1))
+    for name, gigabytes in (("h1", 2), ("h2", 16)):
+        bench.shell.kernels[name] = kernel(tmp_path / name, gigabytes)
+    with pytest.raises(
+        UsageError, match=r"0 hosts for 1 worker nodes .*h2: it has 16 GB of memory, 64 GB"
+    ) as no:
+        bench.provider().preflight([bench.request(memory_bytes=64_000_000_000)])
+    assert no.value.hint == (
+        "The most that one has: 4 slots, 1 GPUs, 16 GB. List more hosts there, or ask for less."
+    )
+    with pytest.raises(NoCapacityError, match="it has 4 slots, 5 are wanted"):
+        bench.provider().acquire("one", bench.request(cpus=5))

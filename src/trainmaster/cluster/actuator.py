@@ -114,6 +114,7 @@ class Actuator:
             least=_least(record, role, token),
             max_usd_per_hour=rental.max_price_usd_per_hour,
             memory_bytes=role.memory_bytes,
+            cpus=role.cpus,
         )
         if self._tasks.start(f"rent {token}", partial(self._provider.acquire, record.id, request)):
             self._tasks.start("packages", self._provisioner.warm_up)

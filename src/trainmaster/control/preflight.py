@@ -216,9 +216,11 @@ def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:
                 f"this machine has {memory_bytes / 1e9:.1f} GB",
                 "Ask for less, or use another provider.",
             )
-        if hardware.gpus and hardware.gpus > len(machine.gpus):
+        if hardware.gpus and hardware.gpus * members > len(machine.gpus):
+            each = f" for each of {members} members" if members > 1 else ""
             raise UsageError(
-                f"experiments.{name}.hardware.gpus: {hardware.gpus}, this machine has {len(machine.gpus)}",
+                f"experiments.{name}.hardware.gpus: {hardware.gpus}{each}, "
+                f"this machine has {len(machine.gpus)}",
                 "Ask for less, or use another provider.",
             )
         if experiment.workers and experiment.workers > cores and len(experiment.tasks(recipe.seed)) > cores:

@@ -48,7 +48,7 @@ class NodeRequest:
         disk_bytes: of the root disk of a rented machine; 0 for what the provider takes.
         least: hosts of one's own that will do, if some cannot be had; 0: all of them.
         max_usd_per_hour: of a spot machine, which is taken back if it costs more; 0: whatever it costs.
-        memory_bytes: that a host of one's own must have, where it says; 0: any.
+        memory_bytes, cpus: that a host of one's own must have, where it says (``slots``); 0: any.
     """
 
     role: str
@@ -67,6 +67,7 @@ class NodeRequest:
     least: int = 0
     max_usd_per_hour: float = 0.0
     memory_bytes: int = 0
+    cpus: int = 0
 
     @property
     def needed(self) -> int:

@@ -304,8 +304,8 @@ def misfit(host: InventoryHost, request: NodeRequest, memory_bytes: int = 0) -> 
     for key, value in request.require.items():
         if host.labels.get(key) != value:
             return f"its label {key} is {host.labels.get(key) or 'not set'}, {value} is wanted"
-    if host.slots and request.slots > host.slots:
-        return f"it has {host.slots} slots, {request.slots} are wanted"
+    if host.slots and (wanted := max(request.slots, request.cpus)) > host.slots:
+        return f"it has {host.slots} slots, {wanted} are wanted"
     if request.gpus > host.gpus:
         return f"it has {host.gpus} GPUs, {request.gpus} are wanted"
     if memory_bytes and request.memory_bytes > memory_bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -93,6 +94,7 @@ class HostsProvider:
         for request in requests:
             if request.count < 1:
                 raise UsageError(f"{request.count} {request.role} nodes", "Ask for at least one.")
+            free.sort(key=lambda host: _size(host, memory[host.name]))
             suited = [host for host in free if not misfit(host, request, memory[host.name])]
             if len(suited) < request.needed:
                 raise self._too_few(request, suited, free, left_out, memory)
@@ -133,6 +135,8 @@ class HostsProvider:
             f" ({'; '.join(reasons[:_MOST_REASONS])})" if reasons else ""
         )
         hint = "List more hosts there, or ask for fewer nodes."
+        if any(misfit(host, request, memory[host.name]) for host in free):
+            hint = f"{_most(free, memory)} List more hosts there, or ask for less."
         if len(suited) + len(could) < request.needed:
             return UsageError(message, hint)
         refused = next((one.error for one in could if isinstance(one.error, UsageError)), None)
@@ -180,8 +184,7 @@ class HostsProvider:
         free = [one for one in seen if one.host.name not in taken and one.host.name not in nodes]
         fresh: dict[str, Claim] = {}
         reasons: dict[str, str] = {}
-        # Emptiest first; sorted() keeps the order of the inventory among equals.
-        for one in sorted(free, key=lambda s: len(s.claims.live) if s.claims else 0):
+        for one in sorted(free, key=_preference):
             if len(nodes) + len(fresh) >= request.count:
                 break
             result = self._claim(one, request, draft)
@@ -416,6 +419,29 @@ class HostsProvider:
         if not remembered:
             return list(self._inventory.hosts)
         return [self._inventory.find(node.id) or as_host(node) for node in remembered.values()]
+
+
+def _size(host: InventoryHost, memory_bytes: int) -> tuple[float, ...]:
+    """The larger it is, the later it is taken: another role may need what this one would leave unused."""
+    return host.gpus, host.slots or math.inf, memory_bytes >> 30
+
+
+def _preference(one: _Seen) -> tuple[float, ...]:
+    """Emptiest first, then the smallest; sorting keeps the order of the inventory among equals."""
+    claims = one.claims
+    return (
+        (0, *_size(one.host, 0))
+        if claims is None
+        else (len(claims.live), *_size(one.host, claims.memory_bytes))
+    )
+
+
+def _most(hosts: Sequence[InventoryHost], memory: Mapping[str, int]) -> str:
+    """What the largest of some hosts have."""
+    slots, gpus = max(host.slots for host in hosts), max(host.gpus for host in hosts)
+    gigabytes = max(memory[host.name] for host in hosts) / 1e9
+    known = [f"{slots} slots"] * bool(slots) + [f"{gpus} GPUs"] + [f"{gigabytes:.3g} GB"] * bool(gigabytes)
+    return f"The most that one has: {', '.join(known)}."
 
 
 def _words(error: TrainmasterError | None) -> str:

@@ -290,6 +290,7 @@ def _requests(plan: ClusterPlan) -> list[NodeRequest]:
             least=role.least,
             max_usd_per_hour=role.rentals[0].max_price_usd_per_hour,
             memory_bytes=role.memory_bytes,
+            cpus=role.cpus,
         )
         for role in plan.roles
     ]

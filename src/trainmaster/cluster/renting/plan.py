@@ -10,6 +10,8 @@ from typing import Any, Final
 EXACTLY: Final = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
 #: What ran out of memory gets at least so many times as much: with less it would only do so again.
 MORE: Final = 1.25
+#: Label of every node that is planned: what it is for.
+ROLE_LABEL: Final = "role"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ class RolePlan:
         disk_bytes: of the root disk; 0 for what the provider takes.
         least: how many of them are enough to begin with, and to go on; 0: all.
         larger: ways to have more memory, the least first, for attempts after one that ran out of it.
-        memory_bytes: that a host of one's own must have, where it says; 0: any.
+        memory_bytes, cpus: that a host of one's own must have, where it says (``slots``); 0: any.
     """
 
     __pydantic_config__ = EXACTLY
@@ -139,6 +141,7 @@ class RolePlan:
     least: int = 0
     larger: tuple[Rental, ...] = ()
     memory_bytes: int = 0
+    cpus: int = 0
 
     @property
     def needed(self) -> int:

@@ -11,18 +11,16 @@ from dataclasses import replace
 from typing import Final
 
 from trainmaster.cluster.renting.available_offers import AvailableOffers
+from trainmaster.cluster.renting.lent_hosts import lent
 from trainmaster.cluster.renting.offer_filter import suited
-from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
+from trainmaster.cluster.renting.plan import ROLE_LABEL, ClusterPlan, Rental, RolePlan
 from trainmaster.cluster.renting.requirements import SERVER, WORKER, Needs, Pick, grouped
 from trainmaster.providers import Offer
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.capacity_memory import in_zones
-from trainmaster.providers.inventory import InventoryHost
 from trainmaster.spec import Experiment, Hardware, Recipe
 from trainmaster.spec.errors import UsageError
 
-#: Label of every node that is planned: what it is for.
-ROLE_LABEL: Final = "role"
 #: Ways to have a machine that are kept: for when there is no capacity.
 MOST_RENTALS: Final = 20
 #: Where there is no capacity, machines up to so much dearer are taken, unless the recipe names types.
@@ -47,7 +45,7 @@ def plan_clusters(
     plans = []
     for group in grouped(recipe, dict(picks or {})):
         roles, notes = (
-            _rented(group, available) if available.hosts is None else _lent(group, available, available.hosts)
+            _rented(group, available) if available.hosts is None else lent(group, available, available.hosts)
         )
         told = dict.fromkeys([*(note for needs in group for note in needs.notes), *notes])
         names = tuple(needs.name for needs in group)
@@ -321,73 +319,3 @@ def _silent(group: Sequence[Needs]) -> list[str]:
         for needs in group
         if needs.tasks > 1 and needs.spread is None and needs.pick is None
     ]
-
-
-# --- hosts of one's own ------------------------------------------------------------------------------
-
-
-def _lent(
-    group: Sequence[Needs], available: AvailableOffers, hosts: Sequence[InventoryHost]
-) -> tuple[tuple[RolePlan, ...], list[str]]:
-    """Of the user's own machines: all that are wanted, whatever they cost others."""
-    first = group[0]
-    gpus, cpus = first.hardware.gpu_count, first.hardware.cpus or 0
-    fitting = [host for host in hosts if host.gpus >= gpus and (not host.slots or host.slots >= cpus)]
-    if not fitting:
-        raise UsageError(
-            f"experiments.{first.name}.hardware: no host of {available.source} has "
-            + " and ".join(
-                text for text in (f"{gpus} GPUs" if gpus else "", f"{cpus} slots" if cpus else "") if text
-            ),
-            f"The most that one has: {max((host.gpus for host in hosts), default=0)} GPUs, "
-            f"{max((host.slots for host in hosts), default=0)} slots.",
-        )
-    notes = [
-        f"{first.name}: hardware.{key} is only a wish on hosts of one's own"
-        for key, wish in (
-            ("instance", first.hardware.instance),
-            ("gpu", first.hardware.gpu),
-            ("spot", first.hardware.spot),
-            ("region", first.hardware.region),
-        )
-        if wish
-    ]
-    least_gpus = min(host.gpus for host in fitting)
-    wanted, share, least, memory_bytes = 1, 1, 1, 0
-    for needs in group:
-        gang_nodes, per_node, more = _folded(needs, least_gpus, len(fitting), available)
-        notes += more
-        if memory := available.memory.get(needs.name):
-            memory_bytes = max(memory_bytes, memory.least_bytes(per_node))
-        wanted = max(wanted, gang_nodes * needs.at_once(gang_nodes, len(fitting)))
-        share = max(share, needs.slots_on(per_node))
-        least = max(least, gang_nodes)
-    servers = max(needs.servers for needs in group)
-    if servers and wanted + servers > len(fitting):
-        notes.append(f"{first.name}: too few hosts for parameter servers of their own: they sit with workers")
-        share += servers * max(needs.node_slots for needs in group)
-        servers = 0
-    slots = max(min(host.slots for host in fitting), share)
-    rental = Rental(slots=slots, gpus=least_gpus, is_rented=capabilities_of(available.provider).rents)
-    role = _role(WORKER, wanted, [rental], first.hardware, least)
-    roles = [replace(role, host_gpus=gpus, memory_bytes=memory_bytes)]
-    if servers:
-        roles.append(_role(SERVER, servers, [replace(rental, gpus=0)], Hardware()))
-    return tuple(roles), notes
-
-
-def _folded(needs: Needs, gpus: int, hosts: int, available: AvailableOffers) -> tuple[int, int, list[str]]:
-    """Nodes of one task, workers on each, and a note where several share a host that were not meant to."""
-    per_node, gang_nodes = needs.per_node(gpus), needs.gang_nodes(gpus)
-    if gang_nodes <= hosts:
-        return gang_nodes, per_node, []
-    if needs.fixed_per_node is not None or needs.hardware.gpu_count:
-        raise UsageError(
-            f"experiments.{needs.name}: its {needs.workers} workers need {gang_nodes} hosts, "
-            f"{available.source} has {hosts} that are suited",
-            "Ask for fewer workers, more per node, or list more hosts.",
-        )
-    per_node = math.ceil(needs.workers / hosts)
-    machines = "1 host" if hosts == 1 else f"{hosts} hosts, up to {per_node} on each"
-    note = f"{needs.name}: {needs.workers} workers on {machines}"
-    return math.ceil(needs.workers / per_node), per_node, [note]

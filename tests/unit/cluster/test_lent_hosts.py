@@ -1,0 +1,102 @@
+"""Hosts of one's own: each role gets hosts that suit it, and what can never be had is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainmaster.cluster.renting.available_offers import AvailableOffers
+from trainmaster.cluster.renting.plan import ClusterPlan
+from trainmaster.cluster.renting.plan_clusters import pinned, plan_clusters
+from trainmaster.control.gangs import gpus_on_nodes, node_labels, slots_on_nodes, workers_per_node
+from trainmaster.executors.ray.placement import NodeRoom, lacking
+from trainmaster.providers.inventory import InventoryHost
+from trainmaster.spec import Recipe
+from trainmaster.spec.errors import UsageError
+
+HOSTS = st.lists(
+    st.fixed_dictionaries({"slots": st.sampled_from([0, 2, 8]), "gpus": st.integers(0, 2)}),
+    min_size=1,
+    max_size=6,
+)
+WISH = st.fixed_dictionaries({}, optional={"gpus": st.integers(0, 2), "cpus": st.sampled_from([1, 4, 8])})
+
+
+def recipe(workers: int, hardware: dict[str, Any], servers: dict[str, Any]) -> Recipe:
+    train = {
+        "command": "x",
+        "framework": "tensorflow",
+        "hardware": hardware,
+        "distributed": {"strategy": "ps-async", "workers": workers, "hardware": {"ps": servers}},
+    }
+    return Recipe.from_text(str({"name": "t", "experiments": {"train": train}}))
+
+
+def planned(found: Recipe, *hosts: dict[str, int]) -> ClusterPlan:
+    listed = tuple(InventoryHost(name=f"h{n}", address=f"h{n}", **each) for n, each in enumerate(hosts))
+    (plan,) = plan_clusters(found, AvailableOffers("hosts", hosts=listed, source="hosts.yaml"))
+    return plan
+
+
+def test_servers_go_where_workers_could_not() -> None:
+    plan = planned(recipe(2, {"gpus": 1, "cpus": 4}, {"cpus": 1}), {"gpus": 1}, {"gpus": 1}, {"slots": 2})
+    worker, server = plan.roles
+    assert [(role.role, role.count, role.host_gpus, role.cpus) for role in (worker, server)] == [
+        ("worker", 2, 1, 4), ("ps", 1, 0, 1),
+    ]  # fmt: skip
+    assert not any("sit with workers" in note for note in plan.notes)
+
+
+def test_servers_that_want_gpus_get_hosts_that_have_some() -> None:
+    plan = planned(recipe(1, {}, {"gpus": 2}), {"gpus": 1}, {"gpus": 2})
+    worker, server = plan.roles
+    assert (worker.host_gpus, server.host_gpus, server.rentals[0].gpus) == (0, 2, 2)
+    with pytest.raises(UsageError, match=r"distributed\.hardware\.ps: no host of hosts\.yaml has 2 GPUs"):
+        planned(recipe(1, {}, {"gpus": 2}), {"gpus": 1}, {"gpus": 1})
+    with pytest.raises(UsageError, match="1 parameter servers with GPUs need hosts of their own"):
+        planned(recipe(1, {}, {"gpus": 2}), {"gpus": 2})
+
+
+def test_memory_is_asked_of_the_hosts() -> None:
+    """Only they know how much they have: the provider refuses those that have less."""
+    plan = planned(recipe(1, {"memory": "6GB"}, {"memory": "3GB"}), {}, {})
+    assert [role.memory_bytes for role in plan.roles] == [6_000_000_000, 3_000_000_000]
+
+
+@given(HOSTS, st.integers(1, 4), WISH, WISH)
+def test_what_is_planned_fits(
+    hosts: list[dict[str, int]], workers: int, hardware: dict[str, int], servers: dict[str, int]
+) -> None:
+    found = recipe(workers, hardware, servers)
+    try:
+        plan = planned(found, *hosts)
+    except UsageError:
+        return
+    placed = pinned(found, [plan]).experiments["train"]
+    assert plan.nodes <= len(hosts)
+    for role in plan.roles:
+        suited = [
+            each
+            for each in hosts
+            if each["gpus"] >= role.host_gpus and (not each["slots"] or each["slots"] >= role.cpus)
+        ]
+        assert len(suited) >= role.count
+    rooms = [
+        NodeRoom(f"{role.role}{n}", "", "", role.rentals[0].slots, role.rentals[0].gpus, role.labels)
+        for role in plan.roles
+        for n in range(role.count)
+    ]
+    members = [
+        {
+            "name": f"{role.name}-{number}",
+            "gpus": gpus_on_nodes(placed, role.name),
+            "node_labels": node_labels(placed, role.name),
+        }
+        for role in placed.members()
+        for number in range(role.count)
+    ]
+    asked = {"members": members, "slots": slots_on_nodes(placed), "per_node": workers_per_node(placed)}
+    assert not lacking(asked, rooms)

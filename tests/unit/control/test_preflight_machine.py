@@ -1,0 +1,39 @@
+"""What this machine can never give is refused before anything starts."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from trainmaster.control.preflight import check_machine
+from trainmaster.executors import NodeCapacity
+from trainmaster.spec import Recipe
+from trainmaster.spec.errors import UsageError
+
+MACHINE = NodeCapacity(cores=4, memory_bytes=8_000_000_000, gpus=("GPU-a", "GPU-b"))
+
+
+def recipe(**experiment: Any) -> Recipe:
+    return Recipe.from_text(
+        str({"provider": "local", "experiments": {"train": {"command": "x", **experiment}}})
+    )
+
+
+@pytest.mark.parametrize(
+    ("hardware", "workers", "words"),
+    [
+        ({"cpus": 2}, 3, "hardware.cpus: 2 for each of 3 members, this machine has 4"),
+        ({"memory": "9GB"}, 1, "hardware.memory: 9.0 GB, this machine has 8.0 GB"),
+        ({"gpus": 3}, 1, "hardware.gpus: 3, this machine has 2"),
+        ({"gpus": 1}, 3, "hardware.gpus: 1 for each of 3 members, this machine has 2"),
+    ],
+)
+def test_a_gang_that_can_never_fit_is_refused(hardware: dict[str, Any], workers: int, words: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(f"experiments.train.{words}")):
+        check_machine(recipe(hardware=hardware, distributed={"workers": workers}), MACHINE)
+
+
+def test_a_gang_that_fits_is_not() -> None:
+    assert check_machine(recipe(hardware={"gpus": 1, "cpus": 2}, distributed={"workers": 2}), MACHINE) == []
