@@ -35,12 +35,14 @@ class Staged(NamedTuple):
     Attributes:
         path: below the data's directory. size_bytes: of it. sha256: of its content.
         etag: the version of the object that it is a copy of.
+        version: of the file itself: one that is written again in its place has another.
     """
 
     path: str
     size_bytes: int
     sha256: str
     etag: str
+    version: str = ""
 
     def line(self) -> bytes:
         """As manifests hold it."""
@@ -60,6 +62,18 @@ def listed(line: bytes) -> Listed:
     if not isinstance(found, list) or len(found) != len(Listed._fields):
         raise ValueError(f"not a line of a listing: {line[:100]!r}")
     return typed(Listed, dict(zip(Listed._fields, found, strict=True)))
+
+
+def staged(line: bytes) -> Staged:
+    """Reads a line of a manifest.
+
+    Raises:
+        ValueError: it is none.
+
+    >>> staged(Staged("a/b", 3, "ba78", '"x"', "1-2-3").line()).version
+    '1-2-3'
+    """
+    return typed(Staged, parsed_json(line))
 
 
 def shard(listing: Iterable[Listed], index: int, count: int) -> Iterator[Listed]:

@@ -6,16 +6,19 @@ import contextlib
 import hashlib
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 from urllib.parse import urlsplit
 
+from trainmaster.hdfs.manifests import Manifests
 from trainmaster.hdfs.namesystem import Namesystem, ask_namenode
 from trainmaster.hdfs.room import fits, lack_of_room
 from trainmaster.hdfs.sharding import Listed, Staged, listed, shard
+from trainmaster.objects.backend import ObjectDetail
 from trainmaster.objects.errors import FullStoreError, ObjectChangedError, StoreTrouble, explained, trouble_of
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.objects.parallel import in_order
@@ -27,6 +30,8 @@ from trainmaster.spec.errors import UsageError
 _FILES: Final = 16
 _LARGE_FILES: Final = 4
 _AHEAD: Final = 4
+#: So many times as many wait, so that others go on while it is written down what is copied.
+_QUEUED: Final = 4
 #: A NameNode names no more files that it has lost: then there are others, too.
 _MOST_NAMED: Final = 100
 #: Copies of what all nodes need to begin: it is small.
@@ -35,7 +40,9 @@ _PART_BYTES: Final = 8 << 20
 _BLOCK_BYTES: Final = 128 << 20
 _UNIT_BYTES: Final = 1 << 20
 _CHANGES: Final = 3
-_READ_BYTES: Final = 1 << 20
+#: What is copied is written down that often, and less often where it takes long: no more than a twentieth.
+_NOTE_S: Final = 5.0
+_PER_NOTE: Final = 20
 
 
 class Report(NamedTuple):
@@ -104,10 +111,11 @@ def stage(
                 return shard(map(listed, listing), index, count)
 
             own_bytes = sum(each.size_bytes for each in share())
-            lost = [each.removeprefix(f"{path}/") for each in found.lost]
-            copier = _Copier(store, target, copies, lost, lambda done_bytes: progress(done_bytes, own_bytes))
+            lost = frozenset(each.removeprefix(f"{path}/") for each in found.lost)
+            copier = _Copier(store, target, copies, lambda done_bytes: progress(done_bytes, own_bytes))
             try:
-                files = _note_all(copier, share(), notes, f"manifest-{index:05}-of-{count:05}.jsonl")
+                with contextlib.closing(Manifests(target, notes)) as manifests:
+                    files = _copy_all(copier, share(), manifests, lost)
             except OSError as error:
                 with contextlib.suppress(OSError):
                     if _is_for_want_of_room(error, found := look()):
@@ -130,58 +138,57 @@ class _Copier:
     """Copies files. Threads share it."""
 
     def __init__(
-        self,
-        store: ObjectStore,
-        target: WebHdfsBackend,
-        copies: int,
-        lost: Sequence[str],
-        progress: Callable[[int], None],
+        self, store: ObjectStore, target: WebHdfsBackend, copies: int, progress: Callable[[int], None]
     ) -> None:
         self._store = store
         self._target = target
         self._copies = copies
-        self._lost = frozenset(lost)
         self._progress = progress
         self._guard = threading.Lock()
         self._large = threading.Semaphore(_LARGE_FILES)
         self._done_bytes = 0
-        self._is_new = next(iter(target.folders("")), None) is None and next(target.details(""), None) is None
         self.copied = 0
 
+    def keep(self, each: Listed) -> None:
+        """One file is there already."""
+        self._add(each.size_bytes, 0)
+
     def copy(self, each: Listed) -> Staged:
-        """One file, unless it is there."""
-        kept = None if self._is_new else self._kept(each)
-        if kept is not None:
-            self._add(each.size_bytes, 0)
-            return kept
+        """One file; whether HDFS has all of a small one, and as what, is for `looked_at`."""
+        found = self._copied_as_it_is(each, looks=each.size_bytes > _PART_BYTES)
+        self._add(0, 1)
+        return found
+
+    def looked_at(self, batch: Sequence[Staged]) -> Iterator[Staged]:
+        """What HDFS has of files that were copied; it is asked once for all of a folder."""
+        there: dict[str, ObjectDetail] = {}
+        wanted = {each.path for each in batch if not each.version}
+        for folder in {path.rpartition("/")[0] for path in wanted}:
+            there |= {each.key: each for each in self._target.files(folder) if each.key in wanted}
+        for each in batch:
+            found = there.get(each.path)
+            if found is not None and found.size_bytes == each.size_bytes:
+                yield each._replace(version=found.etag)
+            elif each.version:
+                yield each
+            else:
+                self._add(-each.size_bytes, 0)
+                yield self._copied_as_it_is(Listed(each.path, each.size_bytes, each.etag), looks=True)
+
+    def _copied_as_it_is(self, each: Listed, *, looks: bool) -> Staged:
+        """A file, in the version that it has just now."""
         for last in (*[False] * _CHANGES, True):
             try:
                 with self._large if each.size_bytes > _PART_BYTES else contextlib.nullcontext():
-                    found = self._copied(each)
-                break
+                    return self._copied(each, looks=looks)
             except ObjectChangedError:
                 info = self._store.info(each.key)
                 if last or info is None:
                     raise
                 each = Listed(each.key, info.size_bytes, info.etag)
-        self._add(0, 1)
-        return found
+        raise AssertionError("the last try returns or raises")
 
-    def _kept(self, each: Listed) -> Staged | None:
-        """What is there, if it is a whole copy of this version."""
-        if each.key in self._lost or len(self._lost) >= _MOST_NAMED:
-            return None
-        sha256, _, etag = (self._target.note(each.key) or "").partition(" ")
-        if not sha256 or etag != each.etag.strip('"'):
-            return None
-        info = self._target.info(each.key)
-        return (
-            Staged(each.key, each.size_bytes, sha256, each.etag)
-            if info and info.size_bytes == each.size_bytes
-            else None
-        )
-
-    def _copied(self, each: Listed) -> Staged:
+    def _copied(self, each: Listed, *, looks: bool) -> Staged:
         digest = hashlib.sha256()
         sent_bytes = 0
 
@@ -196,15 +203,16 @@ class _Copier:
                 sent_bytes += len(block)
                 self._add(len(block), 0)
 
-        self._target.put_from(
+        there = self._target.write(
             each.key,
             source,
             each.size_bytes,
-            lambda: f"{digest.hexdigest()} {each.etag.strip(chr(34))}",
+            looks=looks,
             blocksize=str(block_bytes(each.size_bytes)),
             replication=str(self._copies),
         )
-        return Staged(each.key, each.size_bytes, digest.hexdigest(), each.etag)
+        version = "" if there is None else there.etag
+        return Staged(each.key, each.size_bytes, digest.hexdigest(), each.etag, version)
 
     def _parts(self, each: Listed) -> Iterator[memoryview]:
         starts = range(0, each.size_bytes, _PART_BYTES)
@@ -266,24 +274,41 @@ def _take_listing(store: ObjectStore, notes: WebHdfsBackend, out: IO[bytes]) -> 
     return files, total_bytes
 
 
-def _note_all(copier: _Copier, share: Iterable[Listed], notes: WebHdfsBackend, name: str) -> int:
-    """Copy all, and write down what there is; how many files."""
+def _copy_all(copier: _Copier, share: Iterable[Listed], manifests: Manifests, lost: Collection[str]) -> int:
+    """Copy what is not there, and write down from time to time what is; how many files are whole then."""
     files = 0
-    with tempfile.TemporaryFile() as manifest:
-        pool = ThreadPoolExecutor(_FILES)
+    batch: list[Staged] = []
+
+    def missing() -> Iterator[Listed]:
+        nonlocal files
+        for each in share:
+            files += 1
+            if len(lost) < _MOST_NAMED and each.key not in lost and manifests.name(each):
+                copier.keep(each)
+            else:
+                yield each
+
+    def note() -> None:
+        done, batch[:] = [*batch], []
+        manifests.add(list(copier.looked_at(done)))
+
+    note_at_s = time.monotonic() + _NOTE_S
+    with ThreadPoolExecutor(_FILES) as pool:
         try:
-            for _, staged in in_order(pool, copier.copy, share, 2 * _FILES):
-                manifest.write(staged.line())
-                files += 1
+            for _, staged in in_order(pool, copier.copy, missing(), _QUEUED * _FILES):
+                batch.append(staged)
+                if (began_s := time.monotonic()) >= note_at_s:
+                    note()
+                    ended_s = time.monotonic()
+                    note_at_s = ended_s + max(_NOTE_S, _PER_NOTE * (ended_s - began_s))
+        except OSError:
+            pool.shutdown(cancel_futures=True)
+            with contextlib.suppress(OSError):
+                note()
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
-        length = manifest.tell()
-
-        def blocks() -> Iterator[bytes]:
-            manifest.seek(0)
-            return iter(lambda: manifest.read(_READ_BYTES), b"")
-
-        notes.put_from(name, blocks, length, lambda: "manifest")
+    note()
     return files
 
 

@@ -84,6 +84,7 @@ class WebHdfsBackend(Backend):
         #: Folders that are there for sure: a file is not renamed into one that is not.
         self._made: set[str] = set()
         self._has_answered = False
+        self._kept = _KeptConnections(*self._namenode)
 
     def get(self, key: str, limit_bytes: int) -> bytes | None:
         try:
@@ -155,41 +156,36 @@ class WebHdfsBackend(Backend):
             scratch = self._written(key, spool, length)
         self._place(key, scratch, overwrite=True)
 
-    def put_from(
+    def write(
         self,
         key: str,
         source: Callable[[], Iterable[bytes | memoryview]],
         length: int,
-        note: Callable[[], str],
+        *,
+        looks: bool,
         **options: str,
-    ) -> None:
-        """Writes an object from what can be read again: nothing of it is kept here for a second try.
+    ) -> ObjectDetail | None:
+        """Writes a file in its place, where it is seen before it is whole.
 
         Args:
             key: where.
-            source: gives its blocks from the beginning, each time that it is called.
+            source: gives its blocks from the beginning, each time that it is called: for a second try nothing
+                is kept here.
             length: how many bytes that are, exactly.
-            note: once all of it is written, gives words to keep beside it; see :meth:`note`.
+            looks: whether HDFS is asked at once if it has them; else somebody else does.
             options: of WebHDFS, for the new file.
-        """
-        scratch = self._written(key, source, length, **options)
-        named = {"xattr.name": _NOTE, "xattr.value": note(), "flag": "CREATE,REPLACE"}
-        try:
-            self._ask("PUT", scratch, "SETXATTR", **named)
-        except BaseException:
-            with suppress(OSError):
-                self._ask("DELETE", scratch, "DELETE", recursive="false")
-            raise
-        self._place(key, scratch, overwrite=True)
 
-    def note(self, key: str) -> str | None:
-        """The words that :meth:`put_from` has kept beside an object; None if there is no such object."""
-        try:
-            found = _part(self._ask("GET", key, "GETXATTRS", encoding="text").body, "XAttrs")
-        except FileNotFoundError:
-            return None
-        values = [each.get("value") for each in found if isinstance(each, dict) and each.get("name") == _NOTE]
-        return str(values[0] or "")[1:-1] if values else ""
+        Returns:
+            What HDFS has, if it was asked.
+        """
+        found = self._sent(key, source, length, looks=looks, **options)
+        return None if found is None else _detail(key, found)
+
+    def files(self, folder: str) -> Iterator[ObjectDetail]:
+        """Gives what is in a folder, but not in those below."""
+        for status in self._listed(folder):
+            if not status.is_directory:
+                yield _detail(f"{folder}/{status.name}" if folder else status.name, status)
 
     def total_bytes(self) -> int:
         """How many bytes all files have together."""
@@ -256,8 +252,23 @@ class WebHdfsBackend(Backend):
         name = f"{_SCRATCH}{secrets.token_hex(8)}"
         folder = key.rpartition("/")[0]
         scratch = f"{self._scratch}/{name}" if self._scratch else f"{folder}/{name}".lstrip("/")
+        self._sent(scratch, data, length, looks=True, **options)
+        return scratch
+
+    def _sent(
+        self,
+        key: str,
+        data: "Iterable[bytes | memoryview] | IO[bytes] | Callable[[], Iterable[bytes | memoryview]]",
+        length: int,
+        *,
+        looks: bool,
+        **options: str,
+    ) -> _Status | None:
+        """Writes a file; nothing of it stays where that fails."""
+        found: _Status | None = None
 
         def send(location: str) -> None:
+            nonlocal found
             body: Iterator[bytes | memoryview]
             if callable(data):
                 body = iter(data())
@@ -270,18 +281,19 @@ class WebHdfsBackend(Backend):
             if answer.status not in (200, 201):
                 raise _refusal(answer, key)
             # Before Hadoop 3 a datanode says so even where it could not close the file: that is empty then.
-            if length and (status := self._status(scratch)) and status.size_bytes != length:
+            found = self._status(key) if looks else None
+            if found and found.size_bytes != length:
                 raise WebHdfsError(
-                    errno.EAGAIN, f"HDFS has {status.size_bytes} of {length} bytes that it said were written"
+                    errno.EAGAIN, f"HDFS has {found.size_bytes} of {length} bytes that it said were written"
                 )
 
         try:
-            self._through_datanode("PUT", scratch, "CREATE", send, overwrite="true", **options)
+            self._through_datanode("PUT", key, "CREATE", send, overwrite="true", **options)
         except BaseException:
             with suppress(OSError):
-                self._ask("DELETE", scratch, "DELETE", recursive="false")
+                self._ask("DELETE", key, "DELETE", recursive="false")
             raise
-        return scratch
+        return found
 
     def _read(self, key: str, start: int, length: int) -> bytes:
         options = {"offset": str(start), "length": str(length)}
@@ -339,12 +351,12 @@ class WebHdfsBackend(Backend):
     def _ask(self, method: str, key: str, operation: str, **options: str) -> _Answer:
         """Asks the namenode; one that does not answer is asked again for a while."""
         query = urlencode({"op": operation, "user.name": self._user, **options})
-        url = f"http://{self._namenode[0]}:{self._namenode[1]}/webhdfs/v1{quote(self._path(key))}?{query}"
+        target = f"/webhdfs/v1{quote(self._path(key))}?{query}"
         began, pause_s = time.monotonic(), 0.2
         while True:
             deadline = began + (_PATIENCE_S if self._has_answered else min(_FIRST_PATIENCE_S, _PATIENCE_S))
             try:
-                answer = self._request(method, url)
+                answer = self._kept.ask(method, target)
             except OSError:
                 if time.monotonic() > deadline:
                     raise
@@ -366,23 +378,69 @@ class WebHdfsBackend(Backend):
             parts.hostname or "", parts.port or 80, timeout=_CONNECT_TIMEOUT_S
         )
         try:
-            connection.connect()
-            connection.sock.settimeout(_TIMEOUT_S)
-            headers = {"Content-Type": "application/octet-stream", "Content-Length": str(length)}
-            connection.request(
-                method, f"{parts.path}?{parts.query}", body=body, headers=headers if body is not None else {}
-            )
-            response = connection.getresponse()
-            return _Answer(response.status, response.getheader("Location") or "", response.read())
-        except http.client.HTTPException as error:
-            if isinstance(error, OSError):
-                raise
-            raise ConnectionResetError(f"the answer was cut off: {type(error).__name__}") from error
+            return _exchanged(connection, method, f"{parts.path}?{parts.query}", body, length)
         finally:
             connection.close()
 
     def _path(self, key: str) -> str:
         return key if key.startswith("/") else f"{self._root.rstrip('/')}/{key}".rstrip("/") or "/"
+
+
+class _KeptConnections:
+    """Connections to one server, as many as there were threads at the same time. Threads share it."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._address = (host, port)
+        self._idle: list[http.client.HTTPConnection] = []
+
+    def __del__(self) -> None:
+        for connection in self._idle:
+            connection.close()
+
+    def ask(self, method: str, target: str) -> _Answer:
+        """Asks once; only if a connection has been closed since it was last used, once more by a new one."""
+        while True:
+            connection, is_new = self._taken()
+            try:
+                answer = _exchanged(connection, method, target)
+            except ConnectionError:
+                connection.close()
+                if is_new:
+                    raise
+            except BaseException:
+                connection.close()
+                raise
+            else:
+                if connection.sock is not None:  # the server keeps it, too
+                    self._idle.append(connection)
+                return answer
+
+    def _taken(self) -> tuple[http.client.HTTPConnection, bool]:
+        try:
+            return self._idle.pop(), False
+        except IndexError:
+            return http.client.HTTPConnection(*self._address, timeout=_CONNECT_TIMEOUT_S), True
+
+
+def _exchanged(
+    connection: http.client.HTTPConnection,
+    method: str,
+    target: str,
+    body: "Iterator[bytes | memoryview] | None" = None,
+    length: int = 0,
+) -> _Answer:
+    try:
+        if connection.sock is None:
+            connection.connect()
+        connection.sock.settimeout(_TIMEOUT_S)
+        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(length)}
+        connection.request(method, target, body=body, headers=headers if body is not None else {})
+        response = connection.getresponse()
+        return _Answer(response.status, response.getheader("Location") or "", response.read())
+    except http.client.HTTPException as error:
+        if isinstance(error, OSError):
+            raise
+        raise ConnectionResetError(f"the answer was cut off: {type(error).__name__}") from error
 
 
 def _names(host: str) -> Sequence[str]:
@@ -394,7 +452,6 @@ def _names(host: str) -> Sequence[str]:
 
 
 _SCRATCH = ".in-the-making-"
-_NOTE = "user.trainmaster"
 
 
 def _part(body: bytes, *names: str) -> Any:  # noqa: ANN401

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from trainmaster.hdfs import staging
+from trainmaster.hdfs.manifests import Manifests
 from trainmaster.hdfs.staging import data_path, stage
 from trainmaster.objects import webhdfs
 from trainmaster.objects.errors import FullStoreError
@@ -76,14 +78,55 @@ def test_what_is_there_is_not_copied_again_whoever_copied_it(hdfs, source):
     assert files(hdfs, source) == contents(source)
 
 
-def test_what_a_killed_node_was_writing_does_not_lie_among_the_files(hdfs, source, monkeypatch):
+def test_what_no_manifest_names_is_copied_again_however_whole_it_looks(hdfs, source, monkeypatch):
     with monkeypatch.context() as killed:
-        killed.setattr(webhdfs.WebHdfsBackend, "_place", lambda *_, **__: sys.exit())
+        killed.setattr(Manifests, "add", lambda *_: sys.exit())
         with pytest.raises(SystemExit):
             staged(hdfs, source)
-    assert any(".in-the-making-" in name for name in hdfs.files)
-    staged(hdfs, source)
+    hdfs.write(f"{data_path(str(source))}/d/5", b"half of it")
+    assert staged(hdfs, source).copied == 10
     assert files(hdfs, source) == contents(source)
+
+
+@pytest.mark.parametrize("killed_at", range(1, 10))
+def test_what_was_written_down_is_not_copied_again_whenever_a_node_is_killed(
+    hdfs, source, monkeypatch, killed_at
+):
+    monkeypatch.setattr(staging, "_NOTE_S", 0.0)
+    monkeypatch.setattr(staging, "_PER_NOTE", 0)
+    with monkeypatch.context() as killed:
+        added = []
+
+        def add(self, batch, add=Manifests.add):
+            if len(added) == killed_at:
+                sys.exit()
+            added.extend(batch)
+            add(self, batch)
+
+        killed.setattr(Manifests, "add", add)
+        with pytest.raises(SystemExit):
+            staged(hdfs, source)
+    assert staged(hdfs, source).copied == 10 - killed_at
+    assert files(hdfs, source) == contents(source)
+
+
+def test_a_file_that_was_written_again_in_its_place_is_not_the_one_that_a_manifest_names(hdfs, source):
+    staged(hdfs, source)
+    hdfs.write(f"{data_path(str(source))}/d/4", bytes(4000))  # as long as it was
+    assert staged(hdfs, source).copied == 1
+    assert files(hdfs, source) == contents(source)
+
+
+def test_a_small_file_costs_the_namenode_one_request(hdfs, source):
+    for number in range(200):
+        (source / f"d/more-{number}").write_bytes(bytes(number))
+    staged(hdfs, source)
+    few = 10  # of the whole: the listing, the manifest, the large file, a look into the folder
+    assert 210 <= hdfs.operations["CREATE"] <= 210 + few
+    assert hdfs.operations.total() <= 210 + 2 * few + 10
+    hdfs.operations.clear()
+    staged(hdfs, source)
+    assert hdfs.operations.total() <= 2 * few
 
 
 def test_what_has_no_copy_left_is_copied_again(hdfs, source):

@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -16,9 +17,9 @@ class FakeHdfs(ThreadingHTTPServer):
         safe_mode: how many requests to answer with a SafeModeException.
         lose_writes: how many files to say are written, and have empty, as Hadoop 2 does where closing fails.
         lose_renames: how many renames to do without an answer.
+        operations: how often each was asked of the namenode.
         excluded: the ``excludedatanodes`` that were asked for.
         refuse: answer everything with this exception.
-        notes: path -> value of the extended attribute.
         room_bytes: what it says that there is.
         lost: paths of files that it says have no copy left; what is written again has one.
         fills_up: the first write finds that there is none any more.
@@ -33,8 +34,8 @@ class FakeHdfs(ThreadingHTTPServer):
         self.dead = self.fills_up = False
         self.safe_mode = self.lose_renames = self.lose_writes = self.changes = 0
         self.excluded = []
+        self.operations = Counter()
         self.refuse = ""
-        self.notes = {}
         self.lost = []
         self.room_bytes = 1 << 40
         self.lock = threading.RLock()
@@ -96,6 +97,7 @@ class _Base(BaseHTTPRequestHandler):
 
 
 class _Handler(_Base):
+    protocol_version = "HTTP/1.1"  # its connections are kept
     server: FakeHdfs
 
     def handle_any(self):
@@ -111,22 +113,12 @@ class _Handler(_Base):
                 )
             if path == "/jmx":
                 return self.answer(200, {"beans": [self.beans()]})
+            server.operations[query["op"]] += 1
             return getattr(self, query["op"].lower())(path, query)
 
     def beans(self):
         nodes = json.dumps({"127.0.0.1:1": {"xferaddr": "127.0.0.1:1", "remaining": self.server.room_bytes}})
         return {"LiveNodes": nodes, "Safemode": "", "CorruptFiles": json.dumps(self.server.lost)}
-
-    def setxattr(self, path, query):
-        self.server.notes[path] = query["xattr.value"]
-        return self.answer(200)
-
-    def getxattrs(self, path, query):
-        if path not in self.server.files:
-            return self.exception(404, "FileNotFoundException")
-        notes = self.server.notes
-        found = [{"name": "user.trainmaster", "value": f'"{notes[path]}"'}] if path in notes else []
-        return self.answer(200, {"XAttrs": found})
 
     do_GET = do_PUT = do_DELETE = handle_any
 
@@ -179,9 +171,6 @@ class _Handler(_Base):
         if target in server.files and "renameoptions" not in query:
             return self.answer(200, {"boolean": False})
         server.write(target, server.files.pop(path)[0])
-        server.notes.pop(target, None)
-        if path in server.notes:
-            server.notes[target] = server.notes.pop(path)
         if server.lose_renames:
             server.lose_renames -= 1
             self.close_connection = True
