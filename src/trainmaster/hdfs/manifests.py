@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
+from trainmaster.hdfs.room import block_bytes
 from trainmaster.hdfs.sharding import Listed, Staged, staged
 from trainmaster.objects.webhdfs import WebHdfsBackend
 
@@ -46,7 +47,8 @@ class Manifests:
         """Write down files that are whole; all of them or none."""
         if files:
             lines = io.BytesIO(b"".join(each.line() for each in files))
-            self._notes.put_file_if_absent(f"{_START}{secrets.token_hex(8)}.jsonl", lines)
+            block = str(block_bytes(lines.getbuffer().nbytes))
+            self._notes.put_file_if_absent(f"{_START}{secrets.token_hex(8)}.jsonl", lines, blocksize=block)
 
     def _named(self) -> Iterator[tuple[str, str, str]]:
         if self._files.execute("SELECT 1 FROM files").fetchone() is None:

@@ -16,7 +16,8 @@ class Namesystem(NamedTuple):
     """What a NameNode knows just now.
 
     Attributes:
-        live: room by live DataNode: where it takes data, ``HOST:PORT``, with hosts as they call themselves.
+        live: room by live DataNode that has told of its disks: where it takes data, ``HOST:PORT``, with hosts
+            as they call themselves.
         lost: paths of files with blocks of which no copy is left; a hundred at most.
         is_starting: it waits for its DataNodes to tell what they have.
     """
@@ -36,7 +37,11 @@ def ask_namenode(address: str, http_port: int) -> Namesystem:
         info = _bean(address, http_port, _INFO)
         nodes = parsed_json(info["LiveNodes"])
         return Namesystem(
-            {f"{name.partition(':')[0]}:{_port(it)}": int(it["remaining"]) for name, it in nodes.items()},
+            {
+                f"{name.partition(':')[0]}:{_port(it)}": int(it["remaining"])
+                for name, it in nodes.items()
+                if it["capacity"]  # else it has not told yet what disks it has
+            },
             frozenset(parsed_json(info["CorruptFiles"])),
             bool(info["Safemode"]),
         )

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+#: The least that a file reserves while it is written.
+UNIT_BYTES: Final = 1 << 20
+_BLOCK_BYTES: Final = 128 << 20
 _SHOWN: Final = 4
+
+
+def block_bytes(size_bytes: int) -> int:
+    """Block size for a file: a small one is not to reserve a large block on each DataNode.
+
+    >>> [block_bytes(size) >> 20 for size in (0, 5, 3 << 20, 1 << 40)]
+    [1, 1, 3, 128]
+    """
+    units = -(-size_bytes // UNIT_BYTES)
+    return min(max(units, 1) * UNIT_BYTES, _BLOCK_BYTES)
 
 
 def fits(rooms: Mapping[str, int], wanted_bytes: int, copies: int) -> bool:
@@ -22,8 +35,17 @@ def fits(rooms: Mapping[str, int], wanted_bytes: int, copies: int) -> bool:
     return sum(min(room, wanted_bytes) for room in rooms.values()) >= wanted_bytes * min(copies, len(rooms))
 
 
-def lack_of_room(rooms: Mapping[str, int], wanted_bytes: int, copies: int, directory: str) -> str:
+def lack_of_room(
+    rooms: Mapping[str, int], wanted_bytes: int, copies: int, directory: str, in_writing_bytes: int = 0
+) -> str:
     """What lacks where, in words; the fullest DataNodes first.
+
+    Args:
+        rooms: by DataNode.
+        wanted_bytes: of data that are not there yet, without their copies.
+        copies: of each block.
+        directory: where the DataNodes keep them.
+        in_writing_bytes: what must be free besides while files are written.
 
     >>> lack_of_room({"10.0.0.2:50": 7_000_000, "10.0.0.1:50": 10}, 2_000_000_000, 2, "/d")
     'HDFS has no room for 2.0 GB in 2 copies: 10 bytes are free at 10.0.0.1, 7.0 MB at 10.0.0.2 (in /d)'
@@ -32,8 +54,10 @@ def lack_of_room(rooms: Mapping[str, int], wanted_bytes: int, copies: int, direc
     free = [(in_words(room), node.partition(":")[0]) for node, room in least[:_SHOWN]]
     shown = [f"{size}{'' if number else ' are free'} at {node}" for number, (size, node) in enumerate(free)]
     more = [f"more at {len(least) - _SHOWN} others"] if len(least) > _SHOWN else []
+    times = f" in {copies} copies" if copies > 1 else ""
+    besides = f", and {in_words(in_writing_bytes)} more while files are written" if in_writing_bytes else ""
     return (
-        f"HDFS has no room for {in_words(wanted_bytes)} in {copies} copies: "
+        f"HDFS has no room for {in_words(wanted_bytes)}{times}{besides}: "
         f"{', '.join([*shown, *more])} (in {directory})"
     )
 

@@ -7,7 +7,7 @@ import hashlib
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -15,8 +15,8 @@ from typing import IO, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from trainmaster.hdfs.manifests import Manifests
-from trainmaster.hdfs.namesystem import Namesystem, ask_namenode
-from trainmaster.hdfs.room import fits, lack_of_room
+from trainmaster.hdfs.namesystem import ask_namenode
+from trainmaster.hdfs.room import UNIT_BYTES, block_bytes, fits, lack_of_room
 from trainmaster.hdfs.sharding import Listed, Staged, listed, shard
 from trainmaster.objects.backend import ObjectDetail
 from trainmaster.objects.errors import FullStoreError, ObjectChangedError, StoreTrouble, explained, trouble_of
@@ -37,8 +37,6 @@ _MOST_NAMED: Final = 100
 #: Copies of what all nodes need to begin: it is small.
 _LISTING_COPIES: Final = 8
 _PART_BYTES: Final = 8 << 20
-_BLOCK_BYTES: Final = 128 << 20
-_UNIT_BYTES: Final = 1 << 20
 _CHANGES: Final = 3
 #: What is copied is written down that often, and less often where it takes long: no more than a twentieth.
 _NOTE_S: Final = 5.0
@@ -97,14 +95,16 @@ def stage(
     path = data_path(url)
     store, target = ObjectStore(url), _open(web, path)
     notes = _open(web, f"/trainmaster{path}")
+    look = partial(ask_namenode, address, int(port))
+    total_bytes = in_writing_bytes = UNIT_BYTES  # for the listing
     try:
-        look = partial(ask_namenode, address, int(port))
         with tempfile.TemporaryFile() as listing:
-            total_files, total_bytes = _take_listing(store, notes, listing)
+            total_files, total_bytes, largest_bytes = _take_listing(store, notes, listing)
+            in_writing_bytes = _in_writing_bytes(largest_bytes) * copies
             found = look()
             wanted_bytes = total_bytes - target.total_bytes()
             if not fits(found.live, wanted_bytes, copies):
-                raise _full(found.live, wanted_bytes, copies, directory)
+                raise _full(lack_of_room(found.live, wanted_bytes, copies, str(directory)))
 
             def share() -> Iterator[Listed]:
                 listing.seek(0)
@@ -113,16 +113,15 @@ def stage(
             own_bytes = sum(each.size_bytes for each in share())
             lost = frozenset(each.removeprefix(f"{path}/") for each in found.lost)
             copier = _Copier(store, target, copies, lambda done_bytes: progress(done_bytes, own_bytes))
-            try:
-                with contextlib.closing(Manifests(target, notes)) as manifests:
-                    files = _copy_all(copier, share(), manifests, lost)
-            except OSError as error:
-                with contextlib.suppress(OSError):
-                    if _is_for_want_of_room(error, found := look()):
-                        wanted_bytes = total_bytes - target.total_bytes()
-                        raise _full(found.live, wanted_bytes, copies, directory) from error
-                raise
+            with contextlib.closing(Manifests(target, notes)) as manifests:
+                files = _copy_all(copier, share(), manifests, lost)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            rooms, wanted_bytes = look().live, total_bytes - target.total_bytes()
+            left = {node: max(room - in_writing_bytes, 0) for node, room in rooms.items()}
+            if _may_lack_room(error) and rooms and not fits(left, wanted_bytes, copies):
+                lack = lack_of_room(rooms, wanted_bytes, copies, str(directory), in_writing_bytes)
+                raise _full(lack) from error
         raise explained(error, "stage into", f"hdfs://{web}{path}") from error
     return Report(files, copier.copied, total_files)
 
@@ -242,36 +241,33 @@ class _Copier:
             self._progress(self._done_bytes)
 
 
-def block_bytes(size_bytes: int) -> int:
-    """Block size for a file: a small one is not to reserve a large block on each DataNode.
-
-    >>> [block_bytes(size) >> 20 for size in (0, 5, 3 << 20, 1 << 40)]
-    [1, 1, 3, 128]
-    """
-    units = -(-size_bytes // _UNIT_BYTES)
-    return min(max(units, 1) * _UNIT_BYTES, _BLOCK_BYTES)
-
-
 def _open(web: str, path: str) -> WebHdfsBackend:
     return WebHdfsBackend(f"{web}{path}", user="trainmaster", scratch="/trainmaster/in-the-making")
 
 
-def _take_listing(store: ObjectStore, notes: WebHdfsBackend, out: IO[bytes]) -> tuple[int, int]:
-    """Get the listing that all nodes share; who comes first makes it. How many objects, and bytes."""
+def _take_listing(store: ObjectStore, notes: WebHdfsBackend, out: IO[bytes]) -> tuple[int, int, int]:
+    """Get the listing that all nodes share; who comes first makes it.
+
+    Returns:
+        How many objects, how many bytes, and of the largest.
+    """
     if notes.info("listing.jsonl") is None:
         with tempfile.TemporaryFile() as found:
             for info in store.details():
                 found.write(Listed(info.key, info.size_bytes, info.etag).line())
             if found.tell() == 0:
                 raise UsageError(f"{store.url}: there are no objects below", "Look at the URL.")
-            notes.put_file_if_absent("listing.jsonl", found, replication=str(_LISTING_COPIES))
-    files = total_bytes = 0
+            options = {"replication": str(_LISTING_COPIES), "blocksize": str(block_bytes(found.tell()))}
+            notes.put_file_if_absent("listing.jsonl", found, **options)
+    files = total_bytes = largest_bytes = 0
     for block in notes.blocks("listing.jsonl"):
         out.write(block)
     out.seek(0)
     for line in out:
-        files, total_bytes = files + 1, total_bytes + listed(line).size_bytes
-    return files, total_bytes
+        size_bytes = listed(line).size_bytes
+        files, total_bytes = files + 1, total_bytes + size_bytes
+        largest_bytes = max(largest_bytes, size_bytes)
+    return files, total_bytes, largest_bytes
 
 
 def _copy_all(copier: _Copier, share: Iterable[Listed], manifests: Manifests, lost: Collection[str]) -> int:
@@ -312,14 +308,16 @@ def _copy_all(copier: _Copier, share: Iterable[Listed], manifests: Manifests, lo
     return files
 
 
-def _full(rooms: Mapping[str, int], wanted_bytes: int, copies: int, directory: Path) -> FullStoreError:
-    return FullStoreError(
-        lack_of_room(rooms, wanted_bytes, copies, str(directory)),
-        "Free space there, or ask for machines with a larger `hardware.disk`, or for more of them.",
-    )
+def _in_writing_bytes(largest_bytes: int) -> int:
+    """Room that a DataNode keeps free for blocks that are being written: each for a whole one."""
+    return block_bytes(largest_bytes) * (_LARGE_FILES if largest_bytes > _PART_BYTES else _FILES)
 
 
-def _is_for_want_of_room(error: OSError, found: Namesystem) -> bool:
+def _full(lack: str) -> FullStoreError:
+    hint = "Free space there, or ask for machines with a larger `hardware.disk`, or for more of them."
+    return FullStoreError(lack, hint)
+
+
+def _may_lack_room(error: OSError) -> bool:
     """Where no DataNode takes a block any more, that is often for want of room."""
-    may_be = trouble_of(error) in (StoreTrouble.FULL, StoreTrouble.UNREACHABLE) or "replicat" in str(error)
-    return may_be and bool(found.live) and all(room < _BLOCK_BYTES for room in found.live.values())
+    return trouble_of(error) in (StoreTrouble.FULL, StoreTrouble.UNREACHABLE) or "replicat" in str(error)

@@ -117,7 +117,8 @@ class _Handler(_Base):
             return getattr(self, query["op"].lower())(path, query)
 
     def beans(self):
-        nodes = json.dumps({"127.0.0.1:1": {"xferaddr": "127.0.0.1:1", "remaining": self.server.room_bytes}})
+        node = {"xferaddr": "127.0.0.1:1", "remaining": self.server.room_bytes, "capacity": 1 << 40}
+        nodes = json.dumps({"127.0.0.1:1": node, "127.0.0.1:2": {**node, "capacity": 0, "remaining": 0}})
         return {"LiveNodes": nodes, "Safemode": "", "CorruptFiles": json.dumps(self.server.lost)}
 
     do_GET = do_PUT = do_DELETE = handle_any
