@@ -29,12 +29,13 @@ from trainmaster.control import controller
 from trainmaster.executors.base import GangRequest
 from trainmaster.spec.states import EndReason, State
 from trainmaster.testing.simulated_cloud import SKEW_S, Cloud, Instance, ProviderMemory, provider_of
-from trainmaster.testing.simulated_cluster import RayNode, SimulatedProvisioner, SimulatedRay, instant_calls
 from trainmaster.testing.simulated_driver import Driver, SimulatedDatabase, sleeping
 from trainmaster.testing.simulated_hazards import SLOTS, WEIGHTS, Hazard, Hazards
 from trainmaster.testing.simulated_host import Host, Process, simulated_clocks
 from trainmaster.testing.simulated_judge import Judge
 from trainmaster.testing.simulated_node import Ending
+from trainmaster.testing.simulated_provisioner import SimulatedProvisioner
+from trainmaster.testing.simulated_ray import RayNode, SimulatedRay, instant_calls
 from trainmaster.testing.simulated_saving import (
     STORE,
     Objects,

@@ -21,11 +21,13 @@ from trainmaster.service.driving.driving import _meter
 from trainmaster.service.driving.run_clusters import GIVING_BACK_S, RunClusters
 from trainmaster.spec.errors import InterruptedByUser, LeaseLostError, StoreError, TrainmasterError
 from trainmaster.spec.states import EndReason, State
-from trainmaster.testing.simulated_cluster import RayClient, SimulatedProvisioner, SteppedLoop
 from trainmaster.testing.simulated_host import Host, Process
+from trainmaster.testing.simulated_provisioner import SimulatedProvisioner
+from trainmaster.testing.simulated_ray import RayClient
 from trainmaster.testing.simulated_store import SimulatedStore
 from trainmaster.testing.simulated_watcher import SimulatedWatcher
 from trainmaster.testing.simulated_world import Killed, ViolationError
+from trainmaster.testing.stepped_loop import SteppedLoop
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
