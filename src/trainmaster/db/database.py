@@ -19,33 +19,23 @@ from trainmaster.db import (
     admissions,
     best_models,
     cluster_rows,
-    endpoint_changes,
     ledger,
     outbox,
     quote_rows,
-    registry_rows,
     run_rows,
 )
 from trainmaster.db import tables as t
-from trainmaster.db.changes import (
-    Change,
-    EndpointChange,
-    ExperimentChange,
-    Note,
-    Progress,
-    QueueChange,
-    ReplicaChange,
-    RunChange,
-)
+from trainmaster.db.change_writer import ChangeWriter
+from trainmaster.db.changes import Change
 from trainmaster.db.cluster_rows import ClusterRow
 from trainmaster.db.engine import open_database
-from trainmaster.db.events import change_event, event_row, insert_events, storable
+from trainmaster.db.events import event_row
 from trainmaster.db.leases import LEASE_S, Lease, this_process
 from trainmaster.db.patience import Patience, Try
 from trainmaster.db.quote_rows import NewMeasurement, NewQuote, Truth
 from trainmaster.db.requeue import record_saved, requeue_rows
 from trainmaster.db.run_rows import NewRun
-from trainmaster.db.task_rows import tasks_of, write_tasks
+from trainmaster.db.task_rows import tasks_of
 from trainmaster.db.transactions import Transactions
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.gate import Gate, Verdict
@@ -79,8 +69,7 @@ class Database:
             if shares is None
             else shares._transactions.sharing(self.patience)
         )
-        self._experiment_ids: dict[str, dict[str, int]] = {}
-        self._wanted: dict[str, outbox.Wanted] = {}
+        self._changes = ChangeWriter()
         # Machines that share a server have one clock for leases, however their own are set.
         self._has_clock = self.engine.dialect.name != "sqlite"
         self._server_time = (0.0, 0.0)  # the server's, and by our boot-time clock when that was
@@ -238,40 +227,7 @@ class Database:
         Raises:
             LeaseLostError: the lease is stale; nothing was written.
         """
-
-        def write(connection: Connection) -> None:
-            ids = self._ids(connection, lease.run)
-            write_tasks(connection, changes, ids, now)
-            events: list[dict[str, Any]] = []
-            promoted: list[dict[str, Any]] = []
-            for change in changes:
-                match change:
-                    case ExperimentChange():
-                        _write_experiment(connection, ids[change.experiment], change)
-                        if change.after in (State.STOPPING, State.DONE):
-                            endpoint_changes.close(connection, lease.run, change.experiment, now)
-                        if change.promotes is not None:
-                            said = registry_rows.promote(
-                                connection, lease.run, change.experiment, change.promotes, now
-                            )
-                            told = Note(said, change.experiment)
-                            promoted.append(change_event(lease.run, told, now))
-                    case RunChange():
-                        _write_run(connection, lease.run, change, now)
-                    case QueueChange():
-                        run_rows.write_queue(connection, lease.run, change, now)
-                    case EndpointChange():
-                        endpoint_changes.write_endpoint(connection, lease.run, change)
-                    case ReplicaChange():
-                        endpoint_changes.write_replica(connection, lease.run, change, now)
-                    case _:
-                        pass
-                if not isinstance(change, Progress | QueueChange | EndpointChange | ReplicaChange):
-                    events += [*promoted, change_event(lease.run, change, now)]
-                    promoted.clear()
-            insert_events(connection, events, self._wanted_kinds(connection, lease.run))
-
-        self._advance(lease, write)
+        self._advance(lease, lambda connection: self._changes.write(connection, lease.run, changes, now))
 
     def verdict(self, run: str, experiment: str, gate: Gate) -> Verdict:
         """What a gate says of an experiment, by what is recorded now; see `best_models.verdict`."""
@@ -504,42 +460,3 @@ class Database:
 
         self._transactions.write(write)
         lease.turn += 1
-
-    def _ids(self, connection: Connection, run: str) -> Mapping[str, int]:
-        """Ids of a run's experiments by name: they never change, so they are asked for once."""
-        if run not in self._experiment_ids:
-            rows = connection.execute(
-                sa.select(t.experiment.c.name, t.experiment.c.id).where(t.experiment.c.run_id == run)
-            )
-            self._experiment_ids[run] = {row.name: row.id for row in rows}
-        return self._experiment_ids[run]
-
-    def _wanted_kinds(self, connection: Connection, run: str) -> outbox.Wanted:
-        """What those want who are told of a run: that never changes either."""
-        if run not in self._wanted:
-            self._wanted[run] = outbox.wanted_kinds(connection, run)
-        return self._wanted[run]
-
-
-def _write_experiment(connection: Connection, experiment_id: int, change: ExperimentChange) -> None:
-    connection.execute(
-        t.experiment.update()
-        .where(t.experiment.c.id == experiment_id)
-        .values(
-            state=change.after,
-            reason=change.reason,
-            message=storable(change.message),
-            rest_reason=change.rest_reason,
-        )
-    )
-
-
-def _write_run(connection: Connection, run: str, change: RunChange, now: float) -> None:
-    values: dict[str, Any] = {
-        "state": change.after, "reason": change.reason, "message": storable(change.message)
-    }  # fmt: skip
-    if change.after is State.DONE:
-        values |= {"ended_at": now, "stop_wanted": None}
-    connection.execute(t.run.update().where(t.run.c.id == run).values(values))
-    if change.after is State.DONE:
-        ledger.release(connection, run, now)
