@@ -20,9 +20,11 @@ from trainmaster.spec.trigger import needs_server
 
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote
-    from trainmaster.api.protocol import RegistryProtocol, Stream, WorkflowsProtocol
+    from trainmaster.api.protocol import Stream
+    from trainmaster.api.registry_protocol import RegistryProtocol
     from trainmaster.api.remote.remote import RemoteClient
     from trainmaster.api.results import Downloaded
+    from trainmaster.api.workflows_protocol import WorkflowsProtocol
 
 #: A file, a directory with a ``recipe.yaml``, the keys and values of one, or one that was read.
 AnyRecipe = str | os.PathLike[str] | Mapping[str, Any] | Recipe

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from trainmaster.api.port_forward import PortForward
+    from trainmaster.api.registry_protocol import RegistryProtocol
     from trainmaster.api.results import (
         Accepted,
         Downloaded,
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
         RunStatus,
         Watched,
     )
+    from trainmaster.api.workflows_protocol import WorkflowsProtocol
     from trainmaster.service import OfferFilter, ProfileProgress, Quote
     from trainmaster.service.driving.run_news import RunNews
     from trainmaster.service.models.unpublished_models import SavedModel
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
     from trainmaster.spec import Recipe
 
 T_co = TypeVar("T_co", covariant=True)
-#: Whatever an alias means now: it is moved all the same.
-ANY: Final = -1
 
 
 class Stream(Protocol[T_co]):
@@ -46,104 +46,6 @@ class Stream(Protocol[T_co]):
 
     def close(self) -> None:
         """Nobody listens any more."""
-
-
-class RegistryProtocol(Protocol):
-    """Registered models; answers are what ``--json`` prints, see `service.models.registry.Registry`.
-
-    A version is named ``NAME@3``, ``NAME@ALIAS``, or ``NAME`` for the newest.
-
-    Raises:
-        NotFoundError: (every method) there is no such model, alias or version.
-        UsageError: (every method) no name can be so.
-    """
-
-    def models(self) -> list[dict[str, Any]]:
-        """All by name, each with its aliases."""
-
-    def show(self, name: str) -> dict[str, Any]:
-        """One with its versions, aliases, and who moved them."""
-
-    def version(self, text: str) -> dict[str, Any]:
-        """A version."""
-
-    def register(
-        self, model: str, name: str, alias: str | None = None, tags: Mapping[str, str] | None = None
-    ) -> dict[str, Any]:
-        """Make a model of a run (``RUN/EXPERIMENT/TASK``) a version; that, and whether it is ``new``."""
-
-    def promote(self, text: str, alias: str, expected: int | None = ANY) -> dict[str, Any]:
-        """Have an alias mean a version; the version, and whether the alias ``moved``.
-
-        Raises:
-            AliasMovedError: it does not mean the version that was ``expected`` (None: none).
-        """
-
-    def rollback(self, text: str, expected: int | None = ANY) -> dict[str, Any]:
-        """Have ``NAME@ALIAS`` mean what it meant before, likewise."""
-
-    def remove_alias(self, text: str) -> None:
-        """Take ``NAME@ALIAS`` away."""
-
-    def remove(self, text: str) -> dict[str, Any]:
-        """Take ``NAME@3`` out of the registry; the version that there was.
-
-        Raises:
-            ModelInUseError: an alias means it, or a run that is not over starts from it.
-        """
-
-    def describe(
-        self, name: str, description: str | None = None, tags: Mapping[str, str] | None = None
-    ) -> dict[str, Any]:
-        """Change what is said of a model; None leaves it."""
-
-    def diff(self, a: str, b: str) -> dict[str, Any]:
-        """In what two models differ."""
-
-
-class WorkflowsProtocol(Protocol):
-    """Recipes that a server starts by itself; answers are as of `service.workflows.workflows.Workflows`.
-
-    Raises:
-        NotFoundError: (every method with a name) there is none of that name.
-    """
-
-    def listed(self) -> list[dict[str, Any]]:
-        """All by name, each with what starts it and its newest start."""
-
-    def show(self, name: str) -> dict[str, Any]:
-        """One with its recipe and history."""
-
-    def register(self, plan: str, *, starts_now: bool = False, keep_s: float = 0.0) -> dict[str, Any]:
-        """Keep what was planned, of a recipe with ``on``; ``secret`` of its webhook is shown this once.
-
-        Args:
-            plan: id of a `RunPlan`; its price is agreed to for each run.
-            starts_now: start a run at once, too.
-            keep_s: how long rented machines stay warm for the next run, in seconds.
-
-        Raises:
-            UsageError: nothing starts it, it would start itself, or this is no server.
-        """
-
-    def pause(self, name: str) -> dict[str, Any]:
-        """Start nothing until `resume`."""
-
-    def resume(self, name: str) -> dict[str, Any]:
-        """Go on, with what comes from now on."""
-
-    def trigger(self, name: str) -> dict[str, Any]:
-        """Start a run by hand."""
-
-    def remove(self, name: str) -> None:
-        """Forget it and its history; its runs stay."""
-
-    def rotate(self, name: str) -> dict[str, Any]:
-        """A new ``secret`` of its webhook.
-
-        Raises:
-            UsageError: it has none.
-        """
 
 
 class ClientProtocol(Protocol):
@@ -483,7 +385,7 @@ class ClientProtocol(Protocol):
             NotFoundError: there is none.
         """
 
-    # --- volumes -----------------------------------------------------------------------------------
+    # --- services of models ---------------------------------------------------------------------
 
     def services(self) -> list[dict[str, Any]]:
         """Services of runs, those that are not over first: objects of ``trainmaster services --json``."""
@@ -517,6 +419,8 @@ class ClientProtocol(Protocol):
             MissingPartError: what reads requests is not installed.
             UsageError: the port is taken.
         """
+
+    # --- volumes -----------------------------------------------------------------------------------
 
     def volumes(self) -> list[str]:
         """Volumes with short names."""

@@ -11,7 +11,7 @@ from trainmaster.cli.output import metrics_text, number, print_json, say, show, 
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
-    from trainmaster.api.protocol import RegistryProtocol
+    from trainmaster.api.registry_protocol import RegistryProtocol
 
 _Json = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
 _Version = Annotated[
@@ -52,14 +52,14 @@ def promote(
     as_json: _Json = False,
 ) -> None:
     """Have an alias such as `production` mean a version: `models promote digits@3 production`."""
-    from trainmaster.api.protocol import ANY
+    from trainmaster.api.registry_protocol import ANY
 
     _moved(_registry().promote(version, alias, ANY if expected is None else expected), alias, as_json)
 
 
 def rollback(alias: _Alias, expected: _Expected = None, as_json: _Json = False) -> None:
     """Have an alias mean the version that it meant before."""
-    from trainmaster.api.protocol import ANY
+    from trainmaster.api.registry_protocol import ANY
 
     found = _registry().rollback(alias, ANY if expected is None else expected)
     _moved(found, alias.partition("@")[2], as_json)

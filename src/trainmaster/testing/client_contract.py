@@ -19,7 +19,7 @@ import pytest
 
 from trainmaster.api import ClientProtocol, LogQuery, RunPlan
 from trainmaster.api.embedded import EmbeddedClient
-from trainmaster.api.protocol import RegistryProtocol
+from trainmaster.api.registry_protocol import RegistryProtocol
 from trainmaster.artifacts import publish
 from trainmaster.control.layout import Home
 from trainmaster.db import ClosedAttempt, NewRun, RunChange, TaskChange

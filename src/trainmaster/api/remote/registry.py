@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from trainmaster.api.protocol import ANY
+from trainmaster.api.registry_protocol import ANY
 from trainmaster.api.remote.connection import Connection, quoted
 from trainmaster.spec.model_reference import ModelReference, checked_alias, checked_name
 
