@@ -12,6 +12,7 @@ from trainmaster.cluster.decide_cluster import decide_cluster
 from trainmaster.cluster.decision import Action, ActionKind, Patience, Refusal, Seen, Stage
 from trainmaster.cluster.record import ClusterRecord, ClusterState, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
+from trainmaster.cluster.scaling import Scaling
 from trainmaster.providers.base import Node, NodeState
 
 PATIENCE = Patience(lost_s=20.0, cool_down_s=30.0)
@@ -82,7 +83,7 @@ class Driver:
     answers: dict[str, tuple[str, ...] | Refusal] = field(default_factory=dict)
     head: str | None = None
     is_released: bool = False
-    notes: list[str] = field(default_factory=list)
+    needed: int | None = None
 
     def turn(self, *, ending: bool) -> None:
         cloud = self.cloud
@@ -98,12 +99,15 @@ class Driver:
             rented={token: a for token, a in self.answers.items() if isinstance(a, tuple)},
             refusals={token: a for token, a in self.answers.items() if isinstance(a, Refusal)},
             head=cloud.head if cloud.head in {m.id for m in self.record.rented} else "",
-            vacant=frozenset(n for n, node in cloud.machines.items() if node.state is NodeState.LEAVING),
+            vacant=self.vacant(),
             is_formed=self.head is not None,
             is_released=self.is_released,
         )
         self.answers.clear()
-        decision = decide_cluster(self.record, seen, cloud.now, wanted=True, ending=ending, patience=PATIENCE)
+        scaling = Scaling(self.needed, self.unused())
+        decision = decide_cluster(
+            self.record, seen, cloud.now, wanted=True, ending=ending, patience=PATIENCE, scaling=scaling
+        )
         assert not decision.fatal
         self.record = decision.record
         self.check()
@@ -111,6 +115,19 @@ class Driver:
             if cloud.dice.random() < 0.03:
                 raise Killed
             self.perform(action)
+
+    def vacant(self) -> frozenset[str]:
+        """What is taken back works no more; what is not needed has ended now and then."""
+        leaving = {name for name, node in self.cloud.machines.items() if node.state is NodeState.LEAVING}
+        spare = {m.id for m in self.record.rented if m.is_leaving and self.cloud.dice.random() < 0.5}
+        return frozenset(leaving | spare)
+
+    def unused(self) -> frozenset[str]:
+        """All others need the head."""
+        if self.needed is None:
+            return frozenset()
+        idle = {name for name in self.stages if self.cloud.dice.random() < 0.3}
+        return frozenset(idle - {self.head} if self.needed else idle)
 
     def perform(self, action: Action) -> None:
         match action.kind:
@@ -205,3 +222,41 @@ def test_whatever_happens(seed: int) -> None:
     )
     spent_s = driver.record.spent_usd(cloud.now) * 3600
     assert spent_s == pytest.approx(billed - forgotten, abs=2 * len(named) + 1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_there_are_as_many_machines_as_are_needed_whatever_happens(seed: int) -> None:
+    dice = random.Random(seed)
+    rentals = tuple(
+        Rental("m4.large", "us", zone, spot=dice.random() < 0.5, usd_per_hour=1.0) for zone in ZONES
+    )
+    count = dice.randint(1, 4)
+    plan = ClusterPlan("serve", ("serve",), "lab", (RolePlan("worker", count, rentals),))
+    cloud = Cloud(dice)
+    driver = Driver(cloud, new_record("run", plan, "home"))
+
+    def go(turns: int, *, needed: int, ending: bool = False, calm: bool = False) -> None:
+        nonlocal driver
+        for _ in range(turns):
+            driver.needed = needed
+            cloud.pass_time(calm=calm)
+            try:
+                driver.turn(ending=ending)
+            except Killed:
+                driver = Driver(cloud, driver.record)
+
+    for _ in range(2):
+        for _ in range(3):
+            go(dice.randint(1, 40), needed=dice.randint(0, count))
+        cloud.unresponsive.clear()
+        go(100, needed=0, calm=True)
+        assert not cloud.live(), "a service that sleeps costs nothing"
+        assert driver.head is None
+        needed = dice.randint(1, count)
+        go(100, needed=needed, calm=True)
+        assert len(cloud.live()) == needed
+        assert {m.id for m in driver.record.rented} == cloud.live()
+        assert driver.head in cloud.live()
+    go(60, needed=1, ending=True, calm=True)
+    assert driver.record.state is ClusterState.ENDED
+    assert not cloud.live()
