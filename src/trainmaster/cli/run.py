@@ -121,14 +121,16 @@ def _show_requests(recipe: Recipe, *, as_json: bool) -> None:
     import json
     import os
 
-    from trainmaster.cli.output import print_json, show
+    from trainmaster.cli.output import print_json, say, show
     from trainmaster.service import Service
     from trainmaster.service.renting import dry_run
 
-    requests = dry_run(Service.from_environment(), recipe, os.environ)
+    requests, notes = dry_run(Service.from_environment(), recipe, os.environ)
     if as_json:
-        print_json({"requests": requests})
+        print_json({"requests": requests, "notes": notes})
         return
+    for note in notes:
+        say(f"note: {note}")
     for each in requests:
         rest = {name: value for name, value in each.items() if name != "operation"}
         document = each["parameters"].pop("radl", "") if "parameters" in each else ""

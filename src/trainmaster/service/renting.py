@@ -222,8 +222,10 @@ def check_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> l
     return [*notes, *data_notes(probe), *_offer(probe, plans, notes=candidate_offers.notes).notes]
 
 
-def dry_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The requests that renting the machines of a run would send, in order. Nothing is sent or measured.
+def dry_run(
+    service: Service, recipe: Recipe, environ: Mapping[str, str]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Requests that renting the machines of a run would send, in order; notes. Nothing is sent or measured.
 
     Raises:
         UsageError: nothing is rented for it, or what it asks for is not there.
@@ -241,7 +243,8 @@ def dry_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> lis
     provider = get_provider(
         recipe.provider, ProviderPlace(service.home.root, service.home.identity(), environ)
     )
-    return [shown for plan in plans for shown in provider.dry_run(plan.name, _requests(plan))]
+    shown = [each for plan in plans for each in provider.dry_run(plan.name, _requests(plan))]
+    return shown, list(dict.fromkeys(note for plan in plans for note in plan.notes))
 
 
 def check_with_provider(

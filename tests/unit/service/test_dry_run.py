@@ -1,0 +1,88 @@
+"""What renting would send, as a user of Infrastructure Manager sees it before anything is asked."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from trainmaster.control.layout import Home
+from trainmaster.service.renting import dry_run
+from trainmaster.spec import read_recipe
+
+PRICES = """\
+provider,region,instance_type,vcpus,memory_gib,gpu,gpus,price_usd_per_hour,as_of
+im,sized,any*,16,128,V100,2,1.50,{day}
+im,sized,little*,2,4,,,0.04,{day}
+im,named,cpu.small,2,4,,,0.05,{day}
+im,named,gpu.2xV100,16,128,V100,2,1.90,{day}
+"""
+RECIPE = """
+name: job
+provider: im
+experiments:
+  train:
+    distributed:
+      strategy: ps-async
+      workers: 2
+      parameter_servers: 1
+      hardware: {{ps: {{cpus: 2, region: {region}}}}}
+    framework: plain
+    hardware: {{gpu: V100, region: {region}{more}}}
+    command: "true"
+"""
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """Nobody answers at the address of Infrastructure Manager."""
+    (tmp_path / "prices.csv").write_text(PRICES.format(day=datetime.now(UTC).date()))
+    credentials = tmp_path / "im.auth"
+    credentials.touch(0o600)
+    credentials.write_text(
+        "type = InfrastructureManager; username = me; password = p\n"
+        "id = sized; type = OpenNebula; host = one.example; username = u; password = p\n"
+        "id = named; type = OpenStack; host = https://keystone.example; username = u; password = p\n"
+    )
+    file = tmp_path / "im.yaml"
+    file.write_text(
+        "url: http://127.0.0.1:9\nprices: prices.csv\nclouds:\n"
+        "  named: {image: 'ost://k/1', gpu_image: 'ost://k/2'}\n  sized: {image: 'one://o/1'}\n"
+    )
+    return {"TRAINMASTER_HOME": str(tmp_path / "home"), "TRAINMASTER_IM": str(file)}
+
+
+def shown(tmp_path: Path, environ: dict[str, str], **recipe: str) -> tuple[list[str], list[str]]:
+    """The documents, and the notes."""
+    path = tmp_path / "recipe.yaml"
+    path.write_text(RECIPE.format(**{"more": ""} | recipe))
+    service = SimpleNamespace(home=Home.from_environment(environ))
+    requests, notes = dry_run(service, read_recipe(path), environ)  # type: ignore[arg-type]
+    return [each["parameters"]["radl"] for each in requests], notes
+
+
+def test_two_gpus_per_machine_and_parameter_servers_on_another_kind(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    (worker, server), _ = shown(tmp_path, environ, region="named")
+    assert "instance_type = 'gpu.2xV100' and" in worker
+    assert "disk.0.image.url = 'ost://k/2'" in worker
+    assert "instance_type = 'cpu.small' and" in server
+    assert "disk.0.image.url = 'ost://k/1'" in server
+
+
+def test_where_clouds_have_no_types_number_and_model_of_gpus_are_asked_for(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    (worker, server), _ = shown(tmp_path, environ, region="sized")
+    assert "cpu.count >= 16 and\n  memory.size >= 131072M and" in worker
+    assert "gpu.count >= 2 and\n  gpu.model = 'V100' and" in worker
+    assert "gpu" not in server
+    assert "instance_type" not in worker + server
+
+
+def test_spot_is_rented_on_demand_and_a_note_says_so(tmp_path: Path, environ: dict[str, str]) -> None:
+    _, notes = shown(tmp_path, environ, region="named", more=", spot: true")
+    assert any("no such machines; they are rented on demand" in note for note in notes)
