@@ -83,6 +83,7 @@ def main() -> None:
             for _ in range(found.rounds):
                 for name, way in ways.items():
                     spent[name].append(measured(way, work / "hdfs"))
+                    print(name, spent[name][-1], file=sys.stderr, flush=True)
         said: dict[str, object] = {"machine": machine(), "bytes": found.files * found.kb * KB}
         for field in Spent._fields:
             medians = {

@@ -19,12 +19,14 @@ class Namesystem(NamedTuple):
         live: room by live DataNode that has told of its disks: where it takes data, ``HOST:PORT``, with hosts
             as they call themselves.
         lost: paths of files with blocks of which no copy is left; a hundred at most.
-        is_starting: it waits for its DataNodes to tell what they have.
+        is_starting: it takes no writes: most often, it waits for its DataNodes to tell what they have.
+        was_full: it takes none as its own disk was full, and will not by itself when there is room again.
     """
 
     live: Mapping[str, int]
     lost: frozenset[str]
     is_starting: bool
+    was_full: bool
 
 
 def ask_namenode(address: str, http_port: int) -> Namesystem:
@@ -44,6 +46,7 @@ def ask_namenode(address: str, http_port: int) -> Namesystem:
             },
             frozenset(parsed_json(info["CorruptFiles"])),
             bool(info["Safemode"]),
+            "Resources are low" in str(info["Safemode"]),
         )
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise OSError(f"the NameNode at {address}:{http_port} says nothing of use: {error!r}") from error

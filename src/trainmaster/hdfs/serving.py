@@ -21,6 +21,7 @@ from typing import Any, Final
 from trainmaster.hdfs.configuration import CLASSES, DATANODE, NAMENODE, Daemon
 from trainmaster.hdfs.hadoop import Hadoop, find_hadoop, heap_mib
 from trainmaster.hdfs.namesystem import ask_namenode
+from trainmaster.hdfs.room import in_words
 from trainmaster.hdfs.watchdog import ORDER, PID, STATE, last_words, write
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.spec.plain_json import typed
@@ -142,8 +143,7 @@ def _begin(place: Path, address: str, served: Served | None, copies: int, hadoop
         rpc_port, http_port = _free_ports(address, 2)
         served = Served(address, rpc_port, http_port, secrets.token_hex(8))
     heads = served.address == address
-    disk = shutil.disk_usage(place)
-    reserved = min(disk.total // 20, _MOST_RESERVED_BYTES)
+    reserved = _reserved_bytes(place)
     pages = _pages(place, hadoop)
     commands: dict[str, list[str]] = {}
     for kind in (NAMENODE, DATANODE) if heads else (DATANODE,):
@@ -225,8 +225,10 @@ def _wait(place: Path, served: Served) -> None:
     until = time.monotonic() + _START_S
     takes = (place / DATANODE / "takes").read_text()
     said: object = ""
+    ended: set[int] = set()
     while time.monotonic() < until:
-        for name, state in _state(place).items():
+        daemons = _state(place)
+        for name, state in daemons.items():
             if state.get("failed"):
                 end(place)
                 raise ProviderError(
@@ -237,6 +239,10 @@ def _wait(place: Path, served: Served) -> None:
             found = ask_namenode(served.address, served.http_port)
             if takes in found.live and not found.is_starting:
                 return
+            if found.was_full and (pid := daemons.get(NAMENODE, {}).get("pid")) not in (None, *ended):
+                _require_room(place)
+                os.kill(pid, signal.SIGTERM)  # the watchdog starts another one, which takes writes again
+                ended.add(pid)
             said = f"it knows {', '.join(sorted(found.live)) or 'no DataNode'}"
         except OSError as error:
             said = error
@@ -245,6 +251,17 @@ def _wait(place: Path, served: Served) -> None:
         f"the NameNode at {served.web} does not answer, or does not know the DataNode {takes}: {said}",
         "Do the nodes reach each other at these addresses?",
     )
+
+
+def _reserved_bytes(place: Path) -> int:
+    return min(shutil.disk_usage(place).total // 20, _MOST_RESERVED_BYTES)
+
+
+def _require_room(place: Path) -> None:
+    free_bytes, wanted_bytes = shutil.disk_usage(place).free, _reserved_bytes(place)
+    if free_bytes < wanted_bytes:
+        words = f"{in_words(free_bytes)} are free in {place}, and the NameNode wants {in_words(wanted_bytes)}"
+        raise UsageError(words, "Free space there.")
 
 
 def _state(place: Path) -> dict[str, Any]:

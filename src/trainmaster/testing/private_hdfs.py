@@ -113,6 +113,7 @@ class PrivateHdfs(PrivateServer):
 
     Attributes:
         url: ``hdfs://`` with the port of WebHDFS.
+        jars: as they were given.
 
     Raises:
         NoHdfsError: Java is missing, or it does not start.
@@ -121,7 +122,7 @@ class PrivateHdfs(PrivateServer):
     def __init__(self, jars: Path, datanodes: int = 2) -> None:
         if shutil.which("java") is None:
             raise NoHdfsError("no java on PATH")
-        self._jars = jars
+        self.jars = jars
         self._count = datanodes
         self._directory = Path(tempfile.mkdtemp(prefix="tm-hdfs-"))
         self._rpc_port, self._http_port = free_ports(2)
@@ -173,7 +174,7 @@ class PrivateHdfs(PrivateServer):
         for folder in ("conf", "scratch"):
             (place / folder).mkdir(parents=True, exist_ok=True)
         self._configure(place, address)
-        classes = ":".join([str(place / "conf"), str(self._directory / "web"), f"{self._jars}/*"])
+        classes = ":".join([str(place / "conf"), str(self._directory / "web"), f"{self.jars}/*"])
         opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
         with (place / "log").open("ab") as log:
             self._processes[name] = subprocess.Popen(

@@ -3,15 +3,19 @@
 import os
 import secrets
 import shutil
+import subprocess
 import threading
 from pathlib import Path
 
 import pytest
 
-from trainmaster.hdfs.staging import stage
+from trainmaster.hdfs.configuration import data_directory
+from trainmaster.hdfs.serving import end, serve
+from trainmaster.hdfs.staging import data_path, stage
 from trainmaster.objects import webhdfs
 from trainmaster.objects.errors import FullStoreError
 from trainmaster.objects.object_store import ObjectChangedError, ObjectStore
+from trainmaster.objects.webhdfs import WebHdfsBackend
 from trainmaster.spec.errors import PublishError
 from trainmaster.testing.private_hdfs import NoHdfsError, PrivateHdfs, fetched_jars
 from trainmaster.volumes.packed import collect_garbage, get, head_numbers, open_volume, push
@@ -108,6 +112,51 @@ def test_staging_where_there_is_no_room(hdfs, tmp_path):
     ) as error:
         stage(str(tmp_path), web, index=0, count=1, copies=2, directory=Path("/the/data"))
     assert "Free space there" in error.value.hint
+
+
+@pytest.fixture
+def small_disk(hdfs, tmp_path):
+    place = tmp_path / "small"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", place]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("a small disk needs root, and the right to mount")
+    try:
+        yield place
+    finally:
+        end(place / "hdfs")
+        subprocess.run(["umount", "-l", place], check=True)
+
+
+@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")  # that is what it is for
+def test_a_disk_that_fills_up_while_staging_and_has_room_again(hdfs, small_disk, tmp_path, monkeypatch):
+    monkeypatch.setattr(webhdfs, "_PATIENCE_S", 5.0)
+    source, place, ballast = tmp_path / "source", small_disk / "hdfs", small_disk / "ballast"
+    source.mkdir()
+    for number in range(40):
+        (source / f"{number:02}").write_bytes(os.urandom(1 << 20))
+    jars = str(hdfs.jars)
+    served = serve(place, "127.0.0.1", None, copies=1, hadoop=jars)
+
+    def fill(*_):
+        if not ballast.exists():
+            ballast.write_bytes(bytes(shutil.disk_usage(small_disk).free - (2 << 20)))
+
+    def staged(progress):
+        where = data_directory(place)
+        return stage(str(source), served.web, index=0, count=1, copies=1, directory=where, progress=progress)
+
+    with pytest.raises(FullStoreError, match=r"no room for .* while files are written: .* free at 127\.0"):
+        staged(fill)
+    path = data_path(str(source))
+    notes = WebHdfsBackend(f"{served.web}/trainmaster{path}")
+    assert not any("manifest" in each.key for each in notes.details(""))
+    ballast.unlink()
+    assert serve(place, "127.0.0.1", None, copies=1, hadoop=jars) == served
+    assert staged(lambda *_: None).copied == 40
+    found = WebHdfsBackend(f"{served.web}{path}")
+    assert found.get("07", 2 << 20) == (source / "07").read_bytes()
+    assert {each.size_bytes for each in found.details("")} == {1 << 20}
 
 
 def test_a_namenode_that_is_not_there(monkeypatch):
