@@ -2,6 +2,7 @@ import contextlib
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -10,7 +11,14 @@ from pathlib import Path
 import pytest
 
 from trainmaster.executors import Capacity, LocalExecutor, Phase, _processes
-from trainmaster.executors.base import Executor, MemberRequest, QueuePlace
+from trainmaster.executors.base import (
+    UNIX_USER,
+    Container,
+    Executor,
+    MemberRequest,
+    QueuePlace,
+    Sandbox,
+)
 from trainmaster.spec.errors import ExecutorError
 from trainmaster.testing.executor_contract import RUN, ExecutorContract, alive, until
 
@@ -84,6 +92,40 @@ class TestLocalExecutor(ExecutorContract):
         for thread in threads:
             thread.join()
         assert len({executor.supervisor_pid for executor in executors}) == 1
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root starts members as other users")
+    def test_a_unix_user_cannot_hide_what_it_leaves(self, executor, home):
+        """Neither by an empty environment, nor by that of another attempt that still runs."""
+        self.directory.chmod(0o777)
+        home.chmod(0o755)
+        sandbox = Sandbox(
+            65534, 65534, writable=(str(self.directory),), hidden=(str(self.directory.parents[-2]),)
+        )
+        container = Container(
+            "", sys.executable, UNIX_USER, settings={"PATH": os.environ["PATH"]}, sandbox=sandbox
+        )
+
+        def as_user(task, script):
+            gang = self.gang(task, script)
+            return replace(gang, members=(replace(gang.members[0], container=container),))
+
+        other = as_user("other", "cat /proc/self/environ > theirs; echo $$ > stays; exec sleep 600")
+        executor.submit([other])
+        stays = self.pid_in("stays")
+        leave = "setsid bash -c 'echo $$ > {}; exec sleep 600' > /dev/null 2>&1 &"
+        theirs = "mapfile -d '' -t theirs < theirs"
+        request = as_user(
+            "0",
+            f"{theirs}\n(env -i {leave.format('bare')})\n"
+            f'(env -i "${{theirs[@]}}" {leave.format("forged")})\n'
+            "until [ -s bare ] && [ -s forged ]; do sleep 0.05; done",
+        )
+        (member,) = self.run(executor, request).members
+        log = (Path(request.directory) / f"{member.name}.log").read_text()
+        assert member.exit_code == 0, log
+        assert not alive(self.pid_in("bare"))
+        assert not alive(self.pid_in("forged"))
+        assert alive(stays)
 
     def test_come_and_go(self, connect):
         """Connecting while the supervisor is about to end: whoever comes has one that answers."""
@@ -228,7 +270,12 @@ class TestLocalExecutor(ExecutorContract):
         gang = self.gang("0", "(while :; do :; done) & until [ -e go ]; do sleep 0.02; done; kill $!")
         executor.submit([gang])
         file = Path(gang.directory) / "samples.jsonl"
-        until(lambda: file.exists() and file.read_bytes().count(b"\n") >= 3, "three lines while it runs")
+
+        def has_worked():
+            whole = file.read_text().split("\n")[:-1] if file.exists() else []
+            return len(whole) >= 3 and json.loads(whole[-1])["cpu_seconds"] > 0.5
+
+        until(has_worked, "three lines while it runs, and some work")
         (self.directory / "go").touch()
         ended = self.wait(executor, gang)
         lines = file.read_text().splitlines()

@@ -9,7 +9,12 @@ import signal
 import threading
 
 from trainmaster.executors._clock import unix_s
-from trainmaster.executors._processes import ATTEMPT_VARIABLE, HOME_VARIABLE, read_process
+from trainmaster.executors._processes import (
+    ATTEMPT_VARIABLE,
+    HOME_VARIABLE,
+    attempt_group,
+    read_process,
+)
 from trainmaster.executors.core_dumps import core_dumps_as_given
 
 TYPE_CHECKING = False
@@ -140,7 +145,12 @@ class Spawner:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(member.gpu_ids)
         env |= self._markers(gang)
         arguments = self._arguments(gang, member)
-        seen = {**container["sandbox"], "scratch": f"{container['sandbox']['scratch']}/{member.name}"}
+        allowed = container["sandbox"]
+        seen = {
+            **allowed,
+            "scratch": allowed["scratch"] and f"{allowed['scratch']}/{member.name}",
+            "attempt_group": attempt_group(gang.attempt, self._home_id),
+        }
         order = sandbox.order(seen, member.cwd, self._shell(os.defpath), arguments, env)
         return _start_reading(order, sandbox.command(container["program"]), self._markers(gang), pipe)
 

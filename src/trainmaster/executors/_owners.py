@@ -48,7 +48,7 @@ class Owners:
         for gang in gangs:
             if gang.lost:
                 members.update(_recorded(gang, table))
-        owners = _processes.owners(table, members, self._home_id, everywhere)
+        owners = _processes.owners(table, members, self._home_id, everywhere, self._groups())
         found: dict[str, list[int]] = {gang.attempt: [] for gang in gangs}
         for pid, attempt in owners.items():
             if attempt in found:
@@ -87,6 +87,16 @@ class Owners:
             gang.kill_pause_s = min(gang.kill_pause_s * 2, _KILL_PAUSE_MAX_S)
         elif gang.engine is not None and now >= gang.remind_at:
             self.ask(gang)
+
+    def _groups(self) -> dict[int, str]:
+        """Attempts by the group that only their processes have; one that two share says nothing."""
+        if os.geteuid() != 0:
+            return {}
+        found: dict[int, str] = {}
+        for attempt in self._gangs:
+            group = _processes.attempt_group(attempt, self._home_id)
+            found[group] = "" if group in found else attempt
+        return found
 
     def _last_candidate(self, gangs: list[GangProcesses], start_ticks: int) -> str:
         """Whose an orphan is that has no marker (``env -i``): the last one's that can have started it."""

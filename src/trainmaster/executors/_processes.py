@@ -2,7 +2,8 @@
 
 A process belongs to an attempt when it descends from one of its members. Members that ended
 leave their children to us (we are their subreaper); those are told by the marker variables in the
-environment they were started with, and failing that by their parent's.
+environment they were started with, and failing that by their parent's. Where members run as Unix users, a
+group of their attempt's comes first: unlike its environment, no process can put that down.
 """
 
 # ruff: noqa: PTH123, PTH208 - pathlib would slow down the supervisor's start
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 ATTEMPT_VARIABLE = "TRAINMASTER_ATTEMPT_ID"
 HOME_VARIABLE = "TRAINMASTER_HOME_ID"
 
+#: Groups from here to 2**31 - 1 are handed out by nobody.
+_FIRST_GROUP = 0x70000000
 _WAIT_THIS_THREAD = 0x20000000  # __WNOTHREAD
 _SET_CHILD_SUBREAPER = 36
 
@@ -84,8 +87,32 @@ def marker(pid: int, home_id: str) -> str:
     return ""
 
 
+def attempt_group(attempt: str, home_id: str) -> int:
+    """The group that root gives to all processes of an attempt; two attempts rarely have the same."""
+    import zlib  # most members run as whoever has started us
+
+    name = f"{home_id}\0{attempt}".encode("utf-8", "surrogateescape")
+    return _FIRST_GROUP + zlib.crc32(name) % (1 << 28)
+
+
+def groups_of(pid: int) -> set[int]:
+    """The further groups of a process, none when it is gone."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            for line in file:
+                if line.startswith(b"Groups:"):
+                    return {int(group) for group in line.split()[1:]}
+    except OSError:
+        pass
+    return set()
+
+
 def owners(
-    table: Table, members: Mapping[int, str], home_id: str, everywhere: bool = False
+    table: Table,
+    members: Mapping[int, str],
+    home_id: str,
+    everywhere: bool = False,
+    groups: Mapping[int, str] | None = None,
 ) -> dict[int, str]:
     """The attempt of each living process that has one; "" for orphans that tell nothing.
 
@@ -95,10 +122,17 @@ def owners(
         home_id: see `marker`.
         everywhere: look for markers outside our descendants too (after a supervisor was killed its
             members belong to ``init``, or to whoever is a subreaper above).
+        groups: attempts by their groups, see `attempt_group`.
     """
     own_pid = os.getpid()
     found: dict[int, str | None] = {pid: attempt for pid, attempt in members.items() if pid in table}
     found[own_pid] = None
+
+    by_group = groups or {}
+
+    def told(pid: int) -> str:
+        mine = groups_of(pid).intersection(by_group) if by_group else ()
+        return next((by_group[group] for group in mine), "") or marker(pid, home_id)
 
     def owner(process: Process) -> str | None:
         chain = []
@@ -110,7 +144,7 @@ def owners(
         ours = current is not None and (current.pid == own_pid or inherited is not None)
         for link in reversed(chain):
             if not inherited and (ours or everywhere):
-                inherited = marker(link.pid, home_id) or ("" if ours else None)
+                inherited = told(link.pid) or ("" if ours else None)
             found[link.pid] = inherited
         return inherited
 

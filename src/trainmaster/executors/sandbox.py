@@ -39,7 +39,7 @@ def command(interpreter: str) -> list[str]:
 def order(
     sandbox: Mapping[str, Any], cwd: str, program: str, arguments: Sequence[str], env: Mapping[str, str]
 ) -> bytes:
-    """What it reads: the fields of `base.Sandbox`, and what it becomes."""
+    """What it reads: the fields of `base.Sandbox`, with the group of an attempt, and what it becomes."""
     whole = {**sandbox, "cwd": cwd, "program": program, "arguments": list(arguments), "env": dict(env)}
     return json.dumps(whole).encode()
 
@@ -100,7 +100,11 @@ def _give_up_root(wanted: Mapping[str, Any]) -> None:
     if wanted["processes"]:
         most = wanted["processes"]
         resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
-    os.setgroups(wanted["groups"])
+    own = [wanted["attempt_group"]] if "attempt_group" in wanted else []
+    try:
+        os.setgroups([*wanted["groups"], *own])
+    except OSError:  # a namespace of users may have few groups
+        os.setgroups(wanted["groups"])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
     _done(_libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "no new privileges")

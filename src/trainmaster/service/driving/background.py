@@ -42,7 +42,7 @@ def drive_in_background(
 def go_on_here(service: Service, environ: Mapping[str, str], tell: Callable[[str], None], run: str) -> None:
     """Have a process of its own drive a run whose driver on a machine is lost; say so, or why that cannot be.
 
-    Whoever is quicker has it.
+    Whoever is quicker has it. Without the values of its secrets it is left to somebody who has them.
 
     Args:
         service: of the home.
@@ -56,7 +56,9 @@ def go_on_here(service: Service, environ: Mapping[str, str], tell: Callable[[str
         return service.database.run_row(run)["away"] is None and service.is_taken(run)
 
     try:
-        check_provider(service.home_of(run), service.provider_of(run), environ)
+        row = service.database.run_row(run)
+        check_provider(service.home_of(run), row["provider"], environ)
+        service.secrets_of(service.replicas.recipe(row), service.replicas.with_secrets(row, environ))
         _start(service, run, environ, ["--lost"], is_taken)
     except TrainmasterError as error:
         why = one_line(error)

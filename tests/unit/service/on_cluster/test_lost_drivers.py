@@ -149,13 +149,21 @@ def test_who_looks_is_told_that_it_goes_on_or_why_it_cannot(scene, monkeypatch):
     def refuses(*_):
         raise UsageError("no credentials", "Log in.")
 
-    for check in (refuses, lambda *_: None):
+    def has_no_token(*_):
+        raise UsageError("secrets: no value for TOKEN", "Export it.")
+
+    def passes(*_):
+        return {}
+
+    for check, secrets_of in ((refuses, passes), (passes, has_no_token), (passes, passes)):
         monkeypatch.setattr(run_clusters, "check_provider", check)
+        monkeypatch.setattr(Service, "secrets_of", secrets_of)
         client = EmbeddedClient()
         client.on_lost = said.append
         monkeypatch.setattr(AwayRuns, "_follow", lambda *_: None)
         assert client.resolve(RUN) == RUN
         client.close()
     assert "cannot be driven from here: no credentials" in said[0]
-    assert "it goes on, driven from here" in said[1]
-    assert (len(said), started) == (2, [["_drive", RUN, "--lost"]])
+    assert "cannot be driven from here: secrets: no value for TOKEN" in said[1]
+    assert "it goes on, driven from here" in said[2]
+    assert (len(said), started) == (3, [["_drive", RUN, "--lost"]])
