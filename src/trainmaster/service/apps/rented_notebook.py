@@ -31,7 +31,8 @@ here = os.path.realpath(".")
 
 def note_what_users_do(handler):
     asked = handler.request
-    if asked.method not in ("GET", "HEAD") and not asked.path.startswith("/lab/api/workspaces"):
+    looks = asked.method in ("GET", "HEAD") and asked.path.startswith("/api/")
+    if not looks and not asked.path.startswith("/lab/api/workspaces"):
         note_use(handler)
 
 

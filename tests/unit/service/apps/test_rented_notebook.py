@@ -114,6 +114,7 @@ class Handler:
         ("GET", "lab/api/workspaces", 0),
         ("PUT", "api/contents/Untitled.ipynb", 1),
         ("POST", "api/sessions", 1),
+        ("GET", "lab/api/settings", 1),
         ("PUT", "lab/api/settings/theme", 1),
     ],
 )
