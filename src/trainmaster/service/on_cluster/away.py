@@ -202,7 +202,7 @@ class AwayRuns:
     ) -> bool:
         """Write what is new into the database; False if somebody else has done so."""
         database, run, before = self.home.database, row["id"], row["away"]
-        away = json.loads(before)
+        away = {**json.loads(before), "lost": not is_alive}  # no look that fails changes that
         if state is None:
             return run_transfer.bring(database, run, before, away, (), None, is_alive=is_alive)
         for number in range(away["news"] + 1, state.news + 1):

@@ -252,7 +252,7 @@ def _brief(row: RowMapping, now: float) -> dict[str, Any]:
         ),
         **_queued(row, now),
         "cost_usd": row["cost_usd"],
-        "driven": found is not None,
+        "driven": found is not None or _is_driven_away(row),
         "driver": found,
         **({"owner": row["submitted_by"]} if row["submitted_by"] else {}),
         **({"team": row["team"]} if row["team"] else {}),
@@ -287,7 +287,15 @@ def queued_seconds(row: RowMapping, now: float) -> float:
 
 def is_driven(row: RowMapping, now: float) -> bool:
     """True if a living process drives the run. ``now``: Unix seconds of `Database.clock_s`."""
-    return row["state"] != State.DONE and is_alive(row["lease_owner"], row["lease_expires_at"], now)
+    if row["state"] == State.DONE:
+        return False
+    return _is_driven_away(row) or is_alive(row["lease_owner"], row["lease_expires_at"], now)
+
+
+def _is_driven_away(row: RowMapping) -> bool:
+    """Whether a machine of a run drives it: until the object store, if that can be read, says otherwise."""
+    is_away = row["state"] != State.DONE and row["away"] is not None
+    return is_away and not json.loads(row["away"]).get("lost", False)
 
 
 def driver(row: RowMapping, now: float) -> dict[str, Any] | None:

@@ -164,6 +164,25 @@ def test_a_home_that_is_cut_off_for_longer_than_every_lease_finds_its_run_driven
     assert not scene.is_free()
 
 
+def test_who_follows_a_run_goes_on_while_its_store_is_out_of_reach(scene, monkeypatch):
+    scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
+    scene.away().look(RUN)
+    database = scene.home.database
+    clock_s, state = type(database).clock_s, DriverStore.state
+    monkeypatch.setattr(type(database), "clock_s", lambda self: clock_s(self) + 7 * 86_400)
+    monkeypatch.setattr(DriverStore, "state", refused)
+    with pytest.raises(PublishError):
+        scene.away(lost_s=-1).look(RUN)
+    assert scene.home.brief(RUN)["driven"]  # as far as anybody knows
+    monkeypatch.setattr(DriverStore, "state", state)
+    scene.away(lost_s=-1).look(RUN)
+    monkeypatch.setattr(DriverStore, "state", refused)
+    assert not scene.home.brief(RUN)["driven"]
+    monkeypatch.setattr(DriverStore, "state", state)
+    scene.away(LOST_S).look(RUN)  # it was late
+    assert scene.home.brief(RUN)["driven"]
+
+
 @pytest.mark.parametrize("has_given_back", [False, True])
 def test_a_machine_is_lost_while_it_ends_and_the_home_gives_back_what_is_left(
     scene, monkeypatch, has_given_back
