@@ -234,7 +234,7 @@ class Client:
         allow_stale: bool = False,
     ) -> Quote:
         """Quote a recipe; arguments and errors are those of `trainmaster.quote`."""
-        from trainmaster.service.quotes.quoting import QuoteOptions
+        from trainmaster.service.quotes.quote_options import QuoteOptions
 
         found, path = self._read(recipe, overrides, provider, directory)
         options = QuoteOptions(

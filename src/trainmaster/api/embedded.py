@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from trainmaster.service.models.registry import Registry
     from trainmaster.service.offer_list import OfferList
     from trainmaster.service.on_cluster.away import AwayRuns
-    from trainmaster.service.quotes.quoting import QuoteOptions
+    from trainmaster.service.quotes.quote_options import QuoteOptions
     from trainmaster.service.run_planning import PlannedRun, RunPlanner
     from trainmaster.service.runs.run_picture import RunPicture
     from trainmaster.service.volumes import RemovedVolume, VolumeInfo

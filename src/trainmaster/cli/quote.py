@@ -51,7 +51,7 @@ def quote(
 ) -> None:
     """Measure a recipe's job for a minute, and quote cluster, time and price as intervals."""
     from trainmaster.cli.opening import open_client
-    from trainmaster.service.quotes.quoting import QuoteOptions
+    from trainmaster.service.quotes.quote_options import QuoteOptions
     from trainmaster.spec import read_recipe
 
     if plot is not None:

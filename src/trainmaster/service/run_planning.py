@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote
     from trainmaster.control.profile_progress import ProfileProgress
     from trainmaster.service.quotes.candidate_offers import CandidateOffers
-    from trainmaster.service.quotes.quoting import QuoteOptions, Quoter
+    from trainmaster.service.quotes.quote_options import QuoteOptions
+    from trainmaster.service.quotes.quoting import Quoter
     from trainmaster.service.renting import RentalOffer
     from trainmaster.service.service import Service
     from trainmaster.service.teams.team_budget import TeamBudget
@@ -78,7 +79,7 @@ class RunPlanner:
 
     def measured_first(self, recipe: Recipe, path: Path) -> Quote:
         """Measure and quote a recipe that is to be run, whatever is known of it."""
-        from trainmaster.service.quotes.quoting import QuoteOptions
+        from trainmaster.service.quotes.quote_options import QuoteOptions
 
         recipe = with_versions(self._service, recipe, str(path))
         self._service.check(recipe, self._environ)  # what is wrong anyway is said before anything is measured

@@ -27,7 +27,7 @@ from trainmaster.spec.errors import InterruptedByUser, UsageError
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
-    from trainmaster.service.quotes.quoting import QuoteOptions
+    from trainmaster.service.quotes.quote_options import QuoteOptions
 
 #: The server is to answer when there is news, or after so long. One of before that does not know how is
 #: asked after so many seconds: soon at first, as most answers are there at once.

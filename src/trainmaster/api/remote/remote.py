@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from trainmaster.service.driving.run_news import RunNews
     from trainmaster.service.models.unpublished_models import SavedModel
     from trainmaster.service.offer_list import OfferList
-    from trainmaster.service.quotes.quoting import QuoteOptions
+    from trainmaster.service.quotes.quote_options import QuoteOptions
     from trainmaster.service.runs.highlights import Highlights
     from trainmaster.service.runs.run_picture import RunPicture
     from trainmaster.service.volumes import RemovedVolume, VolumeInfo

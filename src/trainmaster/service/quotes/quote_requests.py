@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote
     from trainmaster.control.profile_progress import ProfileProgress
     from trainmaster.service.driving.submissions import Submissions
-    from trainmaster.service.quotes.quoting import QuoteOptions
+    from trainmaster.service.quotes.quote_options import QuoteOptions
     from trainmaster.service.run_planning import RunPlanner
     from trainmaster.service.service import Service
     from trainmaster.service.users.caller import Caller
@@ -99,7 +99,7 @@ class QuoteAsk:
     @contextmanager
     def options(self, *, measures: bool) -> Iterator[QuoteOptions]:
         """Those of `Quoter`, with files where it wants files."""
-        from trainmaster.service.quotes.quoting import QuoteOptions
+        from trainmaster.service.quotes.quote_options import QuoteOptions
 
         with tempfile.TemporaryDirectory(prefix="trainmaster-quote-") as directory:
             paths: dict[str, Path | None] = {}

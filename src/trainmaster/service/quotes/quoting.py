@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,15 +16,16 @@ from trainmaster.service.quotes.candidate_offers import (
     CandidateOffers,
     catalogue_is_own,
     supply_of,
-    told_by,
 )
+from trainmaster.service.quotes.job_knowledge import NO_END, JobKnowledge
 from trainmaster.service.quotes.knowledge_builder import KnowledgeBuilder
 from trainmaster.service.quotes.own_points import OwnPoints, with_shipped
+from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.service.quotes.quote_record import told
 from trainmaster.service.quotes.worker_counts import allowed_workers, with_workers
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.spec import Experiment, Recipe
-from trainmaster.spec.errors import UsageError, one_line
+from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from trainmaster.advisor.market.memory_floor import Memory
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from trainmaster.advisor.quote.quoting import Subject
     from trainmaster.control.profile_progress import ProfileProgress
     from trainmaster.providers import Catalogue
-    from trainmaster.service.quotes.profiling import Profiler
     from trainmaster.service.service import Service
 
 #: This machine's processors as catalogues call them: what was measured here is known to run on such.
@@ -42,37 +42,8 @@ _ARCHES: Final = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "arm64", "ar
 #: Those that are still going are among them.
 _LATEST_RUNS: Final = 100
 
-_NO_END: Final = "it is a service, and has no end: `trainmaster run` says what it costs per hour"
-
 Tell = Callable[[str], None]
 Show = Callable[["ProfileProgress"], None]
-
-
-@dataclass(frozen=True)
-class QuoteOptions:
-    """The options of ``trainmaster quote``.
-
-    Attributes:
-        policy: see `trainmaster.advisor.papers.policy_quote.POLICIES`.
-        catalogue: a name or a file; its offers are the candidates whatever the provider is.
-        bandwidth: CSV ``instance,mbps``. parameter_server: instance type.
-        max_workers: of one task. fresh: measure again what was measured before.
-        allow_stale: accept old prices without a warning.
-        only: quote these experiments; None for all.
-        measurements: CSV of points that the user measured; experiments with rows there are not measured.
-        measures: False: what is not known is not measured on this machine.
-    """
-
-    policy: str = "quote"
-    catalogue: str | None = None
-    bandwidth: Path | None = None
-    parameter_server: str | None = None
-    max_workers: int | None = None
-    fresh: bool = False
-    allow_stale: bool = False
-    only: tuple[str, ...] | None = None
-    measurements: Path | None = None
-    measures: bool = True
 
 
 class Quoter:
@@ -94,17 +65,12 @@ class Quoter:
     ) -> None:
         self._service = service
         self._tell = tell
-        self._show = show
-        self._profiler: Profiler | None = None
+        self._jobs = JobKnowledge(service, tell, show)
         self._candidate_offers = candidate_offers
-        self._notes: list[str] = []
 
     def interrupt(self) -> bool:
         """Ctrl-C: a measurement ends in order; False if none is under way. Signal-safe."""
-        profiler = self._profiler
-        if profiler is not None:
-            profiler.interrupt()
-        return profiler is not None
+        return self._jobs.interrupt()
 
     def refresh_prices(self, recipe: Recipe, environ: Mapping[str, str]) -> None:
         """Ask for prices of what the recipe's provider rents, if those that are here are old.
@@ -146,7 +112,9 @@ class Quoter:
                 "`trainmaster run` says what its machines cost per hour, and asks, before it rents any.",
             )
         self._check(recipe, catalogue, options)
-        found, missing = self.knowledge(recipe, recipe_path, environ, catalogue, options)
+        costs = self._candidate_offers is not None and self._candidate_offers.costs
+        builder = self._builder(recipe, catalogue)
+        found, missing = self._jobs.gather(recipe, recipe_path, environ, builder, options, costs=costs)
         if not found:
             name, why = next(iter(missing.items()))
             raise UsageError(
@@ -167,8 +135,9 @@ class Quoter:
         """
         options = QuoteOptions()
         catalogue = self._catalogue(recipe, environ, options)
+        builder = self._builder(recipe, catalogue)
         known = {
-            name: found for name in recipe.experiments if (found := self._known(recipe, name, catalogue))
+            name: found for name in recipe.experiments if (found := self._jobs.known(recipe, name, builder))
         }
         for name, found in known.items():
             if not _has_length(recipe.experiments[name], found):
@@ -178,7 +147,7 @@ class Quoter:
         if not known:
             return None, "nothing was measured before (`trainmaster quote` does so on this machine)"
         missing = {
-            name: "not measured yet" if each.serve is None else _NO_END
+            name: "not measured yet" if each.serve is None else NO_END
             for name, each in recipe.experiments.items()
             if name not in known
         }
@@ -191,10 +160,10 @@ class Quoter:
             recipe: with every number of workers settled.
             environ: of the caller.
         """
-        catalogue = self._catalogue(recipe, environ, QuoteOptions())
+        builder = self._builder(recipe, self._catalogue(recipe, environ, QuoteOptions()))
         found = {}
         for name, experiment in recipe.experiments.items():
-            known = self._known(recipe, name, catalogue)
+            known = self._jobs.known(recipe, name, builder)
             if known is None or known.similar:
                 continue
             from trainmaster.advisor.market.memory_floor import Memory
@@ -266,7 +235,12 @@ class Quoter:
             cost_weight=recipe.objective.cost,
         )
         quote = make_quote(subjects, self._market(recipe, catalogue, options), limits, recipe.seed)
-        notes = [*quote.notes, *self._notes, *self._waits(quote, catalogue), *self._stale(catalogue, options)]
+        notes = [
+            *quote.notes,
+            *self._jobs.notes,
+            *self._waits(quote, catalogue),
+            *self._stale(catalogue, options),
+        ]
         notes += [f"{name} is not in this quote: {why}" for name, why in missing.items()]
         if not catalogue_is_own(catalogue) and any(
             found.measured.offer == "local" for found in known.values()
@@ -274,108 +248,11 @@ class Quoter:
             notes.append("measured on this machine: other devices are predicted from published figures")
         return replace(quote, not_quoted=dict(missing), notes=tuple(notes))
 
-    def knowledge(
-        self,
-        recipe: Recipe,
-        recipe_path: Path,
-        environ: Mapping[str, str],
-        catalogue: Catalogue,
-        options: QuoteOptions,
-    ) -> tuple[dict[str, Knowledge], dict[str, str]]:
-        """What is known of each experiment after measuring; and of which nothing, and why."""
-        from trainmaster.service.quotes.profiling import Profiler, Unmeasured
-
-        only: dict[str, tuple[int, ...]] = {}
-        wanted = [name for name in recipe.experiments if options.only is None or name in options.only]
-        names = [name for name in wanted if recipe.experiments[name].serve is None]
-        found = self._given(recipe, names, catalogue, options)
-        if not options.fresh:
-            for name in (name for name in names if name not in found):
-                known = self._known(recipe, name, catalogue)
-                if known is None or known.similar:
-                    continue
-                many = "1 measurement" if known.points == 1 else f"{known.points} measurements"
-                if shapes := Unmeasured(self._service.home).shapes(known.fingerprint):
-                    only[name] = shapes
-                    rest = f"the rest is measured now, with {' and '.join(map(str, shapes))} workers"
-                    self._tell(f"{name}: {many} kept from a quote that was interrupted; {rest}")
-                    continue
-                found[name] = known
-                self._tell(f"{name}: {many} of earlier runs used (--fresh measures again)")
-        missing: dict[str, str] = {}
-        left = [name for name in names if name not in found]
-        if left and not options.measures:
-            missing = dict.fromkeys(left, "nothing is known of it, and code of others is not measured here")
-        elif left:
-            self._look(recipe, environ)
-            self._profiler = Profiler(self._service)
-            self._profiler.measure(recipe, recipe_path, environ, left, self._show, only)
-            missing = dict(self._profiler.not_measured)
-            self._profiler = None
-        for name in left:
-            if (known := self._known(recipe, name, catalogue)) is not None:
-                found[name] = known
-                if known.similar:
-                    missing.pop(name, None)
-        ordered = {name: found[name] for name in names if name in found}
-        missing |= {name: _NO_END for name in wanted if name not in names}
-        return ordered, {name: why for name, why in missing.items() if name not in found}
-
-    def _given(
-        self, recipe: Recipe, names: Sequence[str], catalogue: Catalogue, options: QuoteOptions
-    ) -> dict[str, Knowledge]:
-        """What the user's own points say."""
-        if options.measurements is None:
-            return {}
-        from trainmaster.advisor.quote.surroundings import STARTUP_UNSEEN_SPREAD
-
-        types = with_shipped(catalogue)
-        own = OwnPoints.read(options.measurements, recipe, types)
-        builder = KnowledgeBuilder(
-            types, self._candidate_offers.shares if self._candidate_offers else None, recipe.seed
-        )
-        found = {}
-        for name, points in own.measurements.items():
-            known = builder.knowledge(recipe.experiments[name], points)
-            if known is not None and name in names:
-                found[name] = replace(
-                    known, fingerprint=own.fingerprint, startup_spread=STARTUP_UNSEEN_SPREAD
-                )
-                self._tell(f"{name}: {len(points)} points of {options.measurements} used")
-        self._notes.append(own.note)
-        return found
-
-    def _look(self, recipe: Recipe, environ: Mapping[str, str]) -> None:
-        """What is missing is said before anything is measured; what only a run needs is a note.
-
-        Raises:
-            UsageError: code, data or secrets are not there.
-        """
-        from trainmaster.service.driving.run_clusters import check_provider
-
-        for note in self._service.check_inputs(recipe, environ, measures=True):
-            self._tell(f"note: {note}")
-        if self._candidate_offers is not None and self._candidate_offers.costs:
-            try:
-                check_provider(self._service.home, recipe.provider, environ, dials=False)
-            except UsageError as error:
-                self._tell(f"note: a run would be refused: {one_line(error)}")
-
     # --- parts -----------------------------------------------------------------------------------
 
-    def _known(self, recipe: Recipe, name: str, catalogue: Catalogue) -> Knowledge | None:
-        history = self._service.measurements(recipe).get(name)
-        if history is None or not (history.same or history.similar):
-            return None
-        from trainmaster.service.quotes.history import experience_of
-
-        same, similar = (told_by(list(found), catalogue) for found in (history.same, history.similar))
-        experience = experience_of(self._service.database, history.fingerprint.exact, team=history.team)
-        builder = KnowledgeBuilder(
-            catalogue, self._candidate_offers.shares if self._candidate_offers else None, recipe.seed
-        )
-        known = builder.knowledge(recipe.experiments[name], same, similar, experience)
-        return known and replace(known, fingerprint=history.fingerprint.exact)
+    def _builder(self, recipe: Recipe, catalogue: Catalogue) -> KnowledgeBuilder:
+        shares = self._candidate_offers.shares if self._candidate_offers else None
+        return KnowledgeBuilder(catalogue, shares, recipe.seed)
 
     def _subject(self, recipe: Recipe, name: str, known: Knowledge, options: QuoteOptions) -> Subject:
         from trainmaster.advisor.market.workload import Workload

@@ -18,7 +18,7 @@ from trainmaster.advisor.quote.quote import (
 )
 from trainmaster.api.remote.asking import asked, options_of, plan_of, quote_of
 from trainmaster.service import ProfilePhase
-from trainmaster.service.quotes.quoting import QuoteOptions
+from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.spec import Strategy
 from trainmaster.spec.errors import InterruptedByUser, UsageError
 

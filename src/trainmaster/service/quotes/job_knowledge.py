@@ -1,0 +1,167 @@
+"""`JobKnowledge`: what is known of a recipe's jobs from runs and the user's points, or is measured now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.service.quotes.candidate_offers import told_by
+from trainmaster.service.quotes.own_points import OwnPoints, with_shipped
+from trainmaster.spec.errors import UsageError, one_line
+
+if TYPE_CHECKING:
+    from trainmaster.advisor.model.knowledge import Knowledge
+    from trainmaster.control.profile_progress import ProfileProgress
+    from trainmaster.service.quotes.knowledge_builder import KnowledgeBuilder
+    from trainmaster.service.quotes.profiling import Profiler
+    from trainmaster.service.quotes.quote_options import QuoteOptions
+    from trainmaster.service.service import Service
+    from trainmaster.spec import Recipe
+
+NO_END: Final = "it is a service, and has no end: `trainmaster run` says what it costs per hour"
+
+
+class JobKnowledge:
+    """Of the jobs of recipes.
+
+    Args:
+        service: of the user's home.
+        tell: shows lines to the user.
+        show: shows how far a measurement is.
+
+    Attributes:
+        notes: what a quote has to say of where this is from.
+    """
+
+    def __init__(
+        self, service: Service, tell: Callable[[str], None], show: Callable[[ProfileProgress], None] | None
+    ) -> None:
+        self._service, self._tell, self._show = service, tell, show
+        self._profiler: Profiler | None = None
+        self.notes: list[str] = []
+
+    def interrupt(self) -> bool:
+        """Ctrl-C: a measurement ends in order; False if none is under way. Signal-safe."""
+        profiler = self._profiler
+        if profiler is not None:
+            profiler.interrupt()
+        return profiler is not None
+
+    def known(self, recipe: Recipe, name: str, builder: KnowledgeBuilder) -> Knowledge | None:
+        """What earlier runs and measurements say of an experiment; None if that is nothing.
+
+        Args:
+            recipe: that it is of.
+            name: of the experiment.
+            builder: knows the machines.
+        """
+        history = self._service.measurements(recipe).get(name)
+        if history is None or not (history.same or history.similar):
+            return None
+        from trainmaster.service.quotes.history import experience_of
+
+        same, similar = (told_by(list(found), builder.catalogue) for found in (history.same, history.similar))
+        experience = experience_of(self._service.database, history.fingerprint.exact, team=history.team)
+        known = builder.knowledge(recipe.experiments[name], same, similar, experience)
+        return known and replace(known, fingerprint=history.fingerprint.exact)
+
+    def gather(
+        self,
+        recipe: Recipe,
+        recipe_path: Path,
+        environ: Mapping[str, str],
+        builder: KnowledgeBuilder,
+        options: QuoteOptions,
+        *,
+        costs: bool,
+    ) -> tuple[dict[str, Knowledge], dict[str, str]]:
+        """What is known of each experiment after measuring; and of which nothing, and why.
+
+        Args:
+            recipe: with the experiments that are asked for.
+            recipe_path: where it is.
+            environ: of the caller.
+            builder: knows the machines.
+            options: what may be measured, and what was.
+            costs: a run would rent machines.
+
+        Raises:
+            UsageError: code, data or secrets are not there, or a script shows no steps.
+            InterruptedByUser: while measuring.
+        """
+        from trainmaster.service.quotes.profiling import Profiler, Unmeasured
+
+        only: dict[str, tuple[int, ...]] = {}
+        wanted = [name for name in recipe.experiments if options.only is None or name in options.only]
+        names = [name for name in wanted if recipe.experiments[name].serve is None]
+        found = self._given(recipe, names, builder, options)
+        if not options.fresh:
+            for name in (name for name in names if name not in found):
+                known = self.known(recipe, name, builder)
+                if known is None or known.similar:
+                    continue
+                many = "1 measurement" if known.points == 1 else f"{known.points} measurements"
+                if shapes := Unmeasured(self._service.home).shapes(known.fingerprint):
+                    only[name] = shapes
+                    rest = f"the rest is measured now, with {' and '.join(map(str, shapes))} workers"
+                    self._tell(f"{name}: {many} kept from a quote that was interrupted; {rest}")
+                    continue
+                found[name] = known
+                self._tell(f"{name}: {many} of earlier runs used (--fresh measures again)")
+        missing: dict[str, str] = {}
+        left = [name for name in names if name not in found]
+        if left and not options.measures:
+            missing = dict.fromkeys(left, "nothing is known of it, and code of others is not measured here")
+        elif left:
+            self._look(recipe, environ, costs=costs)
+            self._profiler = Profiler(self._service)
+            self._profiler.measure(recipe, recipe_path, environ, left, self._show, only)
+            missing = dict(self._profiler.not_measured)
+            self._profiler = None
+        for name in left:
+            if (known := self.known(recipe, name, builder)) is not None:
+                found[name] = known
+                if known.similar:
+                    missing.pop(name, None)
+        ordered = {name: found[name] for name in names if name in found}
+        missing |= {name: NO_END for name in wanted if name not in names}
+        return ordered, {name: why for name, why in missing.items() if name not in found}
+
+    def _given(
+        self, recipe: Recipe, names: Sequence[str], builder: KnowledgeBuilder, options: QuoteOptions
+    ) -> dict[str, Knowledge]:
+        """What the user's own points say."""
+        if options.measurements is None:
+            return {}
+        from trainmaster.advisor.quote.surroundings import STARTUP_UNSEEN_SPREAD
+
+        builder = replace(builder, catalogue=with_shipped(builder.catalogue))
+        own = OwnPoints.read(options.measurements, recipe, builder.catalogue)
+        found = {}
+        for name, points in own.measurements.items():
+            known = builder.knowledge(recipe.experiments[name], points)
+            if known is not None and name in names:
+                found[name] = replace(
+                    known, fingerprint=own.fingerprint, startup_spread=STARTUP_UNSEEN_SPREAD
+                )
+                self._tell(f"{name}: {len(points)} points of {options.measurements} used")
+        self.notes.append(own.note)
+        return found
+
+    def _look(self, recipe: Recipe, environ: Mapping[str, str], *, costs: bool) -> None:
+        """What is missing is said before anything is measured; what only a run needs is a note.
+
+        Raises:
+            UsageError: code, data or secrets are not there.
+        """
+        from trainmaster.service.driving.run_clusters import check_provider
+
+        for note in self._service.check_inputs(recipe, environ, measures=True):
+            self._tell(f"note: {note}")
+        if costs:
+            try:
+                check_provider(self._service.home, recipe.provider, environ, dials=False)
+            except UsageError as error:
+                self._tell(f"note: a run would be refused: {one_line(error)}")
