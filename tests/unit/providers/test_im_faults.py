@@ -255,6 +255,16 @@ def test_one_that_was_asked_for_twice_goes_with_the_cluster(bench: ImBench) -> N
     assert bench.left() == []
 
 
+def test_an_infrastructure_that_cannot_be_described_is_not_in_the_way_of_giving_back(bench: ImBench) -> None:
+    bench.provider().acquire("one", bench.request())
+    bench.provider().acquire("two", bench.request())
+    bench.im.loses.append("GET /infrastructures/0000-2/radl")
+    bench.im.breaks = "'NoneType' object has no attribute 'systems'"
+    bench.provider().release("one")
+    assert bench.im.loses == []
+    assert bench.left() == ["0000-2"]
+
+
 def test_it_is_destroyed_while_it_is_made(bench: ImBench) -> None:
     bench.im.slow = 200
     with pytest.raises(ProviderError, match="so far"):

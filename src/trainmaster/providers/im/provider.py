@@ -176,7 +176,9 @@ class ImProvider:
             if ids is not None:
                 self._remove(known, ids)
                 return
-            for infrastructure in dict.fromkeys([*known.infrastructures, *self._lost(known)]):
+            for infrastructure in known.infrastructures:
+                self._making.destroy(infrastructure)
+            for infrastructure in self._lost(known):
                 self._making.destroy(infrastructure)
             self._memory.forget(cluster)
 
@@ -207,10 +209,19 @@ class ImProvider:
 
     def _lost(self, known: ClusterMemory) -> list[str]:
         """Infrastructures of which the answer never came: IM shows the description a moment later."""
-        looks = _LOOKS if known.is_asked and not known.infrastructure else 1
-        for look in range(looks):
+        is_missing = known.is_asked and not known.infrastructure
+        for look in range(_LOOKS if is_missing else 1):
             if look:
                 self._sleep(_LOOK_S * 2**look)
-            if found := [each for each, mark in self._observed.marked() if mark.cluster == known.cluster]:
+            try:
+                found = [each for each, mark in self._observed.marked() if mark.cluster == known.cluster]
+            except (
+                ImRefusedError
+            ) as refused:  # another infrastructure must not be in the way of this one's end
+                if is_missing:
+                    raise
+                log.info("whether %s has other infrastructures is not known: %s", known.cluster, refused)
+                break
+            if found:
                 return found
         return []
