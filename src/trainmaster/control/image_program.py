@@ -20,7 +20,7 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
-from trainmaster.control.image_shelf import ImageShelf, added_inside, end_all, own_user
+from trainmaster.control.local_images import LocalImages, added_inside, end_all, own_user
 from trainmaster.control.locking import locked
 from trainmaster.executors.core_dumps import forbid_core_dumps
 from trainmaster.executors.engines import Engine, Image, find_engine
@@ -40,13 +40,13 @@ def main() -> int:
         signal.signal(number, _ended)
     try:
         engine = find_engine(os.environ)
-        shelf = ImageShelf(engine, f"{order['root']}/{order['run']}")
-        image = _have(shelf, order)
+        local_images = LocalImages(engine, f"{order['root']}/{order['run']}")
+        image = _have(local_images, order)
         if image is None:
             return 1
         if "script" in order:
-            return _set_up(shelf, image, order)
-        shelf.try_out(order["image"], order["code"], gpus=order["gpus"])
+            return _set_up(local_images, image, order)
+        local_images.try_out(order["image"], order["code"], gpus=order["gpus"])
         _write_engine(Path(order["engine_file"]), engine)
         print(
             f"@@have {json.dumps({'id': image.id, 'env': dict(image.env), 'user': own_user()})}", flush=True
@@ -67,21 +67,21 @@ def main() -> int:
     return 0
 
 
-def _have(shelf: ImageShelf, order: dict[str, Any]) -> Image | None:
+def _have(local_images: LocalImages, order: dict[str, Any]) -> Image | None:
     """The image, by the engine, by a registry, or by who asks for it; None if that one has to be told.
 
     One at a time on a node.
     """
     name, offered, has_archive = order["image"], order["offered"], order["has_archive"]
     with locked(Path(order["root"], "images", "one-at-a-time")):
-        here = shelf.engine.image(name)
+        here = local_images.engine.image(name)
         is_stale = here is not None and order["is_own"] and here.id != offered
         if here is not None and not is_stale:
             return here
         reason = "it has another one of this name"
         if here is None and not has_archive:
             try:
-                return shelf.find(name, connect_s=_IMPATIENT_S if offered else None)
+                return local_images.find(name, connect_s=_IMPATIENT_S if offered else None)
             except UsageError as error:
                 if not offered:
                     raise
@@ -90,10 +90,10 @@ def _have(shelf: ImageShelf, order: dict[str, Any]) -> Image | None:
         if not has_archive:
             return None
         with gzip.open(sys.stdin.buffer) as archive:
-            return shelf.load(name, archive)
+            return local_images.load(name, archive)
 
 
-def _set_up(shelf: ImageShelf, image: Image, order: dict[str, Any]) -> int:
+def _set_up(local_images: LocalImages, image: Image, order: dict[str, Any]) -> int:
     path = Path(order["path"])
     log = path.with_name(f"{path.name}.log")
     with locked(path):
@@ -105,7 +105,7 @@ def _set_up(shelf: ImageShelf, image: Image, order: dict[str, Any]) -> int:
         path.mkdir(parents=True)
         variables = {**added_inside(image, own_user()), **order["env"]}
         with log.open("wb") as output:
-            code = shelf.set_up(
+            code = local_images.set_up(
                 order["image"], path, order["code"], order["script"], variables, output, marker={}
             )
         said = log.read_bytes()

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from trainmaster.control.image_shelf import ImageShelf, added_inside, base_inside, own_user
+from trainmaster.control.local_images import LocalImages, added_inside, base_inside, own_user
 from trainmaster.executors.base import Container
 from trainmaster.executors.engines import Image, find_engine
 from trainmaster.spec.errors import UsageError
@@ -34,7 +34,7 @@ class Images:
         self._isolation = isolation
         self._user = own_user() if isolation is None else isolation.user
         self._environ = dict(os.environ if environ is None else environ)
-        self._shelf: ImageShelf | None = None
+        self._local_images: LocalImages | None = None
         self._ready: dict[str, Image] = {}
         self._refused: dict[str, tuple[float, UsageError]] = {}
         self._lock = threading.Lock()
@@ -44,7 +44,7 @@ class Images:
         image = image_of(context)
         paths = tuple(str(path) for path in context.seen(data))
         try:
-            return self._own_shelf(context).engine.container(image, paths)
+            return self._own_images(context).engine.container(image, paths)
         except UsageError:  # staging says so, and then nothing is started
             return Container(image, program="", kind="docker", mounts=paths)
 
@@ -64,13 +64,13 @@ class Images:
             if refusal is not None and time.monotonic() - refused_at < REMEMBER_REFUSAL_S:
                 raise refusal
             try:
-                shelf = self._own_shelf(context)
-                image = shelf.find(name)
+                local_images = self._own_images(context)
+                image = local_images.find(name)
                 gpus = bool(context.experiment.hardware.gpus)
                 if self._isolation is None:
-                    shelf.try_out(name, str(context.home.code_directory(context.run)), gpus=gpus)
+                    local_images.try_out(name, str(context.home.code_directory(context.run)), gpus=gpus)
                 else:  # the code is handed over later
-                    shelf.try_out(name, "/", gpus=gpus, sandbox=self._isolation.sandbox())
+                    local_images.try_out(name, "/", gpus=gpus, sandbox=self._isolation.sandbox())
             except UsageError as error:
                 refusal = UsageError(f"experiments.{context.experiment.name}.container: {error}")
                 self._refused[name] = (time.monotonic(), refusal)
@@ -103,7 +103,7 @@ class Images:
             The exit code.
         """
         name = image_of(context)
-        return self._own_shelf(context).set_up(
+        return self._own_images(context).set_up(
             name,
             venv,
             str(context.home.code_directory(context.run)),
@@ -113,10 +113,10 @@ class Images:
             marker,
         )
 
-    def _own_shelf(self, context: TaskContext) -> ImageShelf:
-        if self._shelf is None:
-            self._shelf = ImageShelf(find_engine(self._environ), f"{context.home.root}/{context.run}")
-        return self._shelf
+    def _own_images(self, context: TaskContext) -> LocalImages:
+        if self._local_images is None:
+            self._local_images = LocalImages(find_engine(self._environ), f"{context.home.root}/{context.run}")
+        return self._local_images
 
 
 def image_of(context: TaskContext) -> str:

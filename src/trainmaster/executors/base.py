@@ -1,4 +1,4 @@
-"""The seam between what decides and what starts processes: `Executor` and the nouns it speaks.
+"""The interface between what decides and what starts processes: `Executor` and the nouns it speaks.
 
 An executor starts gangs on a given cluster, observes them, stops them and shows their logs.
 It decides nothing: no retries, no reasons, no order between tasks. All calls are idempotent

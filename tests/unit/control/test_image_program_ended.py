@@ -10,15 +10,15 @@ import pytest
 
 PROGRAM = """
 import signal, sys, time
-from trainmaster.control import image_program, image_shelf
+from trainmaster.control import image_program, local_images
 
 def remove(name, engine):
     print("removing", flush=True)
     time.sleep(0.5)
     print("removed", flush=True)
 
-image_shelf._remove = remove
-image_shelf._containers_of["c"] = None
+local_images._remove = remove
+local_images._containers_of["c"] = None
 for number in (signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, image_program._ended)
 print("ready", flush=True)

@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.control.image_shelf import added_inside, base_inside
 from trainmaster.control.images import REMEMBER_REFUSAL_S, image_of
+from trainmaster.control.local_images import added_inside, base_inside
 from trainmaster.executors.base import Container
 from trainmaster.executors.engines import Engine, Image, find_engine
 from trainmaster.spec.errors import UsageError

@@ -100,8 +100,8 @@ class PlacedGang:
         freed: its slots were given back.
         here: what the driver takes the parent of its directory for; None: it wants no copies.
         wrote: members that have written something.
-        simple: it may wait in a lane: one member that starts as soon as it has room.
-        recalled: it was asked to leave its lane.
+        simple: it may wait in a node queue: one member that starts as soon as it has room.
+        recalled: it was asked to leave its node queue.
         queued_at: monotonic time since when it has waited for a place.
     """
 
@@ -157,7 +157,7 @@ class PlacedGang:
         return len(self.parts) == 1
 
     def part_request(self, part: Part, node_queue: str) -> Message:
-        """What a node's supervisor is told of it: those in the same lane run one after another."""
+        """What a node's supervisor is told of it: those in the same node queue run one after another."""
         members = [dict(member) for member in self.request["members"] if member["name"] in part.members]
         for member in members:
             member["essential"] = self.essential[member["name"]] if self.alone else True

@@ -1,8 +1,8 @@
 """Short tasks queue up behind each other on a node, so that the next one starts without asking anybody. Pure.
 
-A lane is a reservation, the gang that runs in it, and equal ones that wait at the node's supervisor, to which
-it is a group of one slot. How many may wait follows from how long such gangs have taken: none where they take
-longer than `SHORT_S`, and none behind one that has taken long already.
+A node queue is a reservation, the gang that runs in it, and equal ones that wait at the node's supervisor, to
+which it is a group of one slot. How many may wait follows from how long such gangs have taken: none where
+they take longer than `SHORT_S`, and none behind one that has taken long already.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from trainmaster.executors.ray.placement import NodeRoom
 
-#: Most gangs that wait in a lane, and how long all of them may take together.
+#: Most gangs that wait in a node queue, and how long all of them may take together.
 DEPTH = 32
 SHORT_S = 0.25
 _TOGETHER_S = 0.5
-#: Who waits so long behind one that takes longer than expected is called back.
+#: A gang that waits so long behind one that takes longer than expected is called back.
 PATIENCE_S = 0.5
 _SMOOTHING = 0.3
 
@@ -47,7 +47,7 @@ class NodeQueue:
 
 
 class NodeQueues:
-    """All lanes."""
+    """All of them."""
 
     def __init__(self) -> None:
         self._node_queues: dict[str, NodeQueue] = {}
@@ -56,13 +56,13 @@ class NodeQueues:
         self._usual_s = SHORT_S * 2
 
     def expect(self, shape: tuple[object, ...] | None, count: int = 1) -> None:
-        """A gang of this shape has been queued (or, with -1, is no more); None: one that no lane takes."""
+        """A gang of this shape has been queued (or, with -1, is no more); None: no node queue takes it."""
         self._waiting[shape] += count
         if self._waiting[shape] <= 0:
             del self._waiting[shape]
 
     def took(self, seconds: float) -> None:
-        """A gang of a lane has taken so long."""
+        """A gang of a node queue has taken so long."""
         self._usual_s += _SMOOTHING * (seconds - self._usual_s)
 
     def room(self, now: float) -> int:
@@ -79,13 +79,13 @@ class NodeQueues:
         )
 
     def open(self, node_queue: NodeQueue, attempt: str, now: float) -> None:
-        """A gang runs in a new lane."""
+        """A gang begins a new node queue."""
         self._node_queues[node_queue.name] = node_queue
         node_queue.since = now
         self._enter(node_queue, attempt)
 
     def join(self, attempt: str, shape: tuple[object, ...], now: float) -> NodeQueue | None:
-        """Have a gang wait in the shortest lane, if there is one."""
+        """Have a gang wait in the shortest node queue, if there is one."""
         depth = self._depth()
         fitting = [
             each

@@ -28,7 +28,7 @@ class Placing:
         gangs: by attempt, as they will be then.
         nodes: those that there are, as they will be then.
         clock: monotonic time in seconds.
-        start: a gang has its place; with its reservation and the lane that it is in, or empty texts.
+        start: a gang has its place; with its reservation and the node queue that it is in, or empty texts.
         refuse: a gang can have no place, and why.
         tell: has a part's node do something.
     """
@@ -66,7 +66,7 @@ class Placing:
         gpus = sum(bundle.gpus for bundle in plan.bundles)
         most = request["group_slots"]
         if most >= self._total():
-            most = _ANY_SLOTS  # those that only wait in a lane would count
+            most = _ANY_SLOTS  # those that only wait in a queue would count
         self._slots.add(Ticket(gang.attempt, gang.run, request["slots"], _group(gang), most, gpus))
 
     def hold(self, gang: PlacedGang, record: Message) -> None:
@@ -86,7 +86,7 @@ class Placing:
         return self._reservations.id_of(attempt)
 
     def took(self, gang: PlacedGang) -> None:
-        """It has ended: how long such gangs take decides how many may wait in a lane."""
+        """It has ended: how long such gangs take decides how many may wait in a node queue."""
         if gang.simple and not gang.freed and (seconds := gang.seconds()) is not None:
             self._node_queues.took(seconds)
 

@@ -219,7 +219,7 @@ class Scheduler:
     def _took(self, part: Part, status: GangStatus) -> bool:
         """Keep a part's status; whether anything follows."""
         if status.phase is Phase.QUEUED:
-            return False  # it waits in its lane
+            return False  # it waits in its node queue
         part.assumed = False
         if status.phase is Phase.UNKNOWN:
             part.dropped, part.lost_at, part.complete = True, time.time(), True
@@ -353,7 +353,7 @@ class Scheduler:
         self.wake()
 
     def _requeue(self, gang: PlacedGang) -> None:
-        """It has waited in a lane and goes to another."""
+        """It has waited in a node queue and goes to another."""
         for part in gang.parts:
             self._parts.pop(part.name, None)
         self._records.erase(gang.attempt)

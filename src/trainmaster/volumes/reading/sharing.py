@@ -102,7 +102,7 @@ def share(spans: Sequence[Span], world: int, rank: int, *, padding: Padding, spl
             sample of another, ``drop`` leaves up to ``world - 1`` samples out, ``uneven`` lets
             some ranks have one more.
         split: ``chunks`` gives each rank a stretch of the order, so that each chunk is read by
-            one rank, but for those at the seams; ``samples`` deals the samples out in turn, so
+            one rank, but for the first and last of a stretch; ``samples`` deals the samples out in turn, so
             that all ranks read the same chunks at the same time, as ranks of one node should.
 
     >>> [share([(0, 7)], 2, rank, padding="pad", split="chunks").positions(0, 9).tolist() for rank in (0, 1)]

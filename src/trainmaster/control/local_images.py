@@ -1,4 +1,4 @@
-"""`ImageShelf`: images that an engine of this machine has, brought there, tried, and used for a ``setup``."""
+"""`LocalImages`: images that an engine of this machine has: brought, tried, and used for a ``setup``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ exec bash -euo pipefail -c -- "$1" setup
 """
 
 
-class ImageShelf:
+class LocalImages:
     """Safe to use from several threads.
 
     Args:
