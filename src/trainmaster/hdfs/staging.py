@@ -23,7 +23,7 @@ from trainmaster.objects.errors import FullStoreError, ObjectChangedError, Store
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.objects.parallel import in_order
 from trainmaster.objects.webhdfs import WebHdfsBackend
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import TrainmasterError, UsageError
 
 #: Files that a node copies at the same time: of small ones more, as they are mostly waited for. Of each large
 #: one so many parts are read ahead: 256 MiB in all.
@@ -297,9 +297,9 @@ def _copy_all(copier: _Copier, share: Iterable[Listed], manifests: Manifests, lo
                     note()
                     ended_s = time.monotonic()
                     note_at_s = ended_s + max(_NOTE_S, _PER_NOTE * (ended_s - began_s))
-        except OSError:
+        except (OSError, TrainmasterError):
             pool.shutdown(cancel_futures=True)
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, TrainmasterError):
                 note()
             raise
         finally:

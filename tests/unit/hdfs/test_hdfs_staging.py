@@ -13,7 +13,8 @@ from trainmaster.hdfs import staging
 from trainmaster.hdfs.manifests import Manifests
 from trainmaster.hdfs.staging import data_path, stage
 from trainmaster.objects import webhdfs
-from trainmaster.objects.errors import FullStoreError
+from trainmaster.objects.errors import FullStoreError, UnreachableStoreError
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import UsageError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "objects"))
@@ -107,6 +108,22 @@ def test_what_was_written_down_is_not_copied_again_whenever_a_node_is_killed(
         with pytest.raises(SystemExit):
             staged(hdfs, source)
     assert staged(hdfs, source).copied == 10 - killed_at
+    assert files(hdfs, source) == contents(source)
+
+
+def test_what_was_copied_before_the_store_failed_is_not_copied_again(hdfs, source, monkeypatch):
+    *_, last = ObjectStore(str(source)).details()
+    with monkeypatch.context() as broken:
+
+        def fail(self, key, start, length, etag, get_range=ObjectStore.get_range):
+            if key == last.key:
+                raise UnreachableStoreError("it is gone", "", str(source))
+            return get_range(self, key, start, length, etag)
+
+        broken.setattr(ObjectStore, "get_range", fail)
+        with pytest.raises(UnreachableStoreError):
+            staged(hdfs, source)
+    assert staged(hdfs, source).copied == 1
     assert files(hdfs, source) == contents(source)
 
 
