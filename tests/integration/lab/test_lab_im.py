@@ -150,7 +150,7 @@ def test_a_parameter_server_of_another_kind_is_kept_warm_and_given_back(
 def test_what_goes_wrong_with_infrastructure_manager_leaves_nothing(
     lab: Any, settings: dict[str, str], manager: PrivateIm, tmp_path: Path
 ) -> None:
-    """Its cloud refuses, it is killed in mid-create, its answer is lost, nobody ever logs in."""
+    """Its cloud refuses or is late, it is killed in mid-create, its answer is lost, nobody ever logs in."""
     before = lab.alive()
     read = read_settings(Path(settings["TRAINMASTER_IM"]))
     credentials = read_credentials(read.credentials_file)
@@ -195,6 +195,11 @@ def test_what_goes_wrong_with_infrastructure_manager_leaves_nothing(
             manager.stop()
         return answer
 
+    def renews(method: str, address: str, *rest: Any) -> ImAnswer:
+        if address.endswith("/state"):
+            provider().renew("late", 20)
+        return send_request(method, address, *rest)
+
     def loses(method: str, *rest: Any) -> ImAnswer:
         answer = send_request(method, *rest)
         if method == "POST":
@@ -214,6 +219,14 @@ def test_what_goes_wrong_with_infrastructure_manager_leaves_nothing(
         assert got(client.infrastructures) == []
     finally:
         lab.do("fault", clear=True)
+
+    lab.do("fault", action="RunInstances", code="", status=503, count=1, delay_s=4.0)
+    try:
+        assert len(got(lambda: provider(send=renews).acquire("late", wanted))) == 1
+    finally:
+        lab.do("fault", clear=True)
+    got(lambda: provider().release("late"))
+    assert got(client.infrastructures) == []
 
     with pytest.raises(ProviderError, match="does not answer"):
         provider(send=loses).acquire("lost", wanted)
