@@ -47,5 +47,5 @@ def test_who_cannot_wait_until_it_is_found_is_let_go(renter: Renter) -> None:
     again = renter.start("resume", run, TRAINMASTER_NODE_PATIENCE="600s")
     time.sleep(8)
     again.interrupt()
-    again.end(None, 150)
+    again.end(None)
     assert renter.lab.alive() == before
