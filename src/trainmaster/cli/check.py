@@ -29,8 +29,10 @@ def check(
     """Read a recipe, show its experiments and tasks, and look for what it needs; starts nothing."""
     import json
 
+    from trainmaster.cli.opening import context
     from trainmaster.service import Service, capabilities_of, check_names, check_urls
     from trainmaster.service.renting import check_run
+    from trainmaster.service.run_planning import check_services_and_sinks
     from trainmaster.spec import read_recipe
 
     found = read_recipe(recipe, overrides=set_ or ())
@@ -53,9 +55,15 @@ def check(
         print_json(found.summary())
     else:
         _show(found, say if tasks else show)  # beside the lines of JSON nothing else is on standard output
-    # Others than `local` remember in the home what they are told.
-    service = Service.from_environment(makes=not capabilities_of(found.provider).is_here)
-    for note in check_run(service, found, os.environ):
+    of_models = any(e.serve or any(s.model for s in e.data.values()) for e in found.experiments.values())
+    if of_models and (server := context()) is not None:
+        say(f"note: {server.url} has the registered models: `trainmaster run` looks for all that is needed")
+        return
+    # Others than `local` remember in the home what they are told; registered models are there.
+    makes = of_models or not capabilities_of(found.provider).is_here
+    service = Service.from_environment(makes=makes)
+    check_services_and_sinks(service, found, os.environ)
+    for note in check_run(service, found, str(recipe), os.environ):
         say(f"note: {note}")
 
 

@@ -24,7 +24,6 @@ from trainmaster.cli.output import (
     say,
     say_error,
     unsaved_text,
-    verdict_lines,
     without_model_text,
 )
 from trainmaster.cli.watching import Losses, PlainDisplay, told_events
@@ -130,8 +129,8 @@ def finish(client: ClientProtocol, run: str, *, as_json: bool) -> int:
     for name, experiment in summary["experiments"].items():
         if experiment.get("best"):
             say(best_text(name, experiment["best"]))
-        for line in verdict_lines(name, experiment):
-            say(line)
+        if "promotion" in experiment:  # what its gate has said was told when it did
+            say(experiment["promotion"])
     for model in summary["models"][:SHOWN_MODELS]:
         say(model_text(model))
     if len(summary["models"]) > SHOWN_MODELS:

@@ -120,5 +120,5 @@ def _take(connection: Connection, team: str | None, name: str) -> None:
     if other is not None:
         raise UsageError(
             f"there is a service {name!r} already: that of {other.run_id}",
-            f"Cancel it, or give this one another `name` in `serve`: `trainmaster cancel {other.run_id}`.",
+            f"`trainmaster services stop {name}` ends it; `--name`, or `name` in `serve`, is another name.",
         )

@@ -21,6 +21,7 @@ from trainmaster.control.preflight import check_parts, data_notes
 from trainmaster.control.saving_money import saving_limit_usd
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.run_clusters import check_provider
+from trainmaster.service.models.starting_models import with_versions
 from trainmaster.service.quotes.candidate_offers import CandidateOffers, supply_of
 from trainmaster.service.quotes.prices import CATALOGUE
 from trainmaster.service.quotes.quote_record import QuoteRecord, most_usd, told_in_full
@@ -196,12 +197,13 @@ def plan_run(
     return _offer(pinned(settled, plans), plans, quote, why, candidate_offers.notes)
 
 
-def check_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> list[str]:
+def check_run(service: Service, recipe: Recipe, file: str, environ: Mapping[str, str]) -> list[str]:
     """Refuse what `trainmaster run` would refuse before it asks whether to rent. Nothing is measured.
 
     Args:
         service: of the user's home.
         recipe: as read.
+        file: its name in messages.
         environ: of the caller.
 
     Returns:
@@ -210,7 +212,7 @@ def check_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> l
     Raises:
         UsageError: something is not there, cannot be had, or this machine or the budget do not suffice.
     """
-    probe = with_fewest(recipe)
+    probe = with_fewest(with_versions(service, recipe, file))
     notes = service.check_inputs(probe, environ)
     if capabilities_of(recipe.provider).is_here:
         return notes + service.check(probe, environ)

@@ -88,6 +88,7 @@ class RunPlanner:
     def plan(self, recipe: Recipe, path: Path, *, allow_stale: bool, can_agree: bool) -> PlannedRun:
         """What a run would be; see `ClientProtocol.plan_run`."""
         recipe = with_versions(self._service, recipe, str(path))
+        check_services_and_sinks(self._service, recipe, self._environ)
         if not capabilities_of(recipe.provider).is_here:
             return self._plan_rental(recipe, path, allow_stale, can_agree)
         for note in self._service.check_inputs(recipe, self._environ):
@@ -136,6 +137,22 @@ class _UnagreedError(Exception):
     def __init__(self, offer: RentalOffer) -> None:
         super().__init__()
         self.offer = offer
+
+
+def check_services_and_sinks(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> None:
+    """Refuse services whose models are not there or cannot be served, and sinks that can never work.
+
+    Raises:
+        UsageError: naming the key at fault.
+    """
+    if any(each.serve is not None for each in recipe.experiments.values()):
+        from trainmaster.service.endpoints.service_world import new_endpoints
+
+        new_endpoints(service, recipe)
+    if recipe.sinks is not None:
+        from trainmaster.service.sinks.feeding import check_sinks
+
+        check_sinks(service, recipe, environ)
 
 
 def capped(recipe: Recipe, max_usd: float) -> Recipe:

@@ -74,13 +74,26 @@ def judge(requirement: Requirement, metrics: Mapping[str, object], rival: Rival)
         seen = ", ".join(sorted(metrics)[:_MOST_NAMES]) or "none at all"
         what = "is no finite number" if name in metrics else "was not reported"
         return Verdict(False, f"{name} {what}; metrics seen: {seen} {place}")
-    found = list(_compare(requirement, value, rival))
+    theirs = as_number(rival.metrics.get(name))
+    found = list(_compare(requirement, value, rival, theirs))
     failed = [words for holds, words in found if not holds]
     words = "; ".join(failed or [words for _, words in found])
-    return Verdict(not failed, f"{name} {format_value(value)} {words} {place}")
+    return Verdict(
+        not failed,
+        f"{name} {_told(value, theirs, requirement.at_least, requirement.at_most)} {words} {place}",
+    )
 
 
-def _compare(requirement: Requirement, value: float, rival: Rival) -> Iterator[tuple[bool, str]]:
+def _told(value: float, *beside: float | None) -> str:
+    """Six digits of a number, or all where six would look like another one beside it."""
+    short = f"{value:.6g}"
+    alike = any(f"{each:.6g}" == short for each in beside if each is not None and each != value)
+    return format_value(value) if alike else short
+
+
+def _compare(
+    requirement: Requirement, value: float, rival: Rival, theirs: float | None
+) -> Iterator[tuple[bool, str]]:
     least, most, than = requirement.at_least, requirement.at_most, requirement.better_than
     if least is not None:
         holds = value >= least
@@ -90,7 +103,6 @@ def _compare(requirement: Requirement, value: float, rival: Rival) -> Iterator[t
         yield holds, f"is {'at most' if holds else 'above'} {format_value(most)}"
     if than is None:
         return
-    theirs = as_number(rival.metrics.get(requirement.metric))
     version = f"{than} (version {rival.version})"
     if rival.version is None:
         yield True, f"has nothing to be better than: there is no {than} yet"
@@ -100,7 +112,7 @@ def _compare(requirement: Requirement, value: float, rival: Rival) -> Iterator[t
         yield False, f"cannot be compared: {requirement.metric} of {version} is not known"
     else:
         holds = value < theirs if requirement.smallest else value > theirs
-        yield holds, f"is {'better' if holds else 'not better'} than {format_value(theirs)} of {version}"
+        yield holds, f"is {'better' if holds else 'not better'} than {_told(theirs, value)} of {version}"
 
 
 def as_number(value: object) -> float | None:

@@ -16,7 +16,7 @@ NEWEST: Final = "newest"
 #: What a reference is, and what is right, in recipes.
 REFERENCE: Final = rf"{NAME}(@([1-9][0-9]{{0,8}}|{ALIAS}))?"
 REFERENCE_RIGHT: Final = "write a registered model such as digits@production or digits@3"
-PROMOTION: Final = rf"{NAME}@{ALIAS}"
+PROMOTION: Final = rf"{NAME}@(?!{NEWEST}$){ALIAS}"
 PROMOTION_RIGHT: Final = "write a name and an alias such as digits@production"
 _RIGHT: Final = "Write such as digits@production, or digits@3."
 

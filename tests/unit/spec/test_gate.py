@@ -4,6 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainmaster.spec import Recipe
+from trainmaster.spec.errors import RecipeError
 from trainmaster.spec.gate import Rival, judge
 from trainmaster.spec.requirement import Requirement
 
@@ -85,3 +87,21 @@ def test_it_holds_exactly_if_each_bound_does(value, least, most, theirs, goal):
 def test_what_is_no_number_never_passes(value, least, theirs):
     wanted = requirement(at_least=least, better_than="d@p")
     assert not judge(wanted, {"accuracy": value}, Rival(1, {"accuracy": theirs})).holds
+
+
+@pytest.mark.parametrize(
+    ("value", "least", "words"),
+    [
+        (0.9722222222222222, 0.95, "0.972222 is at least 0.95"),
+        (0.91999999999, 0.92, "0.91999999999 is below"),
+    ],
+)
+def test_a_number_has_as_many_digits_as_tell_it_from_its_bound(value, least, words):
+    assert words in judge(requirement(at_least=least), {"accuracy": value}, Rival()).message
+
+
+def test_newest_is_no_alias_that_a_model_is_promoted_to(tmp_path):
+    text = "name: a\nexperiments: {t: {command: 'true', promote: digits@%s}}"
+    assert Recipe.from_text(text % "newest-one", directory=tmp_path).experiments["t"].promote
+    with pytest.raises(RecipeError, match="digits@newest'; write a name and an alias"):
+        Recipe.from_text(text % "newest", directory=tmp_path)

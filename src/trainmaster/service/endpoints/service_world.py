@@ -12,12 +12,13 @@ from trainmaster.control.services import Load, ServedModel, Services, services_f
 from trainmaster.db import endpoint_rows as rows
 from trainmaster.db.endpoint_changes import NewEndpoint
 from trainmaster.db.queries import RunFilter
+from trainmaster.service.endpoints.serving_recipe import must_be_servable
 from trainmaster.service.models.model_names import find_model
 from trainmaster.service.models.registry import Registry
 from trainmaster.service.runs.summary import resolve_run
 from trainmaster.spec.clocks import steady_s
-from trainmaster.spec.errors import NotFoundError, UsageError
-from trainmaster.spec.serve import Serve, service_name
+from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
+from trainmaster.spec.serve import BUILT_IN_COMMAND, Serve, service_name
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
@@ -63,7 +64,9 @@ def new_endpoints(opened: OpenHome, recipe: Recipe) -> list[NewEndpoint]:
         found.append(NewEndpoint(experiment, name, serve.model))
         if serve.model is not None and serve.model not in promoted:
             try:
-                served_model(opened, serve.model)
+                served = served_model(opened, serve.model)
+                if recipe.experiments[experiment].command.startswith(BUILT_IN_COMMAND):
+                    _must_be_served(recipe, served.uri)
             except (NotFoundError, UsageError) as error:
                 where = f"experiments.{experiment}.serve.model"
                 raise UsageError(f"{where}: {error.args[0]}", error.hint) from None
@@ -89,6 +92,19 @@ def served_model(opened: OpenHome, model: str) -> ServedModel:
     if opened.database.run_row(run)["team"] != opened.team:
         raise NotFoundError(f"{model}: there is no such model", "`trainmaster models` lists them.")
     return ServedModel(model, find_model(opened.database, model, run))
+
+
+def _must_be_served(recipe: Recipe, uri: str) -> None:
+    """Refuse a model that the built-in server does not know. Code that is not here may have a script."""
+    from trainmaster.artifacts import read_manifest
+
+    code = recipe.directory / recipe.code
+    try:
+        manifest = read_manifest(uri) if code.is_dir() else None
+    except PublishError:  # whether it can be read is for others to say
+        return
+    if manifest is not None:
+        must_be_servable([entry.path for entry in manifest.files], code)
 
 
 def services_of(opened: OpenHome, run: str, recipe: Recipe, nodes: Nodes | None) -> Services:

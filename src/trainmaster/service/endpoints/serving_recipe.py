@@ -87,7 +87,8 @@ def must_be_servable(model_files: Iterable[str], code: Path | None = None) -> No
         served_file(model_files, "the model")
     except ModelError as error:
         raise UsageError(
-            f"it cannot be served: {error}", "`--code DIR` has a serve.py, `--command` answers by itself."
+            f"it cannot be served: {error}",
+            "Have a serve.py beside the code (`--code DIR`), or a command that answers (`--command`).",
         ) from None
 
 

@@ -238,10 +238,10 @@ def sink_secrets(opened: OpenHome, recipe: Recipe, environ: Mapping[str, str]) -
         found = TeamSecrets(opened.database, opened.home.root, environ).values(opened.team, names)
         missing = [name for name in names if name not in found]
     if missing:
-        raise UsageError(
-            f"sinks: no value for {', '.join(missing)}",
-            "Export it, or put it where other secrets are: see docs/sinks.md.",
-        )
+        where = f"Export it, or add a line NAME=VALUE to {opened.home.secrets_file} (chmod 600)."
+        if opened.team is not None:
+            where = f"A manager sets it: `trainmaster secret set {opened.team} {missing[0]}`."
+        raise UsageError(f"sinks: no value for {', '.join(missing)}", where)
     return found
 
 

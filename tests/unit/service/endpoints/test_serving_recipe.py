@@ -26,7 +26,7 @@ def test_what_has_a_known_format_is_served(name):
 def test_anything_else_is_refused_before_it_starts(names, said):
     with pytest.raises(UsageError, match=said) as refused:
         must_be_servable(names)
-    assert "--code DIR" in refused.value.hint
+    assert "serve.py beside the code" in refused.value.hint
 
 
 def test_a_script_beside_the_code_serves_any_model(tmp_path):
