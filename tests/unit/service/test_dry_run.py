@@ -11,6 +11,7 @@ import pytest
 from trainmaster.control.layout import Home
 from trainmaster.service.renting import dry_run
 from trainmaster.spec import read_recipe
+from trainmaster.spec.errors import UsageError
 
 PRICES = """\
 provider,region,instance_type,vcpus,memory_gib,gpu,gpus,price_usd_per_hour,as_of
@@ -83,6 +84,7 @@ def test_where_clouds_have_no_types_number_and_model_of_gpus_are_asked_for(
     assert "instance_type" not in worker + server
 
 
-def test_spot_is_rented_on_demand_and_a_note_says_so(tmp_path: Path, environ: dict[str, str]) -> None:
-    _, notes = shown(tmp_path, environ, region="named", more=", spot: true")
-    assert any("no such machines; they are rented on demand" in note for note in notes)
+def test_spot_is_refused(tmp_path: Path, environ: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match=r"hardware.spot: provider im rents no spot machines") as refused:
+        shown(tmp_path, environ, region="named", more=", spot: true")
+    assert "on demand" in str(refused.value.hint)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.advisor.market.memory_floor import roomy
 from trainmaster.providers import Offer, OfferFilter
+from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.extras import unknown_extras
 from trainmaster.spec import Hardware
 from trainmaster.spec.errors import UsageError
@@ -25,8 +26,13 @@ def suited(available: AvailableOffers, hardware: Hardware, where: str) -> tuple[
     """The offers that have what is asked for, and what had to be given up.
 
     Raises:
-        UsageError: there are none.
+        UsageError: there are none, or spot machines are asked of a provider that rents none.
     """
+    if hardware.spot and not capabilities_of(available.provider).spot:
+        raise UsageError(
+            f"{where}.spot: provider {available.provider} rents no spot machines",
+            "Leave it out to rent on demand, at that price, or rent with `provider: aws`.",
+        )
     wishes = replace(OfferFilter.from_hardware(hardware), gpus=hardware.gpu_count or hardware.gpus)
     notes = []
     found = [offer for offer in available.offers if wishes.accepts(offer)]
