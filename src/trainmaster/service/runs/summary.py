@@ -12,7 +12,7 @@ from sqlalchemy.engine import RowMapping
 
 from trainmaster.control.run_state import RUNNING_STATES, tally
 from trainmaster.db import Database, endpoint_rows, is_alive, queries
-from trainmaster.db.leases import holder
+from trainmaster.db.leases import LEASE_S, Holder, holder
 from trainmaster.db.run_rows import driven_until
 from trainmaster.service.endpoints.endpoint_summaries import endpoint_summaries
 from trainmaster.service.models.unpublished_models import unsaved_summary
@@ -252,7 +252,7 @@ def _brief(row: RowMapping, now: float) -> dict[str, Any]:
         ),
         **_queued(row, now),
         "cost_usd": row["cost_usd"],
-        "driven": found is not None or _is_driven_away(row),
+        "driven": found is not None,
         "driver": found,
         **({"owner": row["submitted_by"]} if row["submitted_by"] else {}),
         **({"team": row["team"]} if row["team"] else {}),
@@ -312,6 +312,8 @@ def driver(row: RowMapping, now: float) -> dict[str, Any] | None:
     found = None
     if row["state"] != State.DONE:
         found = holder(row["lease_owner"], row["lease_expires_at"], now)
+    if found is None and _is_driven_away(row):  # it renews its lease here through the object store only
+        found = Holder(0, False, max(now - ((row["lease_expires_at"] or now) - LEASE_S), 0.0))
     if found is None:
         return None
     state = "stopped" if found.is_stopped else "silent" if found.silent_s > SILENT_S else "working"

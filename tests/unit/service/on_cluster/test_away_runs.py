@@ -174,6 +174,10 @@ def test_who_follows_a_run_goes_on_while_its_store_is_out_of_reach(scene, monkey
     with pytest.raises(PublishError):
         scene.away(lost_s=-1).look(RUN)
     assert scene.home.brief(RUN)["driven"]  # as far as anybody knows
+    driver = scene.home.brief(RUN)["driver"]
+    assert driver["state"] == "silent"
+    assert driver["machine"]
+    assert driver["silent_s"] > 6 * 86_400
     monkeypatch.setattr(DriverStore, "state", state)
     scene.away(lost_s=-1).look(RUN)
     monkeypatch.setattr(DriverStore, "state", refused)
