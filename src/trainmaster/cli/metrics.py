@@ -54,7 +54,8 @@ def export(
     try:
         if to_csv is not None:
             with Path(to_csv).open("w", encoding="utf-8", newline="") as file:
-                say(f"{write_csv(reports, file)} lines in {to_csv}")
+                lines = write_csv(reports, file)
+            say(f"{lines} lines in {to_csv}")  # closed by now: a full disk is noticed there
         elif tensorboard is not None:
             tensorboard.mkdir(parents=True, exist_ok=True)
             say(f"{EventFiles(tensorboard).write(reports)} values in {tensorboard}")

@@ -165,7 +165,8 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
     except FileExistsError:
         raise exists from None
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}", "Is there room?") from error
+        hint = "Name another place." if path.absolute().parent.is_dir() else "Make its directory first."
+        raise UsageError(f"{path} cannot be written: {error.strerror}", hint) from error
 
 
 def needs_of(path: Path) -> list[str]:
@@ -185,7 +186,7 @@ def open_capsule(path: Path, cache: Path) -> OpenedCapsule:
         UsageError: it is damaged, holds what no archive should, or a later Trainmaster has written it.
     """
     from trainmaster.artifacts.scratch import move_into_place, scratch_directory
-    from trainmaster.artifacts.unpacking import Limits, unpack
+    from trainmaster.artifacts.unpacking import Limits, UnpackError, unpack
 
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -193,7 +194,13 @@ def open_capsule(path: Path, cache: Path) -> OpenedCapsule:
     if not target.is_dir():
         target.parent.mkdir(parents=True, exist_ok=True)
         with path.open("rb") as file, scratch_directory(target) as scratch:
-            unpack(file, f"{path.name}.zip", scratch, Limits(_MOST_BYTES, _MOST_ENTRIES))
+            try:
+                unpack(file, f"{path.name}.zip", scratch, Limits(_MOST_BYTES, _MOST_ENTRIES))
+            except UnpackError as error:
+                raise UsageError(
+                    f"{path} is no whole capsule: {error.__cause__ or error}",
+                    "Copy it once more, or export the run again.",
+                ) from error
             move_into_place(scratch, target)
     try:
         about = json.loads((target / _ABOUT).read_text())

@@ -7,7 +7,7 @@ import zipfile
 
 import pytest
 
-from trainmaster.service.runs.capsule import open_capsule
+from trainmaster.service.runs.capsule import new_file, open_capsule
 from trainmaster.spec.errors import UsageError
 
 WHOLE = {"format": 1, "needs": [], "experiments": {"train": {"environment": None, "setup": False}}}
@@ -47,3 +47,20 @@ def test_what_is_no_good_capsule_is_refused(tmp_path, files):
         open_capsule(path, tmp_path / "cache")
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / "cache" / "out").exists()
+
+
+def test_a_capsule_of_which_the_end_is_missing_is_refused_by_its_own_name(tmp_path):
+    path = capsule(tmp_path, **{"capsule.json": json.dumps(WHOLE)})
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(UsageError, match=r"x\.capsule is no whole capsule: ") as refused:
+        open_capsule(path, tmp_path / "cache")
+    assert "export the run again" in refused.value.hint
+
+
+def test_a_directory_that_is_not_there_is_told(tmp_path):
+    with (
+        pytest.raises(UsageError, match="cannot be written: No such file") as refused,
+        new_file(tmp_path / "no" / "x.capsule"),
+    ):
+        pass
+    assert refused.value.hint == "Make its directory first."
