@@ -152,11 +152,13 @@ def test_two_processes_on_this_machine_are_counted_each():
         earlier = traffic.total(1)  # other tests may have left connections
         script = os.fork()
         if not script:
-            os.closerange(3, 4096)  # connections of other tests are none of its business
-            with socket.create_connection(address) as client:
-                client.sendall(bytes(300_000))
-                client.recv(1)
-            os._exit(0)
+            try:
+                os.closerange(3, 4096)  # connections of other tests are none of its business
+                with socket.create_connection(address) as client:
+                    client.sendall(bytes(300_000))
+                    client.recv(1)
+            finally:  # it must not go on as a second pytest
+                os._exit(0)
         try:
             accepted, _ = listener.accept()
             with accepted:

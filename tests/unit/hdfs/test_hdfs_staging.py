@@ -112,6 +112,7 @@ def test_what_was_written_down_is_not_copied_again_whenever_a_node_is_killed(
 
 
 def test_what_was_copied_before_the_store_failed_is_not_copied_again(hdfs, source, monkeypatch):
+    (source / "d/0").write_bytes(b"one that is empty is not read")
     *_, last = ObjectStore(str(source)).details()
     with monkeypatch.context() as broken:
 

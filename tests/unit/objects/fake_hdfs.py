@@ -75,6 +75,8 @@ class FakeHdfs(ThreadingHTTPServer):
 
 
 class _Base(BaseHTTPRequestHandler):
+    disable_nagle_algorithm = True  # an answer is two writes: the second would wait for 40 ms
+
     def log_message(self, *arguments):
         pass
 
