@@ -309,6 +309,7 @@ class StandIn:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # head and body are two packets: the second would wait 40 ms
     stand_in: StandIn
 
     def date_time_string(self, timestamp: float | None = None) -> str:

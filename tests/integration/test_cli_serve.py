@@ -18,6 +18,7 @@ SERVER = """
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # head and body are two packets: the second would wait 40 ms
 
         def do_GET(self):
             said = pathlib.Path(model, "weights").read_text() if model else ""

@@ -98,6 +98,7 @@ def handler_for(cloud: Cloud) -> type[BaseHTTPRequestHandler]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # head and body are two packets: the second would wait 40 ms
         server_version = "EC2ws"
 
         def do_PUT(self) -> None:

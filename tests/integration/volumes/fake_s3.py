@@ -38,6 +38,7 @@ class FakeS3(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # head and body are two packets: the second would wait 40 ms
     server: FakeS3
 
     def log_message(self, *arguments):

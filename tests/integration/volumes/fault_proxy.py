@@ -138,6 +138,7 @@ class FaultProxy(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # head and body are two packets: the second would wait 40 ms
     server: FaultProxy
     upstream: http.client.HTTPConnection | None = None
 
