@@ -59,7 +59,7 @@ def cpu_s(words: Sequence[str], env: Mapping[str, str], directory: str) -> float
 
 @contextmanager
 def served(env: dict[str, str], directory: str) -> Iterator[dict[str, str]]:
-    """The variables of who asks a server of that home."""
+    """The variables of a client of that home's server."""
     made = [TRAINMASTER, "token", "create", "bench", "--scopes", "read,run", "--json"]
     token = json.loads(subprocess.run(made, env=env, check=True, capture_output=True).stdout)["token"]
     command = [TRAINMASTER, "server", "--port", "0", "--json"]

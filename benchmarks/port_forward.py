@@ -53,11 +53,11 @@ def ssh_server(root: Path) -> Iterator[tuple[str, ...]]:
 
 @contextmanager
 def source(total_bytes: int) -> Iterator[int]:
-    """A port that sends so much to whoever connects."""
+    """A port that sends so much to what connects."""
     block = bytes(1 << 20)
 
     def send(stream: socket.socket) -> None:
-        with stream, suppress(ConnectionError):  # who only looks whether it is there hangs up
+        with stream, suppress(ConnectionError):  # a client that only looks whether it is there hangs up
             for _ in range(total_bytes >> 20):
                 stream.sendall(block)
 

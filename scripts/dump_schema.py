@@ -36,7 +36,7 @@ def main() -> None:
         text = subprocess.run(
             [*dump, "-U", "trainmaster", "postgres"], capture_output=True, text=True, check=True
         ).stdout
-        # Its schema is `public`, and whoever loads it may mean another.
+        # Its schema is `public`, and what loads it may mean another.
         lines = [line.replace("public.", "") for line in text.splitlines()]
         keep("postgresql", [line for line in lines if line and not line.startswith(_NOISE)])
 

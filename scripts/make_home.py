@@ -23,7 +23,7 @@ HOMES = ROOT / "tests/integration/homes"
 PLACE = Path("/tmp/trainmaster-released")  # noqa: S108 - nobody else looks at it meanwhile
 _PATIENCE_S = 120.0
 
-#: The first task of an interrupted run leaves a checkpoint and waits; whoever finds that goes on to the end.
+#: The first task of an interrupted run leaves a checkpoint and waits; a resumed run goes on to the end.
 SCRIPT = """\
 import json, os, pathlib, sys, time
 steps = int(sys.argv[1])
@@ -117,7 +117,7 @@ def _keep_a_model(command: list[str], work: Path, environment: dict[str, str]) -
 
 
 def _lose_power(driver: int) -> None:
-    """Kill all that knows the home; those first who would write down that members end."""
+    """Kill all that knows the home; those first that would write down that members end."""
     home = str(PLACE / "home").encode()
     found = [(0, driver)]
     for directory in Path("/proc").iterdir():

@@ -34,7 +34,7 @@ CLAIMS = {
 }
 FILES, TEXTS, FILES_READ = 10_000_000, 100_000, 4000
 VOLUMES = ROOT / "benchmarks" / "volumes"
-#: Of a benchmark that is told to end; whoever told us ends what is left.
+#: Of a benchmark that is told to end; what told us ends what is left.
 ENDING_S = 60
 #: What counts as "as quickly".
 SHARE = 0.8

@@ -46,7 +46,7 @@ PATIENCE_S = 180
 
 @contextmanager
 def listener() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Somebody who is told: the URL, and what was told so far."""
+    """A reader that is told: the URL, and what was told so far."""
     told: list[dict[str, Any]] = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -255,7 +255,7 @@ class Worker:
                         "value": value,
                     }
                 )
-            except BaseException as error:  # noqa: BLE001 - told to who waits
+            except BaseException as error:  # noqa: BLE001 - told to what waits
                 traceback.print_exc()
                 answer.send({"error": f"{type(error).__name__}: {error}"})
 
@@ -315,7 +315,7 @@ def main() -> None:
             asked = json.loads(line)
             try:
                 result = {"result": getattr(worker, asked.pop("what"))(**asked)}
-            except Exception as error:  # noqa: BLE001 - it is told to who asked
+            except Exception as error:  # noqa: BLE001 - it is told to the caller
                 traceback.print_exc()
                 result = {"error": f"{type(error).__name__}: {error}"}
             print(json.dumps(result), file=answers, flush=True)

@@ -134,7 +134,7 @@ class Connection:
                 self.server.shutdown(socket.SHUT_RDWR)
 
     def end_client(self) -> None:
-        """The server has nothing more to say: who waits for requests will see that."""
+        """The server has nothing more to say: what waits for requests will see that."""
         with contextlib.suppress(OSError):
             self.client.shutdown(socket.SHUT_RDWR)
 

@@ -69,7 +69,7 @@ def ahead(loader: Iterable[Batch]) -> Iterator[Batch]:
             for batch in loader:
                 queue.put(batch)
             queue.put(None)
-        except BaseException as error:  # noqa: BLE001 - raised again by who waits
+        except BaseException as error:  # noqa: BLE001 - raised again by what waits
             queue.put(error)
 
     threading.Thread(target=run, daemon=True).start()

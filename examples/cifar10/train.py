@@ -101,7 +101,7 @@ def learning_rate(peak, step, steps):
 
 
 def save(state, path):
-    """Whole or not at all: whoever reads it never sees half a file."""
+    """Whole or not at all: a reader never sees half a file."""
     temporary = path.with_name(f".{path.name}.tmp")
     torch.save(state, temporary)
     temporary.rename(path)

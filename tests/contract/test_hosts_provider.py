@@ -407,7 +407,7 @@ def test_two_users_share_a_host_and_neither_takes_the_others_claim(tmp_path: Pat
         thief = LocalShell(place / "hosts", 12345)
         thief.run_all(inventory.hosts, drop_script([_claim_in(files[65534])]))
         assert files[65534].exists()
-        # Whoever made the shared directory may take away all that is in it: claims stay nevertheless.
+        # The user that made the shared directory may take away all that is in it: claims stay nevertheless.
         for file in files.values():
             file.unlink()
         assert [node.id for node in first.nodes("one")] == ["h1"]

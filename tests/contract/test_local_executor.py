@@ -128,7 +128,7 @@ class TestLocalExecutor(ExecutorContract):
         assert alive(stays)
 
     def test_come_and_go(self, connect):
-        """Connecting while the supervisor is about to end: whoever comes has one that answers."""
+        """Connecting while the supervisor is about to end: what comes has one that answers."""
         supervisors = []
         for index in range(40):
             executor = self.open(connect())

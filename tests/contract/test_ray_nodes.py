@@ -72,7 +72,7 @@ def test_raylet_killed(bench, three, ray_node):
 
 
 def test_witness_for_a_node_that_does_not_answer(bench, three):
-    """Its raylet lives, so Ray does not give it up; whoever rents it knows better."""
+    """Its raylet lives, so Ray does not give it up; what rents it knows better."""
     node = three.nodes[-1]
     gone = set()
     executor = bench.open(is_gone=gone.__contains__)

@@ -12,7 +12,7 @@ from typing import Any
 
 
 class RunningServer:
-    """A server, started by whoever can call the command line, and asked with one token.
+    """A server, started by what can call the command line, and asked with one token.
 
     Attributes:
         begin: starts the command line with these arguments, in the background.

@@ -197,7 +197,7 @@ bench.provider(timeout_s=60.0).acquire("one", bench.request(count=2, token="t", 
 
 @pytest.mark.parametrize("zone", [ZONES[0], ""], ids=["zone", "any-zone"])
 def test_killed_between_request_and_answer(bench: AwsBench, zone: str) -> None:
-    """Amazon has the request; whoever sent it is dead; nothing is shown yet: still no second machine."""
+    """Amazon has the request; what sent it is dead; nothing is shown yet: still no second machine."""
     arrived, go = threading.Event(), threading.Event()
 
     def hang(call: Call, answer: Answer) -> Answer:
@@ -237,7 +237,7 @@ def test_killed_between_request_and_answer(bench: AwsBench, zone: str) -> None:
 def test_machines_of_one_request_that_are_not_all_shown_yet(
     bench: AwsBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever asks again after a crash must not take the others for never made: they would be billed."""
+    """What asks again after a crash must not take the others for never made: they would be billed."""
 
     made = {node.id for node in bench.provider().acquire("one", bench.request(count=2, token="t"))}
     again = bench.provider()

@@ -230,7 +230,7 @@ def test_the_supervisor_is_killed(tm, engine):
 
 
 def test_everything_of_ours_is_killed(tm, dock):
-    """The containers outlive all of us; whoever comes next ends them."""
+    """The containers outlive all of us; what comes next ends them."""
     call = tm.start("run", task(tm, "echo ready; trap '' TERM; sleep 600; sleep 600"), "--json")
     run = call.run_id()
     until_said(tm, run, "ready")

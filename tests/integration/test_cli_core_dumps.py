@@ -1,4 +1,4 @@
-"""Who holds secrets leaves no core dump; members may leave what the user's processes may."""
+"""A process that holds secrets leaves no core dump; members may leave what the user's processes may."""
 
 from __future__ import annotations
 

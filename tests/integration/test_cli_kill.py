@@ -11,7 +11,7 @@ from unittest.mock import ANY
 
 import pytest
 
-#: Leaves a mark at its start and its end; whoever reads them knows exactly what ran.
+#: Leaves a mark at its start and its end; a test that reads them knows exactly what ran.
 MARKED = "echo $TRAINMASTER_TASK >> $NOTES/begun; sleep {{nap}}; echo $TRAINMASTER_TASK >> $NOTES/ended"
 
 
@@ -23,7 +23,7 @@ def alive(pid):
 
 
 def kill_and_resume(tm, recipe, delays, timeout_s=60.0):
-    """Start a run, kill whoever drives it after each delay, and resume it at last; its object."""
+    """Start a run, kill what drives it after each delay, and resume it at last; its object."""
     call = tm.start("run", recipe, "--json")
     run = call.run_id()
     for delay in delays:

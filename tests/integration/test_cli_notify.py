@@ -25,7 +25,7 @@ def recipe(tm, command, notify):
 
 
 def test_each_event_is_told_at_least_once_though_its_driver_is_killed(tm):
-    # It has taken a message before it says so: who is killed then must send it again.
+    # It has taken a message before it says so: what is killed then must send it again.
     notify = [{"to": "cat >> $NOTES/told; sleep 0.5", "events": ["run", "experiment", "task"]}]
     command = "echo x >> $NOTES/begun; until test -e $NOTES/go; do sleep 0.1; done"
     call = tm.start("run", recipe(tm, command, notify), "--json")

@@ -15,7 +15,7 @@ import pytest
 
 from trainmaster.testing.private_postgres import NOT_DURABLE, PrivatePostgres
 
-#: Each task leaves a mark at its start and its end: who reads them knows exactly what ran.
+#: Each task leaves a mark at its start and its end: a test that reads them knows exactly what ran.
 MARKED = (
     "echo $TRAINMASTER_TASK >> $NOTES/$MARKS.begun; sleep 0.2; echo $TRAINMASTER_TASK >> $NOTES/$MARKS.ended"
 )
@@ -70,7 +70,7 @@ def test_two_homes_run_at_once(users):
 
 
 def test_many_want_the_run_of_one_that_was_killed(users):
-    """The home that it was started in is asked, whoever takes it: its tasks are still running there."""
+    """The home that it was started in is asked, whatever takes it: its tasks are still running there."""
     user, other = users
     call = user.start("run", marked(user, 8), "--json")
     run = call.run_id()

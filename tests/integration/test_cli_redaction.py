@@ -16,7 +16,7 @@ SIGNATURE = "5EC12E75161A7012E"
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Gives one file to whoever knows the password; asks others who they are."""
+    """Gives one file to clients that know the password; asks others for one."""
 
     content = b"the data\n"
 

@@ -173,7 +173,7 @@ def test_a_secret_is_nowhere(tm, request, database):
 
 
 def test_a_secret_in_a_run_that_is_detached_and_killed(tm):
-    """Whoever drives it in the background was given the environment, and no word of it on the way."""
+    """What drives it in the background was given the environment, and no word of it on the way."""
     recipe = tm.task("echo $$ >> $NOTES/members; sleep 600", secrets=["TOKEN_A"])
     with ProcessLists() as lists:
         run = tm.call("run", recipe, "--detach", "--json", env={**tm.env, "TOKEN_A": A}).json["run"]

@@ -108,7 +108,7 @@ def test_a_run_is_sent_once_followed_without_a_gap_and_its_model_fetched(server,
     rest = server.follow(run, is_over, last=first[-1][2])
     assert steps(first + rest) == list(range(1, 31))
     assert text(first + rest) == LOG
-    assert text(server.follow(run, is_over)) == LOG, "who comes later is told all of it"
+    assert text(server.follow(run, is_over)) == LOG, "a client that comes later is told all of it"
     _, status = server.ask("GET", f"/runs/{run}")
     assert status["reason"] == "SUCCEEDED"
     assert tm.status(run)["models"] == status["models"], "the same object"

@@ -78,7 +78,7 @@ class Receiver:
 
 
 class Client:
-    """Asks until there is an answer, as whoever does not know whether the last try has arrived.
+    """Asks until there is an answer, as a client that does not know whether the last try has arrived.
 
     Attributes:
         asked: how many requests were begun.
@@ -113,7 +113,7 @@ class Client:
         return found
 
     def send(self, number, code, recipe):
-        """A run, by a key; its id, whoever has answered at last."""
+        """A run, by a key; its id, whichever server has answered at last."""
         status, found = self.ask(
             "POST", "/runs", {"recipe": recipe, "code": code}, Idempotency_Key=f"key-{number}"
         )
@@ -121,7 +121,7 @@ class Client:
         return found["run"]
 
     def quote(self):
-        """A quote, which is answered whoever worked on it."""
+        """A quote, which is answered whichever server worked on it."""
         wanted = {"recipe": RENTED, "policy": "cost-opt", "catalogue": "fc2-2018"}
         name = self.ask("POST", "/quotes", wanted)[1]["id"]
         found = self.until(f"/quotes/{name}", is_over)

@@ -1,4 +1,4 @@
-"""Two servers on one PostgreSQL keep a workflow: each cause starts one run, whoever is killed."""
+"""Two servers on one PostgreSQL keep a workflow: each cause starts one run, whichever is killed."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """MNIST with PyTorch DDP: seconds per step for 1 to all of the machines, on batches of several sizes.
 
-A plain script; whoever starts it sets what `torchrun` sets. Each point is trained by the first so many
+A plain script; what starts it sets what `torchrun` sets. Each point is trained by the first so many
 ranks, as a group of its own, while the others wait: points that are measured in turn, on the same machines
 and within seconds of each other, can be compared even if the machine is busy. The batch is that of all
-machines together. Before each phase rank 0 says so and waits for a file `/tmp/phase-N`: whoever drives it
+machines together. Before each phase rank 0 says so and waits for a file `/tmp/phase-N`: what drives it
 changes the network meanwhile.
 
 Rank 0 reports one line per point: phase, machines, batch, and the seconds of each step.

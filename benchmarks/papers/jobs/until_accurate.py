@@ -1,10 +1,10 @@
 """MNIST with PyTorch DDP: seconds and steps to a fixed accuracy, for several numbers of machines.
 
-A plain script; whoever starts it sets what `torchrun` sets. LeNet-5 is trained from the same seed by the
+A plain script; what starts it sets what `torchrun` sets. LeNet-5 is trained from the same seed by the
 first so many ranks, as a group of their own, until `--target` of 2,000 test images are right; the clock
 stands still while rank 0 tests. Each rank has a batch of its own, so more machines have a larger batch, and
 a learning rate that grows with its square root. Before each phase rank 0 says so and waits for a file
-`/tmp/phase-N`: whoever drives it changes the network meanwhile.
+`/tmp/phase-N`: what drives it changes the network meanwhile.
 
 Rank 0 reports one line per training: phase, machines, seed, seconds, steps, accuracy.
 """

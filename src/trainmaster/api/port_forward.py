@@ -28,7 +28,7 @@ class ByteStream(Protocol):
         """Say something; nothing is the end of it."""
 
     def close(self) -> None:
-        """Hang up; who waits for something is let go."""
+        """Hang up; a thread that waits for something is let go."""
 
 
 class SocketStream:

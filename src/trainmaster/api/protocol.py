@@ -135,7 +135,7 @@ class ClientProtocol(Protocol):
     def drive_run(self, run: str, view_every_s: float) -> Stream[RunNews | str]:
         """See a run that was just accepted or taken to its end: what happens, and lines for the user.
 
-        A home drives it in this process: who ends the process ends the run. A server drives it in any case.
+        A home drives it in this process: to end the process ends the run. A server drives it in any case.
 
         Args:
             run: its id.

@@ -1,4 +1,4 @@
-"""`WorkStream`: what work of this process tells, as an iterator; and Ctrl-C for whoever iterates."""
+"""`WorkStream`: what work of this process tells, as an iterator; and Ctrl-C for its reader."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class WorkStream(Iterator[T], Generic[T]):
     def _work(self, work: Callable[[Callable[[T], None]], None]) -> None:
         try:
             work(self._tell)
-        except BaseException as error:  # noqa: BLE001 - raised by whoever iterates
+        except BaseException as error:  # noqa: BLE001 - raised where it is iterated
             self._told.put(error)
         else:
             self._told.put(StopIteration())

@@ -45,7 +45,7 @@ def run(
         RecipeError: the recipe is wrong; with all mistakes.
         UsageError: it cannot run here, or it costs and nobody has agreed to that: nothing was started.
         NoFeasibleQuote: no cluster keeps its deadline and budget: nothing was started.
-        ProviderError: whoever rents cannot be reached: nothing was started.
+        ProviderError: the provider cannot be reached: nothing was started.
         StoreError: the database cannot be used.
         UndrivenError: the process that drove it was killed.
         RunError: it waits for what the task that called this holds; it was cancelled.

@@ -198,7 +198,7 @@ class CheckpointSeries:
         if not good:
             return []
         # Above the newest good one somebody may be publishing right now; and a number that is taken must
-        # not become free: whoever published it may be about to take it back.
+        # not become free: the process that published it may be about to take it back.
         old = [number for number in numbers if number < good[-1] and number not in good]
         old.sort(key=lambda number: number not in bad)
         gone = [number for number in old if self._may_delete(number)]

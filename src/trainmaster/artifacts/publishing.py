@@ -158,7 +158,7 @@ def publish_uploads(
     try:
         require_whole(store, manifest)
     except IncompleteArtifactError:
-        # Who cleaned up has taken it for the rest of a killed upload, the moment before it was committed.
+        # Another process has cleaned it up as the rest of a killed upload, just before it was committed.
         if is_new:
             store.delete([MANIFEST_KEY])
         raise
@@ -240,7 +240,7 @@ def _commit(
     except DamagedArtifactError:
         _discard_all(store, uploads)
         raise
-    # Who came first may have gone on with an upload of ours: then the same files are named, and stay.
+    # The first process may have gone on with an upload of ours: then the same files are named, and stay.
     named = named_folders(present)
     _discard_all(store, [each for each in uploads if each.folder not in named])
     if present is None:

@@ -94,7 +94,7 @@ def exchange_into_place(scratch: Path, target: Path) -> None:
 def _claim(label: str) -> tuple[Path, int]:
     for number in range(_SHARERS):
         path = Path(f"{label}{number}")
-        # Whoever holds the lock may have renamed or removed it between any two of these steps.
+        # The process that holds the lock may have renamed or removed it between any two of these steps.
         for _ in range(_SHARERS):
             with suppress(FileExistsError):
                 path.mkdir(0o755)

@@ -1,6 +1,6 @@
 """What a node does with an object store: its part of an artifact goes there, a whole one comes back.
 
-Who commits is somebody else, on another machine: :class:`Sender` only puts bytes where an artifact will be.
+Another machine commits: :class:`Sender` only puts bytes where an artifact will be.
 What was sent is noted in a journal beside the files, so that after a cut it is not sent again.
 """
 

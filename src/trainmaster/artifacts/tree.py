@@ -137,9 +137,9 @@ def scan(directory: Path) -> Tree:
 
 
 def real_place(descriptor: int) -> str:
-    """Where what was opened lies, without links: of a name that somebody turns into a link, who has won.
+    """Where what was opened lies, without links: of a name that somebody turns into a link, which of the two.
 
-    A script may write where we read, and runs as somebody else who may read less.
+    A script may write where we read, and runs as another user, who may read less.
     """
     return os.readlink(f"/proc/self/fd/{descriptor}")
 

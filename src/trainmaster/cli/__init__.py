@@ -32,7 +32,7 @@ def main() -> None:
 
         say_error(error)
         sys.exit(error.exit_code)
-    except BrokenPipeError:  # `trainmaster logs RUN | head`: whoever read our output has seen enough
+    except BrokenPipeError:  # `trainmaster logs RUN | head`: the reader of our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python complains when it flushes at its end
         sys.exit(0)
     except OSError as error:  # a full disk, a file without permission: nothing that a traceback would explain

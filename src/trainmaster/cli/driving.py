@@ -117,7 +117,7 @@ def attach(client: ClientProtocol, run: str, *, as_json: bool) -> int:
         driver = seen.brief["driver"]
         if driver is not None and driver["state"] != known:
             known = driver["state"]
-            say(f"{run}: {driver_line(seen.brief) or 'who drives it goes on'}")
+            say(f"{run}: {driver_line(seen.brief) or 'its driver goes on'}")
     raise TrainmasterError(
         f"the process that drove {run} is gone", f"`trainmaster resume {run}` goes on with it."
     )

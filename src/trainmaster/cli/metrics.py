@@ -75,7 +75,7 @@ def sync(
     client = open_client()
     run = client.resolve(run)
     if client.brief(run)["driven"]:
-        say(f"{run} goes on: who drives it sends what its tasks report")
+        say(f"{run} goes on: its driver sends what its tasks report")
         return
     if left := client.deliver_left(run):
         say(left)

@@ -155,7 +155,7 @@ def bill(usd: float) -> str:
 
 
 def driver_trouble(run: Mapping[str, Any]) -> str:
-    """What is wrong with who drives a run, as a summary has it, or which of its machines does; else empty.
+    """What is wrong with the driver of a run, as a summary has it, or which of its machines does; else empty.
 
     >>> driver_trouble({"state": "RUNNING", "driver": {"state": "stopped", "pid": 12, "silent_s": 2.0}})
     'process 12, which drives it, is stopped'
@@ -169,11 +169,11 @@ def driver_trouble(run: Mapping[str, Any]) -> str:
         return ""
     if driver is None:
         return "nobody drives it"
-    who = f"process {driver['pid']}, which drives it," if driver["pid"] else "who drives it"
+    subject = f"process {driver['pid']}, which drives it," if driver["pid"] else "its driver"
     if driver["state"] == "stopped":
-        return f"{who} is stopped"
+        return f"{subject} is stopped"
     if driver["state"] == "silent":
-        return f"{who} was last heard of {duration(driver['silent_s'])} ago"
+        return f"{subject} was last heard of {duration(driver['silent_s'])} ago"
     return f"its machine {driver['machine']} drives it" if "machine" in driver else ""
 
 
@@ -214,8 +214,8 @@ def without_model_text(experiment: str, tasks: int, silent: int, metrics: dict[s
     if tasks == 1 and metrics:
         left = f"{metrics_text(metrics)}, no model"
     else:
-        who = "the task" if tasks == 1 else f"{tasks} tasks"
-        left = f"{who} left {'no metrics and ' if silent == tasks else ''}no model"
+        subject = "the task" if tasks == 1 else f"{tasks} tasks"
+        left = f"{subject} left {'no metrics and ' if silent == tasks else ''}no model"
     return f"{experiment}: {left}: nothing was written into TRAINMASTER_OUTPUT_DIR"
 
 
@@ -260,7 +260,7 @@ def usage_text(usage: dict[str, Any]) -> str:
     parts = [f"{usage['cpu_share']:.1f} cores", size(usage["peak_rss_bytes"])]
     for key, word in (("bytes_sent", "out"), ("bytes_received", "in")):
         rate = usage.get(key, 0) / usage["seconds"]
-        if rate >= 1000:  # a few bytes are only somebody who says that he is there
+        if rate >= 1000:  # a few bytes are only a sign of life
             parts.append(f"{size(rate)}/s {word}")
     if "gpu_utilisation" in usage:
         parts.append(f"{usage['gpu_utilisation']:.1f} GPUs")

@@ -143,7 +143,7 @@ def _unpacked(file: Path) -> Path:
         with file.open("rb") as opened:
             if opened.read(4) != b"PK\x03\x04":
                 return file
-    except OSError:  # as of a directory: who reads it says what is wrong
+    except OSError:  # as of a directory: its reader says what is wrong
         return file
     from trainmaster.service import Home
     from trainmaster.service.runs.capsule import open_capsule

@@ -15,7 +15,7 @@ from trainmaster.spec.errors import UsageError
 
 
 class MountMeans(StrEnum):
-    """Who answers for a mounted volume."""
+    """The process that answers for a mounted volume."""
 
     fuse = "fuse"
     kernel = "kernel"

@@ -31,7 +31,7 @@ class Actuator:
     """Acts for one cluster's loop.
 
     Args:
-        provider: who rents.
+        provider: that rents them.
         provisioner: makes nodes of machines.
         tasks: where work is done; results reach `Observed`.
         observed: what is known.
@@ -62,7 +62,7 @@ class Actuator:
             case ActionKind.DROP:
                 self._drop(record, action.ids)
             case ActionKind.DRAIN:
-                pass  # whoever sends gangs there sees `Observed.leaving`
+                pass  # what sends gangs there sees `Observed.leaving`
             case ActionKind.GIVE_BACK:
                 self._give_back(record, list(action.ids), now)
             case ActionKind.RELEASE:
@@ -80,7 +80,7 @@ class Actuator:
         gone = {node.key for node in formation.ray.nodes} - here
 
         def stop() -> None:
-            with self._ray, contextlib.suppress(TrainmasterError):  # who cannot be reached is given up soon
+            with self._ray, contextlib.suppress(TrainmasterError):  # a node out of reach is given up soon
                 formation.ray.stop(gone)
 
         self._tasks.start(f"drop formation-{formation.number}", stop)
@@ -168,7 +168,7 @@ class Actuator:
     def _join_singly(
         self, record: ClusterRecord, formation: Formation, members: list[tuple[Machine, NodeAccess]]
     ) -> dict[str, str]:
-        """Find out who of several cannot join; why, by machine id."""
+        """Find out which of several nodes cannot join; why, by machine id."""
         failed = {}
         for member in members:
             try:

@@ -69,8 +69,8 @@ def require(context: TaskContext, members: Members, dispensable: frozenset[str] 
 
     Args:
         context: the attempt.
-        members: who has one.
-        dispensable: who need not.
+        members: that have one.
+        dispensable: that need none.
 
     Raises:
         NodeGoneError: one has none.

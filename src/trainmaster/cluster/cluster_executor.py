@@ -237,7 +237,7 @@ class ClusterExecutor:
         Args:
             tell: shows lines to the user.
             keep: clusters that are to be kept may be: the run has ended well.
-            patience_s: for machines to be gone; whoever waits longer is told.
+            patience_s: for machines to be gone; of a longer wait one is told.
             hurried: whether the user does not want to wait for that.
         """
         for post in self._all:
@@ -247,7 +247,7 @@ class ClusterExecutor:
             if keep and record.keep_s and is_up and self._keep(post, tell):
                 continue
             if record.id == self.own_cluster:
-                post.loop.close()  # whoever called us ends it last, and this process with it
+                post.loop.close()  # our caller ends it last, and this process with it
                 continue
             post.loop.end()
             post.loop.start()  # its loop may have ended with an error

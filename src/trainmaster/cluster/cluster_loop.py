@@ -57,7 +57,7 @@ class ClusterLoop:
 
     Args:
         record: as written.
-        provider: who rents.
+        provider: that rents them.
         provisioner: makes nodes of machines.
         write: puts a record into the store. Raises `LeaseLostError` when somebody else drives the run.
         patience: how long to wait for what.
@@ -415,7 +415,7 @@ class ClusterLoop:
         """A provider that does not answer is no reason to end anything, but one to tell."""
         observed, rented = self._observed, self.record.rented
         lost = self._watch.lost_since().keys()
-        # Neither the provider nor any machine answers: then it is we who cannot be reached.
+        # Neither the provider nor any machine answers: then it is this machine that cannot be reached.
         is_cut_off = bool(rented) and now - observed.told_at > AWAY_S and all(m.id in lost for m in rented)
         if is_cut_off:
             self._watch.excuse(now)

@@ -2,7 +2,7 @@
 
 `decide_cluster` looks at what is written of a cluster and at what was observed of its machines. It gives the
 record as it must be written next, then what is to be done to the world. Everything may be repeated: machines
-are asked for by token, a bootstrap finds what is there, and who is gone may be given back once more.
+are asked for by token, a bootstrap finds what is there, and what is gone may be given back once more.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _take_answers(decision: Decision, seen: Seen, now: float) -> None:
         if refusal.is_final:
             decision.fatal = refusal.reason
             continue
-        # Who names no zone has been refused in all of them; hosts have none.
+        # A refusal that names no zone is of all of them; hosts have none.
         places = (refusal.zones or (rental.zone,)) if rental.zone else ("",)
         failures = [Failure(rental.region, zone, rental.spot, now, rental.instance_type) for zone in places]
         record = replace(record, failures=(*record.failures, *failures))

@@ -2,7 +2,7 @@
 
 Clusters speak of addresses, and a machine that replaces another one may get its address. What the other one
 held is lost all the same, so a member's machine is looked up once, when its place is first heard of, and
-written down for who drives the run next.
+written down for the next driver of the run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""`NodeMemory`: what was found out of a cluster's machines, for who comes after this control process.
+"""`NodeMemory`: what was found out of a cluster's machines, for the next process that drives it.
 
-Whoever takes over a warm cluster, or adopts one, has its nodes in a moment: each is asked whether it still is
+A driver that takes over or adopts a warm cluster has its nodes in a moment: each is asked whether it still is
 what it was, and nothing is made that is there. All of it may be lost: then it is found out anew.
 """
 

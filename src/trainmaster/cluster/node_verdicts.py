@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
     from trainmaster.transport import Target
 
-#: An SSH server that is well says who it is at once; on a busy machine it may take a second.
+#: An SSH server that is well greets at once; on a busy machine it may take a second.
 _ANSWER_S: Final = 2.0
 _AGAIN_S: Final = 0.5
 _GREETING: Final = b"SSH-"
@@ -71,7 +71,7 @@ class NodeVerdicts:
 
 
 def greets(target: Target, timeout_s: float = _ANSWER_S) -> bool:
-    """Whether an SSH server greets whoever connects; True if that cannot be seen from here.
+    """Whether an SSH server greets what connects; True if that cannot be seen from here.
 
     Args:
         target: the machine.

@@ -1,6 +1,6 @@
 """`NodeWatch`: whether machines answer, and that their leases are renewed. The second witness beside Ray.
 
-A machine lives as long as its lease, which is renewed over SSH: whoever can log in keeps it alive, whatever
+A machine lives as long as its lease, which is renewed over SSH: what can log in keeps it alive, whatever
 its provider's API says or does not say.
 """
 

@@ -54,7 +54,7 @@ class Machine:
         is_leaving: its provider takes it back soon: its seat is free, though it still works.
         is_over: it is given back, gone, or was refused: its seat is free.
         is_broken: it could not become a node.
-        has_joined: it was a node of the cluster, whoever drives the run now.
+        has_joined: it was a node of the cluster, whichever process drives the run now.
         reason: why it is over, in words.
         asked_at: Unix seconds.
         leased_until: of one that is over: Unix seconds at which it has ended itself, if nobody else ends it.
@@ -109,7 +109,7 @@ class Machine:
     def _started_at_most(self, now: float, until: float, leased_until: float | None) -> float | None:
         """From when on to count: as long as it may be billed for, if it goes on until then.
 
-        What was asked for and not seen yet may be there already. Who has not renewed its lease, asleep for
+        What was asked for and not seen yet may be there already. What has not renewed its lease, asleep for
         instance, knows that it was not there after it. One that was given up, and that nobody can end now, is
         billed until the end of its lease.
         """
@@ -148,7 +148,7 @@ class ClusterRecord:
 
     Attributes:
         id: what its machines are tagged with.
-        provider: who rents it. home_id: for which home.
+        provider: that rents it. home_id: for which home.
         plan: what it is to be; None of its machines are named there.
         state: see `ClusterState`.
         machines: all that were ever asked for, in that order.
@@ -235,7 +235,7 @@ class ClusterRecord:
     def spent_usd(self, now: float) -> float:
         """What the present run has to pay for it until now.
 
-        Who has not renewed leases, asleep for instance, knows of the machines only that they end themselves
+        What has not renewed leases, asleep for instance, knows of the machines only that they end themselves
         with them: until their provider tells when they did, they are billed until then.
         """
         total = 0.0

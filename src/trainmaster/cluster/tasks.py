@@ -39,7 +39,7 @@ class Tasks:
     def _do(self, name: str, work: Callable[[], object]) -> None:
         try:
             result = work()
-        except Exception as error:  # noqa: BLE001 - whoever collects it knows what it means
+        except Exception as error:  # noqa: BLE001 - what collects it knows what it means
             result = error
         self._done.put((name, result))
         self._wake.set()

@@ -62,7 +62,7 @@ USUAL_PACE = Pace()
 
 
 class Watcher(Protocol):
-    """Somebody who watches a controller at work; must be quick and never raise."""
+    """Watches a controller at work; must be quick and never raise."""
 
     def turned(
         self, run_state: RunState, turn: Turn, progress: Mapping[tuple[str, int], TaskProgress]
@@ -187,7 +187,7 @@ class Controller:
                 self.database.commit(self.lease, turn.changes, self.wall())
                 self._renewed_at = now
             for effect in turn.effects:
-                self._keep_lease()  # who was asleep while another took over must not act any more
+                self._keep_lease()  # a driver that slept while another took over must not act any more
                 self._perform(effect)
             if self.watcher:
                 self.watcher.turned(self.run_state, turn, self._progress)

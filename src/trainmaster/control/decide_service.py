@@ -26,7 +26,7 @@ STEADY_S: Final = 60.0
 MOST_FAILURES: Final = 3
 #: So many of a new version, while an old one answers.
 MOST_REFUSALS: Final = 2
-#: Who was turned away is waited for so long to come back.
+#: A request that was turned away may come back for so long.
 ASKED_S: Final = 60.0
 _TAKEN_BACK: Final = "its machine is taken back"
 
@@ -181,9 +181,9 @@ def wanted_count(
     needed = math.ceil(in_flight / serve.scale.in_flight)
     serving, down_after_s = _serving(service), serve.scale.down_after_s
     is_asked = asked_ago_s is not None and asked_ago_s < ASKED_S
-    if is_asked or any(each.ready_at is None for each in serving):  # who was asked for is to be there once
+    if is_asked or any(each.ready_at is None for each in serving):  # one that was asked for is there once
         needed = max(needed, 1)
-    if service.demand.is_new:  # who drove it before knew what was needed: what is there
+    if service.demand.is_new:  # the driver before knew what was needed: what is there
         service.demand.note(len(serving), now, down_after_s)
     peak = service.demand.note(needed, now, down_after_s)
     return min(max(peak, serve.replicas.fewest), serve.replicas.most)
@@ -316,7 +316,7 @@ class _Turn:
                 self._note(f"replica {replica.number} goes on until another one is ready: {_TAKEN_BACK}")
 
     def _may_begin(self) -> bool:
-        # Who drove it before may have had a clock that was ahead.
+        # The driver before may have had a clock that was ahead.
         return not self._now < self._service.try_at <= self._now + MAX_BACKOFF_S
 
     def _target(self) -> tuple[str | None, str | None]:

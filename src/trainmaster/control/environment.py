@@ -47,7 +47,7 @@ def base_environment(caller: Mapping[str, str], interpreter: str = sys.executabl
     env = {
         key: value for key, value in caller.items() if not key.startswith("TRAINMASTER_") or key in _SETTINGS
     }
-    for name in caller.get(LAUNCHER_VARIABLES, "").split(","):  # who it is in the gang of that task
+    for name in caller.get(LAUNCHER_VARIABLES, "").split(","):  # which member of the gang of that task
         env.pop(name, None)
     active = caller.get("VIRTUAL_ENV")
     first = Path(active) / "bin" if active else Path(interpreter).parent
@@ -144,7 +144,7 @@ def member_environment(
         member: the one that is meant.
         launcher: of the experiment.
         base: what it inherits, only to see what is set already.
-        variables: who it is, parameters and lengths, the recipe's ``env`` and secrets, places.
+        variables: which member it is, parameters and lengths, the recipe's ``env`` and secrets, places.
         venv: the experiment's cached virtual environment, first on PATH.
     """
     env = {

@@ -72,12 +72,12 @@ def workers_per_node(experiment: Experiment) -> int:
 def node_labels(experiment: Experiment, role: str) -> dict[str, str]:
     """Which nodes members of a role go to, where a role of the recipe has hardware of its own."""
     own = experiment.distributed.hardware if experiment.distributed else {}
-    # Who has no nodes of its own, such as a chief, sits with a worker.
+    # A member with no node of its own, such as a chief, is placed with a worker.
     return {"role": role if role in own else "worker"} if own else {}
 
 
 def helpers_of(experiment: Experiment, launcher: Launcher) -> frozenset[str]:
-    """Names of the members that nobody waits for: the launcher knows who ends by itself."""
+    """Names of the members that nobody waits for: the launcher knows which end by themselves."""
     gang = gang_of(experiment, "", {})
     return frozenset(each.name for each in gang.members if not launcher.is_essential(gang, each))
 

@@ -68,7 +68,7 @@ def main() -> int:
 
 
 def _have(local_images: LocalImages, order: dict[str, Any]) -> Image | None:
-    """The image, by the engine, by a registry, or by who asks for it; None if that one has to be told.
+    """The image, by the engine, by a registry, or by the caller; None if that one has to be told.
 
     One at a time on a node.
     """

@@ -62,7 +62,7 @@ class Home:
         for name in _DATABASE_FILES:  # earlier versions left them readable
             close_to_others(root / name)
         cache = Path(environ.get("TRAINMASTER_CACHE") or "~/.cache/trainmaster").expanduser().absolute()
-        if cache.is_dir():  # else whoever needs it first makes it
+        if cache.is_dir():  # else what needs it first makes it
             make_private(cache)
         return cls(
             root=root,

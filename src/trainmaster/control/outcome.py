@@ -65,18 +65,18 @@ def _failed_by_itself(member: MemberStatus) -> bool:
 
 
 def _judge(member: MemberStatus, *, alone: bool) -> Outcome:
-    who = "" if alone else f"{member.name}: "
+    name = "" if alone else f"{member.name}: "
     if member.error:
-        return Outcome(EndReason.INTERNAL, f"{who}could not be started: {member.error}")
+        return Outcome(EndReason.INTERNAL, f"{name}could not be started: {member.error}")
     if member.oom:
-        return Outcome(EndReason.OOM, f"{who}killed by the kernel: out of memory")
+        return Outcome(EndReason.OOM, f"{name}killed by the kernel: out of memory")
     if member.signal is not None:
-        return Outcome(EndReason.USER_ERROR, f"{who}killed by {_signal_name(member.signal)}")
+        return Outcome(EndReason.USER_ERROR, f"{name}killed by {_signal_name(member.signal)}")
     code = member.exit_code or 0
     known = {126: " (not executable)", 127: " (command not found)"}
     if code > 128 and code - 128 in {s.value for s in signal.Signals}:
-        return Outcome(EndReason.USER_ERROR, f"{who}exit code {code} ({_signal_name(code - 128)})")
-    return Outcome(EndReason.USER_ERROR, f"{who}exit code {code}{known.get(code, '')}")
+        return Outcome(EndReason.USER_ERROR, f"{name}exit code {code} ({_signal_name(code - 128)})")
+    return Outcome(EndReason.USER_ERROR, f"{name}exit code {code}{known.get(code, '')}")
 
 
 def _signal_name(number: int) -> str:

@@ -51,7 +51,7 @@ class Background(Protocol):
 
 
 class Forecaster(Protocol):
-    """Who keeps an eye on the quote; see `trainmaster.service.quotes.quote_tracker.QuoteTracker`."""
+    """Keeps an eye on the quote; see `trainmaster.service.quotes.quote_tracker.QuoteTracker`."""
 
     def look(
         self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
@@ -60,14 +60,14 @@ class Forecaster(Protocol):
 
 
 class Allowance(Protocol):
-    """Who lets the run cost less than its cap; see `trainmaster.service.teams.allowance.Allowance`."""
+    """Lets the run cost less than its cap; see `trainmaster.service.teams.allowance.Allowance`."""
 
     def look(self, meter: Meter, now: float) -> None:
         """Give the meter the cap that holds now."""
 
 
 class Clusters(Protocol):
-    """Who rents and gives back; see `trainmaster.cluster.cluster_executor.ClusterExecutor`."""
+    """Rents and gives back; see `trainmaster.cluster.cluster_executor.ClusterExecutor`."""
 
     def find(self, attempts: Sequence[str]) -> bool:
         """Look for where an earlier driver's attempts may run; False while that may still be found.

@@ -1,4 +1,4 @@
-"""`ProfileProgress`: how far a profiling attempt is, for whoever shows it."""
+"""`ProfileProgress`: how far a profiling attempt is, to be shown."""
 
 from __future__ import annotations
 

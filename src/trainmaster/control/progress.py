@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: A controller looks that often.
 LOOK_S = 0.5
-#: Who follows an attempt that runs already gets what was written before within that time, also from a node;
+#: A follower of an attempt that runs already gets what was written before within that time, also from a node;
 #: a look that still brings so many bytes goes on with it.
 CATCH_UP_S = 3.0
 CATCH_UP_BYTES = 16 << 10

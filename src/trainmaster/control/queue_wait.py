@@ -10,7 +10,7 @@ from trainmaster.db.changes import Change, Note, QueueChange
 from trainmaster.executors.base import QueuePlace
 from trainmaster.spec.units import format_duration
 
-#: Who waits less is not told of it, and it does not count: runs take turns all the time.
+#: A run that waits less is not told of, and it does not count: runs take turns all the time.
 TOLD_AFTER_S: Final = 1.0
 #: Somebody else's tasks may come and go many times a second.
 _CHANGED_EVERY_S: Final = 2.0

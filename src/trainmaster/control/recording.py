@@ -27,7 +27,7 @@ MOST_DURATIONS = 20
 MOST_TRACES = 100
 #: A long attempt is kept that often while it runs.
 KEEP_EVERY_S = 60.0
-#: Whoever follows an attempt only later than that has not seen its first steps.
+#: A driver that follows an attempt only later than that has not seen its first steps.
 LATE_S = 5.0
 #: What is left of a file when an attempt has ended: at most so many pieces of it are read.
 _LAST_READS = 4

@@ -43,7 +43,7 @@ def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job
     if context.site is None:
         return _stage(context, models)
     try:
-        # A gang that got other nodes is staged anew: who still works for the first ones must not do so later,
+        # A gang that got other nodes is staged anew: a thread for the first ones must not do so later,
         # when the members run.
         with locked(context.place.directory / "staging"):
             return _stage(context, models)
@@ -110,7 +110,7 @@ def _provide(context: TaskContext, name: str) -> None:
             )
         elif source.volume is not None:
             address = volume_url(source.volume, context.home.volumes_in or context.home.store_url)
-            # Only whoever has mounted a volume sees what is in it.
+            # Only a process that has mounted a volume sees what is in it.
             provide_volume(source.volume, address, target, fetches=context.isolation is not None)
     except UsageError as error:
         raise UsageError(f"data.{name}: {error.args[0]}", error.hint) from error

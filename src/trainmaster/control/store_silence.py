@@ -27,7 +27,7 @@ def _ask(url: str) -> bool:
     try:
         return ObjectStore(url).answers()
     except TrainmasterError:
-        return True  # it is told by who needs the store
+        return True  # it is told where the store is needed
 
 
 def _in_background(work: Callable[[], None]) -> None:

@@ -29,7 +29,7 @@ class ClusterRow:
 
     Attributes:
         id: what its machines are tagged with.
-        provider, home_id: who rents it, and for which home.
+        provider, home_id: that rents it, and for which home.
         state: of `ClusterState`.
         data: JSON.
         kept_until: Unix seconds, while KEPT.

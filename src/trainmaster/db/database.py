@@ -182,7 +182,7 @@ class Database:
             )
             .values(
                 lease_owner=None,
-                # Who could write the lease knows the server's time: one that is away is not waited for.
+                # What could write the lease knows the server's time: one that is away is not waited for.
                 lease_expires_at=self.clock_s(math.inf),
                 closed_at=sa.case((ended_now, now), else_=t.run.c.closed_at),
             )
@@ -195,7 +195,7 @@ class Database:
         self._transactions.write(write, patient=patient)
 
     def want_stop(self, run: str, reason: EndReason | None) -> None:
-        """Ask whoever drives a run to end it (None takes the wish back).
+        """Ask the driver of a run to end it (None takes the wish back).
 
         One that waits for its turn waits no longer, so that a driver takes it and ends it.
 
@@ -207,7 +207,7 @@ class Database:
         def wish(connection: Connection, _: Try) -> None:
             run_rows.run_row(connection, run)
             if reason is not None and connection.execute(admissions.waiting_query(run)).first():
-                ledger.lock_admission(connection)  # whoever decides sees that it is no longer to be decided
+                ledger.lock_admission(connection)  # what decides sees that it is no longer to be decided
                 admissions.admit(connection, run, now)  # and nothing is set aside for it
             connection.execute(t.run.update().where(t.run.c.id == run).values(stop_wanted=reason))
 

@@ -1,7 +1,7 @@
 """`GroupCommit`: the writes of many threads to SQLite, in few transactions.
 
 SQLite has one writer at a time. Hundreds of threads that each begin, write and commit hand its lock on as
-often, each time waiting for the interpreter's; so whoever writes does so for all who wait by then.
+often, each time waiting for the interpreter's; so the one that writes does so for all that wait by then.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Write:
 
 
 class GroupCommit:
-    """Writes to a database, together with those who want the same at that time.
+    """Writes to a database, together with threads that want the same at that time.
 
     Args:
         engine: an opened SQLite database.

@@ -120,7 +120,7 @@ class HeldRuns:
             if due:
                 self._renew(list(due.values()))
         except BaseException:
-            with self._lock:  # whoever drives them was told that it is done: at the next look, then
+            with self._lock:  # their driver was told that it is done: at the next look, then
                 self._due = {**due, **self._due}
             raise
         self._renewed_at = at

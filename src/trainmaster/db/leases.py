@@ -1,4 +1,4 @@
-"""Who may drive a run: leases with a fencing token.
+"""Which process may drive a run: leases with a fencing token.
 
 A lease has an owner, a token that grows with each change of hands, and an expiry. Every write
 of a driver names its token; a stale token changes nothing. The lease of a process that can be seen from
@@ -25,7 +25,7 @@ class Lease:
     Attributes:
         run: id of the run.
         token: fencing token; larger than every token before it.
-        owner: who holds it, see `this_process`.
+        owner: that holds it, see `this_process`.
         turn: the run's as this driver knows it; the store advances it with each commit, so that
             a commit that is repeated because its answer got lost is not written twice.
     """
@@ -61,7 +61,7 @@ def is_alive(owner: str | None, expires_at: float | None, now: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who may still be at work on a run.
+    """A process that may still be at work on a run.
 
     Attributes:
         pid: its process, if that is on this machine; else 0.
@@ -75,7 +75,7 @@ class Holder:
 
 
 def holder(owner: str | None, expires_at: float | None, now: float) -> Holder | None:
-    """Who holds a lease, as far as that can be seen from here; None if nobody does. See `is_alive`."""
+    """The holder of a lease, as far as that can be seen from here; None if there is none. See `is_alive`."""
     if not owner or not is_alive(owner, expires_at, now):
         return None
     place, pid, _ = owner.rsplit(":", 2) if owner.count(":") >= 2 else ("", "", "")

@@ -1,7 +1,7 @@
 """The outbox: who is still to be told of which event, one row each, written with the event itself.
 
-Whoever delivers claims a message before sending it, and deletes the row when it was taken. It may die in
-between: then the row is there still, and the next driver sends it again. Only who holds the lease may claim.
+A driver claims a message before sending it, and deletes the row when it was taken. It may die in
+between: then the row is there still, and the next driver sends it again. Only the lease's holder may claim.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Quotes, plans and operations that were asked of a server: rows that any server may work on, one at a time.
 
-Who works on one holds it by a name of its own until a time; what a worker writes counts only while it holds.
+A worker holds one by a name of its own until a time; what a worker writes counts only while it holds.
 """
 
 from __future__ import annotations

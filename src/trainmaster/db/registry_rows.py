@@ -130,7 +130,7 @@ def add_version(connection: Connection, new: NewVersion, now: float) -> tuple[in
             t.task.c.number == model.task,
         )
     )
-    # Whoever removes its files holds this row, too (`removed_models`).
+    # What removes its files holds this row, too (`removed_models`).
     found = connection.execute(task.with_for_update(of=t.task)).first()
     if found is not None and found.model_uri is None:
         raise NotFoundError(f"{model.run}/{model.experiment}/{model.task} has no model any more", _LEFT)
@@ -163,7 +163,7 @@ def _hold(connection: Connection, team: str, name: str, now: float) -> int:
                 connection.execute(t.registered_model.insert().values(team=team, name=name, created_at=now))
         except sa.exc.IntegrityError:
             pass  # somebody has just made it
-    # Who has the row has it until its transaction ends: versions are made one after the other.
+    # A transaction that has the row has it until it ends: versions are made one after the other.
     last = connection.execute(sa.select(_MODEL.last_version).where(*which).with_for_update()).scalar_one()
     return int(last)
 
@@ -189,7 +189,7 @@ def move_alias(
     whole = sa.select(_MODEL.name).where(_MODEL.team == team, _MODEL.name == name)
     connection.execute(whole.with_for_update())  # aliases of a model move one after the other
     if move.version is not None:
-        # Whoever removes this version waits until we are done, and then sees the alias.
+        # A removal of this version waits until we are done, and then sees the alias.
         held = sa.select(_VERSION.version).where(
             _VERSION.team == team, _VERSION.name == name, _VERSION.version == move.version
         )
@@ -261,7 +261,7 @@ def promote(connection: Connection, run: str, experiment: str, promotion: Promot
     version, _ = add_version(connection, NewVersion(team, name, model, who), now)
     if was_done:
         return f"{target} was moved for this run before: version {version} stays as it is"
-    present = alias_version(connection, team, name, alias)  # whoever moves it has the model's row, as we do
+    present = alias_version(connection, team, name, alias)  # what moves it has the model's row, as we do
     move = Move(alias, version, who, "run", run, experiment)
     move_alias(connection, team, name, move, now, present)
     before = "" if present is None else f", and was version {present}"

@@ -40,7 +40,7 @@ def removed_before(database: Database, before: float) -> Iterator[RowMapping]:
 def give_up(database: Database, row: RowMapping, before: float, now: float) -> bool:
     """Make sure that nobody needs a model, nor will: its run has it no more, and its files may go.
 
-    Whoever registers it holds the row of its task, as this does: it is a version by then, or gone.
+    What registers it holds the row of its task, as this does: it is a version by then, or gone.
 
     Args:
         database: the database.

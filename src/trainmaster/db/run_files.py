@@ -1,6 +1,6 @@
 """Files of runs that any server goes on with: logs and points as pieces, secrets sealed.
 
-Only who holds the lease of a run writes, one transaction after the other, so ids of a run's pieces grow in
+Only the holder of a run's lease writes, one transaction after the other, so ids of a run's pieces grow in
 the order in which they are seen: a reader that remembers the last one misses nothing. A file ends where its
 last piece does; one at offset 0 begins it anew.
 """
@@ -159,7 +159,7 @@ def _compact(connection: Connection, run: str, path: str) -> None:
 
 
 def _write(database: Database, lease: Lease, work: Callable[[Connection], object]) -> None:
-    """One transaction that nobody can take the run over from: who wants to waits for its end."""
+    """One transaction that no other process can take the run over from: it waits for its end."""
     held = sa.select(t.run.c.id).where(t.run.c.id == lease.run, t.run.c.lease_token == lease.token)
 
     def write(connection: Connection) -> None:

@@ -1,4 +1,4 @@
-"""Rows of runs: their beginning, and who may drive them."""
+"""Rows of runs: their beginning, and which process may drive them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def insert_run(connection: Connection, new: NewRun, owner: str | None, now: floa
     Args:
         connection: in a transaction.
         new: the run.
-        owner: who drives it; None for whichever driver comes first.
+        owner: that drives it; None for whichever driver comes first.
         now: Unix seconds, as written down.
         expires_at: Unix seconds by the clock of `Database.clock_s`, as everywhere for leases.
     """
@@ -173,7 +173,7 @@ def take_lease(connection: Connection, run: str, owner: str, now: float, lease_n
     Args:
         connection: in a transaction.
         run: its id.
-        owner: who takes it.
+        owner: that takes it.
         now: Unix seconds, as written down.
         lease_now: Unix seconds by the clock of `Database.clock_s`.
 
@@ -220,7 +220,7 @@ def advance(connection: Connection, lease: Lease, expires_at: float, *, again: b
 
     Args:
         connection: in a transaction that ends the turn.
-        lease: of whom writes.
+        lease: of the writer.
         expires_at: Unix seconds.
         again: this is tried once more, since nobody knows what became of the first time.
 

@@ -1,7 +1,7 @@
 """One run, carried to a database of its own and back: for a driver that lives on another machine.
 
 Rows that change (`State`) are carried whole, what only grows (events, pieces of files) is carried on from
-where it was last. Whoever brings a run back may do so again, and after being killed anywhere: how far it
+where it was last. A run may be brought back again, and after a kill anywhere: how far it
 is stands in the same transaction.
 """
 
@@ -188,7 +188,7 @@ def go_away(database: Database, lease: Lease, away: Mapping[str, Any]) -> None:
     database.write(write)
 
 
-#: Who holds the lease of a run that is away: no process of this machine.
+#: The holder of the lease of a run that is away: no process of this machine.
 AWAY: Final = "on-cluster"
 
 

@@ -25,7 +25,7 @@ class Cursor:
     Attributes:
         remote: what the other side calls the task.
         reports: so many of the attempt were taken.
-        sending: up to here is on its way, or was when who sent it died; 0 for nothing.
+        sending: up to here is on its way, or was when its sender died; 0 for nothing.
         sending_at: Unix seconds, of reports on their way that do not say when they were made.
         is_over: there is nothing more of it.
     """
@@ -49,7 +49,7 @@ def open_sinks(database: Database, run: str | None = None) -> Sequence[RowMappin
 
 
 def claim(database: Database, row: RowMapping, owner: str, expires_at: float) -> bool:
-    """Be who sends; False if another one has become it since the row was read."""
+    """Become the sender; False if another one has become it since the row was read."""
     same = _S.c.owner.is_(None) if row["owner"] is None else _S.c.owner == row["owner"]
     free = _S.update().where(_S.c.run_id == row["run_id"], _S.c.kind == row["kind"], same)
     free = free.where(_S.c.expires_at.is_not_distinct_from(row["expires_at"]))
@@ -58,7 +58,7 @@ def claim(database: Database, row: RowMapping, owner: str, expires_at: float) ->
 
 
 def change(database: Database, run: str, kind: str, sender: str, **values: object) -> bool:
-    """Write to a sink; False if another one has become who sends."""
+    """Write to a sink; False if another one has become the sender."""
     mine = (_S.c.run_id == run, _S.c.kind == kind, _S.c.owner == sender)
     return database.write(
         lambda connection, _: bool(connection.execute(_S.update().where(*mine).values(values)).rowcount)

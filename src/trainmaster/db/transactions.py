@@ -37,7 +37,7 @@ class Transactions:
         self._is_one_of_many = False
 
     def sharing(self, patience: Patience) -> Transactions:
-        """Of the same database and its connections, with a patience of its own, for one of many who write."""
+        """Of the same database and its connections, with a patience of its own, for one of many writers."""
         shared = Transactions(self.engine, patience)
         shared._writing, shared._group = self._writing, self._group
         shared._is_one_of_many = True

@@ -1,7 +1,7 @@
-"""Rows of what is uploaded to a server: how far each is, its parts, and who makes something of it.
+"""Rows of what is uploaded to a server: how far each is, its parts, and which server makes something of it.
 
 A part is an object that is never changed; it counts once its row is there. Of several that send the same
-bytes at once the row of one is written, so what is received is what the rows say, whoever was killed when.
+bytes at once the row of one is written, so what is received is what the rows say, whatever was killed when.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trainmaster.db import tables as t
 from trainmaster.db.database import Database
 from trainmaster.db.patience import Try
 
-#: A claim is good for so long, and renewed by who has it.
+#: A claim is good for so long, and renewed by its holder.
 CLAIM_S = 30.0
 _OVER = ("DONE", "REMOVED")
 
@@ -132,7 +132,7 @@ def claim(database: Database, uploads: Sequence[str], now: float) -> int | None:
 
 
 def is_finishing(row: RowMapping, now: float) -> bool:
-    """Whether somebody who lives makes something of it."""
+    """Whether a process that lives makes something of it."""
     return row["state"] == "FINISHING" and bool(row["claimed_until"] > now)
 
 

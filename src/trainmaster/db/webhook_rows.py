@@ -1,6 +1,6 @@
-"""Rows of webhooks, and who sends them which notice when.
+"""Rows of webhooks, and which server sends which notice when.
 
-A sender claims a notice by counting its tries up, which also puts off the next try: who dies while it sends
+A sender claims a notice by counting its tries up, which puts off the next try: one that dies while it sends
 leaves it to be sent again, under the same id.
 """
 

@@ -1,7 +1,7 @@
 """Rows of workflows: what starts them, and each start. Rules: `trainmaster.service.workflows`.
 
 A start is a row of its own before its run is there. Its key (workflow, trigger, cause) is unique, and the
-run is written in the transaction that makes the row STARTED: so of all servers, whoever is killed when, one
+run is written in the transaction that makes the row STARTED: so of all servers, whichever is killed when, one
 starts one run for it.
 """
 
@@ -161,7 +161,7 @@ def remove(database: Database, workflow: str) -> None:
     """Forget it, what starts it and its history; its runs stay."""
 
     def write(connection: Connection, _: Try) -> None:
-        # Who starts a run of it just now has its row, too.
+        # A server that starts a run of it just now has its row, too.
         connection.execute(sa.select(_W.id).where(_W.id == workflow).with_for_update())
         connection.execute(t.workflow_firing.delete().where(_F.workflow_id == workflow))
         connection.execute(t.workflow_trigger.delete().where(_T.workflow_id == workflow))
@@ -245,7 +245,7 @@ def under_way(database: Database, workflows: Collection[str]) -> dict[str, list[
 
 
 def claim(database: Database, firing: RowMapping, until: float) -> bool:
-    """Be the one who starts it until a time; False if somebody else is."""
+    """Be the server that starts it until a time; False if another one is."""
     same = (_F.id == firing["id"], _F.state == WAITING, _F.due_at == firing["due_at"])
     claimed = t.workflow_firing.update().where(*same).values(due_at=until, tries=_F.tries + 1)
 

@@ -170,7 +170,7 @@ class Clients:
                 client.changed(attempt)
 
     def grew(self, key: tuple[str, str], run: str, first: bool) -> None:
-        """Tell those who watch."""
+        """Tell clients that watch."""
         for client in self._by_descriptor.values():
             if client.watches and client.run == run:
                 client.grew(key, first, time.monotonic())

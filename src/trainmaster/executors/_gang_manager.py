@@ -45,7 +45,7 @@ class GangManager:
     Attributes:
         gangs: by attempt.
         grantable: something changed, so that `grant` may have something to do.
-        oom: knows whom the kernel has killed.
+        oom: knows which processes the kernel has killed.
         on_exit: told the process, what it used, and the time, when a member has ended.
     """
 
@@ -184,7 +184,7 @@ class GangManager:
             self._refuse(gang, f"nobody says how containers are started here: {error}")
             return
         try:
-            # First of all: whoever comes after us must know that there may be processes of it.
+            # First of all: the supervisor after us must know that there may be processes of it.
             self._journal.write(gang.start_record())
         except OSError as error:
             self._refuse(gang, f"cannot write {self._journal.path}: {error.strerror}; make room there")

@@ -84,7 +84,7 @@ class GangProcesses:
     """One attempt.
 
     Attributes:
-        client: who submitted it, None once it is of no use any more.
+        client: that submitted it, None once it is of no use any more.
         engine: what starts and ends the containers that its members run in, None without any.
         remind_at: monotonic time of the next SIGTERM: a container that is just starting may miss the first.
         asked: processes that were sent SIGTERM.
@@ -93,7 +93,7 @@ class GangProcesses:
         sweeping: every member has ended, but other processes of it live.
         ports: held or handed over to its members.
         lost: its supervisor was killed; its processes may belong to anybody now.
-        is_on_node: of a cluster: whoever drives its run is elsewhere.
+        is_on_node: of a cluster: the driver of its run is elsewhere.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Whom has the kernel killed for want of memory, and whom did somebody else kill?
+"""Which processes has the kernel killed for want of memory, and which did somebody else kill?
 
 The exit status of both is SIGKILL. What tells them apart are the kernel's counters of such kills:
 
@@ -6,7 +6,7 @@ The exit status of both is SIGKILL. What tells them apart are the kernel's count
 * that of the node (``/proc/vmstat``) counts every victim, also in other people's containers.
 
 A kill explains one death, and only one that was seen soon after it. A member that we saw in our own
-control group is judged by that group's counter alone, so a neighbour who runs out of memory while
+control group is judged by that group's counter alone, so a neighbour that runs out of memory while
 somebody ends a member with ``kill -9`` misleads nobody; one that moved elsewhere by itself (``cgexec``, a
 container), and was seen there, is judged by the node's.
 """

@@ -32,7 +32,7 @@ class Output:
     """The reading end of one member's standard output and error.
 
     Attributes:
-        key: attempt and member, for those who watch.
+        key: attempt and member, for clients that watch.
         bytes: taken so far.
     """
 

@@ -25,7 +25,7 @@ _SET_CHILD_SUBREAPER = 36
 
 
 def kept_environment() -> dict[str, str]:
-    """What our daemons need of the environment of who starts them: no secret outlives its process in one."""
+    """What our daemons need of the environment of their parent: no secret outlives its process in one."""
     kept = ("PATH", "LD_LIBRARY_PATH", "HOME", "LANG", "TZ")
     return {name: os.environ[name] for name in kept if name in os.environ}
 
@@ -89,7 +89,7 @@ def marker(pid: int, home_id: str) -> str:
 
 def attempt_group(attempt: str, home_id: str) -> int:
     """The group that root gives to all processes of an attempt; two attempts rarely have the same."""
-    import zlib  # most members run as whoever has started us
+    import zlib  # most members run as our own user
 
     name = f"{home_id}\0{attempt}".encode("utf-8", "surrogateescape")
     return _FIRST_GROUP + zlib.crc32(name) % (1 << 28)
@@ -121,7 +121,7 @@ def owners(
         members: attempt by process id of its living members.
         home_id: see `marker`.
         everywhere: look for markers outside our descendants too (after a supervisor was killed its
-            members belong to ``init``, or to whoever is a subreaper above).
+            members belong to ``init``, or to a subreaper above).
         groups: attempts by their groups, see `attempt_group`.
     """
     own_pid = os.getpid()

@@ -5,7 +5,7 @@
 second for a minute, then one every five; its last one when it has ended. ``HOME/supervisor/samples.jsonl``:
 the node, every five seconds; the older half goes to ``samples.jsonl.1`` in time. Short tasks cost nothing.
 On a cluster's node every second of those goes to the attempt of each run that began first, too, as member
-``@NODE``: so whoever brings the attempts' files has it.
+``@NODE``: so what brings the attempts' files brings it.
 """
 # ruff: noqa: PTH105, PTH116, PTH120 - pathlib would slow down the supervisor's start
 

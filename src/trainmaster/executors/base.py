@@ -279,7 +279,7 @@ class Executor(Protocol):
             run: its id.
             capacity: of the node.
             env: the base of every member's environment; never stored.
-            token: of the lease of who drives the run. From then on whoever has a smaller one is refused,
+            token: of the lease of the run's driver. From then on a client with a smaller one is refused,
                 and hung up on if it is connected: what it says has no effect. 0 where there is no lease.
 
         Raises:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 #: Process 1 of a container: it makes a container end as a member without one does. The kernel gives
 #: process 1 no signal that it does not ask for, and ends all others with it. So this one passes SIGTERM on,
 #: once, to every process; it waits for the script, then for what the script has left: those get SIGTERM
-#: and two seconds, or as long as whoever asked it to stop will wait.
+#: and two seconds, or as long as the caller that stops it will wait.
 #:
 #: Arguments, an empty one and variables come through standard input, each ended by NUL: what was in a
 #: command line or in the options of the engine could be read by others and would lie on its disk.
@@ -83,7 +83,7 @@ def records(arguments: Sequence[str], env: Mapping[str, str]) -> bytes:
 
 
 def container_name(home_id: str, attempt: str, member: str) -> str:
-    """The name of a member's container: the same whoever asks, and no other's.
+    """The name of a member's container: the same for every caller, and no other's.
 
     >>> container_name("/home/ann/.trainmaster", "digits-7f3a/train/0/1", "worker-0")
     'trainmaster-digits-7f3a-train-0-1-worker-0-7bb8cb52'

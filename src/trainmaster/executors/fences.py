@@ -29,7 +29,7 @@ class Fences:
 
     Args:
         path: of the file that keeps them.
-        note: writes a line into the log of whoever asks.
+        note: writes a line into the log of the supervisor.
     """
 
     def __init__(self, path: str, note: Callable[[str], None]) -> None:
@@ -38,11 +38,11 @@ class Fences:
         self._tokens = _read(path, note)
 
     def admit(self, run: str, token: int) -> bool:
-        """Whether whoever has this token may speak for a run; then nobody with a smaller one may.
+        """Whether a client with this token may speak for a run; then nobody with a smaller one may.
 
         Args:
             run: its id.
-            token: 0 for those who drive no run and need none.
+            token: 0 for clients that drive no run and need none.
         """
         newest = self._tokens.get(run, 0)
         if 0 < token < newest:
@@ -56,7 +56,7 @@ class Fences:
         return True
 
     def welcome(self, message: Message) -> Message:
-        """The answer to ``open``; with ``fenced`` if whoever opens may not speak for its run any more."""
+        """The answer to ``open``; with ``fenced`` if the client may not speak for its run any more."""
         run, token = message["run"], message.get("token", 0)
         found: Message = {"reply": "open", "protocol": PROTOCOL, "pid": os.getpid()}
         if not self.admit(run, token):
@@ -71,7 +71,7 @@ class Fences:
                 json.dump(self._tokens, file)
             os.replace(draft, self._path)
         except OSError as error:  # a full disk: what is in memory holds for as long as we live
-            self._note(f"cannot remember who drives what: {error}")
+            self._note(f"cannot remember which client drives what: {error}")
 
 
 def _private(path: str, flags: int) -> int:

@@ -1,4 +1,4 @@
-"""Who gets slots and GPUs next. Pure: no clock, no processes.
+"""Which gang gets slots and GPUs next. Pure: no clock, no processes.
 
 * First come, first served within a group of a run; a group that is full lets the run's other groups pass.
 * Runs take turns.

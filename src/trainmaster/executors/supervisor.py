@@ -1,11 +1,11 @@
-"""The one process per node and home that starts members, and outlives whoever asked for them.
+"""The one process per node and home that starts members, and outlives the process that asked for them.
 
 It needs nothing but the standard library and starts in a few milliseconds:
 ``python -I -S -c "...; main([HOME, SITE_PACKAGES...])"``. It ends by itself when nobody is connected
 and no member lives; what is not forgotten by then waits in the journal for the next one.
 
 Everything happens in one thread (a second one only calls ``posix_spawn``, see `_members.Spawner`):
-wait for the socket, the pipes, ended children or a deadline; do what is due; tell who wants to know.
+wait for the socket, the pipes, ended children or a deadline; do what is due; tell clients that want to know.
 """
 
 # ruff: noqa: PTH103, PTH104, PTH116, PTH118, PTH208, SIM105 - pathlib and contextlib cost time
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from trainmaster.executors.wire import Message
 
-#: A new supervisor waits this long for the one who started it.
+#: A new supervisor waits this long for the process that started it.
 FIRST_CLIENT_S = 10.0
 #: After SIGTERM, members get at most this long.
 SHUT_DOWN_GRACE_S = 5.0
@@ -258,7 +258,7 @@ def _listen(directory: str) -> socket.socket:
 
 
 def _close_inherited() -> None:
-    """Whoever waits for the end of a pipe that our caller had open must not wait for us."""
+    """A process that waits for the end of a pipe that our caller had open must not wait for us."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2:
             try:

@@ -59,7 +59,7 @@ class Served:
 
 
 def served_as_json(served: Served) -> dict[str, str | int]:
-    """For whoever writes it down; `typed` reads it."""
+    """To be written down; `typed` reads it."""
     return {name: getattr(served, name) for name in Served.__slots__}
 
 
@@ -126,7 +126,7 @@ def end(place: Path) -> None:
         time.sleep(_LOOK_S)
     if is_guarded(place):
         with contextlib.suppress(OSError, ValueError):
-            os.kill(int((place / PID).read_text()), signal.SIGKILL)  # who it guards dies with it
+            os.kill(int((place / PID).read_text()), signal.SIGKILL)  # what it guards dies with it
 
 
 def _known(place: Path) -> Served | None:

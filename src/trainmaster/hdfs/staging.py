@@ -246,7 +246,7 @@ def _open(web: str, path: str) -> WebHdfsBackend:
 
 
 def _take_listing(store: ObjectStore, notes: WebHdfsBackend, out: IO[bytes]) -> tuple[int, int, int]:
-    """Get the listing that all nodes share; who comes first makes it.
+    """Get the listing that all nodes share; the first one makes it.
 
     Returns:
         How many objects, how many bytes, and of the largest.

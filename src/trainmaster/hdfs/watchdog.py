@@ -27,7 +27,7 @@ LOG_BYTES: Final = 4 << 20
 _LOOK_S: Final = 0.2
 _GRACE_S: Final = 5.0
 _PARENT_DEATH_SIGNAL: Final = 1
-#: Who ends so often within this time would go on doing so.
+#: A daemon that ends so often within this time would go on doing so.
 MOST_ENDS: Final = 5
 WITHIN_S: Final = 300.0
 _FIRST_PAUSE_S: Final = 0.5
@@ -90,7 +90,7 @@ class Guarded:
 
     @property
     def state(self) -> dict[str, Any]:
-        """For whoever asks."""
+        """What is told of it."""
         pid = self._process.pid if self._process else None
         return {"pid": pid, "ends": len(self._ended_at_s), "failed": self.failed}
 
@@ -156,7 +156,7 @@ def main(place: Path) -> int:
 
 
 def write(path: Path, what: object) -> None:
-    """Write JSON; whoever reads sees it whole."""
+    """Write JSON; readers see it whole."""
     draft = path.with_name(f".{path.name}")
     draft.write_text(json.dumps(what))
     draft.replace(path)

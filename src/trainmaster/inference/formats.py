@@ -9,7 +9,7 @@ from trainmaster.inference.errors import ModelError
 
 SCRIPT: Final = "serve.py"
 SAVED_MODEL: Final = "saved_model.pb"
-#: Files of these kinds hold, or may hold, Python's pickles: who loads them runs whatever they say.
+#: Files of these kinds hold, or may hold, Python's pickles: to load them is to run whatever they say.
 _PICKLES: Final = (".pkl", ".pickle", ".joblib", ".pt", ".pth", ".ckpt", ".dill", ".cloudpickle")
 _HINT: Final = (
     "There are model.onnx, one *.skops file, saved_model.pb, or a serve.py of yours; "

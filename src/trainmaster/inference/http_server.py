@@ -62,7 +62,7 @@ class InferenceServer(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
-        """Without asking who we are: names take seconds where nobody answers for them."""
+        """Without asking for our own name: names take seconds where nobody answers for them."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
@@ -89,7 +89,7 @@ class InferenceServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """Who has gone is no trouble of ours."""
+        """A client that has gone is no trouble of ours."""
         if not isinstance(sys.exc_info()[1], OSError):
             log.exception("a connection was ended by a mistake of ours")
 
@@ -163,7 +163,7 @@ class _Handler(BaseHTTPRequestHandler):
             status, answer = error.status, json.dumps({"error": str(error)}).encode()
             retry_after_s = error.retry_after_s
         finally:
-            self.server.release(self._size)  # before it is answered: whoever has that may send the next one
+            self.server.release(self._size)  # before it is answered: the next one may come then
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(answer)))
@@ -214,14 +214,14 @@ class _Handler(BaseHTTPRequestHandler):
                 return bytes(body)
 
     def _pieces(self, size: int) -> Iterator[bytes]:
-        """So much of the body; who says a length and sends nothing takes no room from others."""
+        """So much of the body; a client that says a length and sends nothing takes no room from others."""
         while size:
             piece = min(size, _PIECE_BYTES)
             self.server.hold(piece)
             self._size += piece
             read = self.rfile.read(piece)
             if len(read) < piece:
-                raise ConnectionResetError("who asked has gone")
+                raise ConnectionResetError("the client has gone")
             yield read
             size -= piece
 

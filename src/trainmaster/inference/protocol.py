@@ -15,7 +15,7 @@ from trainmaster.inference.tensors import read_request, write_answer
 
 log = logging.getLogger(__name__)
 
-#: Who finds the queue full may come again after so long.
+#: A client that finds the queue full may come again after so long.
 _RETRY_S: Final = 1
 
 

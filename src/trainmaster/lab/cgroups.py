@@ -90,7 +90,7 @@ class HostCgroup:
 
     @property
     def directories(self) -> list[Path]:
-        """Whoever writes its process id to ``cgroup.procs`` of each of them is in."""
+        """A process that writes its id to ``cgroup.procs`` of each of them is in."""
         return list(dict.fromkeys(self._places.values()))
 
     def make(self, limits: HostLimits, first_cpu: int) -> None:
@@ -160,7 +160,7 @@ class HostCgroup:
         return found
 
     def kill(self) -> None:
-        """End everybody in it, also those who are frozen.
+        """End all processes in it, also frozen ones.
 
         Raises:
             LabError: some do not end.
@@ -240,7 +240,7 @@ def _groups(place: Path) -> Iterator[Path]:
 
 
 def _remove(group: Path, empty: Callable[[], None]) -> None:
-    """Remove a group; ``empty`` ends who is in it."""
+    """Remove a group; ``empty`` ends what is in it."""
     deadline = time.monotonic() + KILL_TIMEOUT_S
     while True:
         empty()

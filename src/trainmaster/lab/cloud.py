@@ -91,7 +91,7 @@ class Cloud:
 
     @property
     def exclusively(self) -> threading.RLock:
-        """Held by whoever reads or changes the API's records; its library knows of no threads."""
+        """Held by the thread that reads or changes the API's records; its library knows of no threads."""
         return self._lock
 
     # --- what the API asks for ---------------------------------------------------------------------
@@ -177,7 +177,7 @@ class Cloud:
 
         def take() -> None:
             reason = "Server.SpotInstanceTermination: Spot instance termination"
-            # A later notice counts instead, and one who was stopped meanwhile has none any more.
+            # A later notice counts instead, and one that was stopped meanwhile has none any more.
             if not self._closing.is_set() and self._notices.get(instance_id) == (when, "terminate"):
                 self._end(instance, "shutting-down", None, reason)
 
@@ -289,7 +289,7 @@ class Cloud:
             if before.name not in (LIVE if state == "shutting-down" else ("pending", "running")):
                 return before
             set_state(instance, state)
-            explain(instance, reason or _BY_USER)  # whoever sees that it ends sees why
+            explain(instance, reason or _BY_USER)  # what sees that it ends sees why
             host = self._hosts[instance.id]
         self._submit(self._finish, instance, host, state, grace_s, reason)
         return before

@@ -146,7 +146,7 @@ def boot(place: LabPlace, client: LabClient, count: int, kind: str, spot: bool =
 
 
 def answers(address: str, timeout_s: float = 1.0) -> bool:
-    """Whether sshd says who it is there."""
+    """Whether sshd greets there."""
     try:
         with socket.create_connection((address, 22), timeout_s) as connection:
             connection.settimeout(timeout_s)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from trainmaster.spec.errors import UsageError
 
-#: Every host, but not who is outside.
+#: Every host, but not what is outside.
 ALL: Final = "all"
 #: This machine: where ssh comes from.
 OUTSIDE: Final = "outside"

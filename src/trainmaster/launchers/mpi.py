@@ -92,7 +92,7 @@ class MpiLauncher(Launcher):
         )
 
     def environment(self, gang: Gang, member: Member) -> dict[str, str]:
-        """Where the ranks go, which is known when the gang has its place; mpirun tells them who they are."""
+        """Where the ranks go, which is known when the gang has its place; mpirun numbers them."""
         hosts = [f"{host}:{sum(m.host == host for m in gang.members)}" for host in gang.hosts]
         return {"TRAINMASTER_MPI_HOSTS": ",".join(hosts)}
 

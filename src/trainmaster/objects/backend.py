@@ -35,7 +35,7 @@ class Backend(ABC):
 
     Keys are relative to the URL, with ``/`` between folders; they never begin or end with one, and are never
     empty. Any other character may be in one. A *prefix* is a folder: ``a`` has ``a/b`` and not ``ab``, and
-    ``""`` has everything. Objects appear whole or not at all, and whoever lists or reads after a write has
+    ``""`` has everything. Objects appear whole or not at all, and a listing or read after a write has
     ended sees it. Several threads use a backend at once.
 
     What goes wrong is told by type. There is no such object: ``FileNotFoundError``, where a method says so.
@@ -134,6 +134,6 @@ class Backend(ABC):
     def answers(self) -> bool:
         """Whether the server says anything at all, also a refusal; takes seconds at most.
 
-        Where it is not known, True: whoever needs it will find out.
+        Where it is not known, True: the caller will find out.
         """
         return True

@@ -102,7 +102,7 @@ class DelegatedCredentials:
         Raises:
             TooWideKeysError: our keys are good for more, and no narrower ones can be made of them.
             UsageError: there are no credentials where there should be.
-            PublishError: who makes narrow keys does not answer.
+            PublishError: what makes narrow keys does not answer.
         """
         found: dict[str, str] = {}
         by_scheme: dict[str, list[Grant]] = {}
@@ -123,7 +123,7 @@ class DelegatedCredentials:
             return dict(credentials)
         open_ = {name: value for name, value in credentials.items() if name not in secrets}
         key = (scheme, frozenset(grants), frozenset(secrets.items()))
-        with self._lock:  # whoever comes meanwhile gets the same
+        with self._lock:  # a thread that comes meanwhile gets the same
             now = self._clock()
             refused_at, refusal = self._refused.get(key, (0.0, None))
             if refusal is not None and 0 <= now - refused_at < _REFUSED_S:

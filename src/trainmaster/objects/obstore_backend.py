@@ -48,7 +48,7 @@ _stores: "dict[tuple[str, ...], AnyStore]" = {}
 
 
 class ObstoreBackend(Backend):
-    """The objects below one prefix of a bucket; a kind of store says who it is and how it is opened.
+    """The objects below one prefix of a bucket; a kind of store says what it is called and how it is opened.
 
     Attributes:
         scheme: of its URLs.
@@ -88,7 +88,7 @@ class ObstoreBackend(Backend):
         try:
             asked_once = self.opened(self._bucket, _options(False, _ASKED_ONCE))
             obstore.head(asked_once, f"{self._prefix}/answers".lstrip("/"))
-        except Exception as error:  # noqa: BLE001 - every other error is an answer, or is told by who needs it
+        except Exception as error:  # noqa: BLE001 - every other error is an answer, or told elsewhere
             return not is_timeout(error)
         return True
 

@@ -74,7 +74,7 @@ _XML_ERROR = re.compile(
 )
 # What Azure adds to each message, in lines of its own.
 _AZURE_TRACE = re.compile(r"\s*RequestId:\S+\s+Time:[\w:.-]+(?<!\.)")
-# An error of ours, from the one who gives the keys: its type, its words and its hint.
+# An error of ours, from what gives the keys: its type, its words and its hint.
 _PROVIDER = re.compile(r".*External AWS credential provider: (\w+): (.*?)\s*\n\s*\.?\s*\n?(.*)", re.DOTALL)
 _NO_KEYS = "no credentials were found"
 # Why a request could not be sent is said only in the dump behind the text.

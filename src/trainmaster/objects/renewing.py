@@ -1,6 +1,6 @@
 """Keys that run out, and are written anew while a process uses them: obstore gets whichever there are now.
 
-Whoever gets such keys (see `trainmaster.volumes.mounting.delegated_credentials`) says where they can be
+What gets such keys (see `trainmaster.volumes.mounting.delegated_credentials`) says where they can be
 read again.
 """
 

@@ -2,7 +2,7 @@
 
 An object is written beside its place and renamed into it, so it appears whole or not at
 all; a rename onto something that is there is refused by the namenode, which makes it a
-create-only write. Who reads or writes is sent to a datanode; one that is dead is named to
+create-only write. A client that reads or writes is sent to a datanode; one that is dead is named to
 the namenode and another is asked for.
 """
 

@@ -1,4 +1,4 @@
-"""What can be rented, and by whom.
+"""What can be rented, and the providers that rent it.
 
 `load_catalogue` finds a `Catalogue` of `Offer` s by name or reads one from a file; `get_provider` finds a
 `Provider` by name.

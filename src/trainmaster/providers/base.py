@@ -1,4 +1,4 @@
-"""`Provider`: who rents machines, or lends the user's own. It decides nothing; every call may be repeated.
+"""`Provider`: rents machines, or lends the user's own. It decides nothing; every call may be repeated.
 
 A cluster is the nodes of one experiment of a run. Its id names what is rented for it: machines are created by
 client token and tagged, so a call that is repeated after a crash finds what the first one made.
@@ -41,7 +41,7 @@ class NodeRequest:
         region, zone: where; an empty zone leaves it to the provider.
         spot: they may be taken back.
         token: the same token gives the same machines: never more, however often it is asked for.
-        labels: for whoever places members on them.
+        labels: for placing members on them.
         lease_s: a machine ends itself when its lease was not renewed for so long.
         require: labels that a host of one's own must have in the inventory; others are not asked.
         slots, gpus: how much of a host of one's own is wanted, others may use the rest; 0 slots: all of it.
@@ -189,5 +189,5 @@ class Provider(Protocol):
     def reap(self, known: Sequence[str]) -> list[str]:
         """Give back machines of ours whose cluster is not among ``known`` and whose lease is over; their ids.
 
-        One whose lease is not over may be another's who has a copy of our home; else it ends itself.
+        One whose lease is not over may be that of a copy of our home; else it ends itself.
         """

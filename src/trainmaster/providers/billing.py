@@ -16,7 +16,7 @@ _GIB: Final = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Billing:
-    """How a provider bills; without arguments one of whom nothing is known.
+    """How a provider bills; without arguments one of which nothing is known.
 
     Attributes:
         quantum_s, minimum_s: machines are billed by multiples of the one, and for the other at least. Whole
@@ -48,7 +48,7 @@ class Billing:
 AWS: Final = Billing(1.0, 60.0, DISK_USD_PER_GIB_MONTH, PUBLIC_ADDRESS_USD_PER_HOUR, True, 0.09)
 GOOGLE: Final = Billing(1.0, 60.0, egress_usd_per_gb=0.12)
 AZURE: Final = Billing(1.0, 0.0, egress_usd_per_gb=0.087)
-#: Of those of whom nothing is known.
+#: Of those of which nothing is known.
 UNKNOWN: Final = Billing()
 #: Of machines of one's own, and of the lab's.
 NOTHING_BESIDE: Final = Billing(is_whole=True)

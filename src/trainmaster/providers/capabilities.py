@@ -1,6 +1,6 @@
 """`Capabilities`: what kind of place a provider is, known by its name alone: nothing is connected.
 
-Whoever wants to know whether machines cost something, or go with what is on them, asks this; nothing compares
+What wants to know whether machines cost something, or go with what is on them, asks this; nothing compares
 names of providers.
 """
 

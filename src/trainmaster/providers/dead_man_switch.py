@@ -1,6 +1,6 @@
 """The dead-man switch of a rented machine: it ends itself when nobody has renewed its lease.
 
-It needs neither the cloud's API nor the network: a loop on the machine reads a file that whoever drives the
+It needs neither the cloud's API nor the network: a loop on the machine reads a file that the driver of the
 run renews over SSH (`renewal_command`). Time is the machine's uptime, which no clock that is set changes. The
 script is user data, for cloud-init and for the lab's first boot; the machine must be rented with
 ``InstanceInitiatedShutdownBehavior=terminate``, so that switching off is giving back.

@@ -1,4 +1,4 @@
-"""`Claim`: who uses how much of one of the user's hosts, written down on the host itself.
+"""`Claim`: which cluster uses how much of one of the user's hosts, written down on the host itself.
 
 A file per claim on the host, so that all users and all machines that use the host see the same. Each user's
 files lie in a directory of their own, which nobody else can write to (``/var/tmp/trainmaster-claims.u*``);
@@ -6,7 +6,7 @@ whose a claim is, and when it was written, is what the host's file system says, 
 copy lies in ``/var/tmp/trainmaster-claims``, where earlier versions look, and have theirs.
 
 What follows from the claims is decided here, by pure functions; it is written by a few lines of shell, only
-if nothing has changed since it was read, under a lock. Who holds the lock for ever keeps others from new
+if nothing has changed since it was read, under a lock. What holds the lock for ever keeps others from new
 claims, and is named; what they have claimed is prolonged and given back without it.
 """
 
@@ -291,7 +291,7 @@ def _printable(text: str, most: int = _MOST_SHOWN) -> str:
 
 
 def misfit(host: InventoryHost, request: NodeRequest, memory_bytes: int = 0) -> str:
-    """Why a host is not what a request asks for, whoever uses it; empty if it is.
+    """Why a host is not what a request asks for, whatever uses it; empty if it is.
 
     Args:
         host: of the inventory.

@@ -145,7 +145,7 @@ class HostsProvider:
         )
 
     def dry_run(self, cluster: str, requests: Sequence[NodeRequest]) -> list[dict[str, Any]]:
-        """The claims that `acquire` would write; which hosts get them depends on who uses them then."""
+        """The claims that `acquire` would write; which hosts get them depends on what uses them then."""
         return [
             {
                 "operation": "claim",

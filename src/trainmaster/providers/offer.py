@@ -18,7 +18,7 @@ class Offer:
     """One machine at one place for one price; on demand and spot are two offers.
 
     Attributes:
-        provider: who rents it, such as ``aws``.
+        provider: that rents it, such as ``aws``.
         region: such as ``ap-southeast-1``; '' where there are none.
         zone: such as ``ap-southeast-1a``; '' is any of the region.
         instance_type: such as ``m4.large``.

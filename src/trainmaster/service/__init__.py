@@ -1,6 +1,6 @@
 """One façade over everything a user can do; the command line, REST and the web stand on it.
 
-Types of lower floors that its answers are made of are here, too: whoever stands on it imports nothing below.
+Types of lower floors that its answers are made of are here, too: what stands on it imports nothing below.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class RecordedClusterCosts:
 
 
 def where_in(costs: ClusterCosts, experiment: str) -> Where:
-    """What the attempts of an experiment run on, for those who keep measurements.
+    """What the attempts of an experiment run on, for keeping measurements.
 
     Args:
         costs: of the run.

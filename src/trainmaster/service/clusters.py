@@ -127,7 +127,7 @@ def _end(
         provider = get_provider(record.provider, ProviderPlace(home.root, home.identity(), dict(environ)))
     except ProviderGoneError:  # and its machines with it
         provider = None
-    # Written first: no run takes it over from now on, and who comes after a crash gives it back.
+    # Written first: no run takes it over from now on, and what comes after a crash gives it back.
     ending = replace(record, state=ClusterState.ENDING, kept_until=None)
     if not database.end_unused_cluster(ending.as_row(), time.time()):
         return False
@@ -168,7 +168,7 @@ def _end_damaged(
 
 
 def _how_damaged(row: Mapping[Any, Any], lease_now: float) -> str:
-    """Who drives its run knows it, and writes it anew; nobody else ever can."""
+    """The driver of its run knows it, and writes it anew; nobody else ever can."""
     return USED if is_alive(row["lease_owner"], row["lease_expires_at"], lease_now) else DAMAGED
 
 

@@ -1,4 +1,4 @@
-"""`Listeners`: who waits in this process for something to change, by its name."""
+"""`Listeners`: what waits in this process for something to change, by its name."""
 
 from __future__ import annotations
 

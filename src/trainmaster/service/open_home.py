@@ -133,7 +133,7 @@ class OpenHome:
 
         Of a run that can move, and that another server has, it is a replica of the files as they are now.
 
-        Whoever drives the run must ask the supervisor of that home: another one knows nothing of
+        The driver of the run must ask the supervisor of that home: another one knows nothing of
         what it had started, and would start it once more.
 
         Raises:

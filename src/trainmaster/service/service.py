@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from trainmaster.service.models.unpublished_models import SavedModel
     from trainmaster.service.runs.curves import ExperimentCurves
 
-#: Who has driven a run to its end on this machine lets go of it within a moment; rented machines take longer.
+#: The driver of a run that ended on this machine lets go of it within a moment; rented machines take longer.
 _CLOSED_WITHIN_S, _CLOSED_POLL_S = 3.0, 0.02
 #: So long one of another machine may be silent before it is lost, and some time to bring its record.
 _BACK_WITHIN_S = 90.0
@@ -220,7 +220,7 @@ class Service(OpenHome):
         return reported(self.database, self.home_of(run), run, experiment, task)
 
     def provider_of(self, run: str) -> str:
-        """Who gives the machines of a run."""
+        """The provider of a run's machines."""
         return str(self.database.run_row(run)["provider"])
 
     def clusters(self) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """The nouns of a recipe, and the reader that checks it. Pure: the only I/O is reading the recipe.
 
-Names are imported when they are asked for: who needs only errors or states does not pay for the rest.
+Names are imported when they are asked for: what needs only errors or states does not pay for the rest.
 """
 
 from __future__ import annotations

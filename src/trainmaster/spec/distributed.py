@@ -21,7 +21,7 @@ _RIGHT: Final = "write a whole number of at least 1, auto, or a range such as 1.
 
 
 class Strategy(StrEnum):
-    """Who averages the gradients, and when."""
+    """What averages the gradients, and when."""
 
     ALLREDUCE = "allreduce"
     PS_SYNC = "ps-sync"

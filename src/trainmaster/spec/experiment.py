@@ -137,7 +137,7 @@ class Experiment(Noun):
         until: what ends the training early, such as ``accuracy >= 0.97``, in the user's words.
         parameters: what the command's ``{{name}}`` can be.
         samples: how many tasks to draw; None for the whole product.
-        search: who chooses parameters, and by which metric.
+        search: what chooses parameters, and by which metric.
         data: by name, the recipe's own included.
         env: variables, the recipe's own included.
         secrets: names of secret variables, the recipe's own included.

@@ -217,7 +217,7 @@ class _Composer:
 
     def document(self) -> YamlNode:
         self._refuse_control_characters()
-        from ruamel.yaml import YAML  # only those who read a recipe pay for it
+        from ruamel.yaml import YAML  # only what reads a recipe pays for it
         from ruamel.yaml.error import MarkedYAMLError
 
         try:

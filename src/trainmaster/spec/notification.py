@@ -16,7 +16,7 @@ class Subscription(Noun):
     """One receiver of a run's events.
 
     Attributes:
-        notifier: who tells it, by name (``by`` in the recipe).
+        notifier: what tells it, by name (``by`` in the recipe).
         to: what that needs to know: of ``command`` the command.
         events: kinds of events that are told.
     """

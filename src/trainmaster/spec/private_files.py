@@ -1,4 +1,4 @@
-"""Directories and files that are for their owner only, whoever made them first."""
+"""Directories and files that are for their owner only, whichever process made them first."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Which process it is: its id, when it started, and where such an id means anything.
 
-An id alone says nothing: it is used again, and in another container it is somebody else's. Who wrote down
-all three can be looked for by whoever is in the same place; by all others only a clock can tell.
+An id alone says nothing: it is used again, and in another container it is another process's. One of which
+all three are known can be looked for in the same place; elsewhere only a clock can tell.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _space_of(_pid: int) -> str:
 
 
 def this_user() -> str:
-    """Whom others may ask about what this process holds."""
+    """The user to ask about what this process holds."""
     import getpass  # few processes need it
 
     try:

@@ -2,7 +2,7 @@
 
 A field's ``Annotated`` metadata carries a `Key`: the name in the recipe and a reader. `read_noun` walks
 a mapping by these keys, so the models are the only schema there is. A reader adds what is wrong to
-`Problems` and raises `Refused`; whoever can go on without the value catches it, so that all mistakes of
+`Problems` and raises `Refused`; code that can go on without the value catches it, so that all mistakes of
 a recipe are found in one go.
 """
 

@@ -70,7 +70,7 @@ class Recipe(Noun):
         code: directory, wheel or git URL@ref.
         main: the script that a wheel runs.
         directory: the recipe's folder; relative paths start here.
-        provider: who rents the machines.
+        provider: that rents the machines.
         budget: what may be spent; None is no cap.
         objective: what a better cluster is.
         priority: among runs that wait on a server: ``low``, ``normal`` or ``high``.

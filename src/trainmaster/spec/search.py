@@ -19,8 +19,8 @@ class Search(Noun):
     Attributes:
         metric: name of a reported metric.
         goal: ``max`` or ``min``.
-        sampler: who chooses parameters; ``grid`` and ``random`` are what tasks have without a search.
-        pruner: who ends hopeless tasks early; None is nobody.
+        sampler: what chooses parameters; ``grid`` and ``random`` are what tasks have without a search.
+        pruner: what ends hopeless tasks early; None: nothing.
         population: members of a generation, for samplers that have generations.
         generations: how often the population of ``pbt`` trains.
         options: options of sampler and pruner, as written.

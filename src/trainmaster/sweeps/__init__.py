@@ -1,4 +1,4 @@
-"""Searches for the best parameters: who chooses them (`Sampler`) and who ends hopeless trials (`Pruner`).
+"""Searches for the best parameters: what chooses them (`Sampler`) and what ends hopeless trials (`Pruner`).
 
 Pure towards the caller: a suggestion follows from the space, the seed and the table of trials, a verdict
 from the trials' curves. So nothing is lost with a control process, and a lost trial is retried as it was.

@@ -94,5 +94,5 @@ def check_search(search: Search) -> None:
         if name not in known:
             near = nearest(name, known)
             right = f"did you mean {near!r}?" if near else f"known are {', '.join(known) or 'none'}."
-            who = search.sampler if pruner is None else f"{search.sampler} and {search.pruner}"
-            raise UsageError(f"search option {name!r} means nothing to {who}", right)
+            named = search.sampler if pruner is None else f"{search.sampler} and {search.pruner}"
+            raise UsageError(f"search option {name!r} means nothing to {named}", right)

@@ -1,4 +1,4 @@
-"""`Pruner`: who ends hopeless trials early."""
+"""`Pruner`: ends hopeless trials early."""
 
 from __future__ import annotations
 

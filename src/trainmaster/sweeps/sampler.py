@@ -1,4 +1,4 @@
-"""`Sampler`: who chooses the parameters of the next trial."""
+"""`Sampler`: chooses the parameters of the next trial."""
 
 from __future__ import annotations
 

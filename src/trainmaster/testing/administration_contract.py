@@ -1,4 +1,4 @@
-"""What whoever manages a server must keep: inherit `AdministrationContract`."""
+"""What all administrations of a server must keep: inherit `AdministrationContract`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What whoever answers for runs must keep: inherit `ClientContract` and give it a ``client`` fixture."""
+"""What all clients must keep: inherit `ClientContract` and give it a ``client`` fixture."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class ClientContract:
 
     @pytest.fixture
     def client(self, home: Home) -> ClientProtocol:
-        """Who is asked, about the home."""
+        """The client that is asked, about the home."""
         raise NotImplementedError("give your tests a `client` fixture")
 
     @pytest.fixture
@@ -201,7 +201,7 @@ class ClientContract:
             assert found.stat().st_mode & 0o777 == 0o755
 
     def test_damage_of_models_is_found(self, at_home: EmbeddedClient, client: ClientProtocol) -> None:
-        """In one run, or in all that there are; who asks is told what he would be told at home."""
+        """In one run, or in all that there are; the caller is told what it would be told at home."""
         runs = ["job-aaaa000001", "job-bbbb000002"]
         assert client.check_models() == at_home.check_models()
         assert (client.check_models()["models"], client.check_models()["damaged"]) == (2, [])

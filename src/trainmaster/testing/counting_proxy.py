@@ -1,4 +1,4 @@
-"""`CountingProxy`: a TCP relay before a server that counts who sent and got how much, and may be narrow."""
+"""`CountingProxy`: a TCP relay before a server that counts what each side sent and got, and may be narrow."""
 
 from __future__ import annotations
 

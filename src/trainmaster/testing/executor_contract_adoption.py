@@ -58,7 +58,7 @@ class AdoptionContract(ContractTools):
         assert {status.phase for status in third.observe([gang.attempt for gang in gangs])} == {Phase.UNKNOWN}
 
     def test_an_earlier_driver_is_refused(self, connect: Callable[[], Executor]) -> None:
-        """Who slept while another one took the run over stops, starts and forgets nothing any more."""
+        """A client that slept while another took the run over stops, starts and forgets nothing any more."""
         token = time.time_ns()  # larger than those of the tests before, which may have had the same node
         first = self.open(connect(), token=token)
         running = self.gang("0", "until [ -e go ]; do sleep 0.02; done")
@@ -79,7 +79,7 @@ class AdoptionContract(ContractTools):
         with pytest.raises(LeaseLostError):
             self.open(connect(), token=token)
         self.open(connect(), token=token + 1)  # the same driver, on another way
-        self.open(connect())  # somebody who drives nothing
+        self.open(connect())  # a client that drives nothing
         attempts = [running.attempt, held.attempt, late.attempt]
         phases = [status.phase for status in second.observe(attempts)]
         assert phases == [Phase.RUNNING, Phase.UNKNOWN, Phase.UNKNOWN]
@@ -90,7 +90,7 @@ class AdoptionContract(ContractTools):
     def test_an_earlier_driver_is_refused_by_the_next_supervisor_too(
         self, connect: Callable[[], Executor]
     ) -> None:
-        """Who may speak is not forgotten by a supervisor that is killed."""
+        """Which client may speak is not forgotten by a supervisor that is killed."""
         token = time.time_ns()  # larger than those of the tests before, which may have had the same node
         first = self.open(connect(), token=token)
         self.run(first, self.gang("0", "true"))

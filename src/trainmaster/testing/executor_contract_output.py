@@ -32,7 +32,7 @@ class OutputContract(ContractTools):
         assert self.log(request) == b"a *** b *** not-secret c hunt"
 
     def test_output_is_there_at_once(self, executor: Executor) -> None:
-        """Whoever follows a log sees a line when it was written, not when the member ends."""
+        """A follower of a log sees a line when it was written, not when the member ends."""
         request = self.gang("0", "for i in {1..600}; do echo $i; sleep 0.1; done")
         executor.submit([request])
         until(lambda: self.log(request).startswith(b"1\n2\n"), "the first lines are there")
@@ -40,7 +40,7 @@ class OutputContract(ContractTools):
         self.wait(executor, request)
 
     def test_output_wakes_up(self, executor: Executor) -> None:
-        """Whoever waits for changes is woken by output, once he has asked for it."""
+        """A client that waits for changes is woken by output, once it has asked for it."""
         request = self.gang("0", "until [ -e go ]; do sleep 0.02; done; echo hello; sleep 600")
         assert executor.output() == []
         executor.submit([request])

@@ -1,4 +1,4 @@
-"""The contract of executors: who gets slots and ports."""
+"""The contract of executors: which gang gets slots and ports."""
 
 from __future__ import annotations
 

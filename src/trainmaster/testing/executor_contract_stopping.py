@@ -13,7 +13,7 @@ class StoppingContract(ContractTools):
     """Stopping."""
 
     def test_servers_outlive_those_they_serve(self, executor: Executor) -> None:
-        """Who saves its work on SIGTERM may need its parameter server for it."""
+        """A member that saves its work on SIGTERM may need its parameter server for it."""
         cwd = str(self.directory)
         serve = "trap 'echo served > end; exit 1' TERM; touch ready; while :; do sleep 0.02; done"
         save = (

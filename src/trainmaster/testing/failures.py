@@ -281,7 +281,7 @@ class Failures:
             except Exception as error:  # noqa: BLE001 - the API is away, say
                 self.world.note(f"a copied home: {error}")
                 return
-        # Who could not tell the provider that its machines are leased tells it as soon as it answers again.
+        # What could not tell the provider that its machines are leased tells it as soon as it answers.
         answers_since = max(self.cloud.away_until, self.cloud.throttled_until, self.cloud.keys_expired_until)
         if self.world.now - answers_since < _TOLD_S or abs(self.host.ahead_s) > self.cloud.most_skew_s:
             return
@@ -299,7 +299,7 @@ class Failures:
                     publish_text(uri, "model of home-2", 1, owner)
 
     def before_commit(self, name: str) -> None:
-        """A manifest is about to be created: whoever has taken over from its publisher does something."""
+        """A manifest is about to be created: what took over from its publisher does something."""
         found = _COMMITTED.search(name)
         if found is None:
             return

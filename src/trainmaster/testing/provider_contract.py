@@ -44,7 +44,7 @@ class ProviderBench(Protocol):
         """As long as it lasts, the account must not rent."""
 
     def later(self, seconds: float) -> None:
-        """Have so much time pass for whoever judges leases, though nothing ends itself meanwhile."""
+        """Have so much time pass for what judges leases, though nothing ends itself meanwhile."""
 
     def left(self) -> list[str]:
         """Everything of either home that is still there: machines, and what was made for them."""
@@ -119,7 +119,7 @@ class ProviderContract:
         assert alive(provider, "two") == set()
 
     def test_the_same_token_gives_the_same_machines(self, bench: ProviderBench) -> None:
-        """However often, and whoever asks: nothing is paid twice."""
+        """However often, and whichever process asks: nothing is paid twice."""
         provider = bench.provider()
         request = bench.request(count=2, token="t1")
         first = {node.id for node in provider.acquire("one", request)}
@@ -195,7 +195,7 @@ class ProviderContract:
         assert bench.left() == []
 
     def test_reap_ends_nothing_whose_lease_is_not_over(self, bench: ProviderBench) -> None:
-        """Whoever has a copy of a home does not know what the home has rented since."""
+        """A driver with a copy of a home does not know what the home has rented since."""
         provider, copy = bench.provider(), bench.provider()
         new = {node.id for node in provider.acquire("new", bench.request(lease_s=1800.0))}
         renewed = {node.id for node in provider.acquire("renewed", bench.request(lease_s=1800.0))}

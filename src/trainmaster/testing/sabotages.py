@@ -108,7 +108,7 @@ def _owners_without_namespace() -> AbstractContextManager[object]:
 
 @contextmanager
 def _sleep_is_billed() -> Iterator[None]:
-    """Two guards: who wakes up asks before deciding, and time after a lease is not counted."""
+    """Two guards: a driver that wakes up asks before deciding, and time after a lease is not counted."""
     started, wake = Machine._started_at_most, ClusterLoop._notice_sleep
 
     def hasty(self: ClusterLoop, now: float) -> None:

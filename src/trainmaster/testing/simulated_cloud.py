@@ -46,7 +46,7 @@ _SHUTDOWN_S: Final = 10.0
 _TICK_S: Final = 5.0
 #: A request whose sender's clock is further off is refused by Amazon.
 SKEW_S: Final = 300.0
-#: Whoever rents more machines than any schedule needs, gives them back for no reason.
+#: A driver that rents more machines than any schedule needs, gives them back for no reason.
 _MOST_MACHINES: Final = 100
 _FIRST_LEASE: Final = re.compile(r"first=\$\(\(now \+ (\d+)\)\)")
 _RENEWAL: Final = re.compile(r"\+ (\d+)\)\) > lease\.")

@@ -25,7 +25,7 @@ _MISDATED_S: Final = 300.0
 
 
 class Judge:
-    """Whoever breaks an invariant makes the schedule fail.
+    """To break an invariant makes the schedule fail.
 
     Args:
         of: the schedule.
@@ -46,7 +46,7 @@ class Judge:
             return  # nobody reaches it to remove anything
         if self._of.store.tasks[name, task]["message"] == NOT_REACHED and self._of.plan.cap_usd is not None:
             return  # the cap wins, and it is told
-        # Who loses a cluster's head before anybody has heard of the end does not know that there is a model.
+        # A driver that loses a cluster's head before hearing of the end does not know that there is a model.
         closed = self._of.store.attempts.get((name, task, number), {}).get("reason")
         with self._of.objects.judged():
             was_lost = any(ray.is_lost and attempt in ray.won for ray in self._of.rays.values())

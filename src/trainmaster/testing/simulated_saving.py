@@ -68,7 +68,7 @@ class Objects:
         away_until: it answers nobody until then.
         later_s: how far its clock is ahead.
         on_request: is called before each request.
-        is_judged: whoever judges looks at it.
+        is_judged: the judge looks at it.
     """
 
     def __init__(self, failures: Failures) -> None:
@@ -81,7 +81,7 @@ class Objects:
 
     @contextmanager
     def served(self) -> Iterator[None]:
-        """In the body, ``memory://`` is this store; who asks it may be killed or halted at each request."""
+        """In the body, ``memory://`` is this store; what asks it may be killed or halted at each request."""
 
         def step(backend: Any, name: str, key: str, effect: Callable[[], Any]) -> Any:  # noqa: ANN401
             driver = self._failures.driver
@@ -107,7 +107,7 @@ class Objects:
 
     @contextmanager
     def judged(self) -> Iterator[None]:
-        """In the body, whoever judges looks at it: that is no step of anybody."""
+        """In the body, the judge looks at it: that is no step of anybody."""
         self.is_judged = True
         try:
             yield

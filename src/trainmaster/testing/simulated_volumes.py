@@ -34,7 +34,7 @@ def trees() -> Path:
 
 
 class Volumes:
-    """One volume, and those who work on it.
+    """One volume, and the processes that work on it.
 
     Args:
         failures: the simulation; its store keeps the volume.
@@ -82,7 +82,7 @@ class Volumes:
     def _collect(self) -> None:
         try:
             collect_garbage(ObjectStore(self._url), 0.0, clocks=self._clocks)
-        except TrainmasterError as error:  # who was halted may find that others have gone on
+        except TrainmasterError as error:  # a process that was halted may find that others have gone on
             self._failures.world.note(f"the collection ends: {error}")
 
     def _halt(self) -> None:

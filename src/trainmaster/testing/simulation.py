@@ -174,7 +174,7 @@ class Simulation:
                 mode = "take" if wanted or self.world.chance(0.3) else "resume"
             self.world.wait(self.world.rng.uniform(0, 5))
             dead = self._drive(mode, dead=dead)
-        self.world.pass_time(self.world.now)  # who was killed in this very moment is gone after it
+        self.world.pass_time(self.world.now)  # what was killed in this very moment is gone after it
         check_end(self.database, self.node, self.plan, self.world, kills=self.kills)
         return self.database.seen
 

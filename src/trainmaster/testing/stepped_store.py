@@ -203,7 +203,7 @@ class Stage:
             actor.kill()
 
     def store(self, bucket: str) -> ObjectStore:
-        """Opens a store for whoever calls."""
+        """Opens a store for its caller."""
         return ObjectStore(f"memory://{bucket}")
 
     def start(self, name: str, work: Callable[[], Any]) -> Actor:

@@ -1,4 +1,4 @@
-"""What everybody who watches a run must keep: inherit `WatcherContract` and give it a ``watcher`` fixture."""
+"""What all watchers of a run must keep: inherit `WatcherContract` and give it a ``watcher`` fixture."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ async def _bury(
     making: asyncio.Future[Any],
     first: str,
 ) -> None:
-    """End a command that was given up, as soon as it has said who it is."""
+    """End a command that was given up, as soon as it has said its process id."""
     with contextlib.suppress(Exception):
         async with asyncio.timeout(_BURY_S):
             process = await making

@@ -1,4 +1,4 @@
-"""`IdleLogins`: logins that were given back a moment ago, for whoever wants one next.
+"""`IdleLogins`: logins that were given back a moment ago, for what wants one next.
 
 A login costs two machines a tenth of a second, most of it for keys; on a small one more.
 """
@@ -12,7 +12,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from trainmaster.transport.target import Target
 
-#: Who wants a login wants one that works: nobody has heard of an older one.
+#: A login that is given must work: nobody has heard of an older one.
 KEPT_S: Final = 5.0
 
 

@@ -1,4 +1,4 @@
-"""`ConnectionKeeper`: one open connection to each machine, for all who have something to do there."""
+"""`ConnectionKeeper`: one open connection to each machine, for all that have something to do there."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class Ssh:
 
     @contextlib.contextmanager
     def connection(self, target: Target) -> Iterator[SshConnection]:
-        """A login for a few quick things, which the next one who wants any may have for a moment afterwards.
+        """A login for a few quick things, which the next caller may have for a moment afterwards.
 
         Raises:
             TrainmasterError: as `connect`.

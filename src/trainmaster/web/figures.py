@@ -20,7 +20,7 @@ MAX_LINES: Final = 200
 
 
 def graph(experiments: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Places of boxes and arrows: who waits for nobody is at the left.
+    """Places of boxes and arrows: what waits for nothing is at the left.
 
     Args:
         experiments: in order, each with ``experiment`` and ``after``.

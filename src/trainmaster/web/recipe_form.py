@@ -31,13 +31,13 @@ class RecipeForm(BaseModel):
         code: a git URL; empty for what was uploaded. digest: of what was uploaded.
         main: the script. arguments: after it. parameters: a line each, ``lr: 0.01, 0.1``. setup: a script.
         data: built-in, url or volume; empty for none. data_name: what the script knows it by. source: which.
-        provider: who gives machines. policy: who chooses them. instance, server: types of machines.
+        provider: that gives machines. policy: that chooses them. instance, server: types of machines.
         region, spot: where, and whether they may be taken back.
         workers: a number, ``auto`` or such as ``1..8``. most_workers: that a quote looks at.
         servers: parameter servers. deadline: such as ``2h``. budget: US dollars.
         strategy: of a gang; empty for a single process. framework: by strategy if empty.
         batch, steps, epochs, examples: numbers. objective: what a quote chooses by.
-        metric: that a search looks at. goal: max or min. sampler: who chooses. samples: how many tasks.
+        metric: that a search looks at. goal: max or min. sampler: that chooses. samples: how many tasks.
     """
 
     model_config = ConfigDict(frozen=True)

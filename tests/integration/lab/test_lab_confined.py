@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-#: What the kernel answers whom it does not let.
+#: What the kernel answers a process that it does not let.
 NO = re.compile(
     r"not permitted|denied|read-only|superuser|busy|cannot remount|no such process", re.IGNORECASE
 )

@@ -75,7 +75,7 @@ experiments:
       model: {from: make}
     command: python3 reads.py
 """
-#: For whoever ends it.
+#: For what ends it.
 WAITS = """
 name: steps
 experiments:
@@ -258,4 +258,4 @@ def test_a_machine_that_is_lost_while_it_fetches_is_replaced(renter: Renter, own
     assert renter.attempts(found["run"])[-1] == "SUCCEEDED"
     assert renter.call("logs", found["run"]).stdout.count(str(Slow.blocks * len(Slow.block))) == 2
     assert "through this machine" not in renting.text
-    assert len(Slow.got) == 2, "each once: who went on is not asked again"
+    assert len(Slow.got) == 2, "each once: a server that went on is not asked again"

@@ -1,4 +1,4 @@
-"""Data of a run are staged from an object store into an HDFS on its hosts, whoever dies; nothing stays."""
+"""Data of a run are staged from an object store into an HDFS on its hosts, whatever dies; nothing stays."""
 
 from __future__ import annotations
 

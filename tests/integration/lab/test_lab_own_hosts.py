@@ -192,7 +192,7 @@ def test_a_host_with_another_key_is_refused(renter: Renter, owner: Any, tmp_path
 
 
 def test_killed_while_hosts_are_made_nodes(renter: Renter, owner: Any, tmp_path: Path) -> None:
-    """Whoever comes next finds what is there, half of it or not."""
+    """The next run finds what is there, half of it or not."""
     hosts = entries(owner)
     for host in hosts:
         host["directory"] = "/var/tmp/elsewhere"

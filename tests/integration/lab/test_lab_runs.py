@@ -115,7 +115,7 @@ def test_its_driver_is_killed_and_the_next_one_finds_everything(renter: Renter) 
 
 
 def test_nobody_comes_back(renter: Renter) -> None:
-    """Without anybody who renews their lease, machines end themselves."""
+    """Without anything that renews their lease, machines end themselves."""
     renting = renter.run(renter.gang(steps=4000), TRAINMASTER_NODE_LEASE="25s")
     run = begun(renter, renting)
     machines = set(renter.machines(run).values())

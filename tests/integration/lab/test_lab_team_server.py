@@ -172,7 +172,7 @@ class Team:
         return str(json.loads(made.stdout)["token"])
 
     def as_(self, token: str, method: str, path: str, body: Any = None, **headers: str) -> Any:
-        """The answer of the server to who has this token."""
+        """The answer of the server to a client with this token."""
         self._server.token = token
         with self._server.open(method, "/api/v1" + path, body, **headers) as answer:
             found = answer.read()
@@ -267,7 +267,7 @@ def test_a_team_is_kept_to_its_promises_while_machines_and_processes_are_lost(
     second = json.loads(team.call("run", recipe, "--yes", "--queue", "--detach", "--json").stdout)["run"]
     assert "of the month's budget: team vision has $0." in team.call("status", second).stdout
 
-    # A machine breaks while it reads the volume; then who drives the run, and who answers, are killed.
+    # A machine breaks while it reads the volume; then what drives the run, and what answers, are killed.
     lab.call("terminate", sorted(lab.alive() - before)[-1])
     renting.until(lambda: receiver.of("run.node_lost"), "a machine that is lost is told of")
     driver = seen()["driver"]["pid"]
@@ -307,7 +307,7 @@ def test_a_team_is_kept_to_its_promises_while_machines_and_processes_are_lost(
     again.until(lambda: line_of_second()["state"] == "DONE", "its end")
     again.until(lambda: lab.alive() == before, "no machine is left")
 
-    again.until(lambda: len(receiver.of("run.ended")) == 2, "who is told")
+    again.until(lambda: len(receiver.of("run.ended")) == 2, "the receiver is told")
     assert not receiver.forged
     started = [each["subject"] for each in receiver.of("run.started")]
     assert started.count(run) == 1

@@ -20,7 +20,7 @@ from server_of_lab import LabServer
 pytestmark = [pytest.mark.ray, pytest.mark.s3, pytest.mark.timeout(600)]
 
 STEPS = 120
-#: Takes longer than it takes the other server to come; whoever comes later finds that it has ended.
+#: Takes longer than it takes the other server to come; what comes later finds that it has ended.
 SCRIPT = f"""
 import json, os, time
 for step in range(1, {STEPS + 1}):

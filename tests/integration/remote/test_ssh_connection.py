@@ -39,7 +39,7 @@ def test_a_command_that_hangs_is_killed_with_what_it_started(ssh: Ssh, new_host:
     with ssh.connect(host.target) as connection:
         with pytest.raises(RemoteTimeoutError, match=r"not done after 0.5 s: sleep 61"):
             connection.run("sleep 61; true", timeout_s=0.5)
-        with pytest.raises(RemoteTimeoutError):  # also one that has not even said who it is
+        with pytest.raises(RemoteTimeoutError):  # also one that has not even greeted
             connection.run("sleep 61; true", timeout_s=0.001)
         assert connection.check("echo well").strip() == "well", "the connection outlives it"
         deadline = time.monotonic() + 60

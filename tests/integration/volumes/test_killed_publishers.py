@@ -1,4 +1,4 @@
-"""Who is killed at any moment leaves nothing visible or a whole artifact, and a repeat succeeds."""
+"""A publisher killed at any moment leaves nothing visible or a whole artifact, and a repeat succeeds."""
 
 import os
 import random

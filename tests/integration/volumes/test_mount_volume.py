@@ -182,7 +182,7 @@ def test_it_is_read_only(mounted):
 def test_reading_again_asks_nobody(served, pictures):
     contents(served)
     server = one(served, "serve")
-    server.suspend()  # who is asked now would not answer
+    server.suspend()  # what is asked now would not answer
     try:
         # Not Python's open(): it asks each file whether it is a terminal, which the kernel passes on.
         program = (

@@ -76,7 +76,7 @@ def test_one_of_many_creates(store):
         thread.join()
     assert len(won) == 1
     assert store.get("head") == b"%d" % won[0]
-    assert list(store.list()) == [("head", 1)], "nothing is left of those who lost"
+    assert list(store.list()) == [("head", 1)], "nothing is left of those that lost"
 
 
 def test_an_exception_while_writing_leaves_nothing(store):

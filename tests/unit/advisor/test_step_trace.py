@@ -49,7 +49,7 @@ def rows(job: Job) -> list[tuple[float, float, float | None]]:
 
 
 def seen(job: Job) -> list[tuple[float, float, float | None]]:
-    """The same as somebody sees it who looks every so often."""
+    """The same as it is seen by looking every so often."""
     if not job.look_s:
         return rows(job)
     return [(math.ceil(at / job.look_s) * job.look_s, step, epoch) for at, step, epoch in rows(job)]

@@ -1,4 +1,4 @@
-"""What takes long tells what it does to whoever iterates, and ends in order when it is interrupted."""
+"""What takes long tells what it does to what iterates, and ends in order when it is interrupted."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class FakeLoop:
 
 @dataclass
 class FakeCluster:
-    """What runs on a cluster, whoever is connected to it."""
+    """What runs on a cluster, whatever is connected to it."""
 
     gangs: dict[str, GangStatus] = field(default_factory=dict)
     asked: list[tuple[Any, ...]] = field(default_factory=list)
@@ -318,7 +318,7 @@ def test_a_head_that_is_well_but_mute_is_given_up(bench: Bench) -> None:
 
 
 def test_a_head_that_is_starved_and_answers_late_is_not_given_up(bench: Bench) -> None:
-    """The run's loop does not wait for it; who connects to it does, again and again."""
+    """The run's loop does not wait for it; what connects to it does, again and again."""
     running(bench)
     bench.clusters[0].answers_in_s = 15.0
     for _ in range(40):
@@ -374,7 +374,7 @@ def test_lost_members_are_told_and_machines_that_are_gone_have_no_files(bench: B
 
 
 def test_a_machine_that_gets_the_address_of_a_lost_one_has_nothing_of_its_members(bench: Bench) -> None:
-    """An empty directory would be taken for what they have saved, now and by whoever drives the run next."""
+    """An empty directory would be taken for what they have saved, now and by the next driver of the run."""
     bench.rent("i-1", "10.0.0.1")
     bench.rent("i-2", "10.0.0.2")
     running(bench)

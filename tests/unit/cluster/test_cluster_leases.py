@@ -99,7 +99,7 @@ def test_a_provider_that_is_away_for_hours_ends_no_machine(bench: Bench) -> None
     assert bench.loop.formation.number == 0, "nothing was formed anew"
     assert bench.loop.fatal is None
     assert len(bench.loop.record.rented) == 2
-    assert (bench.loop.record.leased_until or 0) > bench.clock.now, "who reads the row knows that they live"
+    assert (bench.loop.record.leased_until or 0) > bench.clock.now, "a reader of the row knows that they live"
     told = [note for note in bench.loop.notes() if "has not answered since" in note]
     assert HOURS_S / 300 - 2 < len(told) <= HOURS_S / 300 + 1, "once, and each five minutes"
     assert "train: lab has not answered since" in told[0]

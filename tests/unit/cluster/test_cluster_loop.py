@@ -41,7 +41,7 @@ def test_a_lost_head_has_the_others_form_anew(bench: Bench) -> None:
     second = bench.until(lambda: bench.loop.formation and bench.loop.formation.number == 1)
     assert second
     first = bench.provisioner.rays[0]
-    assert first.stopped == {"i-0"}, "who is no more is not asked"
+    assert first.stopped == {"i-0"}, "what is no more is not asked"
     assert {node.key for node in bench.provisioner.rays[1].nodes} == {"i-1", "i-2"}
     assert bench.loop.record.formed == 1
 
@@ -287,7 +287,7 @@ def test_a_lab_that_is_down_ends_the_run_and_nobody_waits_for_its_machines(bench
 
     bench.provider.nodes = bench.provider.release = fail  # type: ignore[method-assign, assignment]
     assert bench.until(lambda: bench.loop.fatal, most_s=10) is gone
-    # No machine answers either, as when it is we who are cut off; gangs would wait for them for ever.
+    # No machine answers either, as when this machine is cut off; gangs would wait for them for ever.
     bench.provisioner.unresponsive = {"i-0", "i-1"}
     bench.until(lambda: bench.loop.formation is None, most_s=10)
     assert bench.loop.gone == {"i-0", "i-1"}
@@ -325,7 +325,7 @@ def test_what_is_not_known_is_looked_at(bench: Bench) -> None:
 
 
 def test_what_is_in_the_way_of_giving_machines_back_is_told_once() -> None:
-    """It is tried every few seconds, for as long as whoever rents them out is away."""
+    """It is tried every few seconds, for as long as their provider is away."""
     told: list[str] = []
     observed = Observed(told.append)
     away, full = ProviderError("nobody answers", "Is it up?"), ProviderError("its disk is full")

@@ -137,7 +137,7 @@ class Driver:
             case ActionKind.PREPARE:
                 self.stages.update(dict.fromkeys(action.ids, Stage.READY))
             case ActionKind.FORM:
-                assert not set(action.ids) & self.lost_since.keys(), "who does not answer cannot take part"
+                assert not set(action.ids) & self.lost_since.keys(), "what does not answer cannot take part"
                 self.head = self.cloud.head = action.ids[0]
                 self.stages.update(dict.fromkeys(action.ids, Stage.JOINED))
             case ActionKind.JOIN:

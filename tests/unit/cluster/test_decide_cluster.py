@@ -264,7 +264,7 @@ def test_a_machine_that_ray_has_lost_but_that_answers_joins_again() -> None:
     )
     assert [(a.kind, a.ids) for a in step(record, seen).actions] == [(ActionKind.DROP, ("i-1",))]
     silent = replace(seen, lost_since={"i-1": NOW})
-    assert not step(record, silent).actions, "who does not answer cannot join"
+    assert not step(record, silent).actions, "what does not answer cannot join"
     ready = replace(seen, disconnected=frozenset(), stages={"i-0": Stage.JOINED, "i-1": Stage.READY})
     assert [(a.kind, a.ids) for a in step(record, ready).actions] == [(ActionKind.JOIN, ("i-1",))]
 
@@ -278,7 +278,7 @@ def test_a_machine_that_does_not_come_up_is_given_back() -> None:
 def test_a_machine_is_given_up_by_when_we_heard_of_it_whatever_its_provider_s_clock_says(
     off_s: float,
 ) -> None:
-    """Nothing tells yet how far that is off; and who has written the record may have had another clock."""
+    """Nothing tells yet how far that is off; and the writer of the record may have had another clock."""
     record = rented(1).changed([replace(rented(1).machines[0], started_at=NOW + off_s)])
     boots = {"i-0": replace(node("i-0", NodeState.STARTING), started_at=NOW + off_s)}
     for listed, most_s in ((boots, BOOT_S), ({}, FORGOTTEN_S)):

@@ -15,7 +15,7 @@ from trainmaster.transport.base import Result
 
 
 class Login:
-    """A connection to a machine whose switch runs, or not; who logs in may use sudo, or not."""
+    """A connection to a machine whose switch runs, or not; the login may use sudo, or not."""
 
     def __init__(self, *, runs: bool = False, may: bool = True) -> None:
         self.runs, self.may = runs, may

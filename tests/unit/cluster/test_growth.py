@@ -150,7 +150,7 @@ def test_a_cluster_grows_in_its_loop():
     bench.until(lambda: not old & bench.provider.live and bench.loop.formation)
     assert {m.rental.instance_type for m in bench.loop.record.rented} == {"middle"}
     assert not bench.loop.leaving
-    assert bench.written[-1].plan.roles[0].rentals[0].instance_type == "middle", "who resumes goes on with it"
+    assert bench.written[-1].plan.roles[0].rentals[0].instance_type == "middle", "a resume goes on with it"
 
 
 # --- the budget ---------------------------------------------------------------------------------------------

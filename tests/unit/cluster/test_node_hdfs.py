@@ -1,4 +1,4 @@
-"""Where an HDFS of a run is, who joins it, and what follows when its NameNode is lost."""
+"""Where an HDFS of a run is, which node joins it, and what follows when its NameNode is lost."""
 
 import contextlib
 import json

@@ -106,7 +106,7 @@ def test_what_is_under_way_with_a_dead_one_ends(server: socket.socket) -> None:
 
 
 def test_a_hundred_attempts_on_one_node_knock_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server of a node that is well turns away those who are too many at once."""
+    """The server of a node that is well turns away those that are too many at once."""
     knocks, answer = [], threading.Event()
 
     def greets(place: Target) -> bool:

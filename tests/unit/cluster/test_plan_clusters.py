@@ -85,7 +85,7 @@ def worker(plan):
 
 
 def placed(found, plan):
-    """Workers on each node, for those who place them."""
+    """Workers on each node, for placing them."""
     return workers_per_node(pinned(found, [plan]).experiments[plan.name])
 
 

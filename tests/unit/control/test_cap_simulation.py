@@ -30,7 +30,7 @@ SCHEDULES = 60
 
 @dataclass
 class Rented:
-    """A machine as it is, whoever knows of it."""
+    """A machine as it is, whatever knows of it."""
 
     rental: Rental
     name: str

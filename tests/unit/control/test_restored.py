@@ -1,4 +1,4 @@
-"""What an attempt on nodes has begun with is known as long as it runs, whoever drives it."""
+"""What an attempt on nodes has begun with is known as long as it runs, whichever process drives it."""
 
 from __future__ import annotations
 

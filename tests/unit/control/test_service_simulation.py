@@ -51,7 +51,7 @@ class ServiceStore(SimulatedStore):
                 self.replicas = self.replicas | {change.task: known | change.fields}
         for number, row in self.replicas.items():
             assert ("api", number) in self.tasks, "each replica is a task"
-            assert row["state"] != "READY" or row["port"], "who gets requests has a port"
+            assert row["state"] != "READY" or row["port"], "a replica that gets requests has a port"
         self.step("after commit")
 
     def states(self):

@@ -1,4 +1,4 @@
-"""Rows of clusters: written by who drives the run, taken over by one run only."""
+"""Rows of clusters: written by the run's driver, taken over by one run only."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_warm_cluster_is_taken_with_what_is_written_of_it_from_then_on(databas
     taken = replace(row(), data='{"plan": "of r-2"}')
     assert database.take_kept_cluster(second, taken, NOW + 1)
     (found,) = database.clusters_of("r-2")
-    assert found["data"] == taken.data, "whoever is killed now finds a cluster of this run"
+    assert found["data"] == taken.data, "a driver that is killed now leaves a cluster of this run"
 
 
 def test_whose_it_was_before_writes_it_no_more(database):

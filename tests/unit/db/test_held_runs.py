@@ -91,14 +91,14 @@ def test_leases_are_extended_together_and_lost_ones_noticed(store, monkeypatch):
     monkeypatch.setattr("trainmaster.db.held_runs._TOGETHER_S", -1.0)
     held.look()
     after = [store.run_row(run)["lease_expires_at"] for run in ("a", "b")]
-    assert after[0] > before[0], "whoever drives it has asked for that"
+    assert after[0] > before[0], "its driver has asked for that"
     assert after[1] == before[1], "nobody has: its driver may hang"
     with pytest.raises(LeaseLostError):
         held.renew(Lease("a", leases[0].token - 1, leases[0].owner))
 
 
 def test_leases_are_extended_by_the_first_look_after_writes_were_refused(store, monkeypatch):
-    """Reads went on: whoever drives them has heard of nothing."""
+    """Reads went on: their driver has heard of nothing."""
     sent(store, "a")
     held, lease = HeldRuns(store), store.acquire("a", NOW)
     held.look()
@@ -153,7 +153,7 @@ def test_of_many_who_write_at_once_only_who_lost_its_lease_is_refused(store):
     for number in range(8):
         sent(store, f"r{number}")
         leases.append(store.acquire(f"r{number}", NOW))
-    store.acquire("r3", NOW)  # by somebody else, who fences the first one off
+    store.acquire("r3", NOW)  # by another process, which fences the first one off
     held, refused = HeldRuns(store), []
 
     def begin(lease):

@@ -1,4 +1,4 @@
-"""Who may drive a run."""
+"""Which process may drive a run."""
 
 from __future__ import annotations
 

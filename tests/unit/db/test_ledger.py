@@ -1,4 +1,4 @@
-"""The ledger: what was spent is what was billed, whatever is repeated and whoever is killed."""
+"""The ledger: what was spent is what was billed, whatever is repeated and whatever is killed."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def test_each_request_is_held_by_one(database):
     held = [each["id"] for each in claimed if each is not None]
     assert len(held) == len(set(held))
     while (more := rows.claim(database, f"late-{len(held)}", 100.0, 30.0)) is not None:
-        held.append(more["id"])  # who asked while another was writing may have gone without
+        held.append(more["id"])  # one that asked while another was writing may have got none
     assert sorted(held) == [f"q-{number}" for number in range(6)]
 
 

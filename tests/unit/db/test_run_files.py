@@ -1,4 +1,4 @@
-"""Files of runs in the database: read on from any place, only by whoever drives; nothing lost or repeated."""
+"""Files of runs in the database: read on from any place, only by the driver; nothing lost or repeated."""
 
 from __future__ import annotations
 

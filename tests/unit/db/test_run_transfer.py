@@ -64,7 +64,7 @@ def test_a_run_comes_back_as_it_is_on_the_machine(database, lease, machine):
     before = json.dumps(away)
     after = {**away, "news": len(news)}
     assert run_transfer.bring(database, run, before, after, news, rows, is_alive=True)
-    # Who had looked at the same time brings nothing twice.
+    # One that had looked at the same time brings nothing twice.
     assert not run_transfer.bring(database, run, before, after, news, rows, is_alive=True)
     row = database.run_row(run)
     assert (row["state"], row["reason"], row["message"]) == ("DONE", "SUCCEEDED", "well")

@@ -1,4 +1,4 @@
-"""Transactions: whole or not at all, and only by whom holds the lease."""
+"""Transactions: whole or not at all, and only by the holder of the lease."""
 
 from __future__ import annotations
 

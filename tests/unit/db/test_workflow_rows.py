@@ -1,4 +1,4 @@
-"""Starts of workflows on both engines: whoever looks, of a cause one run begins, and one at a time."""
+"""Starts of workflows on both engines: whatever looks, of a cause one run begins, and one at a time."""
 
 from __future__ import annotations
 

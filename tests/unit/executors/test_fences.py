@@ -1,4 +1,4 @@
-"""Who may still speak for a run."""
+"""Which client may still speak for a run."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_the_node_says_what_starts_containers(tmp_path):
     container = contained.members[0].container
     assert {key: container[key] for key in SAID} == SAID
     assert (container["image"], container["mounts"]) == ("debian:12", ["/code"])
-    # The journal has it: who comes after us ends what is left.
+    # The journal has it: what comes after us ends what is left.
     assert GangProcesses.from_records([contained.start_record()]).engine == {
         key: SAID[key] for key in ("program", "kind", "settings")
     }

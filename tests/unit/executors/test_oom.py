@@ -1,4 +1,4 @@
-"""Whom the kernel killed: control groups and counters as the kernel shows them, in a directory."""
+"""Which processes the kernel killed: control groups and counters as the kernel shows them, in a directory."""
 
 from __future__ import annotations
 

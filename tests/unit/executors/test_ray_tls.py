@@ -100,7 +100,7 @@ def test_each_node_gets_its_own_and_the_driver_keeps_the_authority(tmp_path):
     kept = tmp_path / AUTHORITY_FILE
     assert kept.stat().st_mode & 0o777 == 0o600
     signer = kept.read_text().splitlines()[1]
-    assert signer not in json.dumps([first, second]), "who has a node cannot make certificates"
+    assert signer not in json.dumps([first, second]), "a node cannot make certificates"
     cluster.stop()
     assert not kept.exists()
 

@@ -89,7 +89,7 @@ def test_a_file_that_skops_cannot_read_is_named(tmp_path):
 
 
 class Trap:
-    """Whoever unpickles it has failed."""
+    """What unpickles it has failed."""
 
     def __reduce__(self):
         return pytest.fail, ("it was unpickled",)

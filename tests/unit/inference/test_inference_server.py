@@ -191,7 +191,7 @@ def test_what_is_under_way_at_the_end_is_answered(server, engine):
     assert engine.begun.acquire(timeout=WAIT_S)
     draining = threading.Thread(target=server.drain, args=(WAIT_S,))
     draining.start()
-    assert idle.sock.recv(1) == b""  # nobody waits for who says nothing
+    assert idle.sock.recv(1) == b""  # nobody waits for a client that says nothing
     idle.close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", server.server_port), WAIT_S)

@@ -82,7 +82,7 @@ def test_a_signature_of_azures_store_is_for_one_container_and_some_hours():
 
 @pytest.fixture
 def service(monkeypatch):
-    """Who makes keys: asked for what, and an answer; the clock in ``now``."""
+    """What makes keys: asked for what, and an answer; the clock in ``now``."""
     found = {"asked": [], "refuses": False, "now": 1_000_000.0}
 
     def narrow(keys, grants):

@@ -324,7 +324,7 @@ class ImBench:
         return self.home("neighbour")
 
     def request(self, role: str = "worker", **changes: Any) -> NodeRequest:
-        """It has no spot machines, whoever wants some."""
+        """It has no spot machines, whatever wants some."""
         wanted = NodeRequest(role, 1, "m1.large", "west", token=f"{role}-0")
         return replace(wanted, **{**changes, "spot": False})
 

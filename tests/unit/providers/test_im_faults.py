@@ -37,7 +37,7 @@ def test_the_answer_to_a_create_is_lost_and_found_again(bench: ImBench, trouble:
 
 
 def test_a_driver_that_dies_after_a_lost_answer_leaves_nothing(bench: ImBench) -> None:
-    """Given back by the next one, or by whoever reaps when nobody wants it any more."""
+    """Given back by the next one, or by what reaps when nobody wants it any more."""
     bench.im.loses.append("POST /infrastructures?async")
     with pytest.raises(ProviderError):
         bench.provider().acquire("one", bench.request())

@@ -1,4 +1,4 @@
-"""Who waits in a process for something to change."""
+"""Waiting in a process for something to change."""
 
 from trainmaster.service.listeners import Listeners
 

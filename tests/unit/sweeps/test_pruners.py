@@ -91,7 +91,7 @@ def test_median_compares_the_best_with_the_means_of_the_finished():
     assert median.verdict(trial(9, [5, 3.1]), others[:2]) == "", "too few"
     assert median.verdict(trial(9, [5, 3.1]), others, judged=2) == "", "nothing new"
     running = [trial(n, [0, 0, 0]) for n in range(5)]
-    assert median.verdict(trial(9, [5, 3.1]), running) == "", "who has not finished tells nothing"
+    assert median.verdict(trial(9, [5, 3.1]), running) == "", "a trial that has not finished tells nothing"
     assert make("median", Goal.MIN, startup=3, warmup=2).verdict(trial(9, [5, 3.1]), others) == ""
 
 

@@ -1,4 +1,4 @@
-"""Logins that were given back, for whoever wants one next."""
+"""Logins that were given back, for what wants one next."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ class StepTrace:
         """How many steps this attempt had made when the first one was seen."""
         if self._first is None:
             return 0.0
-        # Who reports every tenth step has made nine before; who begins at 5,000 comes from a checkpoint.
+        # A task that reports every tenth step made nine before; one at 5,000 comes from a checkpoint.
         grain = self._intervals.grain
         done = self._first[1] if self._first[1] <= 1.5 * grain else grain
         return max(done, grain if self._counter.by_epoch else 1.0)

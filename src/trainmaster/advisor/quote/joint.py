@@ -153,7 +153,7 @@ def plan(
 
 
 def _hourly(chosen: Mapping[str, Option], before: Mapping[str, set[str]]) -> float:
-    """Dollars per hour of all that may be there at the same time; who shares machines takes turns on them."""
+    """Dollars per hour of all that may be there at once; experiments that share machines take turns."""
     serves: dict[str, list[str]] = {}
     names: dict[Hashable, str] = {}
     for name, option in chosen.items():

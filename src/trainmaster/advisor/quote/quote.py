@@ -226,7 +226,7 @@ class Quote:
     Attributes:
         experiments: by name, in the order of the recipe.
         time_s, cost_usd: of the run: the critical path, and the sum; None where the policy knows no time.
-        policy: who decided. catalogue: where the prices are from. as_of: of what day they are.
+        policy: that decided. catalogue: where the prices are from. as_of: of what day they are.
         not_quoted: experiments that could not be measured, and why.
         notes: what the user should know.
     """

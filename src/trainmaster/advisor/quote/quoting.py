@@ -150,7 +150,7 @@ class _Asked:
         )
 
     def rent(self, drawn: Drawn, row: int) -> tuple[Hashable, tuple[float, float]]:
-        """Who shares machines with it, and dollars per hour of the workers' and the servers' machines."""
+        """What shares machines with it, and dollars per hour of the workers' and the servers' machines."""
         shape, workload = self.shape(drawn.candidates, row), self.subject.workload
         parts = (shape.worker, shape.server)
         types = tuple(part and (part.instance, part.provider, part.region, part.spot) for part in parts)

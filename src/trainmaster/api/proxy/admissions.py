@@ -27,7 +27,7 @@ class RefusedError(Exception):
 
     Attributes:
         status: of HTTP.
-        text: for who asks.
+        text: for the caller.
         headers: of the answer.
         kind: of the text.
     """
@@ -110,7 +110,7 @@ class Admissions(ABC, Generic[Key, Found]):
         return known
 
     async def _asked(self, key: Key) -> Found:
-        """Ask, once for all who want to know it now."""
+        """Ask, once for all requests that wait for it now."""
         asking = self._asking.get(key)
         if asking is None:
             asking = self._asking[key] = asyncio.create_task(asyncio.to_thread(self.ask, key))
@@ -118,7 +118,7 @@ class Admissions(ABC, Generic[Key, Found]):
             def done(task: asyncio.Task[Found]) -> None:
                 self._asking.pop(key, None)
                 if not task.cancelled():
-                    task.exception()  # whoever asked may be gone
+                    task.exception()  # the request that asked may be gone
 
             asking.add_done_callback(done)
         return await asyncio.shield(asking)

@@ -14,7 +14,7 @@ from trainmaster.api.proxy.admissions import RefusedError
 from trainmaster.api.proxy.headers import Target, to_browser
 from trainmaster.api.proxy.upstream import PIECE_BYTES, BrokenOffError, Upstream, http_of, next_event
 
-#: Who asks may be silent for so long.
+#: A client may be silent for so long.
 IDLE_S: Final = 75.0
 #: Whether a browser is still there is looked at only when an answer takes longer.
 _SOON_S: Final = 1.0
@@ -34,7 +34,7 @@ class Exchange:
     Args:
         reader: from the browser.
         writer: to the browser.
-        answer_s: who does not answer for so long is given up.
+        answer_s: a server that does not answer for so long is given up.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer_s: float) -> None:

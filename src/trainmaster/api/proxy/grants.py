@@ -69,7 +69,7 @@ class Grants(Admissions[Key, Target]):
         self._refused = refused
 
     def ask(self, key: Key) -> Target:
-        """The app, for who may use it."""
+        """The app, for a caller that may use it."""
         app, kept, bearer = key
         way = self.gate.admit(app, list(kept), bearer)
         return Target(

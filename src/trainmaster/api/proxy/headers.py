@@ -167,7 +167,7 @@ def to_app(headers: Headers, target: Target, origin: str, address: str) -> list[
         headers: as they came, names in small letters.
         target: the app.
         origin: of the apps as browsers see it, such as ``https://apps.example.org``.
-        address: of who asks.
+        address: of the client.
     """
     dropped = _HOP_BY_HOP | _OURS | _named(headers)
     own = f"http://{target.host}"

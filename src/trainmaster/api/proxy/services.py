@@ -109,7 +109,7 @@ class Services(Admissions[Key, Sequence[Replica]]):
         self._lock = threading.Lock()  # of what is measured: pages ask in threads
 
     def ask(self, key: Key) -> Sequence[Replica]:
-        """The replicas, for who may ask them."""
+        """The replicas, for a caller that may ask them."""
         return self.gate.targets(*key)
 
     def words(self, key: Key) -> str:

@@ -22,7 +22,7 @@ class UnreachableError(RefusedError):
 
 
 class BrokenOffError(RefusedError):
-    """The connection has ended before an answer: who was asked may have begun to do it."""
+    """The connection has ended before an answer: the process that was asked may have begun to do it."""
 
 
 @dataclass(slots=True)

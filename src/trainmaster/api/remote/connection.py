@@ -53,7 +53,7 @@ class Connection:
 
     Args:
         url: of the server.
-        token: who asks; empty before one has logged in.
+        token: of the caller; empty before one has logged in.
         fingerprint: SHA-256 of the certificate that the server must have; empty: as the system trusts it.
         sleep: waits for so many seconds.
 
@@ -214,7 +214,7 @@ class Connection:
 
     @property
     def token(self) -> str:
-        """Who asks."""
+        """The caller's."""
         return self._token
 
     @property
@@ -271,7 +271,7 @@ class Connection:
         if not self._is_tls:
             return http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
         context = ssl.create_default_context()
-        if self._fingerprint:  # who has this certificate is trusted, whoever has signed it
+        if self._fingerprint:  # the server with this certificate is trusted, whatever authority signed it
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         found = http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s, context=context)
         if self._fingerprint:
@@ -352,5 +352,5 @@ def error_of(status: int, problem: Mapping[str, Any], url: str) -> TrainmasterEr
 
 
 def is_untrusted(error: Exception) -> bool:
-    """Whether a connection was given up as nobody vouches for who is at its other end."""
+    """Whether a connection was given up as nothing vouches for the server at its other end."""
     return isinstance(error, ssl.SSLCertVerificationError)

@@ -24,7 +24,7 @@ class Context:
     Attributes:
         name: by which the user calls it; empty where variables name it.
         url: of the server.
-        token: who asks.
+        token: of the user.
         fingerprint: SHA-256 of the certificate that is trusted; empty: as the system trusts it.
     """
 

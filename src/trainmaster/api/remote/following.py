@@ -1,4 +1,4 @@
-"""`follow_run` and `follow_logs`: what a server's stream says of a run, as those get it who drive it."""
+"""`follow_run` and `follow_logs`: what a server's stream says of a run, as its driver gets it."""
 
 from __future__ import annotations
 

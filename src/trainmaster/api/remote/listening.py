@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Listening(Iterator[Any]):
-    """Who stops to listen ends nothing on the server.
+    """To stop listening ends nothing on the server.
 
     Args:
         told: what it tells.

@@ -49,7 +49,7 @@ class RemoteClient:
         connection: to it.
     """
 
-    #: Whose server is gone is driven by another one, and who waits in the queue by nobody.
+    #: A run whose server is gone is driven by another one; one that waits in the queue, by none.
     undriven_s: float = math.inf
 
     def __init__(self, connection: Connection) -> None:
@@ -175,7 +175,7 @@ class RemoteClient:
     def watch_run(self, run: str) -> Iterator[Watched]:
         line = self._line(run)
         seen = self._last_event(run)
-        while True:  # whoever drives it: when its server is gone, another one does
+        while True:  # whichever server drives it: when its server is gone, another one does
             is_over = line["line"]["state"] == State.DONE  # looked at first: it may end while we look
             events: list[Event] = []
             while page := self.events(run, seen):

@@ -18,7 +18,7 @@ class Certificate:
 
     Attributes:
         fingerprint: its SHA-256.
-        is_trusted: somebody whom this system trusts has signed it for this name.
+        is_trusted: an authority that this system trusts has signed it for this name.
     """
 
     fingerprint: str

@@ -23,7 +23,7 @@ _STDIN, _STDOUT, _STDERR, _STATUS, _SIZE = (bytes([number]) for number in range(
 _OPEN_S: Final = 90.0
 #: A command that nobody knows the end of.
 _LOST: Final = 255
-#: Close code of RFC 6455 with which a server cuts off who may not use a run any more.
+#: Close code of RFC 6455 with which a server cuts off a caller that may not use a run any more.
 _REFUSED: Final = 1008
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _PIECE: Final = "application/offset+octet-stream"
 _PIECE_BYTES: Final = 8 << 20
-#: Who does not answer is asked again after these pauses, in seconds; about ten minutes in all.
+#: A server that does not answer is asked again after these pauses, in seconds; about ten minutes in all.
 _PAUSES_S: Final = (1.0, 2.0, 5.0, 10.0, *([30.0] * 20))
 _FINISH_S: Final = 1.0
 
@@ -136,7 +136,7 @@ def _source_of(source: str) -> tuple[_Source, str]:
 
 
 class _Upload:
-    """A file on its way to a server; what has arrived is asked of the server, whoever has sent it."""
+    """A file on its way to a server; what has arrived is asked of the server, whichever process sent it."""
 
     def __init__(
         self, connection: Connection, name: str, size_bytes: int, say: Callable[[str], None]

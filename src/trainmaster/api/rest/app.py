@@ -251,7 +251,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     if full := full_disk(error.__cause__, state_of(request).service.home):  # while the body was read
         return told(full)
     if error.status_code in (404, 405) and request.url.path.startswith(API):
-        try:  # who is not known does not learn what there is
+        try:  # an unknown caller does not learn what there is
             await run_in_threadpool(caller_of, request)
         except TrainmasterError as refusal:
             return told(refusal)

@@ -95,7 +95,7 @@ class Audit:
             # Several servers write there, and have one clock: what they did is in order by it. Who is known
             # was looked up by it, so it is not waited for once more.
             access.note_request(self._database, {"at": self._database.clock_s(math.inf), **row})
-        except StoreError as error:  # it was done, or refused: who asked has the answer
+        except StoreError as error:  # it was done, or refused: the caller has the answer
             _log.warning("the audit cannot be written: %s; %s", error, row)
 
 

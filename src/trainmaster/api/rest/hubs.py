@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from trainmaster.service import Service
 
 LOOK_EVERY_S: Final = 1.0
-#: Who has just sent a run waits for its end, which may come at once: the first looks are closer together.
+#: The end of a run that was just sent may come at once: the first looks are closer together.
 _FIRST_LOOK_S: Final = 0.1
 _LATER: Final = 1.2
 #: While there is more than one piece has room for.
 _GO_ON_S: Final = 0.1
-#: So many messages are in memory at once, for a hub and for who has missed something; a log's have 64 KiB.
+#: So many messages are in memory at once, for a hub and for one that missed something; a log's have 64 KiB.
 _PIECE: Final = 16
-#: Who is so many pieces late comes back with the id of the last message that it got.
+#: A listener that is so many pieces late comes back with the id of the last message that it got.
 _QUEUE: Final = 8
 
 
@@ -89,7 +89,7 @@ class Hub:
     async def listen(self, own: RunStream) -> AsyncGenerator[str]:
         """Frames for one listener: what it has missed, then what happens; each once, in order.
 
-        Who is where the common reader is gets what that has encoded; others read up to there themselves.
+        A listener where the common reader is gets what that encoded; others read up to there themselves.
 
         Args:
             own: at the place where the listener wants to go on.
@@ -116,7 +116,7 @@ class Hub:
                             return  # it was told to come back
                     if own.is_at(news.after):
                         own.jump(news.after)
-        except TrainmasterError:  # a database that is away comes back, and so does who listens
+        except TrainmasterError:  # a database that is away comes back, and so do listeners
             return
         finally:
             self._listeners.discard(queue)
@@ -131,7 +131,7 @@ class Hub:
         if task is None:
             task, is_own = asyncio.create_task(run_in_threadpool(read)), True
             self._missed[key] = task
-        missed = await asyncio.shield(task)  # it is for all who have missed this, whoever goes
+        missed = await asyncio.shield(task)  # it is for all that have missed this, whichever of them goes
         frames, rest = missed.frames, missed.rest
         if not is_own and rest is None:
             own.jump(missed.after)
@@ -151,7 +151,7 @@ class Hub:
                 self._place = stream.cursor
                 self._tell(_News(Cursor(), self._place, []))
                 await self._look_on(stream)
-        finally:  # whatever went wrong: who listens comes back, and the next look begins anew
+        finally:  # whatever went wrong: listeners come back, and the next look begins anew
             self._task, self._place = None, None
             self._tell(None)
 

@@ -43,7 +43,7 @@ MAX_TUNNELS: Final = 100
 #: Ways to members that one user has opened at once, and all users together.
 OPENINGS_OF_USER: Final = 4
 MAX_OPENINGS: Final = 64
-#: While streams have news, the rights of who listens are looked at so often, in seconds.
+#: While streams have news, the rights of listeners are looked at so often, in seconds.
 CHECK_EVERY_S: Final = 5.0
 _MOST_BUCKETS: Final = 10_000
 
@@ -119,7 +119,7 @@ class Stream:
                 async for piece in pieces:
                     await self._streams.look()
                     if not self.is_allowed:
-                        return  # who may still see some of it comes back, and is asked anew
+                        return  # a caller that may still see some of it comes back, and is asked anew
                     yield piece
         finally:
             self._streams.forget(self)
@@ -131,7 +131,7 @@ class Streams:
     Args:
         ask: what each of some credentials allows now; those that allow nothing are not in the answer.
         most: of one user or token at a time.
-        check_every_s: how often the rights of who listens are looked at, of all in one look.
+        check_every_s: how often the rights of listeners are looked at, of all in one look.
         clock: monotonic seconds.
     """
 
@@ -149,12 +149,12 @@ class Streams:
         self._looking: asyncio.Task[None] | None = None
 
     async def look(self) -> None:
-        """Look at the rights of all who listen, or wait until that is done, unless it was a moment ago."""
+        """Look at the rights of all listeners, or wait until that is done, unless it was a moment ago."""
         if self._clock() - self._looked_at < self._check_every_s:
             return
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())
-        await asyncio.shield(self._looking)  # it is for all, whoever goes
+        await asyncio.shield(self._looking)  # it is for all, whichever of them goes
 
     async def _look(self) -> None:
         began, streams = self._clock(), [stream for of_user in self._open.values() for stream in of_user]

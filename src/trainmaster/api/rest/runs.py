@@ -247,9 +247,9 @@ async def stream(
         str | None, Query(description="of logs to begin with only what was written in so long, such as 5m")
     ] = None,
 ) -> StreamingResponse:
-    """Server-sent events: `state`, `point`, `log`. Who comes back with `Last-Event-ID` misses nothing."""
+    """Server-sent events: `state`, `point`, `log`. With `Last-Event-ID` a client misses nothing."""
     cursor = request.headers.get("last-event-id") or after
-    tail, since = (None, None) if cursor else (tail, since)  # who comes back misses nothing
+    tail, since = (None, None) if cursor else (tail, since)  # a client that comes back misses nothing
     own = await run_in_threadpool(TeamRuns.stream, runs, run, cursor, tail, since)
     frames = following.of(state.hubs.of(run).listen(own))
     return StreamingResponse(frames, media_type="text/event-stream", headers=HEADERS)

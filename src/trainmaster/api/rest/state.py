@@ -169,7 +169,7 @@ class ServerState:
     services: Services | None = None
 
     def url_of_apps(self, request: HTTPConnection) -> str:
-        """The origin of apps and services, as who asks reaches it."""
+        """The origin of apps and services, as the caller reaches it."""
         if self.apps_url:
             return self.apps_url
         host = request.url.hostname or "127.0.0.1"
@@ -228,7 +228,7 @@ def state_of(request: HTTPConnection) -> ServerState:
 
 
 def caller_of(request: Request) -> Caller:
-    """Who asks, by the header ``Authorization: Bearer`` or a session's cookie, and for which team.
+    """The caller, by the header ``Authorization: Bearer`` or a session's cookie, and for which team.
 
     That is the team of the path, else of the parameter or header, else that of the token or session.
 
@@ -247,7 +247,7 @@ def caller_of(request: Request) -> Caller:
 
 
 def known_by_token(connection: HTTPConnection) -> Caller:
-    """Who opens a websocket, by its token only: cookies are sent whoever's page asks for it.
+    """The caller that opens a websocket, by its token only: cookies are sent whoever's page asks for it.
 
     Raises:
         UnknownCallerError, NotFoundError, TooOftenError: as of `caller_of`.
@@ -293,7 +293,7 @@ def stream_of(request: Request) -> Stream:
 
 
 def credential_of(request: HTTPConnection) -> Credential:
-    """What who asks has shown."""
+    """What the caller has shown."""
     token = _bearer(request)
     secret = request.cookies.get(state_of(request).cookie, "") if token is None else token
     return Credential(digest_of(secret), token is None, _asked_team(request))

@@ -29,7 +29,7 @@ PIECE_BYTES: Final = 1 << 18
 STDIN, STDOUT, STDERR, STATUS, SIZE = (bytes([number]) for number in range(5))
 #: Close codes of RFC 6455.
 _REFUSED: Final = 1008
-#: The rights of who has a tunnel are looked at so often; `Streams.look` is shared by all.
+#: The rights of callers with a tunnel are looked at so often; `Streams.look` is shared by all.
 _LOOK_S: Final = 1.0
 #: A client that does not read may not hear why it was cut off.
 _TELL_S: Final = 5.0

@@ -21,7 +21,7 @@ from trainmaster.spec.errors import UsageError
 router = APIRouter(tags=["uploads"])
 _TUS: Final = "1.0.0"
 _PIECE: Final = "application/offset+octet-stream"
-#: Who finishes an upload waits for so long, in seconds, before it is told to ask again.
+#: A request that finishes an upload waits for so long, in seconds, before it is told to ask again.
 _PATIENCE_S: Final = 20.0
 
 

@@ -29,7 +29,7 @@ def oldest_client(ours: str = __version__) -> str:
 
 
 def check_client(theirs: str, ours: str = __version__) -> None:
-    """Refuse a client by what it says its version is; who says nothing (or nonsense) is served.
+    """Refuse a client by what it says its version is; one that says nothing (or nonsense) is served.
 
     Raises:
         ClientVersionError: it is newer, or too old.

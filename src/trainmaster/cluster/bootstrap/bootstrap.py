@@ -63,7 +63,7 @@ class BootstrapSettings:
     Attributes:
         at_once: hosts.
         probe_timeout_s, install_timeout_s, check_timeout_s: of these phases.
-        wait_s: for somebody else who installs the same thing on the host.
+        wait_s: for another process that installs the same thing on the host.
         patience_s: the host gives an upload up after so long without a byte.
         share_files: libraries that the host sees at the same path (a common file system, a host of the lab)
             are used where they are, and not sent.

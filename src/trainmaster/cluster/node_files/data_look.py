@@ -49,11 +49,11 @@ def heard(said: str) -> tuple[bool, str]:
 def end_mounts_command(directory: str) -> str:
     """A shell command that ends what is mounted below a directory, and removes an HDFS that lies there.
 
-    Whoever reads a mount still, may finish. Without it, removing the directory would go through a whole
+    What reads a mount still may finish. Without it, removing the directory would go through a whole
     volume, file by file, in vain; and daemons would go on writing there.
     """
     return (
-        # Who looks after daemons ends them when its order is gone, and then lets go of its lock.
+        # The process that looks after daemons ends them when its order is gone, and then lets go of its lock.
         f"for tm in {shlex.quote(directory)}/hdfs {shlex.quote(directory)}/*/hdfs; do "
         'if [ -e "$tm/order.json" ]; then rm -f -- "$tm/order.json"; '
         'timeout 20 flock -s "$tm/pid" true && rm -rf -- "$tm"; fi; done; '

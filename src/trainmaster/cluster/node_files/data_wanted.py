@@ -76,7 +76,7 @@ def is_contained(context: TaskContext, volume: str) -> bool:
 
 
 def hosts(wanted: Wanted) -> list[str]:
-    """Names or addresses of those whom nodes have to reach."""
+    """Names or addresses of servers that nodes have to reach."""
     if wanted.order["do"] == "url" and not wanted.uris:
         return [urlsplit(wanted.order["url"]).hostname or ""]
     return [store_host(uri) for uri in wanted.uris]

@@ -31,7 +31,7 @@ class _Mount:
     expires_at: float
 
     def is_due(self, now: float) -> bool:
-        """A third of the life of its keys is over, as for whoever makes them."""
+        """A third of the life of its keys is over, as where they are made."""
         return now - self.given_at >= (self.expires_at - self.given_at) / 3
 
 

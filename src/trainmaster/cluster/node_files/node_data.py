@@ -120,7 +120,7 @@ class NodeData:
         return f"{self._paths.root}/cache"
 
     def environment(self) -> dict[str, str]:
-        """What members find, so that those who read volumes themselves use the node's cache, too."""
+        """What members find, so that those that read volumes themselves use the node's cache, too."""
         limit = os.environ.get(LIMIT_VARIABLE)
         return {"TRAINMASTER_CACHE": self.cache, **({LIMIT_VARIABLE: limit} if limit else {})}
 

@@ -198,7 +198,7 @@ def _frozen(files: NodeFiles, parts: Sequence[Part], trees: Sequence[Tree], take
         except _CannotFreeze:
             return None
         except ProviderError:
-            is_cut = True  # whoever comes next may do so: what cannot be reached is not waited for here
+            is_cut = True  # the next caller may do so: what cannot be reached is not waited for here
             raise
         finally:
             if not is_cut:

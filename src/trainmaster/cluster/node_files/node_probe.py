@@ -37,7 +37,7 @@ class _Question:
 
 
 class NodeProbe:
-    """Asks nodes; who asks while an answer is awaited asks together with the others. Threads share it.
+    """Asks nodes; threads share it, and the answers that are awaited.
 
     Args:
         links: to the nodes.

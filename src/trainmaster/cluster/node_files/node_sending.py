@@ -121,7 +121,7 @@ def send(
         return True
 
     # A node takes a second to begin: however little it is, the next one may come in between. What was sent
-    # then stays: another driver may be sending the same, and whoever publishes clears up what is not named.
+    # then stays: another driver may be sending the same, and its publisher clears up what is not named.
     if not carry(files, parts, trees, upload, is_frozen=True):
         where = ", ".join(dict.fromkeys(source.directory for source in sources))
         raise UnstableDirectory(

@@ -40,7 +40,7 @@ class StoreOutages:
         Args:
             name: of the data in the recipe.
             stores: that they come from.
-            words: of whoever has asked.
+            words: that the node answered with.
             url: of what was asked for there; without, the first store is meant.
         """
         # One may lie within another.
@@ -65,7 +65,7 @@ def trouble_from_here(uri: str, limit_s: float = _ASK_S) -> ObjectStoreError | N
 
     Args:
         uri: of anything there.
-        limit_s: who says nothing for so long does not answer.
+        limit_s: a store that says nothing for so long does not answer.
     """
     heard: queue.SimpleQueue[ObjectStoreError | None] = queue.SimpleQueue()
     threading.Thread(target=lambda: heard.put(_asked(uri, limit_s)), name="ask a store", daemon=True).start()

@@ -1,4 +1,4 @@
-"""`AvailableOffers`: what a provider has, for whoever plans clusters. Pure."""
+"""`AvailableOffers`: what a provider has, for planning clusters. Pure."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class RolePlan:
             of other roles go where there is room.
         count: how many nodes.
         rentals: ways to have them, the best first; never empty.
-        labels: of the nodes, for whoever places members.
+        labels: of the nodes, for placing members.
         require: labels that a host of one's own must have.
         host_slots, host_gpus: how much of a host of one's own is wanted; 0 slots: all of it.
         disk_bytes: of the root disk; 0 for what the provider takes.
@@ -156,7 +156,7 @@ class ClusterPlan:
     Attributes:
         name: unique in its run: the first of its experiments.
         experiments: that run on it.
-        provider: who rents it.
+        provider: that rents it.
         roles: what it consists of.
         notes: for the user: what was chosen by default, wishes that mean nothing there.
     """

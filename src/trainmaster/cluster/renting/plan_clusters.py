@@ -54,7 +54,7 @@ def plan_clusters(
 
 
 def pinned(recipe: Recipe, plans: Sequence[ClusterPlan]) -> Recipe:
-    """The recipe with what the plans have decided, for those who place members on the machines.
+    """The recipe with what the plans have decided, for placing members on the machines.
 
     Args:
         recipe: that was planned.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 
-# Any number will do, if it is always the same: who holds it may create or change the schema.
+# Any number will do, if it is always the same: what holds it may create or change the schema.
 _SCHEMA_LOCK = 7_261_001
 
 
@@ -43,7 +43,7 @@ def upgrade(engine: Engine, found: str, wanted: str, shown_url: str) -> None:
             "A newer Trainmaster wrote it: update this one (pip install -U trainmaster).",
         ) from error
     with engine.begin() as connection:
-        lock_schema(connection)  # who comes second finds it done: Alembic looks at the revision itself
+        lock_schema(connection)  # the second one finds it done: Alembic looks at the revision itself
         config.attributes["connection"] = connection
         command.upgrade(config, wanted)
 

@@ -235,7 +235,7 @@ quote_request = Table(
     Column("request", Text, nullable=False, doc="what was asked, as JSON"),
     Column("state", Text, nullable=False),
     Column("place", Integer, doc="of the few that a team has at once; null when it is over"),
-    Column("worker", Text, doc="who works on it: a name for each beginning"),
+    Column("worker", Text, doc="what works on it: a name for each beginning"),
     Column("expires_at", Float, doc="when somebody else may begin again, by the database's clock"),
     Column("attempts", Integer, nullable=False, doc="how often it was begun"),
     Column("told", Text, nullable=False, doc="lines for people and quotes until now, a JSON list"),

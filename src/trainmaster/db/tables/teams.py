@@ -220,7 +220,7 @@ upload = Table(
     Column("received_bytes", BigInteger, nullable=False, server_default="0", doc="what the parts hold"),
     Column("result", Text, doc="of DONE what it became, of FAILED what was wrong, as JSON"),
     Column("claim", Integer, nullable=False, server_default="0", doc="grows with each that finishes it"),
-    Column("claimed_until", Float, doc="by `Database.clock_s`; renewed by who finishes it"),
+    Column("claimed_until", Float, doc="by `Database.clock_s`; renewed by the server that finishes it"),
     Column("created_at", Float, nullable=False),
     Column("used_at", Float, nullable=False),
 )

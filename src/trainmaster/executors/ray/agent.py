@@ -27,7 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainmaster.executors.wire import Message
 
-#: All gangs of a cluster are one run to the node's supervisor: the gateway decides who comes next.
+#: All gangs of a cluster are one run to the node's supervisor: the gateway decides which comes next.
 _RUN = "cluster"
 #: Ray counts the slots; the supervisor never makes a gang wait.
 _ANY_SLOTS = 1 << 30

@@ -29,7 +29,7 @@ class GatewayClient:
         run: on whose behalf it came; empty until it said so.
         token: of its lease of the run; 0 if it has none.
         env: base of its members' environment; lives here and nowhere else.
-        watches: wants to know who has written something.
+        watches: wants to know which members have written something.
         waits: why attempts of its run have no place, as it was told last.
     """
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["RayExecutor", "RayNodeState"]
 
 _GONE_PAUSE_S = 1.0
-#: Who has other things to do waits so long for an answer.
+#: A caller with other things to do waits so long for an answer.
 _BRIEF_S = 8.0
 #: A head that has said nothing for so long is asked after.
 SILENT_S = 8.0

@@ -93,7 +93,7 @@ class PlacedGang:
 
     Attributes:
         request: as it came over the wire; scripts and environments are taken out once they were handed over.
-        client: who submitted or follows it, None once that has hung up.
+        client: that submitted or follows it, None once that has hung up.
         parts: empty until it has a place.
         launched: its parts were told to start, or start by themselves.
         kill_at: monotonic time when those that were asked to stop are killed, None before.

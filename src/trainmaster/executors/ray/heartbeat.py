@@ -18,7 +18,7 @@ _PERIOD_S: Final = 0.5
 _TIMEOUT_S: Final = 1.0
 #: So often in a row nobody listens: its Ray has ended. A node that is busy does not refuse, its kernel waits.
 _REFUSALS: Final = 3
-#: Nothing is heard for so long, in so many tries: who could not try, because we were busy, knows nothing.
+#: Nothing is heard for so long, in so many tries: with none made, because we were busy, nothing is known.
 SILENT_S: Final = 5.3
 _SILENCES: Final = 4
 

@@ -26,7 +26,7 @@ from trainmaster.executors.ray.start import STARTED
 _START_TIMEOUT_S = 60.0
 #: On a busy machine Ray sometimes gives up on its own raylet.
 _TRIES = 2
-#: Above those of other Rays, below those that the kernel gives to whoever connects.
+#: Above those of other Rays, below those that the kernel gives to clients.
 _PORTS = range(20000, 32600, 200)
 #: Stands for one of the node's ports.
 _PORT = re.compile(r"@(\d+)@")

@@ -66,7 +66,7 @@ class NodeQueues:
         self._usual_s += _SMOOTHING * (seconds - self._usual_s)
 
     def room(self, now: float) -> int:
-        """Slots that may be granted beyond those that there are: only while all who wait are alike."""
+        """Slots that may be granted beyond those that there are: only while all that wait are alike."""
         if len(self._waiting) != 1 or not (depth := self._depth()):
             return 0
         (shape,) = self._waiting
@@ -99,7 +99,7 @@ class NodeQueues:
         return node_queue
 
     def leave(self, attempt: str, now: float) -> tuple[bool, str]:
-        """A gang has ended, or waits no more: whether it held the reservation, and who holds it now."""
+        """A gang has ended, or waits no more: whether it held the reservation, and which one holds it now."""
         node_queue = self._by_attempt.pop(attempt, None)
         if node_queue is None:
             return True, ""

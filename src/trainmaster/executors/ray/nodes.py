@@ -1,4 +1,4 @@
-"""The gateway's links to the agents, and who is alive as Ray sees it."""
+"""The gateway's links to the agents, and which nodes are alive as Ray sees it."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ Follow = dict[str, tuple[str, "Sequence[str]", "Mapping[str, int]"]]
 
 
 class Listener(Protocol):
-    """Who wants to know what happens on the nodes."""
+    """Is told what happens on the nodes."""
 
     async def recorded(self) -> None:
-        """Until it is known elsewhere too who is where: nothing is handed over before."""
+        """Until it is known elsewhere too which gang is where: nothing is handed over before."""
 
     def attempts_on(self, node: NodeRoom) -> list[str]:
         """Parts on that node that have not ended, as far as is known."""
@@ -165,7 +165,7 @@ class Link:
             self._listener.nodes_changed()
 
     def _keep_unsent(self, there: set[str]) -> set[str]:
-        """Who has still to be handed over; of what was handed over nobody knew whether it had arrived."""
+        """Gangs still to be handed over; of what was handed over nobody knew whether it had arrived."""
         unsent = set(self._listener.attempts_on(self.node)) - there
         found: set[str] = set()
         for command in self._commands:
@@ -250,7 +250,7 @@ class Nodes:
             self._gone.add(link.node.node_id)
 
     async def look(self) -> None:
-        """Ask Ray once who is alive."""
+        """Ask Ray once which nodes are alive."""
         rows = await asyncio.to_thread(ray.nodes)
         self._gone.update(link.node.node_id for link in self.links.values() if link.is_dead)
         seen = {}

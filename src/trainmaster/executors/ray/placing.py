@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trainmaster.executors.ray.nodes import Nodes
     from trainmaster.executors.wire import Message
 
-#: Who has waited for so long is told why; nodes that have just been started take as long to appear.
+#: A gang that has waited for so long is told why; nodes that have just been started take as long to appear.
 WAITS_S = 8.0
 _ANY_SLOTS = 1 << 30
 

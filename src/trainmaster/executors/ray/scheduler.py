@@ -96,7 +96,7 @@ class Scheduler:
             self.nodes.send(key, None, {"do": "forget", "attempts": names})
 
     def watch(self, client: GatewayClient) -> None:
-        """A driver wants to know who writes; those that have are told now."""
+        """A driver wants to know which members write; those that have are told now."""
         client.watches = True
         for gang in self.gangs.values():
             if gang.run == client.run and gang.phase is Phase.RUNNING:
@@ -113,7 +113,7 @@ class Scheduler:
                 elif gang.simple and gang.phase is Phase.QUEUED:
                     self._tell(gang.parts[0], {"do": "recall", "attempts": [gang.attempt]})
                 for part in gang.parts:
-                    part.complete = True  # nobody waits for its files; who comes back asks anew
+                    part.complete = True  # nobody waits for its files; a client that comes back asks anew
 
     def row(self, attempt: str) -> tuple[list[Any], dict[str, str]]:
         """Status and addresses of an attempt, as they go over the wire."""

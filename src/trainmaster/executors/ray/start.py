@@ -22,7 +22,7 @@ _NO_AGENT = "cat"
 _AGENTS = ("--dashboard_agent_command=", "--runtime_env_agent_command=")
 _NOBODY = -1  # what an agent without a service says of its port
 _LOOK_S = 1.0
-#: Whoever ends Ray does so.
+#: What Ray ends with when it is ended in order.
 _EXPECTED = (0, -signal.SIGTERM, 128 + signal.SIGTERM)
 
 

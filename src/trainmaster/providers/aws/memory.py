@@ -30,7 +30,7 @@ class AwsMemory:
     """Files below a directory. Every method may be called by several processes at once.
 
     A region is written down before anything is asked for there, and the zone of a request before it is sent:
-    whoever comes after a crash looks where the first one was, and repeats the very call.
+    what comes after a crash looks where the first one was, and repeats the very call.
 
     Attributes:
         directory: of this provider in the home.
@@ -70,7 +70,7 @@ class AwsMemory:
         ]
 
     def files_for(self, clusters: Collection[str]) -> list[Path]:
-        """What who goes on with these clusters in another home must have."""
+        """What a driver that goes on with these clusters in another home must have."""
         every = [self.directory / "regions.json", self.private_key, self.private_key.with_suffix(".pub")]
         return every + [
             path for each in clusters for path in self.directory.glob(f"{short_digest(each)}-*.json")

@@ -25,7 +25,7 @@ class AwsPreflight:
 
     Args:
         client: to AWS.
-        renter: who asks.
+        renter: that asks.
         site: finds images and networks.
     """
 

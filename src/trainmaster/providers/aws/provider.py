@@ -58,7 +58,7 @@ _LOOKS: Final = 3
 _SHOWN_AFTER_S: Final = 60.0
 #: Earlier versions wrote leases by their own clocks, which may differ by so much where AWS lets them in.
 _CLOCKS_DIFFER_S: Final = 300.0
-#: Whoever waits for machines to be gone looks at least every so many times the first pause.
+#: A wait for machines to be gone looks at least every so many times the first pause.
 _MOST_PAUSES: Final = 10
 
 
@@ -182,7 +182,7 @@ class AwsProvider:
             if not live:
                 continue
             self._site.open_again(cluster, region)
-            # By EC2's clock, as whoever reaps reads it: their own may differ from ours by hours.
+            # By EC2's clock, as what reaps reads it: other clocks may differ from ours by hours.
             until = datetime.fromtimestamp(self._client.clock.now() + lease_s, UTC).strftime(LEASE_FORMAT)
             try:
                 self._client.try_call(self._renter.tag_lease(region, live, until), settle=False)

@@ -38,7 +38,7 @@ class AwsSettings:
         image_owner: account id or alias that must have published an image found by name.
         user: to log in as; empty if the image is our choice.
         vpc: network to rent in; empty for the region's default one.
-        ssh_from: address block from which SSH is let in; empty to ask who we are.
+        ssh_from: address block from which SSH is let in; empty to ask for our own address.
         disk_bytes: of the root disk, where a request does not say.
         public_addresses: machines get one; without, this machine must be in their network.
         placement_groups: machines of a request stand close together; None: where the API is Amazon's.

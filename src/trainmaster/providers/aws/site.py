@@ -48,7 +48,7 @@ class AwsSite:
 
     Args:
         client: to AWS.
-        renter: who asks.
+        renter: that asks.
         memory: of the home.
         clock: seconds, for how long something took.
     """

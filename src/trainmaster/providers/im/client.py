@@ -97,7 +97,7 @@ class ImClient:
         self._send = send or send_request
 
     def version(self) -> str:
-        """Its version; answers whoever asks."""
+        """Its version, which needs no login."""
         return str(_field(self._call("GET", "/version"), "version"))
 
     def infrastructures(self) -> list[str]:

@@ -18,7 +18,7 @@ from trainmaster.providers.im.memory import Asked, ClusterMemory, ImMemory
 from trainmaster.providers.im.observed import ImObserved
 from trainmaster.spec.errors import ProviderError
 
-#: How long one call waits for machines that IM is making; whoever asked asks again.
+#: How long one call waits for machines that IM is making; the caller asks again.
 _MADE_S: Final = 60.0
 #: What is not there by then does not come any more.
 _STUCK_S: Final = 1200.0

@@ -152,7 +152,7 @@ class ImProvider:
     def renew(self, cluster: str, lease_s: float) -> None:
         """See `Provider`. The machines' own switch needs `renewal_command` over SSH: it must not need an API.
 
-        This writes into the infrastructure until when it is wanted, for whoever reaps; not while its first
+        This writes into the infrastructure until when it is wanted, for what reaps; not while its first
         machines are made, as IM would call it failed from then on: what it was made with holds for so long.
         """
         known = self._memory.of(cluster)

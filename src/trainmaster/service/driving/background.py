@@ -1,4 +1,4 @@
-"""`drive_in_background`: a run gets a driver process of its own, which outlives whoever has started it."""
+"""`drive_in_background`: a run gets a driver process of its own, which outlives the one that started it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def drive_in_background(
 def go_on_here(service: Service, environ: Mapping[str, str], tell: Callable[[str], None], run: str) -> None:
     """Have a process of its own drive a run whose driver on a machine is lost; say so, or why that cannot be.
 
-    Whoever is quicker has it. Without the values of its secrets it is left to somebody who has them.
+    The quicker one has it. Without the values of its secrets it is left to somebody who has them.
 
     Args:
         service: of the home.

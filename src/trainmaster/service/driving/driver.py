@@ -1,6 +1,6 @@
 """`Driver`: drives hundreds of runs that were sent to a server, each in a thread of one process.
 
-It may be killed at any line, as whoever drives one run may: what it held is taken over by the next one, which
+It may be killed at any line, as the driver of one run may: what it held is taken over by the next one, which
 sees that this process is gone. So nothing here needs to end in order.
 """
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 #: How often it is looked for runs to take, and for those that are to stop.
 LOOK_S: Final = 0.4
-#: How long a thread computes at most while others could; and more for each run: all who wait for their turn
+#: How long a thread computes at most while others could; and more for each run: all that wait for their turn
 #: ask that often, and a thousand that ask 2,000 times a second leave no time for anything else.
 SWITCH_S, _SWITCH_EACH_S = 0.0005, 10e-6
 #: Garbage is looked for after so many new objects; among older ones after so many times.
@@ -109,7 +109,7 @@ class Driver:
         busy_at = boot_s()
         while self._threads or boot_s() - busy_at < self.idle_s:
             pause_s = LOOK_S
-            # Who comes back from the database gets on soon: it may hold the lock that all others wait for.
+            # What comes back from the database gets on soon: it may hold the lock that all others wait for.
             sys.setswitchinterval(SWITCH_S + _SWITCH_EACH_S * len(self._threads))
             try:
                 if self.look():
@@ -207,7 +207,7 @@ def take_place(home: Path, number: int, within_s: float = 1.0) -> int | None:
     Args:
         home: its directory.
         number: from 0.
-        within_s: somebody who only looks may hold it for a moment.
+        within_s: a process that only looks may hold it for a moment.
 
     Returns:
         A descriptor; the kernel gives the place free when it is closed.

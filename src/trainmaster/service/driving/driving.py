@@ -138,14 +138,14 @@ def drive(
         if machines is not None:
             machines.close()
         if files is not None:
-            with suppress(StoreError):  # who drives it next sends the rest
+            with suppress(StoreError):  # the next driver sends the rest
                 files.close(controllers[-1].run_state if controllers else None)
         if not is_left:
             with suppress(StoreError):  # it expires by itself, and is broken at once when this process ends
                 opened.database.release(session.lease, time.time())
         with suppress(StoreError):  # the run matters more; also of one that was interrupted
             _record_truth(opened, session.run)
-        # Last: neither a quote nor whoever waits for the run or resumes it waits for those who are told.
+        # Last: neither a quote nor what waits for the run or resumes it waits for what is told.
         for controller in controllers:
             if controller.run_state.state is State.DONE:
                 for left in _finish(delivery, feeding, controller):

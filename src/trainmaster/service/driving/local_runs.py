@@ -164,7 +164,7 @@ def local_runs_of(home: Home, wanted: str | None, environ: Mapping[str, str], *,
 
 
 def keep(home: Home, text: str) -> LocalRuns | None:
-    """Have a home run tasks of teams so from now on, whoever drives them.
+    """Have a home run tasks of teams so from now on, whichever process drives them.
 
     Raises:
         UsageError: it means nothing.

@@ -1,6 +1,6 @@
 """Runs that any server shows and goes on with: their files are brought here from the database.
 
-A server that only looks keeps a replica in its cache. Who takes a run over brings it into a home of its own
+A server that only looks keeps a replica in its cache. What takes a run over brings it into a home of its own
 below the server's, which bears the name of the first one: machines, their directories and what is published
 are found by that name. From then on `run.kept_by` says whose disk has the files.
 """
@@ -149,7 +149,7 @@ class Replicas:
             snapshot: of its code, which goes to the object store.
             secrets: per experiment, names and values.
             environ: the variables, which may name the key.
-            has_rows: who goes on with it is given its rows.
+            has_rows: a server that goes on with it is given its rows.
 
         Returns:
             What the database is to keep of it, sealed; None of a run that stays on this server.
@@ -228,7 +228,7 @@ class Replicas:
         if not (root / "identity").exists():
             (root / "identity").write_text(f"{row['home_id']}\n")
         lab = self._home.root / "lab"
-        if lab.is_dir() and not (root / "lab").is_symlink():  # a lab is this server's, whoever rents there
+        if lab.is_dir() and not (root / "lab").is_symlink():  # a lab is this server's, whatever rents there
             (root / "lab").symlink_to(lab)
 
 
@@ -281,7 +281,7 @@ def send_code(store_url: str, snapshot: Path) -> None:
 def remove_unused_code(store_url: str, database: Database, before: float) -> int:
     """Remove code from an object store that no run names; how many.
 
-    It is made fresh by who accepts a run with it (`send_code`), long before it is that old.
+    It is made fresh by what accepts a run with it (`send_code`), long before it is that old.
 
     Raises:
         PublishError: the store cannot be read or written.

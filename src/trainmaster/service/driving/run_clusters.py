@@ -217,7 +217,7 @@ class RunClusters:
 
     @property
     def provider(self) -> Provider:
-        """Who rents."""
+        """That rents the machines."""
         return self._provider
 
     def finish(self, *, succeeded: bool, hurried: Callable[[], bool] = lambda: False) -> None:

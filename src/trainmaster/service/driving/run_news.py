@@ -1,4 +1,4 @@
-"""`RunNews`: what happens to a run, as plain data, from who drives it or from the stream of a server."""
+"""`RunNews`: what happens to a run, as plain data, from its driver or from the stream of a server."""
 
 from __future__ import annotations
 

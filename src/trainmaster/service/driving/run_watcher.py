@@ -1,4 +1,4 @@
-"""`RunWatcher`: what happens to a run while this process drives it, as plain data for whoever shows it."""
+"""`RunWatcher`: what happens to a run while this process drives it, as plain data to be shown."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from trainmaster.service.driving.driving import Session
     from trainmaster.service.service import Service
 
-#: Whoever shows a run has things to tell that wait for a while.
+#: What shows a run has things to tell that wait for a while.
 _TOLD_EVERY_S = 1.0
 
 

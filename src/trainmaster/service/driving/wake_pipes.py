@@ -1,4 +1,4 @@
-"""`WakePipe`: who reads one is told at once that there is something new, which it looks for anyway.
+"""`WakePipe`: its reader is told at once that there is something new, which it looks for anyway.
 
 Named pipes in a home: what is written into one that nobody reads, or that is full, is lost, and no more.
 """
@@ -18,7 +18,7 @@ _MOST_BYTES: Final = 64 << 10
 
 
 class WakePipe:
-    """The end of who is told.
+    """The reader's end.
 
     Args:
         path: of the pipe; another one's that is there is replaced.
@@ -35,10 +35,10 @@ class WakePipe:
         os.mkfifo(new, 0o600)
         # Also for writing: else it would be at its end whenever nobody writes.
         self._descriptor = os.open(new, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        new.rename(path)  # who finds it finds it read
+        new.rename(path)  # what finds it finds a reader
 
     def fileno(self) -> int:
-        """For who waits for it and for others."""
+        """To wait for it, and for others."""
         return self._descriptor
 
     def read(self) -> set[str]:
@@ -73,7 +73,7 @@ def wait_for(pipe: WakePipe | None, seconds: float) -> None:
 
 
 def wake_all(directory: Path, what: str) -> None:
-    """Tell all who read a pipe in a directory.
+    """Tell all readers of pipes in a directory.
 
     Args:
         directory: where they are; need not be there.
@@ -83,7 +83,7 @@ def wake_all(directory: Path, what: str) -> None:
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
-            if error.errno == errno.ENXIO:  # who read it was killed
+            if error.errno == errno.ENXIO:  # its reader was killed
                 path.unlink(missing_ok=True)
             continue
         with suppress(OSError):

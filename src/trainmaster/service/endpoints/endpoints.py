@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trainmaster.service.users.caller import Caller
 
 MOST_ENDPOINTS: Final = 200
-#: Who sends requests may know targets for so long. A replica that drains lives for longer than that.
+#: A sender of requests may know targets for so long. A replica that drains lives for longer than that.
 TARGETS_VALID_S: Final = 1.0
 #: So often a proxy tells what it has in flight, where that changes or is not nothing.
 REPORT_S: Final = 1.0

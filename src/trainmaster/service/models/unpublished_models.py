@@ -108,7 +108,7 @@ def _saved(database: Database, lease: Lease, context: TaskContext, metrics: Any)
 def _renewed(database: Database, lease: Lease) -> Iterator[None]:
     """Renew a lease meanwhile: a large model takes longer to publish than it lasts.
 
-    Who loses it all the same, asleep for instance, learns that from the next record.
+    A process that loses it all the same, asleep for instance, learns that from the next record.
     """
     is_over = threading.Event()
 

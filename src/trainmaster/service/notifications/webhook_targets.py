@@ -129,7 +129,7 @@ def post(
             used = context.wrap_socket(connected, server_hostname=host, do_handshake_on_connect=False)
         watchdog = threading.Timer(
             timeout_s, _cut, (used, is_late)
-        )  # who sends a byte a second is cut off, too
+        )  # a server that sends a byte a second is cut off, too
         watchdog.daemon = True
         watchdog.start()
         with contextlib.closing(used):

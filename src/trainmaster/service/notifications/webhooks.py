@@ -1,4 +1,4 @@
-"""`Webhooks`: whom a team has told what happens, by Standard Webhooks, Slack or e-mail; and who sends it."""
+"""`Webhooks`: whom a team has told what happens, by Standard Webhooks, Slack or e-mail; and what sends it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GIVE_UP_S: Final = 86_400.0
 LEAST_TRIES: Final = 3
 #: Waits are longer by up to this share, at random: not all come back at once.
 _JITTER: Final = 0.1
-#: Who sends has so long, before somebody else may.
+#: A sender has so long, before another one may.
 CLAIM_S: Final = 60.0
 #: After a rotation the secret before is used, too, for so long.
 ROTATION_S: Final = 86_400.0

@@ -1,7 +1,7 @@
 """Runs that are away, as their home sees them: read from the object store, ended by a wish, taken back.
 
 What a machine's driver publishes is written into the home's database, so that every verb shows it as of any
-other run. A driver that has said nothing for `LOST_S` is lost with its machine: whoever comes next claims the
+other run. A driver that has said nothing for `LOST_S` is lost with its machine: the next process claims the
 run, and goes on with what was published last. `resume` and `cancel` do so themselves, verbs that look at it
 start a driver in the background.
 """
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 FOLLOW_S: Final = 1.0
 #: And one that has ended, and whose driver gives back its machines.
 _LAST_S: Final = 0.2
-#: Who leaves while one is taken back waits so long for the end of that.
+#: A process that ends while one is taken back waits so long for the end of that.
 _LEAVES_WITHIN_S: Final = 30.0
 #: So often at most somebody else may have brought a run on before us.
 _TRIES: Final = 20
-#: Who hands a run over has heard of its machine by then, or was killed.
+#: A process that hands a run over has heard of its machine by then, or was killed.
 _HANDS_OVER_S: Final = 240.0
 
 
@@ -225,7 +225,7 @@ class AwayRuns:
         if found is None or row["away"] is None:
             return  # another process of this home was quicker
         is_over = row["state"] == State.DONE
-        if is_over:  # while it is away: whoever is killed here, the next look at it does it again
+        if is_over:  # while it is away: if we are killed here, the next look at it does it again
             self._give_back(run)
         if run_transfer.come_back(self.home.database, run, row["away"]) and is_over:
             self._give_back(run)  # another process may have brought their rows once more

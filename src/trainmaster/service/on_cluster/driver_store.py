@@ -1,4 +1,4 @@
-"""`DriverStore`: on a run's object store, who drives it, and what that driver last said of it.
+"""`DriverStore`: on a run's object store, what drives it, and what that driver last said of it.
 
 Below ``driver/RUN``: a *claim* for each driver, created once, with a number that counts up; the highest one
 drives. Below each claim lies what its driver has published: ``news-N`` (what the run has grown by) and
@@ -76,7 +76,7 @@ class DriverStore:
         taken = [int(name.removeprefix(_CLAIM)) for name in names if name.startswith(_CLAIM)]
         return cls(store_url, run, max(taken, default=0) + 1)
 
-    # --- who drives ---------------------------------------------------------------------------------
+    # --- what drives ---------------------------------------------------------------------------------
 
     def take(self, who: str) -> bool:
         """Be the driver with this number; False if somebody else is.

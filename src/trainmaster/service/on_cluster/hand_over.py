@@ -1,7 +1,7 @@
 """`HandingOver`: the driver of a run moves from its home to the first machine that it has rented.
 
 The machine is made ready while the home drives. Then the home stops, writes that the run is away, and sends
-it. Who creates the claim on the store drives: the machine when it begins, or the home when nothing is heard
+it. What creates the claim on the store drives: the machine when it begins, or the home when nothing is heard
 of it. So wherever either of them is killed, one of them goes on, and never both.
 """
 
@@ -80,7 +80,7 @@ def why_not(recipe: Recipe, store_url: str, plans: Sequence[ClusterPlan]) -> str
         if experiment.roles is not None:
             return f"experiments.{name}.roles: Ansible is on this machine only"
         if experiment.serve is not None:
-            return f"experiments.{name}.serve: who asks a service does so through this home"
+            return f"experiments.{name}.serve: a service is asked through this home"
     return ""
 
 
@@ -161,7 +161,7 @@ class HandingOver:
 
         Raises:
             LeaseLostError: somebody else drives the run.
-            PublishError: the store does not say who drives; `resume` asks it again.
+            PublishError: the store does not say what drives; `resume` asks it again.
         """
         assert self._ready is not None
         cluster, node, python = self._ready

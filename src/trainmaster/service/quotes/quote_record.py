@@ -54,7 +54,7 @@ class QuoteRecord:
     def outside(self, time_s: float, cost_usd: float) -> str | None:
         """On which side of what was promised it came out: ``early`` or ``late``; None if inside.
 
-        Who is early keeps the promise; but an interval that is too often left on that side is too wide.
+        A run that is early keeps the promise; but an interval too often left on that side is too wide.
         """
         if not self.holds(time_s, cost_usd):
             return "late"

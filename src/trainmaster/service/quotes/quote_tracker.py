@@ -314,7 +314,7 @@ class QuoteTracker:
                     promise = QuoteRecord(kind, now, *found)
                     late = kind == "binding" and not matters(promise.time_s.p50, elapsed)
                     self._done.put(NotKnown() if late else promise)
-                except Exception as error:  # noqa: BLE001 - told by whoever collects it
+                except Exception as error:  # noqa: BLE001 - told where it is collected
                     self._done.put(error)
                 time.sleep(_REST * (time.thread_time() - begun_s))
 

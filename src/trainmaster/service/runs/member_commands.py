@@ -182,7 +182,7 @@ class MemberCommand:
         return 128 - code if code < 0 else code
 
     async def aclose(self) -> None:
-        """End it, if it runs, with all that it has started; at once, if who waits is not waited for."""
+        """End it, if it runs, with all that it has started; at once, if the wait is given up."""
         try:
             if self._process is not None and self._process.poll() is None:
                 self._signal(signal.SIGHUP)

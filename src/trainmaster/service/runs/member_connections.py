@@ -332,7 +332,7 @@ def _connected_here(run: str, member: str | None, port: int) -> socket.socket:
                     raise ProviderError(f"port {port} of {run}: {error}", "Try again.") from error
                 stream.settimeout(None)
                 return stream
-    who = member or "its members"
+    them = member or "its members"
     raise NotListeningError(
-        f"{run}: nothing of {who} listens at port {port}", "Its script has to listen there, and to run now."
+        f"{run}: nothing of {them} listens at port {port}", "Its script has to listen there, and to run now."
     )

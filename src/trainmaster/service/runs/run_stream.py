@@ -138,7 +138,7 @@ class RunStream:
     def read(self, until: Cursor | None = None) -> Iterator[Message]:
         """What is new, up to a place (None: to the present).
 
-        That it is over is told last: who listens no longer has missed nothing.
+        That it is over is told last: a client that listens no longer has missed nothing.
         """
         events, brief = self._news(until)  # looked at first: what was written before them is there
         ended = self._attempts()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MAX_SHOWN_MODELS = 1000
 #: So many of the best tasks of a search are in it.
 BEST_TASKS = 5
-#: Who drives a run and gives no sign of life for so long is told of: it gives one every five seconds.
+#: A driver that gives no sign of life for so long is told of: it gives one every five seconds.
 SILENT_S = 10.0
 #: So many runs are read at once.
 _PAGE = 1000
@@ -155,7 +155,7 @@ def _queued(row: RowMapping, now: float) -> dict[str, Any]:
         return {}
     found = json.loads(row["queued_for"])
     if "waits_for" not in found and not is_driven(row, now):
-        return {}  # whoever has written that is gone
+        return {}  # the process that wrote that is gone
     return {"queued": {"since": row["queued_at"], **found}}
 
 
@@ -232,7 +232,7 @@ def runs_summary(
 
 
 def run_brief(database: Database, run: str) -> dict[str, Any]:
-    """The line of one run in `runs_summary`: quicker than `run_summary`, for whoever asks often.
+    """The line of one run in `runs_summary`: quicker than `run_summary`, to be asked for often.
 
     Raises:
         NotFoundError: there is no such run.

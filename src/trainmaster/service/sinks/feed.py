@@ -41,7 +41,7 @@ class Feed(ABC):
     Args:
         opened: the home.
         row: of the sink.
-        owner: who sends.
+        owner: that sends.
 
     Attributes:
         refused: why something is left out; empty if nothing is.

@@ -177,7 +177,7 @@ class SinkFeeder:
             raise
         except TrainmasterError as error:
             trouble = one_line(error)
-            log.info("%s: %s: %s", run, kind, trouble)  # its row says it, and who waits for the run is told
+            log.info("%s: %s: %s", run, kind, trouble)  # its row says it, and what waits for the run is told
             self._put_off(row, trouble)
             return False
         except Exception as error:  # a mistake of ours in one of them: the others are still to be fed

@@ -1,6 +1,6 @@
 """`MlflowFeed`: sends what tasks report to an MLflow server.
 
-Before a batch is sent, its end and its time are written down, after that its having been taken: who is killed
+Before a batch is sent, its end and its time are written down, after that its having been taken: a kill
 in between has it sent once more, exactly the same.
 """
 
@@ -41,7 +41,7 @@ class MlflowFeed(Feed):
     Args:
         opened: the home.
         row: of the sink.
-        owner: who sends.
+        owner: that sends.
         to: the other side.
     """
 

@@ -40,7 +40,7 @@ class SinkThread:
         self._thread = threading.Thread(target=self._work, name="sinks", daemon=True)
 
     def start(self) -> None:
-        """Begin; who is killed meanwhile loses nothing."""
+        """Begin; a kill meanwhile loses nothing."""
         self._thread.start()
 
     def stop(self) -> None:

@@ -1,6 +1,6 @@
 """`WandbFeed`: writes tasks as offline runs of Weights & Biases, and sends these if there is a key.
 
-What has grown is written anew, from its first report on: who is killed anywhere does the same once more.
+What has grown is written anew, from its first report on: after a kill anywhere the same is done once more.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class WandbFeed(Feed):
     Args:
         opened: the home.
         row: of the sink.
-        owner: who sends.
+        owner: that sends.
         to: the program; its place is one of this run.
     """
 

@@ -101,7 +101,7 @@ class UploadFinishing:
         return self._pool.submit(self._make, [row["id"] for row in found], token, make)
 
     def stop(self) -> None:
-        """Begin no more; what is under way is given up, and begun again by who asks for it."""
+        """Begin no more; what is under way is given up, and begun again by the next request for it."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     # --- what is made ---------------------------------------------------------------------------------

@@ -204,7 +204,7 @@ class Uploads:
                     file.write(block)
 
     def forget_parts(self, upload: str) -> None:
-        """Something was made of it: its row stays for a while, so that who asks again is told what."""
+        """Something was made of it: its row stays for a while, to tell a client that asks again."""
         self._store(upload).delete_all("")
         rows.forget(self._database, upload, keeps_row=True)
 
@@ -266,7 +266,7 @@ class Uploads:
     def _shown(self, row: RowMapping) -> dict[str, Any]:
         state, is_whole = row["state"], row["received_bytes"] == row["size_bytes"]
         if state == "FINISHING" and not rows.is_finishing(row, self._database.clock_s()):
-            state = "OPEN"  # who did it was killed
+            state = "OPEN"  # the server that did it was killed
         return {
             "upload": row["id"],
             "name": row["name"],

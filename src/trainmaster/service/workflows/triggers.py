@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 LOOK_S: Final = 2.0
 #: All versions of a volume are listed at every so many looks; else one object is asked for.
 _LIST_EVERY: Final = 30
-#: Who starts a run has so long, before another server may try.
+#: A server that starts a run has so long, before another server may try.
 CLAIM_S: Final = 60.0
 #: What may pass by itself is tried again, this long after the first time, then twice as long, and so on.
 _RETRY_S, _LONGEST_RETRY_S = 5.0, 600.0
@@ -95,7 +95,7 @@ class Triggers:
         self._thread.start()
 
     def stop(self) -> None:
-        """Begin nothing more; what was begun is gone on with by whoever looks next."""
+        """Begin nothing more; what was begun is gone on with by the server that looks next."""
         self._over.set()
         self._wake.set()
         if self._thread is not None:

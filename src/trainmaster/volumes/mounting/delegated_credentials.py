@@ -1,6 +1,6 @@
 """Credentials for the processes of a mount: from memory to memory, never in an environment that others see.
 
-Keys that run out stay in that memory: whoever made them writes newer ones there as long as the mount is used.
+Keys that run out stay in that memory: what made them writes newer ones there as long as the mount is used.
 
 A process's environment shows in ``/proc``, as it was when it began. What belongs to an object store goes
 through the process's standard input instead, which is a file in memory that is closed once it was read.

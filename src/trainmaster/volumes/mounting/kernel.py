@@ -4,7 +4,7 @@ It gets three disks: an image with names and places (`erofs`), the file of slots
 slots' *locks*. The third is never read. It is there because a disk keeps the open file that it was made
 of, and with it the locks taken through that: each slot of the volume is locked for as long as the mount
 exists, also when all processes behind it were killed, and with files that are open after it was taken
-away. Whoever looks for a slot to reuse finds it in use, as if somebody read it.
+away. What looks for a slot to reuse finds it in use, as if somebody read it.
 """
 
 import ctypes

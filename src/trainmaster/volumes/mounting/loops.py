@@ -1,4 +1,4 @@
-"""Loop devices: files as disks, which end with whoever has them open."""
+"""Loop devices: files as disks, which end with the process that has them open."""
 
 import errno
 import fcntl

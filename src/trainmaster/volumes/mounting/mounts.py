@@ -17,7 +17,7 @@ TYPE = "fuse.trainmaster"
 #: What the processes of a mount run, or a module that knows more kinds of URLs; and as what.
 SERVER = "trainmaster.volumes.mounting.server"
 _ROLES = ("guard", "serve")
-#: A name that no volume has; who looks for it in a mount makes its server ask the store.
+#: A name that no volume has; to look for it in a mount makes its server ask the store.
 QUESTION = ".trainmaster-asks-"
 _KERNEL_TYPE = "erofs"
 _SOURCE = "trainmaster:"
@@ -69,7 +69,7 @@ def mounts_at(directory: str) -> list[Mounted]:
 
 
 def means_of(directory: str) -> Means | None:
-    """Says who answers for the volume that is mounted there; None: none is."""
+    """Says what answers for the volume that is mounted there; None: none is."""
     mounted = mounted_at(directory)
     if mounted is None:
         return None

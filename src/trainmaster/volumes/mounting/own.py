@@ -18,7 +18,7 @@ class OwnMounts:
 
     Args:
         directory: where they are.
-        record: what :func:`new_record` gave to whoever started these processes.
+        record: what :func:`new_record` gave to the process that started these.
     """
 
     def __init__(self, directory: str, record: int) -> None:

@@ -122,7 +122,7 @@ def _forget_log() -> None:
 
 
 class _Caller:
-    """Who waits for the mount to be there."""
+    """The process that waits for the mount to be there."""
 
     def __init__(self, ready: int, own: OwnMounts) -> None:
         self.ready = ready

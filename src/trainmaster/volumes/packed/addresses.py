@@ -95,6 +95,6 @@ def _store_url() -> str:
     if given := os.environ.get("TRAINMASTER_STORE"):
         return given.rstrip("/")
     home = os.environ.get("TRAINMASTER_HOME") or "~/.trainmaster"
-    with suppress(OSError):  # who writes there will be told; who does so first shall not open it to others
+    with suppress(OSError):  # a write there will fail; the first one shall not open it to others
         make_private(Path(home).expanduser().absolute())
     return f"{home.rstrip('/')}/store"

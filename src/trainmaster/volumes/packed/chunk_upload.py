@@ -222,7 +222,7 @@ class ChunkUploader:
                     have = self._deletions.generation(partial(chunk_key, name)), size_bytes
                 self._named[name] = self._present[name] = have[0], size_bytes
                 self.shared_chunks += is_there
-                if not is_there:  # whoever sends it reads it back
+                if not is_there:  # its sender reads it back
                     self._proved.add(name)
             return have[0] if have else 0, is_there
 

@@ -130,7 +130,7 @@ class _Collection:
         self._known_lists: set[str] = set()
 
     def others(self) -> list[ObjectDetail]:
-        """Gives the marks of who else is at work."""
+        """Gives the marks of what else is at work."""
         found = [one for one in living(self._store, "collections", self._now_s) if one.key != self._mark.key]
         return found + living(self._store, "pushes", self._now_s)
 
@@ -166,7 +166,7 @@ class _Collection:
         doomed = sorted({key for one in due for key in self._left(one) if self._is_at_rest(key, one.made_s)})
         others: list[ObjectDetail] = []
         for first in range(0, len(doomed), _DELETED_AT_ONCE):
-            # For those who know no lists: they keep off while we seem alive, and we while they do.
+            # For versions that know no lists: they keep off while we seem alive, and we while they do.
             self._now_s = self._mark.confirm()
             others = self.others()
             if others:
@@ -210,7 +210,7 @@ class _Collection:
         return self._is_now or self._now_s - made_s >= self._grace_s
 
     def _is_at_rest(self, key: str, since_s: float) -> bool:
-        """Whether nobody has sent it again, who knew no lists, or long ago."""
+        """Whether nothing that knew no lists has sent it again, or long ago."""
         modified_s = self._there[key].modified_s
         return modified_s <= since_s or self._now_s - modified_s >= self._grace_s
 

@@ -16,7 +16,7 @@ from trainmaster.volumes.packed.faults import DamagedVolumeError
 from trainmaster.volumes.packed.hashes import HASH_NAME
 
 _FORMAT = 2
-# The same with names of a later generation, which who reads only 2 would look for in the wrong place.
+# The same with names of a later generation, which a reader of 2 only would look for in the wrong place.
 _FORMAT_WITH_GENERATIONS = 3
 # No version: takes a number, so that nobody else has it (see `deletions`).
 _FENCE = "fence"

@@ -254,9 +254,9 @@ class Publication:
                 )
 
     def _confirm_once_more(self, head: Head, confirm: Callable[[], object]) -> None:
-        """Withdraws a version of which something was deleted by who knows no deletion lists.
+        """Withdraws a version of which something was deleted by a version that knows no deletion lists.
 
-        He keeps off as long as our mark is fresh. Only if it was not, until the head was there, is there
+        It keeps off as long as our mark is fresh. Only if it was not, until the head was there, is there
         reason to look.
         """
         try:

@@ -1,4 +1,4 @@
-"""Locks on parts of a file that end with whoever holds them, between processes.
+"""Locks on parts of a file that end with the process that holds them, between processes.
 
 They are the kernel's *open file description* locks: unlike the older kind they belong to
 a descriptor and not to a process, so that closing some other descriptor of the same file

@@ -1,6 +1,6 @@
 # ruff: noqa: PTH103, PTH104, PTH108
 # Names of a private directory, opened by descriptor: os functions are exact here.
-"""The orders that readers of a node have announced, for whoever has to evict a chunk.
+"""The orders that readers of a node have announced, for the one that has to evict a chunk.
 
 Each reader keeps one small file: its order, how far it is and how fast. The file is locked by
 its owner, so that those of dead readers are known and removed.

@@ -42,7 +42,7 @@ class Line:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._mutex = threading.Lock()
-        #: Who waits, in their order: how many bytes each wants, and what is released when it may go.
+        #: What waits, in its order: how many bytes each wants, and what is released when it may go.
         self._queue: deque[tuple[int, threading.Lock]] = deque()
         self._most = self._proven = _LEAST_RANGES
         self._proven_bytes_per_s = 0.0
@@ -87,7 +87,7 @@ class Line:
             self._admit()
 
     def _admit(self) -> None:
-        """Lets go whoever has waited longest: what is used first was asked for first."""
+        """Lets go what has waited longest: what is used first was asked for first."""
         while self._queue and self._has_room(self._queue[0][0]):
             size_bytes, turn = self._queue.popleft()
             self._in_flight += 1

@@ -32,7 +32,7 @@ class Prefetcher:
     It keeps the chunks that will be used next in half of the slots. The other half keeps what
     will be used again, by Belady's rule: all slots ahead would mean to fetch everything anew in
     each epoch. Never does a chunk go that another reader will use sooner. What fails here
-    is met, and told, by whoever reads it.
+    is met, and told, by what reads it.
 
     Args:
         volume: whose chunks.

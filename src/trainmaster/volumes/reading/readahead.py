@@ -72,7 +72,7 @@ class ReadAhead:
     def _followed(self, chunk: int, is_start: bool) -> _Run | None:
         """Notes where a reader is; gives the run that it goes on with, None if it may have begun one.
 
-        Of those who read here and there some come to a chunk behind one that was read lately, too. They do
+        Of those that read here and there some come to a chunk behind one that was read lately, too. They do
         not begin with its first bytes, nor go on with the next one.
         """
         self._seen += 1
@@ -96,7 +96,7 @@ class ReadAhead:
         return depth // readers  # none for so many, whose chunks would push each other out
 
     def _fetch(self, chunk: int) -> None:
-        # Whoever reads the chunk meets the same fault and hears of it.
+        # What reads the chunk meets the same fault and hears of it.
         try:
             self._cache.obtain(self._chunk(chunk))
         except TrainmasterError:

@@ -1,6 +1,6 @@
 # ruff: noqa: PTH116
 # One file, by descriptor: os functions are exact.
-"""The file of slots, who may change which of them, and how it grows and shrinks within its limit."""
+"""The file of slots, what may change which of them, and how it grows and shrinks within its limit."""
 
 import errno
 import mmap
@@ -118,7 +118,7 @@ class SlotFile:
             finally:
                 self._whole.unlock(_WHOLE)
 
-    # Chunks and slots are locked by whoever fills them, slots also by whoever reads them.
+    # Chunks and slots are locked by what fills them, slots also by what reads them.
 
     @contextmanager
     def chunk_lock(self, key: bytes) -> Iterator[None]:

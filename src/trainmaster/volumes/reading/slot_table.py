@@ -5,7 +5,7 @@ takes 6 us and marking it used 18 us, against 0.1 us here; and nothing but the *
 aligned word, has to change at once.
 
 The stamp is ``generation * 4 + state``. A slot is VALID only after its bytes are complete and
-verified, and its stamp is the last thing written; whoever empties it counts the generation up
+verified, and its stamp is the last thing written; what empties it counts the generation up
 first. So a process that is killed at any instruction leaves a slot that is VALID and right, or
 one that is not VALID, and a stamp that is the same before and after bytes were copied out
 proves the copy.
@@ -115,7 +115,7 @@ class SlotTable:
         self.words[_BASE + slot * _WORDS] = stamp
 
     def advance(self, slot: int, state: int) -> int:
-        """Gives the slot a new generation and a state; whoever read it before will notice."""
+        """Gives the slot a new generation and a state; what read it before will notice."""
         stamp = (self.stamp(slot) // 4 + 1) * 4 + state
         self.set_stamp(slot, stamp)
         return stamp

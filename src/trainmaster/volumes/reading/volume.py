@@ -134,7 +134,7 @@ class Volume:
         self._ahead.close()
 
     def follow(self, prefetcher: Follower) -> None:
-        """Has what is read fetched ahead by somebody who knows the order, until :meth:`unfollow`."""
+        """Has what is read fetched ahead by code that knows the order, until :meth:`unfollow`."""
         with self._mutex:
             self._followers, self._reached = (*self._followers, prefetcher), -1
 
@@ -315,7 +315,7 @@ class Volume:
 
         Args:
             number: of the chunk.
-            is_start: its first bytes are wanted, as by whoever has read the one before to its end.
+            is_start: its first bytes are wanted, as by what has read the one before to its end.
         """
         place = self._places.get(number)
         slots = self.cache.slots

@@ -102,7 +102,7 @@ class EvilApp:
 
 
 class OneGate:
-    """Lets in who has the cookie ``good``, to the app ``evil-1``."""
+    """Lets in requests with the cookie ``good``, to the app ``evil-1``."""
 
     cookie = "trainmaster-app"
 

@@ -21,7 +21,7 @@ SERVICE = "/services/digits/"
 
 
 class Gate:
-    """Lets who has the token ``good`` ask ``digits``."""
+    """Lets requests with the token ``good`` ask ``digits``."""
 
     def __init__(self):
         self.is_open = False
@@ -227,7 +227,7 @@ def test_a_request_that_may_be_sent_twice_waits_for_a_replica_that_is_slow_to_re
         at.gate.found[1] = Target(second.replica, second.run, "node-1", second.port, False, "digits@2", 0)
         at.apps[0].answer = breaks_off
         assert (await at.ask("GET", SERVICE))[0] == 200
-        assert at.seen() == [1, 1], "who has broken off is not asked again"
+        assert at.seen() == [1, 1], "a replica that has broken off is not asked again"
 
     run(play, count=2)
 

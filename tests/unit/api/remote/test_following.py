@@ -1,4 +1,4 @@
-"""What a server's stream says of a run is told as whoever drives it would tell it."""
+"""What a server's stream says of a run is told as its driver would tell it."""
 
 from __future__ import annotations
 

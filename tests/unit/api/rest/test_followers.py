@@ -1,4 +1,4 @@
-"""Many follow one run over TCP: each is told everything once, and who does not read is not waited for."""
+"""Many follow one run over TCP: each is told everything once, and a slow one is not waited for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One look for all who listen to a run, which the event loop does not wait for."""
+"""One look for all that listen to a run, which the event loop does not wait for."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def test_the_event_loop_does_not_wait_for_the_database(service, monkeypatch, is_
 
     monkeypatch.setattr("trainmaster.api.rest.hubs.RunStream", make)
     found, listeners = asyncio.run(listen())
-    assert any("event: state" in text for text in found) != is_away, "who listens comes back"
+    assert any("event: state" in text for text in found) != is_away, "a listener comes back"
     assert not listeners
     assert made_in[0] is not threading.main_thread()
 
 
 @pytest.mark.parametrize("failures", [1, 2, 3, 5, 8])
 def test_who_listens_while_the_database_is_away_gets_all_of_it_once(service, monkeypatch, failures):
-    """Whoever is sent away comes back with the id of the last message that it got, as browsers do."""
+    """A listener that is sent away comes back with the id of the last message that it got, as browsers do."""
     monkeypatch.setattr("trainmaster.api.rest.hubs.LOOK_EVERY_S", 0.0)
     monkeypatch.setattr(service.database.patience, "seconds", 0.0)
     left = []

@@ -103,7 +103,7 @@ def test_pieces_on_two_servers_become_code(server, other):
     assert (answer.status_code, answer.json()["state"]) == (201, "DONE")
     digest = answer.json()["result"]["code"]
     again = server.ask("POST", f"/{upload}/finish")
-    assert again.json()["result"] == {"code": digest}, "who asks again is told the same"
+    assert again.json()["result"] == {"code": digest}, "a client that asks again is told the same"
     headers = {"authorization": f"Bearer {server.tokens['red']}"}
     assert server.browser.head(f"/api/v1/code/{digest}", headers=headers).status_code == 200
     assert server.ask("GET", "").json() == {"uploads": []}

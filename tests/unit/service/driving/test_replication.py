@@ -183,7 +183,7 @@ def test_a_reader_elsewhere_has_lines_once_also_when_the_run_moves(servers, data
         log.write("three\n")
     assert lines() == ["three\n"]
     with place.log("worker-0").open("a") as log:
-        log.write("of who drives it no more\n")
+        log.write("of a driver that drives it no more\n")
     with pytest.raises(LeaseLostError):
         files.flush()
     again = b.replication(lease)

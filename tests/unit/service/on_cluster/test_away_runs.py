@@ -208,7 +208,7 @@ def test_a_machine_is_lost_while_it_ends_and_the_home_gives_back_what_is_left(
     monkeypatch.setattr(clusters, "end_clusters", lambda *given: ended.append(given[3]) or killed())
     with pytest.raises(KeyboardInterrupt):
         scene.away(lost_s=-1).take_back(RUN)
-    assert scene.row["away"] is not None  # whoever comes next does it again
+    assert scene.row["away"] is not None  # what comes next does it again
     monkeypatch.setattr(clusters, "end_clusters", lambda *given: ended.append(given[3]))
     scene.away(lost_s=-1).take_back(RUN)
     assert len(ended) > 1
@@ -320,7 +320,7 @@ ON_DEMAND = SimpleNamespace(
     [
         ({"sinks": {"mlflow": {"url": "https://m.example.org", "experiment": "e"}}}, "sinks: what tasks"),
         ({"sinks": {"wandb": {"project": "p", "key": "WANDB_API_KEY"}}}, "sinks: what tasks"),
-        ({"experiments": {"main": {"command": "serve", "serve": {"port": 8000}}}}, "main.serve: who asks"),
+        ({"experiments": {"main": {"command": "serve", "serve": {"port": 8000}}}}, "main.serve: a service"),
         ({}, ""),
     ],
 )
@@ -404,7 +404,7 @@ def test_a_run_is_shown_as_it_was_while_its_store_cannot_be_read(scene, monkeypa
     scene.away().follow(RUN)
     assert scene.row["state"] == "WAITING"
     with pytest.raises(PublishError):
-        scene.away().take_back(RUN)  # nobody knows who drives: it stays away
+        scene.away().take_back(RUN)  # nobody knows what drives: it stays away
     assert scene.row["away"] is not None
 
 

@@ -1,4 +1,4 @@
-"""Quotes and plans that are asked of a server: who works on them, who sees them, what becomes of a crash."""
+"""Quotes and plans that are asked of a server: what works on them, who sees them, what becomes of a crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How quotes turned out: both sides of an interval are outside, and who failed says nothing of it."""
+"""How quotes turned out: both sides of an interval are outside, and a run that failed says nothing of it."""
 
 from __future__ import annotations
 

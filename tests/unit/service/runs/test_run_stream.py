@@ -110,7 +110,7 @@ def test_a_run_that_is_over_is_told_whole(written):
     stream = written.stream()
     found = list(stream.read())
     assert told(found)[0] == {0: "a\n"}
-    assert found[-1].data["run"]["state"] == "DONE", "told last: who stops to listen there has all"
+    assert found[-1].data["run"]["state"] == "DONE", "told last: a client that stops to listen there has all"
     assert stream.cursor.files == {}
     assert list(stream.read()) == []
 
@@ -227,7 +227,7 @@ def test_a_database_that_goes_away_at_any_statement_costs_no_message(written, mo
         briefs = [message for message in found if message.kind == "state" and message.data["events"]]
         assert told(found) == expected, f"statement {statement}"
         assert len(briefs) == 1, f"statement {statement}"
-        assert told(written.stream(stream.cursor).read())[:2] == ({}, {}), "who comes back goes on there"
+        assert told(written.stream(stream.cursor).read())[:2] == ({}, {}), "a client goes on there"
         failed += len(seen) > statement
         if len(seen) <= statement:
             break

@@ -1,4 +1,4 @@
-"""Sinks: what tasks report comes to MLflow once, whoever is killed, and whatever is away."""
+"""Sinks: what tasks report comes to MLflow once, whatever is killed, and whatever is away."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def test_content_that_was_given_up_is_sent_again_under_another_name(volume, tmp_
     shared = push(tmp_path / "src", volume, cache=tmp_path / "cache3", chunk_limit_bytes=LIMIT)
     assert (shared.sent_chunks, shared.head.generations) == (0, head.generations)
     document = json.loads(store.get(f"heads/{head.version:06d}.json"))
-    assert document["format"] == 3, "who knows no generations must not think that something is missing"
+    assert document["format"] == 3, "one that knows no generations must not miss anything"
 
 
 def test_a_name_that_a_version_has_stays_also_when_it_is_on_a_list(volume, tmp_path):

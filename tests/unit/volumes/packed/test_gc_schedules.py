@@ -37,7 +37,7 @@ HOUR_S = 3600.0
 
 
 class World:
-    """A volume with one version of `a`, removed, and one of `b`; and who works on it.
+    """A volume with one version of `a`, removed, and one of `b`; and what works on it.
 
     Attributes:
         made: versions that a push has reported.
@@ -49,7 +49,7 @@ class World:
         self.folder = folder
         self.made: list[int] = []
         self.removed = {1}
-        # Who waits for another one waits until that looks dead.
+        # An actor that waits for another one waits until that looks dead.
         self.clocks = Clocks(stage.clock.boot_s, stage.clock.wall_s, lambda _: stage.sleep(2 * HOUR_S))
 
     def push(self, tree="a", cache="cache"):
@@ -166,7 +166,7 @@ def played(stages, works: list[Work], order: list[tuple[int, int]], sleep_s=0.0)
     Args:
         stages: makes a world.
         works: what each actor does.
-        order: which actor does how many operations. Who is not over by then ends in turn.
+        order: which actor does how many operations. Those not over by then end in turn.
         sleep_s: how long all the world sleeps behind each part of the order.
 
     Returns:

@@ -131,7 +131,7 @@ SIZES = ("file_count", "row_count", "total_bytes", "chunk_count", "chunk_limit_b
     some_of(ROWS, FILE_ROWS), some_of(CHUNKS, CHUNK_ROWS), some_of(PARTS, PART_ROWS), st.booleans(), st.data()
 )
 def test_any_rows(rows, chunks, parts, is_described, data):
-    """As whoever writes a volume with a hash that is right may write them."""
+    """As a writer of a volume with a hash that is right may write them."""
     sizes = {
         "file_count": sum(row[1] == 0 for row in rows), "row_count": len(rows), "chunk_count": len(chunks),
         "total_bytes": sum(row[2] for row in rows) % (1 << 62),

@@ -66,7 +66,7 @@ def test_chunks_that_are_gone_or_short_or_others(store):
             assert all(key in one and fault in one for one in found)
             assert len(found) <= 2
             if deep:
-                assert damage(store) == {1: [], 2: []}, "only who reads it sees it"
+                assert damage(store) == {1: [], 2: []}, "only a reader sees it"
         store.put(key, whole[key])
     assert damage(store, deep=True) == {1: [], 2: []}
 

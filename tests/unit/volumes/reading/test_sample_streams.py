@@ -125,7 +125,7 @@ def test_a_chunk_that_is_missing_is_asked_for_ahead_once_and_told_to_who_reads_i
 
     with pytest.raises(MissingChunkError):
         train()
-    assert failed == [True, False], "ahead, and then by who reads it"
+    assert failed == [True, False], "ahead, and then by what reads it"
     assert len(asked) == len(set(asked))
 
 
@@ -190,7 +190,7 @@ def test_requests_at_once_are_as_many_as_bring_more(bytes_per_s, ranges):
         now_s += 1.0
         line.end()
         line.saw(size_bytes)
-    assert line.ranges == before, "who asks for little learns nothing"
+    assert line.ranges == before, "a reader that asks for little learns nothing"
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def main() -> int:
 
 
 def _freeze(order: Mapping[str, Any]) -> None:
-    """Give files a second name: who replaces one takes the first name only."""
+    """Give files a second name: to replace one takes the first name only."""
     (directory,) = order["directories"]
     remove(order["frozen"])
     os.makedirs(order["frozen"])

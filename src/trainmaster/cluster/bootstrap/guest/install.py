@@ -54,7 +54,7 @@ def _is_complete(order: dict[str, Any]) -> bool:
     if order["again"] or not marker.exists():
         return False
     with contextlib.suppress(OSError):
-        os.utime(marker)  # when it was last asked for, for whoever cleans up
+        os.utime(marker)  # when it was last asked for, for what cleans up
     return True
 
 

@@ -45,7 +45,7 @@ def perform(order: dict[str, Any]) -> str:
 
 
 def _make(path: Path, log: Path, order: dict[str, Any]) -> None:
-    _end(path)  # left over by somebody who was killed
+    _end(path)  # left over by a process that was killed
     shutil.rmtree(path, ignore_errors=True)
     log.write_bytes(b"")
     python = order["python"]

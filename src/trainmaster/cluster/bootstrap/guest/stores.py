@@ -54,7 +54,7 @@ def main() -> int:
         timer.start()
     try:
         _perform(order)
-    except Exception as error:  # noqa: BLE001 - who asks is on another machine and has to be told
+    except Exception as error:  # noqa: BLE001 - the caller is on another machine and has to be told
         _say({"error": type(error).__name__, "words": _words(error), "trouble": _trouble(error)})
         return 1
     _say(None)
@@ -108,7 +108,7 @@ def say_line(line: str) -> None:
 
 
 def live(word: Callable[[], str]) -> None:
-    """Who asked may be gone without a word: then nobody will name what is sent, and it ends."""
+    """The caller may be gone without a word: then nobody will name what is sent, and it ends."""
     pause = threading.Event()
     while not pause.wait(_LIFE_S):
         try:
