@@ -12,7 +12,7 @@ import atexit
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -29,12 +29,16 @@ from trainmaster.spec.states import EndReason, State
 if TYPE_CHECKING:
     from trainmaster.service.open_home import OpenHome
 
+#: Who only wants to see runs waits so long for the object store, in seconds; then they are shown as known.
+ANSWERS_WITHIN_S: Final = 4.0
 #: How often a run is looked at that somebody follows, in seconds.
 FOLLOW_S: Final = 1.0
 #: And one that has ended, and whose driver gives back its machines.
 _LAST_S: Final = 0.2
 #: A process that ends while one is taken back waits so long for the end of that.
 _LEAVES_WITHIN_S: Final = 30.0
+#: Who waits for a look sees so often whether it takes the run back by now.
+_LOOKS_ANEW_S: Final = 0.05
 #: So often at most somebody else may have brought a run on before us.
 _TRIES: Final = 20
 #: A process that hands a run over has heard of its machine by then, or was killed.
@@ -50,12 +54,14 @@ class AwayRuns:
         environ: of the caller: credentials.
         lost_s: how long a driver may be silent, for tests.
         go_on: has a run driven whose driver is lost, once; None: that is left to others.
+        answers_within_s: how long `follow` and `look_at_all` wait for the store, in seconds.
     """
 
     home: OpenHome
     environ: Mapping[str, str]
     lost_s: float = LOST_S
     go_on: Callable[[str], None] | None = None
+    answers_within_s: float = ANSWERS_WITHIN_S
     _left_to: set[str] = field(default_factory=set, init=False)
     _followed: set[str] = field(default_factory=set, init=False)
     _coming: set[str] = field(default_factory=set, init=False)
@@ -63,14 +69,13 @@ class AwayRuns:
     def follow(self, run: str) -> None:
         """Bring a run on, and go on with that as long as this process lives; nothing if it is not away.
 
-        While the object store cannot be read, it stays as it was.
+        While the object store cannot be read, or stalls, it stays as it was.
         """
         row = self.home.database.run_row(run)
         # One that is over is taken back here: this process may end before its thread has done so.
         if row["away"] is None or (run in self._followed and row["state"] != State.DONE):
             return
-        with suppress(PublishError):
-            self.look(run)
+        self._look_in_time([run], PublishError)
         if run in self._followed:
             return
         self._followed.add(run)
@@ -80,9 +85,9 @@ class AwayRuns:
 
     def look_at_all(self) -> None:
         """Bring all of them on; what cannot be read stays as it was."""
-        for run in run_transfer.runs_away(self.home.database, self.home.home.identity()):
-            with suppress(TrainmasterError):
-                self.look(run)
+        self._look_in_time(
+            run_transfer.runs_away(self.home.database, self.home.home.identity()), TrainmasterError
+        )
 
     def look(self, run: str) -> None:
         """Bring a run on to what its driver has published; take it back if that is over, go on if it is lost.
@@ -145,6 +150,39 @@ class AwayRuns:
         return "" if away is None else str(json.loads(away)["machine"])
 
     # --- private ------------------------------------------------------------------------------------
+
+    def _look_in_time(self, runs: Sequence[str], passing: type[TrainmasterError]) -> None:
+        """Look at runs, all at once; those whose store stalls are looked at in the background from then on.
+
+        Args:
+            runs: their ids.
+            passing: what is wrong then leaves them as they were; all else is raised.
+        """
+        faults: list[Exception] = []
+
+        def look(run: str) -> None:
+            try:
+                self.look(run)
+            except passing:
+                pass
+            except Exception as error:  # noqa: BLE001 - whoever asked gets it
+                faults.append(error)
+
+        looking = {
+            run: threading.Thread(target=look, args=(run,), name=f"looks at {run}", daemon=True)
+            for run in runs
+        }
+        for thread in looking.values():
+            thread.start()
+        until = time.monotonic() + self.answers_within_s
+        for run, thread in looking.items():
+            # One that is being taken back is waited for: then all of it is here.
+            while thread.is_alive() and (run in self._coming or time.monotonic() < until):
+                thread.join(_LOOKS_ANEW_S)
+            if thread.is_alive():
+                atexit.register(self._leave, run, thread)
+        if faults:
+            raise faults[0]
 
     def _follow(self, run: str) -> None:
         pause_s = FOLLOW_S

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from types import SimpleNamespace
 
@@ -408,6 +409,31 @@ def test_a_run_is_shown_as_it_was_while_its_store_cannot_be_read(scene, monkeypa
     assert scene.row["away"] is not None
 
 
+def test_who_looks_is_answered_while_the_line_to_the_store_stalls(scene, monkeypatch):
+    scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
+    gate, state = threading.Event(), DriverStore.state
+    monkeypatch.setattr(DriverStore, "state", lambda store: gate.wait(60) and state(store))
+    monkeypatch.setattr(AwayRuns, "_follow", lambda *_: None)
+    away = AwayRuns(scene.home, scene.environ, answers_within_s=0.01)
+    try:
+        away.follow(RUN)
+        away.look_at_all()
+        assert not gate.is_set()
+        assert scene.home.brief(RUN)["driver"]["machine"]
+    finally:
+        gate.set()
+        for thread in threading.enumerate():
+            if thread.name.startswith("looks at"):
+                thread.join()
+
+
+def test_what_is_wrong_with_a_run_that_is_away_is_told(scene, monkeypatch):
+    scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
+    monkeypatch.setattr(AwayRuns, "look", lambda *_: refuse(UsageError("it is driven by another machine")))
+    with pytest.raises(UsageError, match="another machine"):
+        scene.away().follow(RUN)
+
+
 def test_who_leaves_waits_until_a_run_that_is_over_is_taken_back(scene, monkeypatch):
     scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
     away, joined = scene.away(), []
@@ -423,6 +449,10 @@ def test_who_leaves_waits_until_a_run_that_is_over_is_taken_back(scene, monkeypa
     assert len(joined) == 2
     away._leave(RUN, following)
     assert len(joined) == 2
+
+
+def refuse(error):
+    raise error
 
 
 def refused(_store):
