@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trainmaster.service.conversion.description import ClusterDescription, MachineType, size_of
+from trainmaster.service.conversion.secrets import without_secrets
 from trainmaster.spec.errors import UsageError
 
 _TOKEN: Final = re.compile(
@@ -33,6 +34,7 @@ _REASONS: Final = (
     ("disk", "machines have one disk"),
     ("auth", "credentials are the provider's, never a recipe's"),
 )
+_NETWORK: Final = "networks are a setting of the provider (`public_network`, `private_network` in im.yaml)"
 _OUT: Final = "nothing is open to the world but SSH; `trainmaster open` and `port-forward` lead to ports"
 
 
@@ -66,6 +68,8 @@ def read_radl(source: str, file: str) -> ClusterDescription:
 class _Reader:
     def __init__(self, source: str, file: str) -> None:
         self._source = source
+        #: The same, character by character: what is shown of it.
+        self._shown = without_secrets(source)
         self._file = file
         self._tokens = self._split()
         self._next = 0
@@ -100,8 +104,9 @@ class _Reader:
         self._next += 1
         if (token := self._peek()) is not None and token.kind == "body":
             self._next += 1
-            inner = token.text.removeprefix("@begin").removesuffix("@end")
-            self._found.drop(self._line(token.at), inner, _ROLE)
+            self._found.drop(self._line(head.at), f"{head.text} {name}", self._why(head))
+            inner = self._shown[token.at : token.at + len(token.text)].removeprefix("@begin")
+            self._found.drop(self._line(token.at), inner.removesuffix("@end"), self._why(head))
             self._sign(")")
             return
         features = self._features()
@@ -111,12 +116,12 @@ class _Reader:
         if not features:
             self._found.drop(self._line(head.at), f"{head.text} {name} ()", self._why(head))
         for feature in features:
-            self._found.drop(feature.line, feature.text, self._why(head))
+            self._found.drop(feature.line, feature.text, self._why(head, feature.name))
 
     @staticmethod
-    def _why(head: _Token) -> str:
+    def _why(head: _Token, name: str = "") -> str:
         if head.text == "network":
-            return _OUT
+            return _OUT if name.startswith("out") else _NETWORK
         return _ROLE if head.text == "configure" else f"a recipe has no {head.text}"
 
     def _deploy(self, head: _Token) -> None:
@@ -148,7 +153,7 @@ class _Reader:
             self._next += 1
             depth += {"(": 1, ")": -1}.get(token.text, 0)
         assert token is not None
-        self._found.drop(self._line(begin), self._source[begin : token.at], _ORDER)
+        self._found.drop(self._line(begin), self._shown[begin : token.at], _ORDER)
 
     def _features(self) -> list[_Feature]:
         """Up to the bracket that closes them."""
@@ -166,7 +171,7 @@ class _Reader:
             if token.kind != "name" or sign.text not in _SIGNS:
                 raise self._wrong(token if token.kind != "name" else sign, "no property with a comparison")
             value, end = self._value()
-            text = self._source[token.at : end]
+            text = self._shown[token.at : end]
             found.append(_Feature(token.text, sign.text, value, self._line(token.at), text))
 
     def _value(self) -> tuple[str, int]:

@@ -7,6 +7,7 @@ import re
 from typing import Final
 
 from trainmaster.service.conversion.description import ClusterDescription, MachineType, size_of
+from trainmaster.service.conversion.secrets import without_secrets
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.node import Kind, Wording, YamlNode, compose
 
@@ -46,7 +47,7 @@ def read_tosca(source: str, file: str) -> ClusterDescription:
 
 class _Reader:
     def __init__(self, source: str, file: str, root: YamlNode, templates: YamlNode) -> None:
-        self._lines = source.splitlines()
+        self._lines = without_secrets(source).splitlines()
         self._file = file
         self._root = root
         self._templates = templates
@@ -113,7 +114,9 @@ class _Reader:
                     machine.want(*written, line, f"{key}: {value}")
                     self._told.add(line)
                 else:
-                    self._untold.append((line, f"{key}: {value}", "no key of a recipe says it"))
+                    self._untold.append(
+                        (line, without_secrets(f"{key}: {value}"), "no key of a recipe says it")
+                    )
         if machine.count:
             self._found.machines.append(machine)
 

@@ -225,3 +225,53 @@ def test_keys_that_share_a_line_with_one_that_is_told_have_their_comments() -> N
     assert "cpus: 4" in told
     assert "# 4: gpu_vendor: N  -> no key" in told
     assert "# 4: os  -> the image" in told
+
+
+SECRETS = """\
+system s (
+  cpu.count = 1 and
+  disk.0.os.credentials.password = 'two HIDDEN words' and
+  disk.0.os.credentials.private_key = '-----BEGIN RSA PRIVATE KEY-----
+HIDDENHIDDEN
+-----END RSA PRIVATE KEY-----'
+)
+configure c (
+@begin
+  - vars:
+      db_password: two HIDDEN words
+      api_token: |
+        HIDDEN
+      - git: https://me:HIDDEN@host/repository
+      shell: aws configure set AKIAHIDDENHIDDEN12 us-east-1
+@end
+)
+deploy s 1
+"""
+
+
+def test_secrets_of_several_words_and_lines_are_not_copied() -> None:
+    told = convert(SECRETS, "x.radl")
+    assert "HIDDEN" not in told
+    assert "# 3: disk.0.os.credentials.password = '*** *** ***'  -> " in told
+    for line in ("# 8: configure c  -> ", "# 11: db_password: *** *** ***", "# 14: - git: https://***@host"):
+        assert line in told
+
+
+def test_the_default_of_an_input_that_is_a_password_is_not_copied() -> None:
+    source = TOSCA.replace(
+        "    cores: {type: integer, default: 4}\n",
+        "    cores: {type: integer, default: 4}\n    mysql_root_password:\n      type: string\n"
+        "      default: HIDDEN\n    key:\n      default: plain\n"
+        "    one_secret: {type: string, default: HIDDEN}\n",
+    ).replace("image: ost://site/1", "image: ost://site/1\n            token: { get_input: the_token }")
+    told = convert(source, "x.yaml")
+    assert "HIDDEN" not in told
+    for line in ("type: string", "default: ***", "default: plain", "token: { get_input: the_token }"):
+        assert line in told
+
+
+def test_what_a_network_says_has_its_own_reason() -> None:
+    source = "network n (outbound = 'yes' and provider_id = 'vpc-1')\nsystem s (cpu.count=1)\ndeploy s 1\n"
+    told = convert(source, "x.radl")
+    assert "# 1: outbound = 'yes'  -> nothing is open to the world" in told
+    assert "# 1: provider_id = 'vpc-1'  -> networks are a setting of the provider" in told
