@@ -226,7 +226,7 @@ def _commit(
     """Creates the manifest; see :func:`publish_uploads`. True if it is ours, and not one that was there."""
     try:
         marked = dict(extra or {}) if owner is None else owner.marked(extra or {})
-        manifest = _united(store, uploads, kind, marked)
+        manifest = _merged(store, uploads, kind, marked)
         data = manifest.to_json()
     except (PublishError, TypeError, ValueError):
         _discard_all(store, uploads)
@@ -260,7 +260,7 @@ def _kept(store: ObjectStore, present: Manifest, files: Iterable[FileEntry]) -> 
     return present
 
 
-def _united(store: ObjectStore, uploads: list[Upload], kind: str, extra: Mapping[str, JSON]) -> Manifest:
+def _merged(store: ObjectStore, uploads: list[Upload], kind: str, extra: Mapping[str, JSON]) -> Manifest:
     union = Union()
     entries = [entry for part in uploads for entry in part.files if union.add(entry.path, entry.kind)]
     files = tuple(sorted(entries, key=lambda entry: entry.path))

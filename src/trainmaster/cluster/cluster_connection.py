@@ -249,7 +249,7 @@ class ClusterConnection:
         try:
             return call(self.executor)
         except ExecutorError as error:
-            self._mute(error)
+            self._note_unresponsive(error)
             return None
 
     def close(self) -> None:
@@ -274,7 +274,7 @@ class ClusterConnection:
         if isinstance(call.error, LeaseLostError):
             raise call.error  # it is another driver's now
         if call.error is not None:
-            self._mute(call.error)
+            self._note_unresponsive(call.error)
             return
         self.executor, self._unresponsive_since = call.executor, None
         call.executor.hurry()  # from here on the run's loop waits for it
@@ -289,7 +289,7 @@ class ClusterConnection:
                 self._forgotten.discard(attempt)
                 self._stops.pop(attempt, None)
 
-    def _mute(self, error: TrainmasterError) -> None:
+    def _note_unresponsive(self, error: TrainmasterError) -> None:
         """It cannot be reached: tried again, until its head is lost, or is well and still says nothing."""
         now = self._clock()
         log.info("%s: %s", self.loop.record.id, error)

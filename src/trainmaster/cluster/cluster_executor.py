@@ -73,13 +73,15 @@ class ClusterExecutor:
         per_hour_usd: float = math.inf,
     ) -> None:
         self._wake = threading.Event()
-        posts: dict[int, ClusterConnection] = {}
-        self._posts = {
-            name: posts.setdefault(id(loop), ClusterConnection(loop, opener, self._hello, self._wake, clock))
+        connections: dict[int, ClusterConnection] = {}
+        self._connections = {
+            name: connections.setdefault(
+                id(loop), ClusterConnection(loop, opener, self._hello, self._wake, clock)
+            )
             for name, loop in loops.items()
         }
-        self._all = list(posts.values())
-        its_loops = [post.loop for post in self._all]
+        self._all = list(connections.values())
+        its_loops = [connection.loop for connection in self._all]
         self.costs = RunCosts(its_loops, write_cost, clock, earlier_usd, per_hour_usd)
         self._member_places = member_places
         self._clock = clock
@@ -96,56 +98,56 @@ class ClusterExecutor:
     def open(self, run: str, capacity: Capacity, env: Mapping[str, str], token: int = 0) -> None:
         """Begin to take care of the clusters."""
         self._run, self._capacity, self._env, self._token = run, capacity, env, token
-        for post in self._all:
-            post.loop.start()
+        for connection in self._all:
+            connection.loop.start()
 
     def submit(self, gangs: Sequence[GangRequest]) -> None:
         """Queue gangs; those of a cluster that is not there yet wait here."""
         for gang in gangs:
-            post = self._post(gang.attempt)
-            if gang.attempt not in post.sent:
+            connection = self._connection(gang.attempt)
+            if gang.attempt not in connection.sent:
                 self._member_places.leave(gang.attempt)
-            post.take(gang)
-        for post in {id(p): p for p in (self._post(gang.attempt) for gang in gangs)}.values():
-            self._follow(post)
+            connection.take(gang)
+        for connection in {id(p): p for p in (self._connection(gang.attempt) for gang in gangs)}.values():
+            self._follow(connection)
 
     def launch(self, attempt: str, env: Mapping[str, Mapping[str, str]]) -> None:
         """Start a GRANTED gang."""
-        self._post(attempt).guarded(lambda executor: executor.launch(attempt, env))
+        self._connection(attempt).guarded(lambda executor: executor.launch(attempt, env))
 
     def observe(self, attempts: Sequence[str]) -> list[GangStatus]:
         """The present status of each attempt; UNKNOWN of those whose cluster cannot be asked, see `find`."""
         found: dict[str, GangStatus] = {}
-        for post in self._all:
-            mine = [attempt for attempt in attempts if self._post(attempt) is post]
-            found |= post.news
-            found |= {status.attempt: status for status in (post.observe(mine) if mine else ())}
-            found |= {attempt: GangStatus(attempt, Phase.QUEUED) for attempt in post.waiting}
+        for connection in self._all:
+            mine = [attempt for attempt in attempts if self._connection(attempt) is connection]
+            found |= connection.news
+            found |= {status.attempt: status for status in (connection.observe(mine) if mine else ())}
+            found |= {attempt: GangStatus(attempt, Phase.QUEUED) for attempt in connection.waiting}
         return [self._noted(found.get(each, GangStatus(each, Phase.UNKNOWN))) for each in attempts]
 
     def changes(self, timeout_s: float) -> list[GangStatus]:
         """Wait until something changed; see `Executor.changes`."""
-        for post in self._all:
-            self._follow(post)
-        listening = [post for post in self._all if post.executor is not None]
+        for connection in self._all:
+            self._follow(connection)
+        listening = [connection for connection in self._all if connection.executor is not None]
         wait_s = timeout_s if len(listening) == 1 and len(self._all) == 1 else min(timeout_s, _SLICE_S)
-        if not listening and not any(post.news for post in self._all):
+        if not listening and not any(connection.news for connection in self._all):
             self._wake.wait(min(timeout_s, _SLICE_S))
             self._wake.clear()
-        for post in listening:
-            for status in post.guarded(lambda executor: executor.changes(wait_s)) or ():
-                post.hear(status)
+        for connection in listening:
+            for status in connection.guarded(lambda executor: executor.changes(wait_s)) or ():
+                connection.hear(status)
         found: list[GangStatus] = []
-        for post in self._all:
-            news, post.news = post.news, {}
+        for connection in self._all:
+            news, connection.news = connection.news, {}
             found += map(self._noted, news.values())
         return found
 
     def output(self) -> list[tuple[str, str]]:
         """(attempt, member) of each member that wrote something since the last call."""
         found: list[tuple[str, str]] = []
-        for post in self._all:
-            found += post.guarded(lambda executor: executor.output()) or ()
+        for connection in self._all:
+            found += connection.guarded(lambda executor: executor.output()) or ()
         return found
 
     def queue_place(self) -> None:
@@ -153,20 +155,20 @@ class ClusterExecutor:
 
     def stop(self, attempt: str, grace_s: float) -> None:
         """Ask an attempt to end; one that was never sent is forgotten."""
-        self._post(attempt).stop(attempt, grace_s)
+        self._connection(attempt).stop(attempt, grace_s)
 
     def forget(self, attempts: Sequence[str]) -> None:
         """Their ends are recorded."""
         for attempt in attempts:
-            self._post(attempt).forget(attempt)
+            self._connection(attempt).forget(attempt)
             self._places.pop(attempt, None)
             self._member_places.forget(attempt)
 
     def close(self) -> None:
         """Disconnect; running gangs go on, and machines live as long as their leases."""
-        for post in self._all:
-            post.close()
-            post.loop.close()
+        for connection in self._all:
+            connection.close()
+            connection.loop.close()
 
     # --- for the run's loop -------------------------------------------------------------------------
 
@@ -176,10 +178,10 @@ class ClusterExecutor:
         Returns:
             False while there is one that may still be found: nothing can be said of its attempts.
         """
-        posts = {id(post): post for post in map(self._post, attempts)}.values()
-        for post in posts:
-            self._follow(post)
-        if not any(post.is_sought for post in posts):
+        connections = {id(connection): connection for connection in map(self._connection, attempts)}.values()
+        for connection in connections:
+            self._follow(connection)
+        if not any(connection.is_sought for connection in connections):
             return True
         self._wake.wait(_SOUGHT_S)
         self._wake.clear()
@@ -197,17 +199,21 @@ class ClusterExecutor:
             TrainmasterError: a cluster cannot be had, whatever is tried.
         """
         notes: list[Note] = []
-        for post in self._all:
-            notes += [Note(text, reason=EndReason.NODE_LOST) for text in post.loop.losses()]
-            notes += [Note(text) for text in (*post.loop.notes(), *post.waits())]
-            if post.loop.fatal is not None:
-                raise post.loop.fatal
-            mine = [run_state.experiments[name] for name, other in self._posts.items() if other is post]
+        for connection in self._all:
+            notes += [Note(text, reason=EndReason.NODE_LOST) for text in connection.loop.losses()]
+            notes += [Note(text) for text in (*connection.loop.notes(), *connection.waits())]
+            if connection.loop.fatal is not None:
+                raise connection.loop.fatal
+            mine = [
+                run_state.experiments[name]
+                for name, other in self._connections.items()
+                if other is connection
+            ]
             over = all(experiment.state is State.DONE for experiment in mine)
             if over or run_state.state is not State.RUNNING:
-                post.loop.unwant()
-            if over and not post.loop.record.keep_s and post.loop.record.id != self.own_cluster:
-                post.loop.end()
+                connection.loop.unwant()
+            if over and not connection.loop.record.keep_s and connection.loop.record.id != self.own_cluster:
+                connection.loop.end()
         if meter is not None:
             saving = sum(task.state in _WITH_OUTPUT for task in run_state.live_tasks())
             meter.publishing.rounds = max(math.ceil(saving / THREADS), 1)
@@ -218,11 +224,11 @@ class ClusterExecutor:
     @property
     def slots(self) -> int:
         """The most processes that one of its clusters takes at once."""
-        return max(post.loop.record.plan.slots for post in self._all)
+        return max(connection.loop.record.plan.slots for connection in self._all)
 
     def records(self) -> list[ClusterRecord]:
         """What is written of its clusters now."""
-        return [post.loop.record for post in self._all]
+        return [connection.loop.record for connection in self._all]
 
     def finish(
         self,
@@ -240,19 +246,21 @@ class ClusterExecutor:
             patience_s: for machines to be gone; of a longer wait one is told.
             hurried: whether the user does not want to wait for that.
         """
-        for post in self._all:
-            record = post.loop.record
-            post.close()
+        for connection in self._all:
+            record = connection.loop.record
+            connection.close()
             is_up = record.state is ClusterState.ACTIVE
-            if keep and record.keep_s and is_up and self._keep(post, tell):
+            if keep and record.keep_s and is_up and self._keep(connection, tell):
                 continue
             if record.id == self.own_cluster:
-                post.loop.close()  # our caller ends it last, and this process with it
+                connection.loop.close()  # our caller ends it last, and this process with it
                 continue
-            post.loop.end()
-            post.loop.start()  # its loop may have ended with an error
+            connection.loop.end()
+            connection.loop.start()  # its loop may have ended with an error
         begun = self._clock()
-        others = [post.loop for post in self._all if post.loop.record.id != self.own_cluster]
+        others = [
+            connection.loop for connection in self._all if connection.loop.record.id != self.own_cluster
+        ]
         while waiting := [loop for loop in others if not (loop.is_over or loop.is_kept)]:
             waited_s = self._clock() - begun
             is_late = waited_s > (min(patience_s, _HURRIED_S) if hurried() else patience_s)
@@ -263,16 +271,16 @@ class ClusterExecutor:
                 )
                 break
             time.sleep(_SLICE_S)
-            for post in self._all:
-                for note in post.loop.notes():
+            for connection in self._all:
+                for note in connection.loop.notes():
                     tell(note)
-        for post in self._all:
-            post.loop.close()
+        for connection in self._all:
+            connection.loop.close()
         return self.costs.write(self._clock())
 
     def nodes_of(self, attempt: str) -> list[tuple[str, NodeAccess]]:
         """Members of an attempt with their nodes, in rank order; those whose node is unknown are missing."""
-        nodes = _present(self._post(attempt).loop)
+        nodes = _present(self._connection(attempt).loop)
         machines = self._member_places.machines(attempt, nodes)
         return [(name, nodes[machine]) for name, machine in machines if machine in nodes]
 
@@ -283,11 +291,11 @@ class ClusterExecutor:
         loop that ends them, when nobody sends them requests any more.
         """
         for name, grace_s in services.items():
-            self._posts[name].services[name] = grace_s
+            self._connections[name].services[name] = grace_s
 
     def need(self, experiment: str, share: float) -> None:
         """So much of its cluster is enough for a service; the machine of its driver stays in any case."""
-        loop = self._posts[experiment].loop
+        loop = self._connections[experiment].loop
         plan = loop.record.plan
         if plan.experiments == (experiment,) and len(plan.roles) == 1 and plan.roles[0].rentals[0].is_rented:
             least = int(loop.record.id == self.own_cluster)
@@ -298,11 +306,11 @@ class ClusterExecutor:
 
         None if that is not so, and nothing if the machine waits until it is unused.
         """
-        return self._post(attempt).stops_in_s(attempt, self._places.get(attempt, ()))
+        return self._connection(attempt).stops_in_s(attempt, self._places.get(attempt, ()))
 
     def is_coming(self, attempt: str) -> bool:
         """Whether a machine that a member ran on is rented, and not prepared yet; it may still be had."""
-        loop = self._post(attempt).loop
+        loop = self._connection(attempt).loop
         nodes, gone = _present(loop), loop.gone
         machines = {machine for _, machine in self._member_places.machines(attempt, nodes)}
         rented = {machine.id for machine in loop.record.rented}
@@ -310,80 +318,80 @@ class ClusterExecutor:
 
     def first_machine(self) -> tuple[str, NodeAccess] | None:
         """The head of a cluster that is up and cannot be taken back, with the cluster's id; None as yet."""
-        for post in self._all:
-            record, formation = post.loop.record, post.loop.formation
+        for connection in self._all:
+            record, formation = connection.loop.record, connection.loop.formation
             if formation is None:
                 continue
             head = next((machine for machine in record.rented if machine.id == formation.head), None)
-            node = None if head is None else _present(post.loop).get(head.id)
+            node = None if head is None else _present(connection.loop).get(head.id)
             if head is not None and node is not None and not head.rental.spot and not head.is_leaving:
                 return record.id, node
         return None
 
     def all_nodes(self, experiment: str) -> list[NodeAccess]:
         """Nodes that an experiment may run on now."""
-        loop = self._posts[experiment].loop
+        loop = self._connections[experiment].loop
         here = {machine.id for machine in loop.record.rented}
         return [access for node, access in list(loop.accesses.items()) if node in here]
 
     def slots_of(self, experiment: str) -> list[int]:
         """Processes that each node of an experiment's cluster takes at once, as planned."""
-        plan = self._posts[experiment].loop.record.plan
+        plan = self._connections[experiment].loop.record.plan
         return [role.rentals[0].slots for role in plan.roles for _ in range(role.count)]
 
     def more_memory(self, gang: GangStatus, message: str) -> MoreMemory | None:
         """Larger machines for an attempt that ran out of memory; None if there are none to choose."""
-        post = self._post(gang.attempt)
-        found = self._growth(post, gang, message)
+        connection = self._connection(gang.attempt)
+        found = self._growth(connection, gang, message)
         if found is None:
             return None
         if found.is_planned:
             return MoreMemory(found.words(gang.attempt), is_planned=True)
-        why = self.costs.why_not(post.loop, found)
+        why = self.costs.why_not(connection.loop, found)
         if why:
             return MoreMemory(found.refused(gang.attempt, why), is_allowed=False)
         return MoreMemory(found.words(gang.attempt))
 
     def enlarge(self, gang: GangStatus, message: str) -> None:
         """From now on its cluster has such machines, and gives up the others."""
-        post = self._post(gang.attempt)
-        found = self._growth(post, gang, message)
+        connection = self._connection(gang.attempt)
+        found = self._growth(connection, gang, message)
         if found is not None and not found.is_planned:
-            post.loop.grow(found.after)
+            connection.loop.grow(found.after)
 
     # --- private -----------------------------------------------------------------------------------
 
-    def _growth(self, post: ClusterConnection, gang: GangStatus, message: str) -> Growth | None:
-        places = self._member_places.machines(gang.attempt, _present(post.loop))
+    def _growth(self, connection: ClusterConnection, gang: GangStatus, message: str) -> Growth | None:
+        places = self._member_places.machines(gang.attempt, _present(connection.loop))
         out = {member.name for member in gang.members if member.oom}
         machines = {machine for name, machine in places if not out or name in out}
-        return growth(post.loop.record, machines, gang, message)
+        return growth(connection.loop.record, machines, gang, message)
 
-    def _keep(self, post: ClusterConnection, tell: Callable[[str], None]) -> bool:
+    def _keep(self, connection: ClusterConnection, tell: Callable[[str], None]) -> bool:
         """Leave a cluster warm, as long as is asked for and paid for."""
-        record = post.loop.record
+        record = connection.loop.record
         keep_s = self.costs.keepable_s(record.keep_s)
         if keep_s < _KEPT_LEAST_S:
             tell(f"{record.id}: budget.total leaves no money to keep it warm, it is given back")
             return False
-        if not post.loop.keep(keep_s, self._clock()):
+        if not connection.loop.keep(keep_s, self._clock()):
             tell(f"{record.id}: cannot be kept warm, it is given back")
             return False
-        usd = post.loop.record.usd_per_hour() * keep_s / 3600
+        usd = connection.loop.record.usd_per_hour() * keep_s / 3600
         is_less = keep_s < record.keep_s
         asked = f" (not {format_duration(record.keep_s)}, because of budget.total)" * is_less
         kept = f"{format_duration(keep_s)}{asked}, at most ${usd:.2g} more"
         tell(f"{record.id}: kept warm for {kept}; `trainmaster clusters end {record.id}` ends it")
         return True
 
-    def _post(self, attempt: str) -> ClusterConnection:
-        return self._posts[attempt.split("/")[1]]
+    def _connection(self, attempt: str) -> ClusterConnection:
+        return self._connections[attempt.split("/")[1]]
 
     def _hello(self, executor: Executor) -> None:
         executor.open(self._run, self._capacity, self._env, self._token)
 
-    def _follow(self, post: ClusterConnection) -> None:
-        post.keep_up(self._places)
+    def _follow(self, connection: ClusterConnection) -> None:
+        connection.keep_up(self._places)
 
     def _noted(self, status: GangStatus) -> GangStatus:
         """Remember where its members are: their files are looked for there, also after its end."""
@@ -394,7 +402,7 @@ class ClusterExecutor:
                 if member.name in status.addresses
             ) or tuple(status.addresses.items())
             self._places[status.attempt] = places
-            loop = self._post(status.attempt).loop
+            loop = self._connection(status.attempt).loop
             self._member_places.hear(
                 status.attempt,
                 places,

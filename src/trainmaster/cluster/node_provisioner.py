@@ -42,9 +42,9 @@ _RENEW_TIMEOUT_S: Final = 10.0
 #: How often it is looked whether the lease of a machine that is bootstrapped must be renewed.
 _LEASE_LOOK_S: Final = 1.0
 #: What a supervisor and Ray need on a node.
-_KIT: Final = ("trainmaster", "ray")
+_PACKAGES: Final = ("trainmaster", "ray")
 #: For volumes; little, so every node gets it, if it is installed here.
-_VOLUME_KIT: Final = ("blake3", "mfusepy")
+_VOLUME_PACKAGES: Final = ("blake3", "mfusepy")
 _IMPORTS: Final = ("psutil", "obstore", "trainmaster.executors.supervisor", "ray/_raylet.so")
 _KEY: Final = "key.pair"
 
@@ -247,9 +247,9 @@ class NodeProvisioner:
 
         with self._packing:
             if self._packages is None:
-                extra = (name for name in _VOLUME_KIT if find_spec(name) is not None)
+                extra = (name for name in _VOLUME_PACKAGES if find_spec(name) is not None)
                 self._packages = cached_runtime_packages(
-                    self.home.cache / "runtimes", (*_KIT, *extra), _IMPORTS
+                    self.home.cache / "runtimes", (*_PACKAGES, *extra), _IMPORTS
                 )
             if self._layer is None:
                 self._layer = code_layer(self._code)

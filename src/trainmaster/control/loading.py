@@ -39,7 +39,7 @@ class Shape:
     serves: bool = False
 
 
-def load_board(database: Database, run: str, recipe: Recipe, slots: int) -> RunState:
+def load_run_state(database: Database, run: str, recipe: Recipe, slots: int) -> RunState:
     """The run as recorded.
 
     Args:
@@ -49,7 +49,7 @@ def load_board(database: Database, run: str, recipe: Recipe, slots: int) -> RunS
         slots: how many tasks may run at once at most.
     """
     shapes = {name: shape_of(recipe.experiments[name], slots) for name in recipe.order()}
-    return board_from_rows(
+    return run_state_from_rows(
         shapes,
         database.run_row(run),
         database.experiment_rows(run),
@@ -105,7 +105,7 @@ def promotion_of(experiment: RecipeExperiment) -> Promotion | None:
     return Promotion(wanted.name, wanted.must_alias, search.metric, search.goal == "min")
 
 
-def board_from_rows(
+def run_state_from_rows(
     shapes: Mapping[str, Shape],
     run: Mapping[Any, Any],
     experiment_rows: Iterable[Mapping[Any, Any]],

@@ -18,7 +18,7 @@ from trainmaster.executors.base import (
     Phase,
     QueuePlace,
 )
-from trainmaster.executors.supervisor_connection import WHO, ConnectionLost
+from trainmaster.executors.supervisor_connection import SUPERVISOR, ConnectionLost
 from trainmaster.spec.errors import ExecutorError
 
 TYPE_CHECKING = False
@@ -193,7 +193,7 @@ class GangClient:
         self.losses = [loss for loss in self.losses if now - loss < _LOSSES_WINDOW_S] + [now]
         if len(self.losses) > _LOSSES_MAX:
             raise ExecutorError(
-                f"{WHO} was lost {len(self.losses)} times within a minute",
+                f"{SUPERVISOR} was lost {len(self.losses)} times within a minute",
                 "See the end of TRAINMASTER_HOME/supervisor/log, then resume the run.",
             )
         self._connection.close()
@@ -247,7 +247,7 @@ class GangClient:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise ExecutorError(
-                    f"{WHO} ({self._connection.supervisor_pid}) did not answer for {patience_s:.0f} s",
+                    f"{SUPERVISOR} ({self._connection.supervisor_pid}) did not answer for {patience_s:.0f} s",
                     "If it is stopped, `kill -CONT` it; `kill` ends it and everything it runs.",
                 )
             for message in self._connection.receive(left_s):

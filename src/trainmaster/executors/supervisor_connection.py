@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: A supervisor listens after some 20 ms; a loaded machine may take long.
 START_TIMEOUT_S = 15.0
 #: What the supervisor is to users.
-WHO = "the process that runs tasks here"
+SUPERVISOR = "the process that runs tasks here"
 _RETRY_PAUSE_S = 0.005
 _READ_BYTES = 1 << 20
 _PROGRAM = (
@@ -77,7 +77,7 @@ class SupervisorConnection:
                 except ConnectionLost:
                     pass  # it was just about to end
             if time.monotonic() > deadline:
-                raise self._error(f"{WHO} does not answer")
+                raise self._error(f"{SUPERVISOR} does not answer")
             if self._starter is None:
                 self._start_supervisor()
             self._await_start(deadline)
@@ -121,7 +121,7 @@ class SupervisorConnection:
                 return self._splitter.feed(data)
         except WireError as error:
             self.close()
-            raise self._error(f"{WHO} speaks another protocol ({error})") from error
+            raise self._error(f"{SUPERVISOR} speaks another protocol ({error})") from error
         except OSError:
             pass
         self.close()
@@ -173,7 +173,7 @@ class SupervisorConnection:
                     continue
                 if message.get("protocol") != PROTOCOL:
                     self.close()
-                    raise self._error(f"{WHO} is of another version of Trainmaster")
+                    raise self._error(f"{SUPERVISOR} is of another version of Trainmaster")
                 if "fenced" in message:
                     self.close()
                     raise LeaseLostError.of(message["fenced"])
@@ -183,7 +183,7 @@ class SupervisorConnection:
                 self._early = early
                 return
         self.close()
-        raise self._error(f"{WHO} does not answer")
+        raise self._error(f"{SUPERVISOR} does not answer")
 
     def _start_supervisor(self) -> None:
         try:
@@ -214,7 +214,7 @@ class SupervisorConnection:
                 )
             open_files.give_back(self._starter)
         except OSError as error:
-            raise self._error(f"{WHO} cannot be started: {error.strerror}") from error
+            raise self._error(f"{SUPERVISOR} cannot be started: {error.strerror}") from error
         finally:
             os.close(null)
             os.close(log)
@@ -243,9 +243,9 @@ class SupervisorConnection:
             if pid:
                 self._starter = None
                 if status:
-                    raise self._error(f"{WHO} cannot start: {self._last_words()}")
+                    raise self._error(f"{SUPERVISOR} cannot start: {self._last_words()}")
             elif time.monotonic() > deadline:
-                raise self._error(f"{WHO} does not start")
+                raise self._error(f"{SUPERVISOR} does not start")
             else:
                 time.sleep(0.001)
 

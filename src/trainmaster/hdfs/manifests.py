@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
-from trainmaster.hdfs.room import block_bytes
+from trainmaster.hdfs.capacity import block_bytes
 from trainmaster.hdfs.sharding import Listed, Staged, staged
 from trainmaster.objects.webhdfs import WebHdfsBackend
 

@@ -22,7 +22,7 @@ from trainmaster.control.saving_money import saving_limit_usd
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.run_clusters import check_provider
 from trainmaster.service.models.starting_models import with_versions
-from trainmaster.service.quotes.candidate_offers import CandidateOffers, supply_of
+from trainmaster.service.quotes.candidate_offers import CandidateOffers, candidate_offers_of
 from trainmaster.service.quotes.prices import CATALOGUE
 from trainmaster.service.quotes.quote_record import QuoteRecord, most_usd, told_in_full
 from trainmaster.service.quotes.worker_counts import with_fewest
@@ -173,7 +173,7 @@ def plan_run(
         InterruptedByUser: while measuring.
     """
     today = datetime.now(UTC).date()
-    candidate_offers = supply_of(recipe, service.home, environ, today)
+    candidate_offers = candidate_offers_of(recipe, service.home, environ, today)
     probe = with_fewest(recipe)  # what is wrong anyway is said before anything is measured
     if candidate_offers.costs and not allow_stale:
         candidate_offers = _not_stale(probe, candidate_offers, today)
@@ -217,7 +217,7 @@ def check_run(service: Service, recipe: Recipe, file: str, environ: Mapping[str,
     if capabilities_of(recipe.provider).is_here:
         return notes + service.check(probe, environ)
     check_parts(probe)
-    candidate_offers = supply_of(recipe, service.home, environ, datetime.now(UTC).date())
+    candidate_offers = candidate_offers_of(recipe, service.home, environ, datetime.now(UTC).date())
     plans = capped(probe, plan_clusters(probe, _available(candidate_offers)))
     _check_total(probe, plans)
     check_provider(service.home, recipe.provider, environ, dials=False)
@@ -240,7 +240,7 @@ def dry_run(
         )
     probe = with_fewest(recipe)
     check_parts(probe)
-    candidate_offers = supply_of(recipe, service.home, environ, datetime.now(UTC).date())
+    candidate_offers = candidate_offers_of(recipe, service.home, environ, datetime.now(UTC).date())
     plans = capped(probe, plan_clusters(probe, _available(candidate_offers)))
     provider = get_provider(
         recipe.provider, ProviderPlace(service.home.root, service.home.identity(), environ)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainmaster.control.loading import Shape, board_from_rows
+from trainmaster.control.loading import Shape, run_state_from_rows
 from trainmaster.control.run_state import RunState
 from trainmaster.db.changes import (
     Change,
@@ -311,7 +311,9 @@ class SimulatedStore:
                 {"experiment": experiment, "number": number, **row}
             )
         live.sort(key=lambda row: (list(self.shapes).index(row["experiment"]), row["number"]))
-        return board_from_rows(self.shapes, self.run, self.experiments.values(), tallies.values(), live, over)
+        return run_state_from_rows(
+            self.shapes, self.run, self.experiments.values(), tallies.values(), live, over
+        )
 
 
 def may_follow_whole(before: State, after: State) -> bool:

@@ -14,7 +14,7 @@ from trainmaster.testing.simulated_store import Row, SimulatedStore
 from trainmaster.testing.simulated_world import ViolationError, World
 
 
-def check_board(run_state: RunState, database: SimulatedStore) -> None:
+def check_run_state(run_state: RunState, database: SimulatedStore) -> None:
     """The board in memory is what a new controller would load; its counters add up."""
     for experiment in run_state.experiments.values():
         counts = experiment.tally()

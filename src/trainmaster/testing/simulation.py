@@ -34,7 +34,7 @@ from trainmaster.testing.simulated_executor import SimulatedExecutor
 from trainmaster.testing.simulated_node import Ending, SimulatedNode
 from trainmaster.testing.simulated_plan import Fault, SchedulePlan
 from trainmaster.testing.simulated_store import SimulatedStore
-from trainmaster.testing.simulated_verdict import check_board, check_end
+from trainmaster.testing.simulated_verdict import check_end, check_run_state
 from trainmaster.testing.simulated_world import Killed, ViolationError, World
 
 _GATE: Final = Gate(Requirement(metric="accuracy", at_least=0.5, goal="max"), "accuracy")
@@ -99,7 +99,7 @@ class SimulatedRecords:
                 simulation.world.note(f"control {session.number}: {change}")
         assert session.controller is not None
         if simulation.world.chance(0.2):
-            check_board(session.controller.run_state, simulation.database)
+            check_run_state(session.controller.run_state, simulation.database)
         session.step("after commit")
 
     def renew(self, lease: Lease, now: float) -> EndReason | None:

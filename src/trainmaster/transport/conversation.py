@@ -14,13 +14,13 @@ from trainmaster.transport.errors import ConnectionLostError, RemoteTimeoutError
 _READ_BYTES: Final = 1 << 16
 _KILL_S: Final = 2.0
 #: A busy host may take longer to end a command, or even to begin it; nobody but a task waits for that.
-_BURY_S: Final = 120.0
-_burials: set[asyncio.Task[None]] = set()
+_GIVEN_UP_S: Final = 120.0
+_given_up: set[asyncio.Task[None]] = set()
 _PID: Final = "@@pid "
 _FIRST: Final = f'echo {_PID}$$ >&2; exec /bin/sh -c "$0"'
 
 
-class _Ears:
+class _Output:
     """Keeps the end of what is said, and finds the line that is waited for."""
 
     def __init__(
@@ -101,7 +101,7 @@ async def converse(
         lost: errors that mean that the connection was lost.
     """
     process: Any = None
-    out, err = _Ears(limit_bytes, talk.expects, talk.sink), _Ears(limit_bytes, _PID)
+    out, err = _Output(limit_bytes, talk.expects, talk.sink), _Output(limit_bytes, _PID)
     making: asyncio.Future[Any] = asyncio.ensure_future(
         connection.create_process(_wrapped(talk.command), encoding=None)
     )
@@ -118,9 +118,9 @@ async def converse(
                 with contextlib.suppress(asyncio.CancelledError, Exception):
                     await hearing
     except TimeoutError:
-        task = asyncio.create_task(_bury(connection, making, err.heard or ""))
-        _burials.add(task)
-        task.add_done_callback(_burials.discard)
+        task = asyncio.create_task(_end_given_up(connection, making, err.heard or ""))
+        _given_up.add(task)
+        task.add_done_callback(_given_up.discard)
         if err.heard:  # else it has not begun, and nobody waits until it does
             await asyncio.wait({task}, timeout=_KILL_S)
         raise RemoteTimeoutError(
@@ -142,7 +142,7 @@ async def converse(
     )
 
 
-async def _tell(process: Any, talk: Exchange, out: _Ears) -> None:  # noqa: ANN401
+async def _tell(process: Any, talk: Exchange, out: _Output) -> None:  # noqa: ANN401
     try:
         if talk.lead:
             process.stdin.write(talk.lead)
@@ -179,23 +179,23 @@ async def _kill(
             await process.wait_closed()
 
 
-async def _bury(
+async def _end_given_up(
     connection: Any,  # noqa: ANN401
     making: asyncio.Future[Any],
     first: str,
 ) -> None:
     """End a command that was given up, as soon as it has said its process id."""
     with contextlib.suppress(Exception):
-        async with asyncio.timeout(_BURY_S):
+        async with asyncio.timeout(_GIVEN_UP_S):
             process = await making
             if not first:
-                ears = _Ears(_READ_BYTES, _PID)
-                listening = asyncio.create_task(ears.listen(process.stderr))
+                output = _Output(_READ_BYTES, _PID)
+                listening = asyncio.create_task(output.listen(process.stderr))
                 try:
-                    first = await ears.line()
+                    first = await output.line()
                 finally:
                     listening.cancel()
-        await _kill(connection, process, first, _BURY_S)
+        await _kill(connection, process, first, _GIVEN_UP_S)
 
 
 def _wrapped(command: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 from database_nouns import NOW, new_run
 
-from trainmaster.control.loading import board_from_rows, ended_rows
+from trainmaster.control.loading import ended_rows, run_state_from_rows
 from trainmaster.db import Database, Lease, tables
 from trainmaster.spec.errors import LeaseLostError
 from trainmaster.testing.simulated_store import SimulatedStore
@@ -47,7 +47,7 @@ class Twins(SimulatedStore):
     def commit(self, lease, changes, now):
         self.both("commit", lease, changes, now)
         run = self.run["id"]
-        real = board_from_rows(
+        real = run_state_from_rows(
             self.shapes,
             self.real.run_row(run),
             self.real.experiment_rows(run),

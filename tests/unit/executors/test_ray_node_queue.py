@@ -1,7 +1,7 @@
 from trainmaster.executors.ray.node_queue import DEPTH, PATIENCE_S, NodeQueue, NodeQueues
-from trainmaster.executors.ray.placement import NodeRoom
+from trainmaster.executors.ray.placement import LiveNode
 
-NODE = NodeRoom("n0", "id0", "10.0.0.1", 4, 0, {})
+NODE = LiveNode("n0", "id0", "10.0.0.1", 4, 0, {})
 SHAPE, OTHER = ("PACK", (1,)), ("PACK", (2,))
 
 

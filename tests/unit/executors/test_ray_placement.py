@@ -8,7 +8,7 @@ from trainmaster.executors.ray.placement import (
     PACK,
     STRICT_SPREAD,
     Bundle,
-    NodeRoom,
+    LiveNode,
     fits,
     lacking,
     plan_gang,
@@ -16,7 +16,7 @@ from trainmaster.executors.ray.placement import (
 
 
 def node(number, slots=4, gpus=0, **labels):
-    return NodeRoom(f"n{number}", f"id{number}", f"10.0.0.{number}", slots, gpus, labels)
+    return LiveNode(f"n{number}", f"id{number}", f"10.0.0.{number}", slots, gpus, labels)
 
 
 def request(*names, slots=None, per_node=0, labels=None, gpus=0):
@@ -122,6 +122,6 @@ def test_a_spread_that_fits_can_be_placed(sizes, wants):
     ],
 )
 def test_what_a_gang_lacks_is_named(request_, why):
-    nodes = [NodeRoom(f"n{n}", str(n), f"10.0.0.{n}", 4, 0, {"role": "worker"}) for n in range(2)]
+    nodes = [LiveNode(f"n{n}", str(n), f"10.0.0.{n}", 4, 0, {"role": "worker"}) for n in range(2)]
     assert plan_gang({"per_node": 0, **request_}, nodes) is None
     assert why in lacking({"per_node": 0, **request_}, nodes)

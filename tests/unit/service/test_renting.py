@@ -21,7 +21,7 @@ from trainmaster.advisor.quote.quote import (
 )
 from trainmaster.control.layout import Home
 from trainmaster.providers import StalePrices
-from trainmaster.service.quotes.candidate_offers import supply_of
+from trainmaster.service.quotes.candidate_offers import candidate_offers_of
 from trainmaster.service.quotes.prices import CATALOGUE
 from trainmaster.service.quotes.quote_record import QuoteRecord
 from trainmaster.service.quotes.worker_counts import with_fewest, with_workers
@@ -138,18 +138,18 @@ def quoted(instance="large", count=2, *, region="r1", name="main", **more):
 
 def test_offers_of_a_provider_are_its_rows_of_the_catalogue(world):
     world.prices()
-    found = supply_of(world.recipe(), world.home, world.environ, TODAY)
+    found = candidate_offers_of(world.recipe(), world.home, world.environ, TODAY)
     assert [offer.instance_type for offer in found.catalogue] == ["small", "large", "small"]
     assert (found.costs, found.zones, found.shares, found.hosts) == (True, {}, None, None)
     with pytest.raises(UsageError, match="no offers of it"):
-        supply_of(world.recipe(provider="gcp"), world.home, world.environ, TODAY)
+        candidate_offers_of(world.recipe(provider="gcp"), world.home, world.environ, TODAY)
 
 
 def test_the_region_of_the_aws_settings_counts_unless_the_recipe_names_one(world):
     world.prices()
 
     def regions(recipe, **environ):
-        found = supply_of(recipe, world.home, world.environ | environ, TODAY)
+        found = candidate_offers_of(recipe, world.home, world.environ | environ, TODAY)
         return {offer.region for offer in found.catalogue}, len(found.notes)
 
     named = world.recipe({"main": {"hardware": {"region": "r1"}}})
@@ -160,14 +160,14 @@ def test_the_region_of_the_aws_settings_counts_unless_the_recipe_names_one(world
     with pytest.raises(UsageError, match="has no prices of r9"):
         regions(world.recipe(), AWS_REGION="r9")
     with pytest.raises(UsageError, match="no region is chosen"):
-        supply_of(world.recipe(), world.home, {"HOME": str(world.home.root)}, TODAY)
+        candidate_offers_of(world.recipe(), world.home, {"HOME": str(world.home.root)}, TODAY)
 
 
 def test_the_lab_has_its_own_prices_zones_and_shares(world):
     with pytest.raises(UsageError, match="no lab is up"):
-        supply_of(world.recipe(provider="lab"), world.home, {}, TODAY)
+        candidate_offers_of(world.recipe(provider="lab"), world.home, {}, TODAY)
     world.lab()
-    found = supply_of(world.recipe(provider="lab"), world.home, {}, TODAY)
+    found = candidate_offers_of(world.recipe(provider="lab"), world.home, {}, TODAY)
     assert {offer.provider for offer in found.catalogue} == {"lab"}
     assert found.zones == {"r1": ("r1a", "r1b")}
     assert not found.catalogue.by_hand  # nobody has named it
@@ -178,16 +178,16 @@ def test_the_lab_has_its_own_prices_zones_and_shares(world):
 def test_hosts_are_those_of_the_inventory(world, tmp_path):
     recipe = world.recipe(provider="hosts")
     with pytest.raises(UsageError, match="no inventory"):
-        supply_of(recipe, world.home, {}, TODAY)
+        candidate_offers_of(recipe, world.home, {}, TODAY)
     listed = {"hosts": [{"address": "h1", "slots": 4}, {"address": "h2", "slots": 2, "gpus": 1}]}
     (world.home.root / "hosts.yaml").write_text(json.dumps(listed))
-    found = supply_of(recipe, world.home, {}, TODAY)
+    found = candidate_offers_of(recipe, world.home, {}, TODAY)
     (stands_for_all,) = found.catalogue
     assert (stands_for_all.vcpus, stands_for_all.accelerators, found.costs) == (2.0, 0.0, False)
     assert [host.name for host in found.hosts] == ["h1", "h2"]
     elsewhere = tmp_path / "others.yaml"
     elsewhere.write_text(json.dumps({"hosts": ["h3"]}))
-    named = supply_of(recipe, world.home, {"TRAINMASTER_HOSTS": str(elsewhere)}, TODAY)
+    named = candidate_offers_of(recipe, world.home, {"TRAINMASTER_HOSTS": str(elsewhere)}, TODAY)
     assert [host.name for host in named.hosts] == ["h3"]
 
 

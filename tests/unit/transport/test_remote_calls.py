@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmaster.transport.base import Result
-from trainmaster.transport.conversation import _Ears
+from trainmaster.transport.conversation import _Output
 
 
 class Stream:
@@ -27,9 +27,9 @@ class Stream:
         return piece
 
 
-def hear(stream: Stream, limit: int = 1000, expects: str = "@@") -> tuple[str, _Ears]:
-    async def both() -> tuple[str, _Ears]:
-        ears = _Ears(limit, expects)
+def hear(stream: Stream, limit: int = 1000, expects: str = "@@") -> tuple[str, _Output]:
+    async def both() -> tuple[str, _Output]:
+        ears = _Output(limit, expects)
         listening = asyncio.create_task(ears.listen(stream))
         line = await asyncio.wait_for(ears.line(), 5)
         await asyncio.wait([listening])
@@ -58,8 +58,8 @@ def test_the_line_is_found_however_it_arrives(cuts: list[int], noise: str) -> No
 
 @given(st.lists(st.binary(min_size=1, max_size=50), max_size=20), st.integers(1, 100))
 def test_of_too_much_the_end_is_kept(pieces: list[bytes], limit: int) -> None:
-    async def listen() -> _Ears:
-        ears = _Ears(limit)
+    async def listen() -> _Output:
+        ears = _Output(limit)
         await ears.listen(Stream(pieces))
         return ears
 

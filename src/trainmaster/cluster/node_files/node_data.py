@@ -375,7 +375,7 @@ class NodeData:
         limit = os.environ.get(LIMIT_VARIABLE)
         environment = {**wanted.credentials, "TRAINMASTER_CACHE": self.cache}
         order = {**wanted.order, "environment": {**environment, **({LIMIT_VARIABLE: limit} if limit else {})}}
-        ears = DataNews(
+        news = DataNews(
             lambda words: self._tell(f"note: {node.id}: data.{wanted.name}: {words}"),
             lambda words: self._tell_once(f"note: data.{wanted.name}: {words}"),
             self._clock,
@@ -385,26 +385,26 @@ class NodeData:
             lambda _: None,
             lead=json.dumps(order).encode() + b"\n",
             reads_first=False,
-            sink=ears.hear,
+            sink=news.hear,
         )
         with self._files.links.own(node) as connection:
             result = connection.exchange(talk, _TIMEOUT_S)
-        verb, _, words = ears.last.partition(" ")
+        verb, _, words = news.last.partition(" ")
         if verb == "done" and result.code == 0:
             return words
         if verb == "refused":
-            error = StoreRefusedError(node, words, ears.trouble)
+            error = StoreRefusedError(node, words, news.trouble)
             self._reach.refuse(node, wanted.there, error)
             raise error
         if verb == "wrong":
             raise UsageError(f"{node.target.shown}: {words}")
         words = words if verb == "failed" else result.last_words
-        found = verdict(Moment.NODE, ears.trouble)
+        found = verdict(Moment.NODE, news.trouble)
         if found is Verdict.USER_ERROR:
             raise UsageError(f"{node.target.shown}: {words}", "" if words.endswith(".") else NO_ROOM_HINT)
         if found is Verdict.WAIT:
             said = f"{node.target.shown}: {words}"
-            raise self._outages.away(wanted.name, sources(wanted), said, ears.url)
+            raise self._outages.away(wanted.name, sources(wanted), said, news.url)
         raise CommandError(f"{node.target.shown}: data.{wanted.name}: {words}", code=result.code)
 
     def _renew(self, node: NodeAccess, wanted: Wanted) -> None:

@@ -85,11 +85,11 @@ def fetch(
         CommandError: something cannot be read, or leads outside, or is too much, or there is no room for it.
     """
     trees = look(files, sources)
-    united = merge_trees(trees, base)
+    merged = merge_trees(trees, base)
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        _require_inward(target, [entry for _, entry in united])
-        draft = Draft(str(target), [entry for _, entry in united])
+        _require_inward(target, [entry for _, entry in merged])
+        draft = Draft(str(target), [entry for _, entry in merged])
         if draft.is_same:
             return True
         missing = {entry.path: entry for entry in draft.missing()}
@@ -104,7 +104,7 @@ def fetch(
             "Free some space, or use an object store that the nodes can reach.",
         )
     parts = [
-        Part(number, access, directory, tuple(e for n, e in united if n == number and e.path in missing))
+        Part(number, access, directory, tuple(e for n, e in merged if n == number and e.path in missing))
         for number, (access, directory) in enumerate(sources)
     ]
 

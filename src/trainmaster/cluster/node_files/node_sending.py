@@ -87,15 +87,15 @@ def send(
     trees = look(files, [(source.access, source.directory) for source in sources])
     if last is not None and trees == last:
         return None
-    united = merge_trees(
+    merged = merge_trees(
         [moved(tree, source.prefix) for tree, source in zip(trees, sources, strict=True)], base
     )
-    if all(entry.kind == FOLDER for _, entry in united):
+    if all(entry.kind == FOLDER for _, entry in merged):
         return None
-    _require_inward(united, sources)
+    _require_inward(merged, sources)
     parts, folders = [], []
     for number, source in enumerate(sources):
-        mine = tuple(_local(entry, source) for n, entry in united if n == number and entry.kind == FILE)
+        mine = tuple(_local(entry, source) for n, entry in merged if n == number and entry.kind == FILE)
         parts.append(Part(number, source.access, source.directory, mine))
         folders.append(_folder(uri, source, mine))
     uploaded: dict[int, list[FileEntry]] = {}
@@ -130,14 +130,14 @@ def send(
     return Sent(
         trees,
         [
-            Upload(folder, (*uploaded.get(number, ()), *_others(united, number)))
+            Upload(folder, (*uploaded.get(number, ()), *_others(merged, number)))
             for number, folder in enumerate(folders)
         ],
     )
 
 
-def _require_inward(united: Sequence[tuple[int, TreeEntry]], sources: Sequence[Source]) -> None:
-    for number, entry in united:
+def _require_inward(merged: Sequence[tuple[int, TreeEntry]], sources: Sequence[Source]) -> None:
+    for number, entry in merged:
         if entry.kind == OUTWARD:
             access, path = sources[number].access, _local(entry, sources[number]).path
             raise PublishError(
@@ -158,10 +158,10 @@ def _folder(uri: str, source: Source, entries: Sequence[TreeEntry]) -> str:
     return FILES_PREFIX + hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARACTERS]
 
 
-def _others(united: Sequence[tuple[int, TreeEntry]], number: int) -> list[FileEntry]:
+def _others(merged: Sequence[tuple[int, TreeEntry]], number: int) -> list[FileEntry]:
     """Links and empty folders: they have no bytes."""
     found = []
-    for n, entry in united:
+    for n, entry in merged:
         if n != number or entry.kind not in (LINK, FOLDER):
             continue
         if entry.kind == LINK:

@@ -1,4 +1,4 @@
-"""What lies in directories of nodes, read and united. Pure."""
+"""What lies in directories of nodes, read and merged. Pure."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def merge_trees(
     >>> [number for number, _ in merge_trees([[a], [a, b]])]
     [0, 1]
     >>> base = [TreeEntry("a", "f", 1), TreeEntry("b", "f", 1), TreeEntry("c", "f", 1)]
-    >>> united = merge_trees([[*base[:2]], [*base[:1], TreeEntry("b", "f", 2), *base[2:]]], base)
-    >>> [(number, entry.path, entry.size) for number, entry in united]
+    >>> merged = merge_trees([[*base[:2]], [*base[:1], TreeEntry("b", "f", 2), *base[2:]]], base)
+    >>> [(number, entry.path, entry.size) for number, entry in merged]
     [(0, 'a', 1), (1, 'b', 2)]
     """
     was = looks(entry for entry in base if entry.kind != FOLDER)

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Final
 
 from trainmaster.cluster.renting.available_offers import AvailableOffers
-from trainmaster.cluster.renting.lent_hosts import lent
 from trainmaster.cluster.renting.offer_filter import suited
+from trainmaster.cluster.renting.own_hosts import plan_own_hosts
 from trainmaster.cluster.renting.plan import ROLE_LABEL, ClusterPlan, Rental, RolePlan
 from trainmaster.cluster.renting.requirements import SERVER, WORKER, Needs, Pick, grouped
 from trainmaster.providers import Offer
@@ -45,7 +45,9 @@ def plan_clusters(
     plans = []
     for group in grouped(recipe, dict(picks or {})):
         roles, notes = (
-            _rented(group, available) if available.hosts is None else lent(group, available, available.hosts)
+            _rented(group, available)
+            if available.hosts is None
+            else plan_own_hosts(group, available, available.hosts)
         )
         told = dict.fromkeys([*(note for needs in group for note in needs.notes), *notes])
         names = tuple(needs.name for needs in group)

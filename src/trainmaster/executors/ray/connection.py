@@ -28,7 +28,7 @@ _REOPEN_TIMEOUT_S = 30.0
 _PARTING_TIMEOUT_S = 5.0
 READ_BYTES = 1 << 20
 #: What the gateway is to users.
-WHO = "what places tasks, on the cluster's first machine,"
+GATEWAY = "what places tasks, on the cluster's first machine,"
 _LOOK_S = 1.0
 
 
@@ -109,7 +109,7 @@ class GatewayConnection:
                 if self._refusal:
                     raise self._error(self._refusal) from None
                 if time.monotonic() > deadline:
-                    raise self._error(f"{WHO} does not answer") from None
+                    raise self._error(f"{GATEWAY} does not answer") from None
                 time.sleep(0.1)  # it was just about to end
 
     def send(self, message: Message) -> None:
@@ -187,7 +187,7 @@ class GatewayConnection:
             self.supervisor_pid = message["pid"]
             return
         self.close()
-        raise self._error(f"{WHO} does not answer")
+        raise self._error(f"{GATEWAY} does not answer")
 
     def _listen(self, stream: socket.socket) -> None:
         splitter = Splitter()

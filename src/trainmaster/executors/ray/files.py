@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from trainmaster.executors.ray.gangs import Part, PlacedGang
     from trainmaster.executors.ray.mirror import Piece
     from trainmaster.executors.ray.nodes import Follow
-    from trainmaster.executors.ray.placement import NodeRoom
+    from trainmaster.executors.ray.placement import LiveNode
     from trainmaster.executors.wire import Message
 
 
@@ -51,7 +51,7 @@ class Files:
         else:
             self._tell(part, {"do": "probe", "directory": parent, "here": gang.here})
 
-    def probed(self, node: NodeRoom, shared: Mapping[str, bool]) -> None:
+    def probed(self, node: LiveNode, shared: Mapping[str, bool]) -> None:
         """Whether directories on a node are the driver's own, by the directory above them."""
         for gang, part in list(self._parts.values()):
             parent = _parent(gang.directory)
@@ -70,7 +70,7 @@ class Files:
             part.have = {name: size for name, size in have.items() if belongs(name, part.members)}
             self.probe(gang, part)
 
-    def wanted(self, node: NodeRoom) -> Follow:
+    def wanted(self, node: LiveNode) -> Follow:
         """Whose files on a node the driver lacks; nothing for drivers that do not keep up."""
         return {
             name: (gang.directory, part.members, part.have)
@@ -84,7 +84,7 @@ class Files:
         }
 
     def read_on(
-        self, node: NodeRoom, asked: Follow, pieces: Sequence[tuple[str, Piece]], behind: set[str]
+        self, node: LiveNode, asked: Follow, pieces: Sequence[tuple[str, Piece]], behind: set[str]
     ) -> None:
         """Pass pieces on to the driver; those parts that are behind have more."""
         for name, piece in pieces:

@@ -9,7 +9,7 @@ from trainmaster.executors.base import GangStatus, MemberStatus, Phase
 
 if TYPE_CHECKING:
     from trainmaster.executors.ray.clients import GatewayClient
-    from trainmaster.executors.ray.placement import NodeRoom, Placement
+    from trainmaster.executors.ray.placement import LiveNode, Placement
     from trainmaster.executors.wire import Message
 
 #: Of members that only serve the others; those are a gang of their own to their node's supervisor.
@@ -127,7 +127,7 @@ class PlacedGang:
 
     # -- where it runs
 
-    def place(self, plan: Placement, nodes: list[NodeRoom]) -> None:
+    def place(self, plan: Placement, nodes: list[LiveNode]) -> None:
         """It has got a node for each bundle of its plan."""
         where = {
             name: node for bundle, node in zip(plan.bundles, nodes, strict=True) for name in bundle.members

@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trainmaster.executors.ray.placement import NodeRoom
+    from trainmaster.executors.ray.placement import LiveNode
 
 #: Most gangs that wait in a node queue, and how long all of them may take together.
 DEPTH = 32
@@ -33,7 +33,7 @@ class NodeQueue:
         since: monotonic time since when the first one has been that.
     """
 
-    def __init__(self, name: str, node: NodeRoom, slots: float, shape: tuple[object, ...]) -> None:
+    def __init__(self, name: str, node: LiveNode, slots: float, shape: tuple[object, ...]) -> None:
         self.name = name
         self.node = node
         self.slots = slots

@@ -14,7 +14,7 @@ from trainmaster.executors.base import Phase
 from trainmaster.executors.ray.agent import Agent
 from trainmaster.executors.ray.commands import NODE_LABEL
 from trainmaster.executors.ray.heartbeat import Heartbeat, feel
-from trainmaster.executors.ray.placement import NodeRoom
+from trainmaster.executors.ray.placement import LiveNode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,39 +40,39 @@ class Listener(Protocol):
     async def recorded(self) -> None:
         """Until it is known elsewhere too which gang is where: nothing is handed over before."""
 
-    def attempts_on(self, node: NodeRoom) -> list[str]:
+    def attempts_on(self, node: LiveNode) -> list[str]:
         """Parts on that node that have not ended, as far as is known."""
 
-    def took(self, node: NodeRoom, statuses: Sequence[GangStatus]) -> None:
+    def took(self, node: LiveNode, statuses: Sequence[GangStatus]) -> None:
         """Statuses of parts; that one is UNKNOWN may be old news."""
 
-    def checked(self, node: NodeRoom, statuses: Sequence[tuple[int, GangStatus]]) -> None:
+    def checked(self, node: LiveNode, statuses: Sequence[tuple[int, GangStatus]]) -> None:
         """Statuses of parts, by their turns, of the very moment when they were asked for."""
 
-    def attached(self, node: NodeRoom, statuses: Sequence[GangStatus]) -> None:
+    def attached(self, node: LiveNode, statuses: Sequence[GangStatus]) -> None:
         """Statuses of all `attempts_on` that were handed over before."""
 
     def grew(self, written: Sequence[tuple[str, str]]) -> None:
         """(part, member) of each member that wrote something."""
 
-    def probed(self, node: NodeRoom, shared: Mapping[str, bool]) -> None:
+    def probed(self, node: LiveNode, shared: Mapping[str, bool]) -> None:
         """Whether directories on the node are the driver's own."""
 
-    def follow(self, node: NodeRoom) -> Follow:
+    def follow(self, node: LiveNode) -> Follow:
         """Whose files are wanted."""
 
     def read_on(
-        self, node: NodeRoom, asked: Follow, pieces: Sequence[tuple[str, Piece]], behind: set[str]
+        self, node: LiveNode, asked: Follow, pieces: Sequence[tuple[str, Piece]], behind: set[str]
     ) -> None:
         """Pieces of files of parts; those that are behind have more."""
 
     def nodes_changed(self) -> None:
         """Nodes came, went, or can (not) be reached."""
 
-    def came(self, node: NodeRoom) -> None:
+    def came(self, node: LiveNode) -> None:
         """A node's agent serves us."""
 
-    def lost(self, node: NodeRoom) -> None:
+    def lost(self, node: LiveNode) -> None:
         """A node is dead."""
 
 
@@ -86,7 +86,7 @@ class Link:
         is_dead: nobody is there any more, whatever Ray thinks.
     """
 
-    def __init__(self, node: NodeRoom, port: int, listener: Listener, note: Callable[[str], None]) -> None:
+    def __init__(self, node: LiveNode, port: int, listener: Listener, note: Callable[[str], None]) -> None:
         self.node = node
         self.is_dead = False
         self.since: float | None = None
@@ -228,7 +228,7 @@ class Nodes:
         self._gone: set[str] = set()
 
     @property
-    def rooms(self) -> list[NodeRoom]:
+    def rooms(self) -> list[LiveNode]:
         """Those that gangs may be placed on: alive, and reached."""
         return [link.node for link in self.links.values() if link.since is None and link.attached.is_set()]
 
@@ -282,9 +282,9 @@ class Nodes:
             await link.close(detach=True)
 
 
-def _room(key: str, node_id: str, row: Mapping[str, Any]) -> NodeRoom:
+def _room(key: str, node_id: str, row: Mapping[str, Any]) -> LiveNode:
     resources = row["Resources"]
-    return NodeRoom(
+    return LiveNode(
         key,
         node_id,
         row["NodeManagerAddress"],

@@ -17,7 +17,7 @@ _SHRINK = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class NodeRoom:
+class LiveNode:
     """A node that lives.
 
     Attributes:
@@ -72,12 +72,12 @@ class Placement:
         return (self.strategy, *((each.slots, each.gpus, each.labels) for each in self.bundles))
 
 
-def plan_gang(request: Message, nodes: Sequence[NodeRoom]) -> Placement | None:
+def plan_gang(request: Message, nodes: Sequence[LiveNode]) -> Placement | None:
     """What to reserve for a gang; None while these nodes could not hold it even if they were empty.
 
     A gang that wants more slots than there are gets what there is, and so runs alone.
 
-    >>> node = NodeRoom("a", "1", "10.0.0.1", 4, 0, {})
+    >>> node = LiveNode("a", "1", "10.0.0.1", 4, 0, {})
     >>> worker = {"name": "worker-0", "gpus": 0}
     >>> plan_gang({"members": [worker], "slots": 9, "per_node": 0}, [node]).bundles[0].slots
     4.0
@@ -102,10 +102,10 @@ def plan_gang(request: Message, nodes: Sequence[NodeRoom]) -> Placement | None:
     return Placement(tuple(bundles), strategy) if fits(bundles, nodes, strategy) else None
 
 
-def lacking(request: Message, nodes: Sequence[NodeRoom]) -> str:
+def lacking(request: Message, nodes: Sequence[LiveNode]) -> str:
     """Why empty nodes could not hold a gang, in words; empty if they could.
 
-    >>> node = NodeRoom("a", "1", "10.0.0.1", 4, 0, {})
+    >>> node = LiveNode("a", "1", "10.0.0.1", 4, 0, {})
     >>> worker = {"name": "worker-0", "gpus": 1}
     >>> lacking({"members": [worker], "slots": 1, "per_node": 0}, [node])
     'a node with 1 GPU; the most that one of the 1 nodes has are 0'
@@ -140,7 +140,7 @@ def lacking(request: Message, nodes: Sequence[NodeRoom]) -> str:
     return f"{wanted} on {len(nodes)} nodes that together do not have them as it needs them"
 
 
-def fits(bundles: Sequence[Bundle], nodes: Sequence[NodeRoom], strategy: str) -> bool:
+def fits(bundles: Sequence[Bundle], nodes: Sequence[LiveNode], strategy: str) -> bool:
     """Whether empty nodes can hold these bundles."""
     return _matched(bundles, nodes) if strategy == STRICT_SPREAD else _packed(bundles, nodes)
 
@@ -204,11 +204,11 @@ def _rounded(slots: float) -> float:
     return int(slots * 10_000) / 10_000
 
 
-def _can_hold(node: NodeRoom, bundle: Bundle) -> bool:
+def _can_hold(node: LiveNode, bundle: Bundle) -> bool:
     return node.matches(dict(bundle.labels)) and bundle.slots <= node.slots and bundle.gpus <= node.gpus
 
 
-def _matched(bundles: Sequence[Bundle], nodes: Sequence[NodeRoom]) -> bool:
+def _matched(bundles: Sequence[Bundle], nodes: Sequence[LiveNode]) -> bool:
     """Each bundle has a node of its own (augmenting paths)."""
     holder: dict[int, int] = {}
 
@@ -225,7 +225,7 @@ def _matched(bundles: Sequence[Bundle], nodes: Sequence[NodeRoom]) -> bool:
     return all(place(bundle, set()) for bundle in range(len(bundles)))
 
 
-def _packed(bundles: Sequence[Bundle], nodes: Sequence[NodeRoom]) -> bool:
+def _packed(bundles: Sequence[Bundle], nodes: Sequence[LiveNode]) -> bool:
     """The largest first, each to where the least is left."""
     left = {node.key: [node.slots, float(node.gpus)] for node in nodes}
     for bundle in sorted(bundles, key=lambda each: (each.gpus, each.slots), reverse=True):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trainmaster.executors.ray.clients import GatewayClient
     from trainmaster.executors.ray.mirror import Piece
     from trainmaster.executors.ray.nodes import Follow
-    from trainmaster.executors.ray.placement import NodeRoom
+    from trainmaster.executors.ray.placement import LiveNode
     from trainmaster.executors.wire import Message
 
 
@@ -167,13 +167,13 @@ class Scheduler:
         """Until a next gateway would know where all gangs are that have a place."""
         await self._records.written()
 
-    def attempts_on(self, node: NodeRoom) -> list[str]:
+    def attempts_on(self, node: LiveNode) -> list[str]:
         """Parts there that have not ended."""
         return [
             name for name, (_, part) in self._parts.items() if part.node_id == node.node_id and not part.over
         ]
 
-    def took(self, node: NodeRoom, statuses: Sequence[GangStatus]) -> None:
+    def took(self, node: LiveNode, statuses: Sequence[GangStatus]) -> None:
         """News from a node's supervisor."""
         touched: dict[str, PlacedGang] = {}
         for status in statuses:
@@ -189,7 +189,7 @@ class Scheduler:
         for gang in touched.values():
             self._after(gang)
 
-    def checked(self, node: NodeRoom, statuses: Sequence[tuple[int, GangStatus]]) -> None:
+    def checked(self, node: LiveNode, statuses: Sequence[tuple[int, GangStatus]]) -> None:
         """What is so for certain, if the part has not been handed over anew since."""
         for turn, status in statuses:
             gang, part = self._living_part(node, status.attempt)
@@ -198,20 +198,20 @@ class Scheduler:
             elif part.turn == turn and self._took(part, status):
                 self._after(gang)
 
-    def attached(self, node: NodeRoom, statuses: Sequence[GangStatus]) -> None:
+    def attached(self, node: LiveNode, statuses: Sequence[GangStatus]) -> None:
         """What has become of all that were handed over."""
         for status in statuses:
             gang, part = self._living_part(node, status.attempt)
             if gang is not None and part is not None and self._took(part, status):
                 self._after(gang)
 
-    def _living_part(self, node: NodeRoom, name: str) -> tuple[PlacedGang | None, Part | None]:
+    def _living_part(self, node: LiveNode, name: str) -> tuple[PlacedGang | None, Part | None]:
         gang, part = self._parts.get(name, (None, None))
         if gang is None or part is None or part.node_id != node.node_id or part.over:
             return None, None
         return gang, part
 
-    def _tidy(self, node: NodeRoom, status: GangStatus) -> None:
+    def _tidy(self, node: LiveNode, status: GangStatus) -> None:
         """What was forgotten while its node was away has ended there."""
         if status.phase is Phase.EXITED and status.attempt not in self._parts:
             self.nodes.send(node.key, node.node_id, {"do": "forget", "attempts": [status.attempt]})
@@ -227,7 +227,7 @@ class Scheduler:
             part.status = status
         return True
 
-    def lost(self, node: NodeRoom) -> None:
+    def lost(self, node: LiveNode) -> None:
         """A node is dead: its members are lost."""
         for gang in list(self.gangs.values()):
             parts = [part for part in gang.parts if part.node_id == node.node_id]
@@ -242,7 +242,7 @@ class Scheduler:
                 self._after(gang)
         self.nodes_changed()
 
-    def came(self, node: NodeRoom) -> None:
+    def came(self, node: LiveNode) -> None:
         """A node is there; what was declared lost on it before must not go on."""
         for name in ray_records.take_fences(node.key):
             for command in ({"do": "stop", "grace_s": 0.0}, {"do": "check", "turn": 0}):
@@ -291,16 +291,16 @@ class Scheduler:
         """See `Files.grew`."""
         self.files.grew(written)
 
-    def probed(self, node: NodeRoom, shared: Mapping[str, bool]) -> None:
+    def probed(self, node: LiveNode, shared: Mapping[str, bool]) -> None:
         """See `Files.probed`."""
         self.files.probed(node, shared)
 
-    def follow(self, node: NodeRoom) -> Follow:
+    def follow(self, node: LiveNode) -> Follow:
         """See `Files.wanted`."""
         return self.files.wanted(node)
 
     def read_on(
-        self, node: NodeRoom, asked: Follow, pieces: Sequence[tuple[str, Piece]], behind: set[str]
+        self, node: LiveNode, asked: Follow, pieces: Sequence[tuple[str, Piece]], behind: set[str]
     ) -> None:
         """See `Files.read_on`."""
         self.files.read_on(node, asked, pieces, behind)

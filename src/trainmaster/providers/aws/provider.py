@@ -354,15 +354,15 @@ class AwsProvider:
         return found
 
     def _notices(self, region: str, instances: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        lent = [
+        rented = [
             str(one["InstanceId"])
             for one in instances
             if one.get("InstanceLifecycle") == "spot" and state_of(one) not in ENDED
         ]
-        if not lent:
+        if not rented:
             return {}
         try:
-            return notices_of(self._client.try_call(self._renter.find_notices(region, lent)))
+            return notices_of(self._client.try_call(self._renter.find_notices(region, rented)))
         except RefusedError as refused:
             log.warning("whether spot machines of %s will be taken back is not told: %s", region, refused)
             return {}

@@ -15,7 +15,7 @@ from trainmaster.control.budget import Meter
 from trainmaster.control.controller import USUAL_PACE, Controller, Pace
 from trainmaster.control.environment import base_environment
 from trainmaster.control.gangs import slots_of
-from trainmaster.control.loading import load_board, load_policies
+from trainmaster.control.loading import load_policies, load_run_state
 from trainmaster.control.saving_money import SavingMoney
 from trainmaster.control.store_silence import StoreSilence
 from trainmaster.executors import Capacity, detect_capacity
@@ -236,7 +236,7 @@ def _drive(
         sizes = [(m.output_bytes or 0) + (m.checkpoint_bytes or 0) for each in known for m in each.same]
         meter.publishing.most_bytes = max(sizes, default=0.0)
     actions.jobs.published = meter.publishing.learn
-    run_state = load_board(database, run, recipe, slots)
+    run_state = load_run_state(database, run, recipe, slots)
     services = None
     if any(each.serve is not None for each in recipe.experiments.values()):
         from trainmaster.service.endpoints.service_world import services_of

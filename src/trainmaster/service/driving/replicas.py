@@ -104,7 +104,7 @@ class Replicas:
         root = self._home.cache / _REPLICAS / row["id"]
         make_private(root)
         with locked(root / _LAST):
-            self._furnish(root, row)
+            self._prepare(root, row)
             last = root / _LAST
             after = int(last.read_text()) if last.exists() else 0
             newest = pull(self._database, row["id"], root / "runs" / row["id"], after)
@@ -181,7 +181,7 @@ class Replicas:
         place = self._taken(row)
         with scratch_directory(place) as root:
             root.chmod(0o700)
-            self._furnish(root, row)
+            self._prepare(root, row)
             for name, sealed in run_files.private(self._database, row["id"]).items():
                 if name != SECRETS:
                     _write_private(root, name, key.open(sealed, private_place(row["id"], name)))
@@ -223,7 +223,7 @@ class Replicas:
     def _taken(self, row: Mapping[Any, Any]) -> Path:
         return self._home.root / TAKEN / str(row["id"])
 
-    def _furnish(self, root: Path, row: Mapping[Any, Any]) -> None:
+    def _prepare(self, root: Path, row: Mapping[Any, Any]) -> None:
         """Give a home of a run the name of the one it began in, and what providers find in a home."""
         if not (root / "identity").exists():
             (root / "identity").write_text(f"{row['home_id']}\n")

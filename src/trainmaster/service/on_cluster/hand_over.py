@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from trainmaster.spec import Recipe
 
 #: What a driver needs, beside what every node has.
-_KIT: Final = ("trainmaster[hosts,ray]", "ray", "sqlalchemy", "alembic", "typer", "rich")
+_PACKAGES: Final = ("trainmaster[hosts,ray]", "ray", "sqlalchemy", "alembic", "typer", "rich")
 _ALSO: Final = {"boto3": "boto3", "optuna": "optuna", "cmaes": "cmaes", "blake3": "blake3"}
 _IMPORTS: Final = ("psutil", "obstore", "sqlalchemy", "asyncssh", "trainmaster.spec.errors")
 #: The machine has to start Python twice, and to ask the store and the provider.
@@ -192,7 +192,7 @@ class HandingOver:
         cache = self._service.home.cache / "runtimes"
         try:
             also = [name for name, module in _ALSO.items() if find_spec(module) is not None]
-            packages = cached_runtime_packages(cache, (*_KIT, *also), _IMPORTS, drives=True)
+            packages = cached_runtime_packages(cache, (*_PACKAGES, *also), _IMPORTS, drives=True)
             while (found := executor.first_machine()) is None:
                 if self._over.wait(_LOOK_S):
                     return

@@ -84,7 +84,9 @@ class CandidateOffers:
         return replace(self, catalogue=self.catalogue.with_offers(kept)) if old else self
 
 
-def supply_of(recipe: Recipe, home: Home, environ: Mapping[str, str], today: date) -> CandidateOffers:
+def candidate_offers_of(
+    recipe: Recipe, home: Home, environ: Mapping[str, str], today: date
+) -> CandidateOffers:
     """What the recipe's provider has.
 
     Args:

@@ -1,4 +1,4 @@
-"""`outlook`: what a run will have taken and cost at its end, from what was measured and how far it is."""
+"""`forecast_inputs`: what a run will take and cost to its end, by what was measured and how far it is."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def gang_nodes(experiment: Experiment, there: int) -> int:
     return min(needs.gang_nodes(0), there)
 
 
-def outlook(
+def forecast_inputs(
     recipe: Recipe,
     now: float,
     elapsed_s: float,

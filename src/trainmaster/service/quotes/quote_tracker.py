@@ -17,7 +17,7 @@ from trainmaster.control.measuring import measurement_of
 from trainmaster.control.recording import Where
 from trainmaster.db import Database, NewQuote
 from trainmaster.executors import detect_capacity
-from trainmaster.service.quotes.forecast_inputs import NotKnown, RentedNow, gang_nodes, outlook
+from trainmaster.service.quotes.forecast_inputs import NotKnown, RentedNow, forecast_inputs, gang_nodes
 from trainmaster.service.quotes.quote_record import QuoteRecord, most_usd, told, told_in_full
 from trainmaster.service.quotes.steadiness import is_at_its_end, is_upset, matters, share_done, waits
 from trainmaster.spec import Recipe
@@ -310,7 +310,9 @@ class QuoteTracker:
             with _one_thinks:
                 begun_s = time.thread_time()
                 try:
-                    found = outlook(self._recipe, now, elapsed, doing, known, devices, self._slots, rented)
+                    found = forecast_inputs(
+                        self._recipe, now, elapsed, doing, known, devices, self._slots, rented
+                    )
                     promise = QuoteRecord(kind, now, *found)
                     late = kind == "binding" and not matters(promise.time_s.p50, elapsed)
                     self._done.put(NotKnown() if late else promise)

@@ -14,8 +14,8 @@ from trainmaster.db import queries
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.quotes.candidate_offers import (
     CandidateOffers,
+    candidate_offers_of,
     catalogue_is_own,
-    supply_of,
 )
 from trainmaster.service.quotes.job_knowledge import NO_END, JobKnowledge
 from trainmaster.service.quotes.knowledge_builder import KnowledgeBuilder
@@ -304,7 +304,7 @@ class Quoter:
 
             return load_catalogue(options.catalogue, today=today)
         if self._candidate_offers is None:
-            self._candidate_offers = supply_of(recipe, self._service.home, environ, today)
+            self._candidate_offers = candidate_offers_of(recipe, self._service.home, environ, today)
         return self._candidate_offers.catalogue
 
     def _by_policy(self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions) -> Quote:

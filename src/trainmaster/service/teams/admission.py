@@ -55,7 +55,7 @@ class Request:
 
 
 @dataclass(slots=True)
-class Room:
+class BudgetLeft:
     """What a team, or everybody together, may still have.
 
     Attributes:
@@ -127,7 +127,7 @@ class Verdict:
         return json.dumps({"waits_for": self.waits_for, "place": self.place})
 
 
-def decide(requests: Sequence[Request], rooms: Mapping[str, Room]) -> list[Verdict]:
+def decide(requests: Sequence[Request], left: Mapping[str, BudgetLeft]) -> list[Verdict]:
     """Who may start now, and in which order the others wait.
 
     A run that does not fit holds back those behind it that draw on the same limit: those of its team, or of
@@ -136,16 +136,16 @@ def decide(requests: Sequence[Request], rooms: Mapping[str, Room]) -> list[Verdi
 
     Args:
         requests: all that wait.
-        rooms: of each of their teams, and of `ALL`. They are used up.
+        left: of each of their teams, and of `ALL`. They are used up.
     """
     verdicts, places = [], 0
     held_back: dict[str, str] = {}
-    for wanted in _in_order(requests, {team: room.used_usd for team, room in rooms.items()}):
-        why = rooms[wanted.team].excess(wanted) or rooms[ALL].excess(wanted)
+    for wanted in _in_order(requests, {team: each.used_usd for team, each in left.items()}):
+        why = left[wanted.team].excess(wanted) or left[ALL].excess(wanted)
         for name in () if why else (wanted.team, ALL):
             if ahead := held_back.get(name):
                 why = f"{ahead}, which comes first"
-            elif found := rooms[name].obstacle(wanted):
+            elif found := left[name].obstacle(wanted):
                 why = found
                 held_back[name] = wanted.run
             if why:
@@ -155,7 +155,7 @@ def decide(requests: Sequence[Request], rooms: Mapping[str, Room]) -> list[Verdi
             verdicts.append(Verdict(wanted, why, places))
             continue
         for name in (wanted.team, ALL):
-            rooms[name].take(wanted)
+            left[name].take(wanted)
         verdicts.append(Verdict(wanted))
     return verdicts
 
@@ -265,9 +265,9 @@ def _check_place(connection: Connection, run: str, team: str, now: float) -> Non
     if mine is None:  # those that were started without a server count in no limit of what goes on at once
         return
     wanted = Request(run, team, mine["priority"], now, 0.0, mine["usd_per_hour"])
-    rooms = _rooms(connection, rows, now, without=run)
+    left = _left(connection, rows, now, without=run)
     for whose in (team, ALL):
-        if why := rooms[whose].obstacle(wanted):
+        if why := left[whose].obstacle(wanted):
             raise OverBudgetError(f"{run} cannot go on now: it waits for {why}", "Go on with it later.")
 
 
@@ -330,7 +330,7 @@ def _settle(connection: Connection, now: float) -> list[str]:
         if row["admitted_at"] is None
     ]
     started = []
-    for verdict in decide(waiting, _rooms(connection, rows, now)):
+    for verdict in decide(waiting, _left(connection, rows, now)):
         wanted, text = verdict.request, verdict.as_json()
         if not verdict.waits_for:
             waited = format_duration(now - wanted.asked_at)
@@ -343,24 +343,24 @@ def _settle(connection: Connection, now: float) -> list[str]:
     return started
 
 
-def _rooms(
+def _left(
     connection: Connection, rows: Sequence[RowMapping], now: float, without: str = ""
-) -> Mapping[str, Room]:
+) -> Mapping[str, BudgetLeft]:
     """What is left of each limit, without what those have that may run already, ``without`` one of them."""
     budgets = Budgets(lambda query: connection.execute(query).mappings().all(), now)
     used = _used_usd(connection, now)
     teams = {row["team"] or OWNER for row in rows}
-    rooms = {team: _room(budgets[team], used.get(team, 0.0)) for team in (*teams, ALL)}
+    left = {team: _left_of(budgets[team], used.get(team, 0.0)) for team in (*teams, ALL)}
     for row in rows:
         if row["admitted_at"] is not None and row["run_id"] != without:
             for whose in (row["team"] or OWNER, ALL):
-                rooms[whose].runs -= 1
-                rooms[whose].usd_per_hour -= row["usd_per_hour"]
-    return rooms
+                left[whose].runs -= 1
+                left[whose].usd_per_hour -= row["usd_per_hour"]
+    return left
 
 
-def _room(budget: TeamBudget, used_usd: float) -> Room:
-    return Room(
+def _left_of(budget: TeamBudget, used_usd: float) -> BudgetLeft:
+    return BudgetLeft(
         budget.who,
         used_usd + budget.reserved_usd,
         math.inf if budget.left_usd is None else budget.left_usd,

@@ -166,12 +166,12 @@ def _start(uri: str, place: str, cache: Path | None, means: Means | None, record
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
     except OSError:
         log, output = Path(os.devnull), os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-    lent = hand_over()
+    taken = hand_over()
     reading, writing = os.pipe()
     try:
         process = subprocess.Popen(
             command("guard", uri, place, str(cache or ""), writing, means or "", record, module),
-            stdin=lent,
+            stdin=taken,
             stdout=output,
             stderr=output,
             pass_fds=[writing, record],
@@ -203,7 +203,7 @@ def _start(uri: str, place: str, cache: Path | None, means: Means | None, record
         )
     finally:
         os.close(output)
-        os.close(lent)
+        os.close(taken)
         os.close(reading)
         if writing >= 0:
             os.close(writing)

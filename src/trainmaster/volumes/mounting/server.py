@@ -81,17 +81,17 @@ def guard(
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, stop)
-    lent = hand_over()
+    taken = hand_over()
     try:
         server = subprocess.Popen(
             [*command("serve", uri, directory, cache, ready, means, record, module), str(os.getpid())],
-            stdin=lent,
+            stdin=taken,
             pass_fds=[record, *([ready] if ready >= 0 else [])],
             start_new_session=True,  # Ctrl-C is for the guard, which ends the server in order
             env=environment(),
         )
     finally:
-        os.close(lent)
+        os.close(taken)
     if ready >= 0:
         os.close(ready)
     if stopping:

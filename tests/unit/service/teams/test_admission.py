@@ -14,8 +14,8 @@ from trainmaster.db.held_runs import undriven
 from trainmaster.db.ledger import ALL
 from trainmaster.service.teams.admission import (
     Application,
+    BudgetLeft,
     Request,
-    Room,
     admit_waiting,
     decide,
     entrance,
@@ -28,9 +28,9 @@ NOW = 86400.0 * 40
 DAY_S = 86400.0
 
 
-def rooms(everybody=None, **teams):
-    return {name: Room(name, **values) for name, values in teams.items()} | {
-        ALL: Room("all", **everybody or {})
+def left(everybody=None, **teams):
+    return {name: BudgetLeft(name, **values) for name, values in teams.items()} | {
+        ALL: BudgetLeft("all", **everybody or {})
     }
 
 
@@ -46,7 +46,7 @@ def test_priority_then_share_then_age():
         Request("urgent", "red", 1, 4.0, 1.0),
         Request("unimportant", "blue", -1, 0.0, 1.0),
     ]
-    found = decide(asked, rooms(red={"used_usd": 5.0}, blue={"used_usd": 4.5}))
+    found = decide(asked, left(red={"used_usd": 5.0}, blue={"used_usd": 4.5}))
     assert started(found) == ["urgent", "poor", "old", "new", "unimportant"]
 
 
@@ -56,20 +56,20 @@ def test_teams_take_turns_by_what_they_take():
         for team, usd in (("a", 1.0), ("b", 3.0))
         for n in range(4)
     ]
-    found = decide(asked, rooms({"runs": 5}, a={}, b={}))
+    found = decide(asked, left({"runs": 5}, a={}, b={}))
     assert started(found) == ["a0", "b0", "a1", "a2", "b1"]
     assert [(v.request.run, v.place) for v in found if v.place] == [("a3", 1), ("b2", 2), ("b3", 3)]
 
 
 def test_a_large_run_is_not_passed_by_small_ones_of_what_it_waits_for():
     asked = [Request("large", "red", 0, 1.0, 50.0), Request("small", "red", 0, 2.0, 1.0)]
-    large, small = decide(asked, rooms(red={"left_usd": 10.0}))
+    large, small = decide(asked, left(red={"left_usd": 10.0}))
     assert large.waits_for == "$50.00 of the month's budget: red has $10.00 left"
     assert small.waits_for == "large, which comes first"
     others = [*asked, Request("other", "blue", 0, 3.0, 1.0)]
-    assert started(decide(others, rooms(red={"left_usd": 10.0}, blue={}))) == ["other"]
+    assert started(decide(others, left(red={"left_usd": 10.0}, blue={}))) == ["other"]
     per_hour = [Request("large", "red", 0, 1.0, 1.0, 8.0), Request("other", "blue", 0, 2.0, 1.0, 1.0)]
-    assert started(decide(per_hour, rooms({"usd_per_hour": 5.0}, red={}, blue={"used_usd": 1.0}))) == []
+    assert started(decide(per_hour, left({"usd_per_hour": 5.0}, red={}, blue={"used_usd": 1.0}))) == []
 
 
 request_lists = st.lists(
@@ -99,7 +99,7 @@ limits = st.fixed_dictionaries(
 
 @given(request_lists, st.fixed_dictionaries(dict.fromkeys(("red", "blue", OWNER, ALL), limits)))
 def test_limits_hold_and_nobody_is_passed_by_his_own(requests, of):
-    found = decide(requests, {name: Room(name, **values) for name, values in of.items()})
+    found = decide(requests, {name: BudgetLeft(name, **values) for name, values in of.items()})
     assert sorted(v.request.run for v in found) == sorted(r.run for r in requests)
     for name, limit in of.items():
         mine = [v.request for v in found if not v.waits_for and name in (v.request.team, ALL)]

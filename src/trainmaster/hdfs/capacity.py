@@ -21,27 +21,29 @@ def block_bytes(size_bytes: int) -> int:
     return min(max(units, 1) * UNIT_BYTES, _BLOCK_BYTES)
 
 
-def fits(rooms: Mapping[str, int], wanted_bytes: int, copies: int) -> bool:
+def fits(free_bytes: Mapping[str, int], wanted_bytes: int, copies: int) -> bool:
     """Whether there is room; no DataNode holds two copies of the same.
 
     Args:
-        rooms: by DataNode.
+        free_bytes: by DataNode.
         wanted_bytes: of data, without their copies.
         copies: of each block; as many as there are DataNodes, if they are fewer.
 
     >>> fits({"a": 90, "b": 10}, 50, 2), fits({"a": 90, "b": 30, "c": 20}, 50, 2), fits({"a": 50}, 50, 2)
     (False, True, True)
     """
-    return sum(min(room, wanted_bytes) for room in rooms.values()) >= wanted_bytes * min(copies, len(rooms))
+    return sum(min(room, wanted_bytes) for room in free_bytes.values()) >= wanted_bytes * min(
+        copies, len(free_bytes)
+    )
 
 
 def lack_of_room(
-    rooms: Mapping[str, int], wanted_bytes: int, copies: int, directory: str, in_writing_bytes: int = 0
+    free_bytes: Mapping[str, int], wanted_bytes: int, copies: int, directory: str, in_writing_bytes: int = 0
 ) -> str:
     """What lacks where, in words; the fullest DataNodes first.
 
     Args:
-        rooms: by DataNode.
+        free_bytes: by DataNode.
         wanted_bytes: of data that are not there yet, without their copies.
         copies: of each block.
         directory: where the DataNodes keep them.
@@ -50,7 +52,7 @@ def lack_of_room(
     >>> lack_of_room({"10.0.0.2:50": 7_000_000, "10.0.0.1:50": 10}, 2_000_000_000, 2, "/d")
     'HDFS has no room for 2.0 GB in 2 copies: 10 bytes are free at 10.0.0.1, 7.0 MB at 10.0.0.2 (in /d)'
     """
-    least = sorted(rooms.items(), key=lambda each: each[1])
+    least = sorted(free_bytes.items(), key=lambda each: each[1])
     free = [(in_words(room), node.partition(":")[0]) for node, room in least[:_SHOWN]]
     shown = [f"{size}{'' if number else ' are free'} at {node}" for number, (size, node) in enumerate(free)]
     more = [f"more at {len(least) - _SHOWN} others"] if len(least) > _SHOWN else []

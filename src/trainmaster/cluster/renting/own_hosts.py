@@ -15,7 +15,7 @@ from trainmaster.spec import Hardware
 from trainmaster.spec.errors import UsageError
 
 
-def lent(
+def plan_own_hosts(
     group: Sequence[Needs], available: AvailableOffers, hosts: Sequence[InventoryHost]
 ) -> tuple[tuple[RolePlan, ...], list[str]]:
     """What a cluster has of them: all that are wanted, whatever they cost others.
@@ -73,10 +73,10 @@ def lent(
         servers = 0
     slots = max(min(host.slots for host in fitting), share)
     rental = Rental(slots=slots, gpus=least_gpus, is_rented=capabilities_of(available.provider).rents)
-    roles = [_lent_role(WORKER, wanted, rental, first.hardware, least, memory_bytes)]
+    roles = [_host_role(WORKER, wanted, rental, first.hardware, least, memory_bytes)]
     if servers:
         gpus = min(host.gpus for host in for_servers) if server_hardware.gpu_count else 0
-        roles.append(_lent_role(SERVER, servers, replace(rental, gpus=gpus), server_hardware))
+        roles.append(_host_role(SERVER, servers, replace(rental, gpus=gpus), server_hardware))
     return tuple(roles), notes
 
 
@@ -100,7 +100,7 @@ def _suited_hosts(
     return fitting
 
 
-def _lent_role(
+def _host_role(
     role: str, count: int, rental: Rental, hardware: Hardware, least: int = 0, memory_bytes: int = 0
 ) -> RolePlan:
     """Whole hosts of one's own, each with what the role asks for."""

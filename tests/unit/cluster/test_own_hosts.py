@@ -12,7 +12,7 @@ from trainmaster.cluster.renting.available_offers import AvailableOffers
 from trainmaster.cluster.renting.plan import ClusterPlan
 from trainmaster.cluster.renting.plan_clusters import pinned, plan_clusters
 from trainmaster.control.gangs import gpus_on_nodes, node_labels, slots_on_nodes, workers_per_node
-from trainmaster.executors.ray.placement import NodeRoom, lacking
+from trainmaster.executors.ray.placement import LiveNode, lacking
 from trainmaster.providers.inventory import InventoryHost
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
@@ -85,7 +85,7 @@ def test_what_is_planned_fits(
         ]
         assert len(suited) >= role.count
     rooms = [
-        NodeRoom(f"{role.role}{n}", "", "", role.rentals[0].slots, role.rentals[0].gpus, role.labels)
+        LiveNode(f"{role.role}{n}", "", "", role.rentals[0].slots, role.rentals[0].gpus, role.labels)
         for role in plan.roles
         for n in range(role.count)
     ]

@@ -11,7 +11,7 @@ import pytest
 from trainmaster.cluster.renting.available_offers import AvailableOffers
 from trainmaster.cluster.renting.plan_clusters import pinned, plan_clusters
 from trainmaster.control.gangs import gpus_on_nodes, node_labels, slots_on_nodes, workers_per_node
-from trainmaster.executors.ray.placement import NodeRoom, lacking, plan_gang
+from trainmaster.executors.ray.placement import LiveNode, lacking, plan_gang
 from trainmaster.providers.inventory import InventoryHost
 from trainmaster.spec import read_recipe
 
@@ -31,7 +31,7 @@ def test_who_has_no_machines_of_its_own_sits_with_workers(
     (plan,) = plan_clusters(recipe, AvailableOffers("hosts", hosts=listed, source="hosts.yaml"))
     placed = pinned(recipe, [plan]).experiments["train"]
     rooms = [
-        NodeRoom(f"{role.role}{n}", "", "", role.rentals[0].slots, role.rentals[0].gpus, role.labels)
+        LiveNode(f"{role.role}{n}", "", "", role.rentals[0].slots, role.rentals[0].gpus, role.labels)
         for role in plan.roles
         for n in range(role.count)
     ]
