@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from trainmaster.api.rest.state import Admin, Known, Manager, Reader, State
-from trainmaster.service.users.accounts import INVITE_S
+from trainmaster.service.users.accounts import INVITE_DAYS, INVITE_S
 from trainmaster.service.users.caller import NO_TEAM, ROLES, Caller
 from trainmaster.spec.errors import UsageError
 
 router = APIRouter(tags=["people"])
 Role = Annotated[str, Field(description=f"one of {', '.join(ROLES)}")]
-#: An invite is good for at most so many days.
-_MAX_INVITE_DAYS: Final = 90
 
 
 class _Body(BaseModel):
@@ -46,7 +44,7 @@ class NewInvite(_Body):
     """A link that lets one person in."""
 
     role: Role = "member"
-    days: float = Field(INVITE_S / 86400, gt=0, le=_MAX_INVITE_DAYS)
+    days: float = Field(INVITE_S / 86400, gt=0, le=INVITE_DAYS)
 
 
 class NewServiceAccount(_Body):

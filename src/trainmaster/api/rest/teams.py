@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from trainmaster.api.rest import members, secrets
 from trainmaster.api.rest.state import Admin, Manager, Reader, State
 from trainmaster.service.teams.team_runs import MAX_PAGE
-from trainmaster.service.users.access import TOKEN_S
+from trainmaster.service.users.access import TOKEN_DAYS, TOKEN_S
 from trainmaster.service.users.audit import Audit, AuditFilter
 from trainmaster.service.users.caller import SCOPES
 
@@ -42,7 +42,7 @@ class NewToken(BaseModel):
     account: str | None = Field(
         None, description="a service account of the team, for admins anybody's; the caller without"
     )
-    days: float = Field(TOKEN_S / 86400, gt=0, le=3650)
+    days: float = Field(TOKEN_S / 86400, gt=0, le=TOKEN_DAYS)
 
 
 @router.get("/teams")

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 #: 90 days.
 TOKEN_S: Final = 90 * 86400.0
+#: A token is good for at most so many days.
+TOKEN_DAYS: Final = 3650
 SESSION_S: Final = 12 * 3600.0
 #: So many wrong attempts to log in are taken from one address in so many seconds.
 ATTEMPTS: Final = 10
@@ -54,6 +56,19 @@ def new_secret() -> str:
     """A token: ``tm_``, 256 random bits and a check sum (CRC-32), by which scanners find leaked ones."""
     body = "".join(secrets.choice(_ALPHABET) for _ in range(43))
     return f"tm_{body}{_check_sum(body)}"
+
+
+def check_lasts(lasts_s: float, most_days: float) -> None:
+    """Refuse what would be over at once, or end when no calendar goes.
+
+    Raises:
+        UsageError: saying what may be given.
+    """
+    if not 0 < lasts_s <= most_days * 86400:
+        raise UsageError(
+            f"days: {lasts_s / 86400:g} is no time that it could be good for",
+            f"Give more than 0 and at most {most_days:g}.",
+        )
 
 
 def is_token(text: str) -> bool:
@@ -176,15 +191,16 @@ class Access:
             name: of the token; each is used once for ever, so that the audit means one.
             scopes: of `SCOPES`.
             team: for whose work it is; None for the owner of the home, or for all teams of the account.
-            lasts_s: seconds.
+            lasts_s: seconds, at most those of `TOKEN_DAYS`.
             account: whose it is: it never allows more than its role; None for nobody's.
             maker: who asks for it, unless that is who has the machine; what a token makes ends with it.
 
         Raises:
-            UsageError: the name is taken or wrong, or a scope is not one.
+            UsageError: the name is taken or wrong, a scope is not one, or it would be good for no time.
             NotFoundError: there is no such team or account.
         """
         check_name(name, "token")
+        check_lasts(lasts_s, TOKEN_DAYS)
         unknown = [scope for scope in scopes if scope not in SCOPES]
         if unknown or not scopes:
             raise UsageError(

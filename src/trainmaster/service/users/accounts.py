@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import access
 from trainmaster.db import accounts as db
-from trainmaster.service.users.access import TOKEN_S, Access, check_name, digest_of
+from trainmaster.service.users.access import TOKEN_S, Access, check_lasts, check_name, digest_of
 from trainmaster.service.users.caller import ROLES, Caller, ForbiddenError
 from trainmaster.spec.errors import NotFoundError, UsageError
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: 7 days.
 INVITE_S: Final = 7 * 86400.0
+#: An invite is good for at most so many days.
+INVITE_DAYS: Final = 90
 #: So much of the digest of an invite is its id.
 _INVITE_ID: Final = 12
 
@@ -210,10 +212,11 @@ class Accounts:
         """Make a link that lets one person in; the answer's ``code`` is shown this once.
 
         Raises:
-            UsageError: no such role.
+            UsageError: no such role, or it would be good for no time.
             ForbiddenError: the caller has less than the role.
         """
         _check_role(role, caller)
+        check_lasts(lasts_s, INVITE_DAYS)
         if not access.has_team(self._database, team):
             raise NotFoundError(f"there is no team {team!r}", "`trainmaster team list` shows the teams.")
         code, now = secrets.token_urlsafe(32), self._database.clock_s()

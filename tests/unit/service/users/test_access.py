@@ -11,6 +11,7 @@ import pytest
 from trainmaster.db import Database
 from trainmaster.service.users import access
 from trainmaster.service.users.access import Access
+from trainmaster.service.users.accounts import Accounts
 from trainmaster.service.users.caller import SCOPES, ForbiddenError, UnknownCallerError, caller
 from trainmaster.spec.errors import NotFoundError, UsageError
 
@@ -98,3 +99,13 @@ def test_a_team_knows_what_it_may_spend(of_home):
     }  # fmt: skip
     with pytest.raises(UsageError):
         of_home.make_team("vision", -1)
+
+
+@pytest.mark.parametrize("lasts_s", [0, -86400.0, math.nan, math.inf, 1e12 * 86400])
+def test_a_token_or_invite_that_is_over_at_once_or_never_ends_is_not_made(of_home, lasts_s):
+    of_home.make_team("red")
+    with pytest.raises(UsageError, match="days: "):
+        of_home.create_token("ci", ["read"], lasts_s=lasts_s)
+    with pytest.raises(UsageError, match="days: "):
+        Accounts(of_home._database).invite("red", "viewer", lasts_s=lasts_s)
+    assert of_home.tokens() == []
