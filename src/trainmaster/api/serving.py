@@ -8,6 +8,7 @@ import logging
 import secrets
 import signal
 import socket
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -66,13 +67,15 @@ class Listening:
             return False
 
     def check(self) -> None:
-        """Refuse what would send tokens in clear over a network.
+        """Refuse what would send tokens in clear over a network, and files with which there is no TLS.
 
         Raises:
             UsageError: naming the option.
         """
         if (self.tls_cert is None) != (self.tls_key is None):
             raise UsageError("--tls-cert and --tls-key belong together", "Give both.")
+        if self.tls_cert is not None and self.tls_key is not None:
+            _check_certificate(self.tls_cert, self.tls_key)
         if not self.is_private and self.tls_cert is None and self.behind_proxy is None:
             raise UsageError(
                 f"--host {self.host}: tokens would go over the network in clear",
@@ -190,6 +193,31 @@ class _Mishaps:
         elif self._clock() - self._said_at >= _SAID_S:
             self._said_at = self._clock()
             log.warning("connections cannot be taken: %s", error)
+
+
+def _check_certificate(cert: str, key: str) -> None:
+    """Refuse files with which there is no TLS: `ssl` names neither the file nor what is wrong with it.
+
+    Raises:
+        UsageError: naming the option.
+    """
+    hint = "Give PEM files of a certificate and its key, or --self-signed."
+    for option, file in (("--tls-cert", cert), ("--tls-key", key)):
+        try:
+            content = Path(file).read_bytes()
+        except OSError as error:
+            raise UsageError(f"{option} {file}: {error.strerror}", hint) from None
+        if b"-----BEGIN " not in content:
+            raise UsageError(f"{option} {file} is no PEM file", hint)
+    if b"ENCRYPTED" in content:
+        return  # its password is asked for once, when the server begins
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
+    except ssl.SSLError as error:
+        wrong = (
+            "do not belong together" if error.reason == "KEY_VALUES_MISMATCH" else f"cannot be used: {error}"
+        )
+        raise UsageError(f"--tls-cert {cert} and --tls-key {key} {wrong}", hint) from None
 
 
 def _bound_for_apps(where: Listening, port: int) -> socket.socket:
