@@ -15,7 +15,7 @@ from fastapi.responses import RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from trainmaster.spec.units import format_duration
+from trainmaster.spec.units import dollars, format_duration
 
 HERE: Final = Path(__file__).parent
 #: Rows of a list on one page.
@@ -31,8 +31,14 @@ def duration(seconds: float | None) -> str:
 
 
 def usd(amount: float | None) -> str:
-    """US dollars."""
-    return "–" if amount is None else f"${amount:,.2f}"
+    """US dollars: cents, and two digits of what is less than ten cents.
+
+    >>> usd(1234.5), usd(0.0), usd(0.00734), usd(None)
+    ('$1,234.50', '$0.00', '$0.0073', '–')
+    """
+    if amount is None:
+        return "–"
+    return dollars(amount) if 0 < amount < 0.1 else f"${amount:,.2f}"
 
 
 def when(at: float | None) -> str:

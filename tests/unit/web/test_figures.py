@@ -40,6 +40,11 @@ def test_a_band_fills_up_and_says_when_it_is_left():
     late, _ = bands(status(200.0), cap_usd=None)
     assert (late["is_beyond"], late["grows"]) == (True, None), "nobody drives it: its time stands still"
     assert max(late["at"], late["left"] + late["width"]) <= 100
+    small = {"p5": 0.0046, "p50": 0.0055, "p95": 0.0069}
+    _, cost = bands(
+        {**status(50.0), "cost_usd": 0.0073, "quote": {**status(50.0)["quote"], "cost_usd": small}}, None
+    )
+    assert (cost["now"], cost["low"], cost["high"]) == ("$0.0073", "$0.0046", "$0.0069"), "not all one cent"
     assert bands({"seconds": 1.0, "cost_usd": 0.0}, None) == []
 
 

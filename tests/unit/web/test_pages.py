@@ -63,7 +63,7 @@ class Site:
         self.run("digits-1", "[0.1, 0.2, 0.4]", 1.0)
         self.run("digits-2", "[0.1, 0.2, 0.8]", 2.0)
 
-    def run(self, run, rates, at):
+    def run(self, run, rates, at, ends=EndReason.SUCCEEDED):
         recipe = Recipe.from_text(RECIPE.format(rates=rates), directory=self.service.home.root)
         code = self.service.home.root / "code"
         code.mkdir(exist_ok=True)
@@ -91,12 +91,13 @@ class Site:
                 "parameters": {"lr": rate, "kind": "<i>"},
                 "metrics": {"loss": at + rate / 4},
             }
-            closes = ClosedAttempt(1, EndReason.SUCCEEDED, "", at, at + 4, None, "[]")
+            closes = ClosedAttempt(1, ends, "", at, at + 4, None, "[]")
             changes += [
                 TaskChange(
                     "tune", number, 1, State.WAITING, State.RUNNING, creates=True, opens=True, fields=fields
                 ),
-                TaskChange("tune", number, 1, State.RUNNING, State.DONE, EndReason.SUCCEEDED, closes=closes),
+                TaskChange("tune", number, 1, State.RUNNING, State.STOPPING, ends),
+                TaskChange("tune", number, 1, State.STOPPING, State.DONE, ends, closes=closes),
             ]
         (place.checkpoint / "state").write_text("1")
         series = CheckpointSeries(self.service.home.checkpoints_uri(run, "tune", 0))
@@ -184,6 +185,16 @@ def test_a_run_shows_its_graph_cap_and_best(site):
     assert text.count('class="edge"') == 3
     assert "at most $9.00" in text
     assert "1.025 (lr=0.1, kind=&lt;i&gt;)" in text
+
+
+def test_tasks_that_were_pruned_are_told_and_their_end_is_told_once(tmp_path):
+    site = Site(tmp_path)
+    site.run("digits-3", "[0.1, 0.2, 0.4]", 3.0, EndReason.PRUNED)
+    assert "0 of 6 succeeded, 6 pruned" in site.page("/runs/digits-3")
+    events = re.findall(r"</time> (.*?)</li>", site.page("/runs/digits-3/history"))
+    told = [event.split() for event in events if event.startswith("tune/0 ")]
+    assert told == [["tune/0", "PRUNED"], ["tune/0", "STOPPING", "PRUNED"], ["tune/0", "RUNNING"]]
+    site.service.close()
 
 
 def test_logs_are_searched_for_a_text_and_not_a_pattern(site):

@@ -9,6 +9,9 @@ const shown = value => typeof value === "number" ? Number(value.toPrecision(4)).
 const WHOLE = [...Array(12).keys()].flatMap(power => [1, 2, 5].map(by => by * 10 ** power));
 const clock = at => new Date(at * 1000).toLocaleTimeString([], {hourCycle: "h23"});
 
+// A single look is in the middle of a minute: uPlot would draw a day.
+const around = (_, least, most) => least === most ? [least - 30, most + 30] : [least, most];
+
 class Charts {
   constructor(box, {x = "step", time = false} = {}) {
     Object.assign(this, {box, x, time, charts: new Map()});
@@ -48,7 +51,7 @@ class Charts {
       found.plot?.destroy();
       found.names = names.join();
       const axis = {stroke: css("--fg"), grid: {stroke: css("--line"), width: 1}, ticks: {stroke: css("--line"), width: 1}};
-      found.plot = new uPlot({...this.size(found.holder), scales: {x: {time: this.time}}, axes: [{...axis, ...(this.time ? {space: 80, values: (_, all) => all.map(clock)} : {incrs: WHOLE})}, {...axis, size: 64}],
+      found.plot = new uPlot({...this.size(found.holder), scales: {x: {time: this.time, ...(this.time ? {range: around} : {})}}, axes: [{...axis, ...(this.time ? {space: 80, values: (_, all) => all.map(clock)} : {incrs: WHOLE})}, {...axis, size: 64}],
         series: [{label: this.x, ...(this.time ? {value: (_, at) => at === null ? "–" : clock(at)} : {})}, ...names.map((label, i) => ({label, stroke: COLORS[i], width: 2, spanGaps: true, points: {show: data[0].length < 3}}))]}, data, found.holder);
     }
   }
