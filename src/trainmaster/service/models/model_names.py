@@ -59,8 +59,9 @@ def find_model(database: Database, name: str, run: str | None = None) -> str:
     found = [row for row in rows if not parts or row[0] == wanted or row[0].startswith(f"{wanted}/")]
     if len(found) == 1:
         return str(found[0][1])
-    names = ", ".join(f"{run}/{task}" for task, _ in (found or rows)[:5])
+    near = found or rows
+    names = ", ".join(f"{run}/{task}" for task, _ in near[:5]) + " ..." * (len(near) > 5)
     if found:
-        raise UsageError(f"{name}: there are {len(found)} models", f"Name one of them: {names} ...")
-    hint = f"There are: {names}." if names else "Its tasks must write files into TRAINMASTER_OUTPUT_DIR."
+        raise UsageError(f"{name}: there are {len(found)} models", f"Name one of them: {names}")
+    hint = f"There are: {names}" if names else "Its tasks must write files into TRAINMASTER_OUTPUT_DIR."
     raise NotFoundError(f"{name}: there is no such model", hint)
