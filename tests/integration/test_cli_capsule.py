@@ -54,6 +54,7 @@ def test_a_capsule_runs_elsewhere_and_leaves_the_same_weights(tm):
         "TRAINMASTER_HOME": str(tm.root / "home-2"),
         "TRAINMASTER_CACHE": str(tm.root / "c"),
     }
+    assert tm.call("check", capsule, "--json", env=elsewhere).json["experiments"].keys() == set(experiments)
     again = tm.call("run", capsule, "--json", env=elsewhere)
     assert "packages differ" not in again.err
     second = tm.summary(again)

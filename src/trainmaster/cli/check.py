@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check(
-    recipe: Annotated[Path, typer.Argument(help="The YAML recipe.")],
+    recipe: Annotated[Path, typer.Argument(help="The YAML recipe, or a file that `export` has made.")],
     tasks: Annotated[bool, typer.Option("--tasks", help="Print every task as a line of JSON.")] = False,
     set_: Annotated[
         list[str] | None,
@@ -29,12 +29,13 @@ def check(
     """Read a recipe, show its experiments and tasks, and look for what it needs; starts nothing."""
     import json
 
-    from trainmaster.cli.opening import context
+    from trainmaster.cli.opening import context, unpacked
     from trainmaster.service import Service, capabilities_of, check_names, check_urls
     from trainmaster.service.renting import check_run
     from trainmaster.service.run_planning import check_services_and_sinks
     from trainmaster.spec import read_recipe
 
+    recipe = unpacked(recipe)
     found = read_recipe(recipe, overrides=set_ or ())
     check_names(found)
     check_urls(found)

@@ -8,6 +8,8 @@ from trainmaster.cli.output import say
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from trainmaster.api import ClientProtocol
     from trainmaster.api.administration import AdministrationProtocol
     from trainmaster.api.remote.connection import Connection
@@ -140,3 +142,24 @@ def open_client(*, runs_here: bool = False, makes: bool = True, goes_on: bool = 
     if runs_here:
         client.warm_up()
     return client
+
+
+def unpacked(file: Path) -> Path:
+    """The recipe in a capsule, whose notes are told; what is no capsule stays.
+
+    Raises:
+        UsageError: it is damaged, or a later Trainmaster has written it.
+    """
+    try:
+        with file.open("rb") as opened:
+            if opened.read(4) != b"PK\x03\x04":
+                return file
+    except OSError:  # as of a directory: who reads it says what is wrong
+        return file
+    from trainmaster.service import Home
+    from trainmaster.service.runs.capsule import open_capsule
+
+    capsule = open_capsule(file, Home.from_environment().cache)
+    for note in capsule.notes:
+        say(f"note: {note}")
+    return capsule.recipe

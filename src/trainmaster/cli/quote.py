@@ -20,7 +20,7 @@ _SHOWN_FRONT = 8
 
 
 def quote(
-    recipe: Annotated[Path, typer.Argument(help="The YAML recipe.")],
+    recipe: Annotated[Path, typer.Argument(help="The YAML recipe, or a file that `export` has made.")],
     policy: Annotated[
         str, typer.Option(help="quote, cost-opt, time-opt, scala-opt, scala-opt-m or lookup.")
     ] = "quote",
@@ -50,7 +50,7 @@ def quote(
     as_json: Annotated[bool, typer.Option("--json", help="Print the quote as JSON.")] = False,
 ) -> None:
     """Measure a recipe's job for a minute, and quote cluster, time and price as intervals."""
-    from trainmaster.cli.opening import open_client
+    from trainmaster.cli.opening import open_client, unpacked
     from trainmaster.service.quotes.quote_options import QuoteOptions
     from trainmaster.spec import read_recipe
 
@@ -58,6 +58,7 @@ def quote(
         from trainmaster.cli.plotting import check_format
 
         check_format(plot)
+    recipe = unpacked(recipe)
     found = read_recipe(recipe, overrides=set_ or ())
     options = QuoteOptions(
         policy,

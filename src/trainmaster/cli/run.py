@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmaster.cli.output import parsed, say
+from trainmaster.cli.output import parsed
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def run(
 ) -> None:
     """Run a recipe: quote, rent, run, keep the model, give the machines back."""
     from trainmaster.cli.driving import see_to_end
-    from trainmaster.cli.opening import ask_server, context, open_client, refuse_on_server
+    from trainmaster.cli.opening import ask_server, context, open_client, refuse_on_server, unpacked
     from trainmaster.cli.quote import watched
     from trainmaster.cli.renting import agree, agree_to_send, can_ask
     from trainmaster.service import capabilities_of
@@ -79,7 +79,7 @@ def run(
         from trainmaster.service import give_whole_keys
 
         give_whole_keys()
-    recipe = _unpacked(recipe)
+    recipe = unpacked(recipe)
     found = read_recipe(recipe, overrides=set_ or (), provider=provider)
     if dry_run:
         refuse_on_server("--dry-run")
@@ -135,20 +135,3 @@ def _show_requests(recipe: Recipe, *, as_json: bool) -> None:
         rest = {name: value for name, value in each.items() if name != "operation"}
         document = each["parameters"].pop("radl", "") if "parameters" in each else ""
         show(f"# {each['operation']}\n{json.dumps(rest, indent=2, default=str)}\n{document}".rstrip())
-
-
-def _unpacked(file: Path) -> Path:
-    """The recipe in a capsule; what is none stays."""
-    try:
-        with file.open("rb") as opened:
-            if opened.read(4) != b"PK\x03\x04":
-                return file
-    except OSError:  # as of a directory: its reader says what is wrong
-        return file
-    from trainmaster.service import Home
-    from trainmaster.service.runs.capsule import open_capsule
-
-    capsule = open_capsule(file, Home.from_environment().cache)
-    for note in capsule.notes:
-        say(f"note: {note}")
-    return capsule.recipe

@@ -110,7 +110,11 @@ def _needs(recipe: Recipe) -> Iterator[str]:
                 yield f"experiments.{name}.data.{key}.dir: {source.directory} is not in the capsule"
             if source.model is not None:
                 yield f"experiments.{name}.data.{key}.model: {source.model} must be registered there"
-    if secrets := sorted({secret for each in recipe.experiments.values() for secret in each.secrets}):
+        if experiment.serve is not None and (model := experiment.serve.model):
+            what = "is a model of a run" if "/" in model else "must be registered there"
+            yield f"experiments.{name}.serve.model: {model} {what}"
+    named = {secret for each in recipe.experiments.values() for secret in each.secrets}
+    if secrets := sorted(named.union(() if recipe.sinks is None else recipe.sinks.secrets)):
         yield f"secrets: values of {', '.join(secrets)}"
 
 
@@ -202,9 +206,13 @@ def open_capsule(path: Path, cache: Path) -> OpenedCapsule:
                     "Copy it once more, or export the run again.",
                 ) from error
             move_into_place(scratch, target)
+    if not (target / _ABOUT).is_file():
+        raise UsageError(f"{path} is no capsule: a zip without {_ABOUT}", "`trainmaster export` makes them.")
     try:
         about = json.loads((target / _ABOUT).read_text())
-        kind, notes = about["format"], [f"needs {each}" for each in about["needs"]]
+        if (kind := about["format"]) != FORMAT:  # what else is in it may mean something else
+            raise UsageError(f"{path}: format {kind}, which this Trainmaster cannot read", "Use a later one.")
+        notes = [f"needs {each}" for each in about["needs"]]
         for experiment in about["experiments"].values():
             before, here = experiment["environment"], environment_at()
             if before is not None and experiment["setup"]:  # which makes the packages, here as there
@@ -214,8 +222,6 @@ def open_capsule(path: Path, cache: Path) -> OpenedCapsule:
         raise UsageError(
             f"{path}: {_ABOUT} in it is damaged: {error}", "Export the run once more."
         ) from error
-    if kind != FORMAT:
-        raise UsageError(f"{path}: format {kind}, which this Trainmaster cannot read", "Use a later one.")
     return OpenedCapsule(target / _RECIPE, tuple(dict.fromkeys(notes)))
 
 

@@ -7,7 +7,8 @@ import zipfile
 
 import pytest
 
-from trainmaster.service.runs.capsule import new_file, open_capsule
+from trainmaster.service.runs.capsule import _needs, new_file, open_capsule
+from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 
 WHOLE = {"format": 1, "needs": [], "experiments": {"train": {"environment": None, "setup": False}}}
@@ -55,6 +56,29 @@ def test_a_capsule_of_which_the_end_is_missing_is_refused_by_its_own_name(tmp_pa
     with pytest.raises(UsageError, match=r"x\.capsule is no whole capsule: ") as refused:
         open_capsule(path, tmp_path / "cache")
     assert "export the run again" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("about", "why"),
+    [(None, "is no capsule: a zip without capsule.json"), ('{"format": 2, "other": 1}', "format 2, which")],
+)
+def test_a_zip_of_something_else_and_a_later_format_are_told_by_what_they_are(tmp_path, about, why):
+    path = capsule(tmp_path, **({} if about is None else {"capsule.json": about}))
+    with pytest.raises(UsageError, match=why):
+        open_capsule(path, tmp_path / "cache")
+
+
+def test_it_names_the_models_of_services_and_the_secrets_of_sinks(tmp_path):
+    served = {"serve": {"model": "digits@production"}}
+    written = {
+        "name": "r",
+        "sinks": {"mlflow": {"url": "https://m", "token": "MLFLOW_TOKEN"}},
+        "experiments": {"a": {"command": "true", "secrets": ["KEY"]}, "api": served},
+    }
+    assert list(_needs(Recipe.from_dict(written))) == [
+        "experiments.api.serve.model: digits@production must be registered there",
+        "secrets: values of KEY, MLFLOW_TOKEN",
+    ]
 
 
 def test_a_directory_that_is_not_there_is_told(tmp_path):
