@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trainmaster.spec import Recipe
+    from trainmaster.spec.serve import Serve
 
 
 def check(
@@ -34,6 +35,7 @@ def check(
     from trainmaster.service.renting import check_run
     from trainmaster.service.run_planning import check_services_and_sinks
     from trainmaster.spec import read_recipe
+    from trainmaster.spec.trigger import needs_server
 
     recipe = unpacked(recipe)
     found = read_recipe(recipe, overrides=set_ or ())
@@ -43,7 +45,7 @@ def check(
         for name in found.order():
             experiment = found.experiments[name]
             space = experiment.tasks(found.seed)
-            for number in range(len(space)):
+            for number in range(experiment.summary()["tasks"]):
                 values = space.parameters(number)
                 line = {
                     "experiment": name,
@@ -56,6 +58,8 @@ def check(
         print_json(found.summary())
     else:
         _show(found, say if tasks else show)  # beside the lines of JSON nothing else is on standard output
+    if found.on and context() is None:  # a server may come later: it is no mistake in the recipe
+        say(f"note: {needs_server(found.on[0].key)}")
     of_models = any(e.serve or any(s.model for s in e.data.values()) for e in found.experiments.values())
     if of_models and (server := context()) is not None:
         say(f"note: {server.url} has the registered models: `trainmaster run` looks for all that is needed")
@@ -74,7 +78,7 @@ def _show(found: Recipe, tell: Callable[[str], None]) -> None:
         [
             name,
             ", ".join(found.experiments[name].depends_on) or "-",
-            str(summary["tasks"]),
+            _counted(found.experiments[name].serve, summary["tasks"]),
             " + ".join(f"{count} {role}" for role, count in summary["members"].items()),
             str(summary["workers"] or "-"),
         ]
@@ -85,3 +89,16 @@ def _show(found: Recipe, tell: Callable[[str], None]) -> None:
         f"provider {found.provider}, seed {found.seed}"
     )
     tell(table(["experiment", "after", "tasks", "members", "workers"], rows))
+
+
+def _counted(serve: Serve | None, tasks: int) -> str:
+    """How many tasks there are; of a service, whose tasks are alike, how many replicas.
+
+    >>> from trainmaster.spec.serve import Replicas, Serve
+    >>> _counted(None, 8), _counted(Serve(), 1), _counted(Serve(replicas=Replicas(fewest=0, most=4)), 4)
+    ('8', '1 replica', '0 to 4 replicas')
+    """
+    if serve is None:
+        return str(tasks)
+    fewest, most = serve.replicas.fewest, serve.replicas.most
+    return f"{fewest} to {most} replicas" if fewest < most else f"{most} replica{'s' * (most != 1)}"

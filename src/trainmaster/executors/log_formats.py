@@ -61,18 +61,19 @@ def _score(match: re.Match[str]) -> tuple[str, float | int]:
 def prints(text: str) -> Metrics:
     """Pairs such as ``Epoch [3/10], Loss: 0.31`` or ``iter 250: train loss 2.42, val loss 2.44``."""
     row: Metrics = {}
+    vague: Metrics = {}
     clear = False
     spans: list[tuple[int, int]] = []
+    vague_spans: list[tuple[int, int]] = []
     for match in _PAIR.finditer(text):
         # "a loss 3 times as high" is prose; "loss: 3" and "loss 3.0" are not
         separated = not match["sep"].isspace()
-        if not separated and match["value"].isdigit():
-            continue
+        is_vague = not separated and match["value"].isdigit()
         key, value = _score(match)
-        row[key] = value
+        (vague if is_vague else row)[key] = value
+        (vague_spans if is_vague else spans).append(match.span())
         clear = clear or separated
-        spans.append(match.span())
-    if not row:
+    if not row and not vague:
         return {}
     counters: Metrics = {}
     for match in _COUNTER.finditer(text):
@@ -81,12 +82,21 @@ def prints(text: str) -> Metrics:
         if key not in counters or name.startswith("global"):
             counters[key] = int(match["value"])
         spans.append(match.span())
-    if not clear:  # only "name number": then the line must be about little else
-        for start, end in sorted(spans, reverse=True):
-            text = text[:start] + " " + text[end:]
-        if len(_WORD.findall(text)) > (len(spans) + 1 if len(spans) > 1 else 0):
-            return {}
+    # "step 1 loss 2" and nothing else is no prose, either
+    if vague and counters and not re.search(r"\w", _without(text, spans + vague_spans)):
+        return counters | vague | row
+    if not row:
+        return {}
+    most_words = len(spans) + 1 if len(spans) > 1 else 0
+    if not clear and len(_WORD.findall(_without(text, spans))) > most_words:
+        return {}  # only "name number": then the line must be about little else
     return counters | row
+
+
+def _without(text: str, spans: list[tuple[int, int]]) -> str:
+    for start, end in sorted(spans, reverse=True):
+        text = text[:start] + " " + text[end:]
+    return text
 
 
 _DICT_PAIR = re.compile(rf"""['"]([A-Za-z_][\w/@.-]*)['"]:\s*['"]?({NUMBER})['"]?\s*(?=[,}}])""", re.I)

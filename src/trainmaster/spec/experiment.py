@@ -325,7 +325,8 @@ class Experiment(Noun):
 
     def summary(self) -> dict[str, Any]:
         """What ``check --json`` shows of it."""
-        count = len(self.tasks(0))
+        # While a service changes its version there is one more, for a moment.
+        count = len(self.tasks(0)) if self.serve is None else self.serve.replicas.most
         return {
             "after": list(self.depends_on),
             "tasks": count,

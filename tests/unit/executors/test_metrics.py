@@ -321,6 +321,8 @@ def test_bars_that_do_not_train_are_no_steps(line):
         ("global_step 500 step 20 loss=2", {"step": 500, "loss": 2}),
         ("step 20 global_step 500 loss=2", {"step": 500, "loss": 2}),
         ("\x1b[32mloss: 0.25\x1b[0m", {"loss": 0.25}),
+        ("step 1 loss 2", {"step": 1, "loss": 2}),
+        ("epoch 2, loss 2 | accuracy 0.5", {"epoch": 2, "loss": 2, "accuracy": 0.5}),
         ("epoch  3  accuracy 0.9611  loss 0.1200", {"epoch": 3, "accuracy": 0.9611, "loss": 0.12}),
     ],
 )
@@ -337,6 +339,8 @@ def test_prints(line, expected):
         "Step 3/10 : RUN pip install torch",
         "step 12",
         "The loss of 3 parts is a loss 3 times as high as in 2020.",
+        "loss 3",
+        "step 3 loss 2 times",
         "In step 3 of the method an accuracy 0.95 was the best that anybody had reached",
         "We lost 0.5 points; the loss was 2x as high, accuracy 1st",
         "Collecting accuracy-0.5.tar.gz from /tmp/loss/0.5",

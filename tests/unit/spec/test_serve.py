@@ -27,6 +27,7 @@ def test_a_service_has_a_command_beside_it_or_in_it():
 def test_a_service_that_follows_an_alias_needs_room_for_one_more():
     serve = read("{command: x, model: d@production, replicas: {min: 0, max: 3}, scale: {in_flight: 8}}")
     assert serve.experiments["api"].serve.most_at_once == 4
+    assert serve.experiments["api"].summary()["tasks"] == 3  # as `check` shows it
     assert serve.experiments["api"].serve.scale.down_after_s == 300
     sooner = read("{command: x, replicas: {min: 0, max: 3}, scale: {in_flight: 8, down_after: 30s}}")
     assert sooner.experiments["api"].serve.scale.down_after_s == 30

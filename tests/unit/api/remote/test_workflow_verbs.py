@@ -98,5 +98,6 @@ def test_without_a_server_it_is_refused_with_what_to_do(recipe, tmp_path, monkey
     with pytest.raises(UsageError, match="only a server keeps a recipe") as refused:
         call("run", recipe)
     assert "--set on=null" in refused.value.hint
+    assert "note: on: webhook; only a server keeps a recipe" in call("check", recipe).stderr
     with pytest.raises(UsageError, match="--now is for"):
         call("run", recipe, "--set", "on=null", "--now")
