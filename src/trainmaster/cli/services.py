@@ -31,7 +31,7 @@ _LOOK_S = 0.5
 def serve(
     model: Annotated[
         str,
-        typer.Argument(help="A registered model such as digits@production, or RUN[/EXPERIMENT/TASK]."),
+        typer.Argument(help="A registered model such as digits@production, or RUN, or RUN/EXPERIMENT/TASK."),
     ],
     replicas: Annotated[int, typer.Option(min=1, help="How many answer.")] = 1,
     provider: Annotated[str, typer.Option(help="Where they run.")] = "local",

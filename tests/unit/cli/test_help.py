@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from rich.text import Text
 
-from command_line import whole_command
+from command_line import invoke, whole_command
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -29,6 +30,15 @@ def test_the_help_of_a_verb_names_all_that_it_takes(verb):
     assert command.help
     for parameter in command.params:
         assert parameter.help, f"{verb} {parameter.name}"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_of_a_verb_is_shown_whole(verb):
+    """Typer reads help as markup of Rich, to which `[/NAME]` is a tag that ends nothing: an exception."""
+    shown = invoke(*verb.split(), "--help")
+    assert shown.exit_code == 0, shown.exception
+    for parameter in VERBS[verb].params:
+        assert Text.from_markup(parameter.help).plain == parameter.help, parameter.name
 
 
 @pytest.mark.parametrize("verb", VERBS)
