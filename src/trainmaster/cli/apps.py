@@ -97,15 +97,37 @@ def notebook(
 
 
 def lead(client: ClientProtocol, found: dict[str, Any], *, as_json: bool) -> None:
-    """Wait until it answers, and say where; without a server, until Ctrl-C."""
+    """Wait until it answers, and say where; without a server, until Ctrl-C, and then it ends."""
     from trainmaster.cli.opening import context
 
+    name, is_here = found["app"], context() is None
+    if not is_here:
+        _show_way(client, found, as_json=as_json)
+        return
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    try:
+        _show_way(client, found, as_json=as_json)
+        say("Ctrl-C ends it")
+        while client.app(name)["state"] == "RUNNING":
+            time.sleep(1)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        client.end_app(name)
+
+
+def _show_way(client: ClientProtocol, found: dict[str, Any], *, as_json: bool) -> None:
     name = found["app"]
     while found["state"] == "WAITING":
         time.sleep(0.2)
         found = client.app(name)
     if found["state"] == "DONE":
-        raise RunError(f"the {found['kind']} did not start: {found['reason']}", "Is its extra `apps` whole?")
+        extra = "notebook" if found["kind"] == "notebook" else "apps"
+        raise RunError(
+            f"the {found['kind']} did not start: {found['reason']}",
+            f"`pip install 'trainmaster[{extra}]'` brings what it needs.",
+        )
     url = client.enter_app(name)
     if as_json:
         print_json({**found, "url": url})
@@ -113,16 +135,6 @@ def lead(client: ClientProtocol, found: dict[str, Any], *, as_json: bool) -> Non
         show(url)
         say("the address lets one browser in, once, within a minute")
         say(f"it ends after {duration(found['idle_s'])} without use, or by `trainmaster apps end {name}`")
-    if context() is not None:
-        return
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    say("Ctrl-C ends it")
-    try:
-        while client.app(name)["state"] == "RUNNING":
-            time.sleep(1)
-    except KeyboardInterrupt:
-        pass
-    client.end_app(name)
 
 
 @app.command("list", hidden=True)

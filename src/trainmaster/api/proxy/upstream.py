@@ -51,10 +51,11 @@ class Upstream:
                     reader, writer = await asyncio.open_connection(
                         "127.0.0.1", target.port, limit=PIECE_BYTES
                     )
-        except (OSError, TimeoutError):
-            raise UnreachableError(
-                502, "The app does not answer.\nIt may have ended: open it again."
-            ) from None
+        except (OSError, TimeoutError) as error:
+            # What leads to a member says why it cannot; errors of sockets say nothing to users.
+            why = str(error) if target.connect is not None and isinstance(error, ConnectionError) else ""
+            text = why or "The app does not answer.\nIt may have ended: open it again."
+            raise UnreachableError(502, text) from None
         return cls(target, reader, writer, http_of(h11.CLIENT))
 
     @property

@@ -413,9 +413,10 @@ def test_what_pages_ask_for_by_themselves_is_no_use():
 def test_a_machine_that_cannot_be_reached_is_said_to_be():
     async def play(at):
         def leads():
-            raise ProviderError("the machine is gone", "")
+            raise ProviderError("the machine is gone", "Try again.")
 
         at.gate.more = {"open": leads}
-        assert (await at.ask("GET", APP))[0] == 502
+        status, _, body = await at.ask("GET", APP)
+        assert (status, body.decode()) == (502, "the machine is gone\nTry again.")
 
     run(play)

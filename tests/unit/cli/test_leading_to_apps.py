@@ -1,0 +1,73 @@
+"""An app that was opened without a server ends with the command that leads to it, however that ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import nullcontext
+
+import pytest
+
+from command_line import invoke
+from trainmaster.cli import opening
+from trainmaster.spec.errors import MissingPartError, RunError
+
+
+class Home:
+    """A `ClientProtocol` with one app.
+
+    Args:
+        state: of the app, always.
+        enter: what happens when a browser is to be let in.
+    """
+
+    def __init__(self, state, enter):
+        self.state, self.enter_app, self.ended = state, enter, []
+
+    def resolve(self, run):
+        return run
+
+    def open_port(self, run, member, port):
+        return {"app": "po-1", "kind": "port", "state": self.state, "reason": "it fell", "idle_s": 60}
+
+    def app(self, app):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return {}
+
+    def end_app(self, app):
+        self.ended.append(app)
+
+
+def missing(_):
+    raise MissingPartError("h11 is not installed", "Run: pip install 'trainmaster[apps]'")
+
+
+def there(_):
+    return "http://127.0.0.1:1/"
+
+
+@pytest.fixture(autouse=True)
+def signals_as_before():
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ("state", "enter", "fails"),
+    [
+        ("RUNNING", missing, pytest.raises(MissingPartError)),
+        ("DONE", missing, pytest.raises(RunError, match="it fell")),
+        ("RUNNING", there, nullcontext()),
+        ("WAITING", missing, nullcontext()),
+    ],
+)
+def test_what_was_opened_is_ended(monkeypatch, state, enter, fails):
+    home = Home(state, enter)
+    monkeypatch.setattr(opening, "open_client", lambda **_: home)
+    monkeypatch.setattr(opening, "context", lambda: None)
+    with fails:
+        invoke("open", "r-1", "8265")
+    assert home.ended == ["po-1"]
