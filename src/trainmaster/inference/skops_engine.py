@@ -12,7 +12,7 @@ import numpy as np
 
 from trainmaster.inference.engines import Engine, needed
 from trainmaster.inference.errors import ModelError, RequestError
-from trainmaster.inference.tensors import Arrays, TensorSpec
+from trainmaster.inference.tensors import Arrays, TensorSpec, datatype_of
 
 #: What is asked of a model, in this order; the first one that it has is what it gives unless asked.
 _METHODS: Final = ("predict", "transform", "predict_proba", "decision_function")
@@ -32,12 +32,23 @@ class SkopsEngine:
 
     def __init__(self, model: Any) -> None:  # noqa: ANN401 - any estimator
         self._model = model
-        features = getattr(model, "n_features_in_", -1)
         self._methods = [name for name in _METHODS if callable(getattr(model, name, None))]
         if not self._methods:
             raise ModelError(f"a {type(model).__name__} has none of {', '.join(_METHODS)}.")
-        self.inputs: Sequence[TensorSpec] = [TensorSpec("input", "", (-1, int(features)))]
-        self.outputs: Sequence[TensorSpec] = [TensorSpec(name) for name in self._methods]
+        if (features := getattr(model, "n_features_in_", None)) is not None:
+            example, taken = np.zeros((1, int(features))), TensorSpec("input", "", (-1, int(features)))
+        else:  # it takes texts, one a row; or it was never fitted
+            example, taken = np.array(["a"], dtype=object), TensorSpec("input", told="BYTES")
+        self.inputs: Sequence[TensorSpec] = [taken]
+        self.outputs: Sequence[TensorSpec] = [self._output(name, example) for name in self._methods]
+
+    def _output(self, name: str, example: np.ndarray[Any, Any]) -> TensorSpec:
+        """What a method gives, as far as one try tells: estimators do not say."""
+        try:
+            found = np.asarray(getattr(self._model, name)(example))
+            return TensorSpec(name, "", (-1, *found.shape[1:]), datatype_of(found))
+        except Exception:  # noqa: BLE001 - whatever a model says of an example that is not its users'
+            return TensorSpec(name)
 
     def infer(self, inputs: Arrays, wanted: Sequence[str]) -> dict[str, np.ndarray[Any, Any]]:
         """Outputs by name; without a wish the first one."""

@@ -42,15 +42,18 @@ class TensorSpec:
         name: in requests and answers.
         datatype: of `DTYPES`; empty if any is taken.
         shape: -1 for any length; None for any shape.
+        told: the datatype that metadata name where any is taken: in the protocol each tensor has one.
     """
 
     name: str
     datatype: str = ""
     shape: tuple[int, ...] | None = None
+    told: str = "FP64"
 
     def as_dict(self) -> dict[str, Any]:
         """As the protocol's metadata."""
-        return {"name": self.name, "datatype": self.datatype, "shape": list(self.shape or (-1,))}
+        datatype = self.datatype or self.told
+        return {"name": self.name, "datatype": datatype, "shape": list(self.shape or (-1,))}
 
     def check(self, array: np.ndarray[Any, Any]) -> None:
         """Refuse what is no such tensor.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 
 import numpy as np
@@ -11,7 +12,7 @@ from onnx_file import STRING, onnx_model
 from trainmaster.inference import engines
 from trainmaster.inference.errors import ModelError, RequestError
 from trainmaster.inference.saved_model_engine import SavedModelEngine
-from trainmaster.inference.tensors import TensorSpec
+from trainmaster.inference.tensors import TensorSpec, read_request
 
 
 def test_an_onnx_model_answers(tmp_path):
@@ -60,11 +61,33 @@ def test_a_model_of_scikit_learn_answers(tmp_path):
     engine = engines.load(tmp_path)
     assert engine.platform == "sklearn_skops"
     assert engine.inputs == [TensorSpec("input", "", (-1, 2))]
+    assert [each.as_dict() for each in (*engine.inputs, *engine.outputs)] == [
+        {"name": "input", "datatype": "FP64", "shape": [-1, 2]},
+        {"name": "predict", "datatype": "BYTES", "shape": [-1]},
+        {"name": "predict_proba", "datatype": "FP64", "shape": [-1, 2]},
+        {"name": "decision_function", "datatype": "FP64", "shape": [-1]},
+    ]
     inputs = {"input": np.array([[0.0, 0], [9, 9]])}
     assert engine.infer(inputs, [])["predict"].tolist() == ["no", "yes"]
     assert engine.infer(inputs, ["predict_proba"])["predict_proba"].shape == (2, 2)
     with pytest.raises(RequestError, match="the model refuses this"):
         engine.infer({"input": np.array([["a", "b"]], dtype=object)}, [])
+
+
+def test_a_model_of_texts_answers(tmp_path):
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from skops.io import dump
+
+    model = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(["bad film", "good film"], [0, 1])
+    dump(model, tmp_path / "m.skops")
+    engine = engines.load(tmp_path)
+    tensor = {"name": "input", "shape": [2], "datatype": "BYTES", "data": ["so good", "bad bad"]}
+    inputs, _, _ = read_request(json.dumps({"inputs": [tensor]}).encode(), engine.inputs)
+    assert engine.infer(inputs, [])["predict"].tolist() == [1, 0]
+    assert engine.inputs[0].as_dict() == {"name": "input", "datatype": "BYTES", "shape": [-1]}
+    assert engine.outputs[0].as_dict() == {"name": "predict", "datatype": "INT64", "shape": [-1]}
 
 
 class Foreign:
