@@ -130,7 +130,7 @@ def _row(found: dict[str, Any]) -> list[str]:
     count = f"{ready} of {len(found['replicas'])} ready" if found["replicas"] else "0"
     return [
         found["name"],
-        _STATES[found["state"]],
+        "asleep" if found.get("asleep") else _STATES[found["state"]],
         found["version"] or found["model"] or "-",
         count,
         found["run"],

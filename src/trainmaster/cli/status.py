@@ -184,7 +184,8 @@ def _show_run(client: ClientProtocol, summary: Mapping[str, Any]) -> None:
 def _service_text(service: Mapping[str, Any]) -> str:
     """Its replicas by state, and which model they have."""
     states = Counter(each["state"].lower() for each in service["replicas"])
-    replicas = ", ".join(f"{states[state]} {state}" for state in sorted(states)) or "no replicas"
+    none = "asleep until the next request" if service.get("asleep") else "no replicas"
+    replicas = ", ".join(f"{states[state]} {state}" for state in sorted(states)) or none
     version = f", {service['version']}" if service["version"] else ""
     refused = f"; {service['refused']} did not become healthy" if service["refused"] else ""
     busy = sum(each["in_flight"] for each in service["replicas"])

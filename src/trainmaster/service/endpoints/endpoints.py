@@ -72,10 +72,10 @@ class Endpoints:
         Returns:
             ``name``, ``team``, ``run``, ``experiment``, ``model`` (as the recipe names it), ``version`` (that
             replicas are to have), ``refused`` (a version that did not become healthy), ``state`` (``READY``
-            if a replica takes requests, ``STARTING``, ``DONE``), ``created_at``, ``ended_at`` and
-            ``replicas``, each with ``replica``, ``task``, ``version``, ``state`` (``STARTING``, ``READY`` or
-            ``DRAINING``), ``said`` (what the health check saw last), ``node``, ``port``, ``in_flight``,
-            ``ready_at``.
+            if a replica takes requests, ``STARTING``, ``DONE``), ``asleep`` (it has scaled to zero: the next
+            request starts a replica), ``created_at``, ``ended_at`` and ``replicas``, each with ``replica``,
+            ``task``, ``version``, ``state`` (``STARTING``, ``READY`` or ``DRAINING``), ``said`` (what the
+            health check saw last), ``node``, ``port``, ``in_flight``, ``ready_at``.
 
         Raises:
             NotFoundError: there is none, or it is not the caller's to see.

@@ -13,12 +13,22 @@ from served_home import Served
 from served_services import add_service
 
 from trainmaster.api.proxy.services import Services
-from trainmaster.db.endpoint_changes import close
+from trainmaster.db import NewRun, Submission
+from trainmaster.db.changes import ExperimentChange, ReplicaChange
+from trainmaster.db.endpoint_changes import close, write_replica
 from trainmaster.service.endpoints import asking
 from trainmaster.service.endpoints.endpoint_access import EndpointAccess
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.users.caller import ForbiddenError, UnknownCallerError
+from trainmaster.spec import Recipe
 from trainmaster.spec.errors import NotFoundError
+from trainmaster.spec.states import State
+
+ASLEEP = """
+name: nap
+experiments:
+  main: {serve: {command: "true", replicas: {min: 0, max: 2}, scale: {in_flight: 4}}}
+"""
 
 
 class Replica(http.server.BaseHTTPRequestHandler):
@@ -130,6 +140,28 @@ def test_a_service_that_is_over_is_told_so(served):
         served.state.services.gate.targets("old-digits", served.tokens["admin"], "")
     assert served.ask("admin", "GET", "/api/v1/services/old-digits").json()["state"] == "DONE"
     assert "Ask it" not in served.ask("admin", "GET", "/services/old-digits").text
+
+
+def test_a_service_that_has_scaled_to_zero_is_asleep(served):
+    recipe = Recipe.from_text(ASLEEP, directory=served.service.home.root)
+    team = Submission("x", "red")
+    new = NewRun("nap-1", "nap", recipe.model_dump_json(), "r", "local", "c", "file:///s", [("main", 0)],
+                 home=str(served.service.home.root), submission=team)  # fmt: skip
+    database = served.service.database
+    lease = database.create_run(new, 1.0)
+    add_service(database, "nap-1", "nap", 1)
+    told = lambda: served.ask("red-read", "GET", "/api/v1/services/nap").json()  # noqa: E731
+    assert (told()["state"], told()["asleep"]) == ("READY", False)
+    gone = ReplicaChange("main", 0, {"state": "GONE"})
+    database.write(lambda connection, _: write_replica(connection, "nap-1", gone, 2.0))
+    assert (told()["state"], told()["asleep"]) == ("STARTING", False), "it has not begun"
+    database.commit(lease, [ExperimentChange("main", State.WAITING, State.RUNNING)], 3.0)
+    assert (told()["state"], told()["asleep"]) == ("STARTING", True)
+    assert ">asleep<" in served.ask("red-read", "GET", "/services").text
+    assert ">asleep<" in served.ask("red-read", "GET", "/services/nap").text
+    starts = ReplicaChange("main", 1, {"state": "STARTING"})
+    database.write(lambda connection, _: write_replica(connection, "nap-1", starts, 4.0))
+    assert (told()["state"], told()["asleep"]) == ("STARTING", False)
 
 
 def test_a_service_is_ended_by_its_name(served, port, monkeypatch):
