@@ -1,10 +1,10 @@
 """Object stores by scheme: built in first, then installed plug-ins, loaded when they are first used."""
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.spec.errors import MissingPartError, UsageError
+from trainmaster.spec.errors import UsageError
+from trainmaster.spec.plugins import PluginRegistry
 
 if TYPE_CHECKING:
     from trainmaster.objects.backend import Backend
@@ -21,6 +21,7 @@ BUILT_IN: Final = {
     "hdfs": "trainmaster.objects.webhdfs:WebHdfsBackend",
     "memory": "trainmaster.objects.memory:MemoryBackend",
 }
+_STORES: Final = PluginRegistry("object store", BUILT_IN, group=GROUP)
 _SAME: Final = {"s3a": "s3"}
 _EXAMPLES: Final = (
     "file:///path",
@@ -40,7 +41,7 @@ def known_scheme(scheme: str, url: str) -> str:
         UsageError: nobody knows it.
     """
     scheme = _SAME.get(scheme, scheme)
-    if scheme in factories or scheme in BUILT_IN or scheme in (plugins := _plugins()):
+    if scheme in factories or scheme in BUILT_IN or scheme in (plugins := _STORES.plug_ins()):
         return scheme
     *others, last = (*_EXAMPLES, *(f"{name}://..." for name in sorted(plugins)))
     raise UsageError(
@@ -58,26 +59,5 @@ def backend_of(scheme: str, rest: str) -> "Backend":
         PublishError: it cannot be opened.
     """
     if scheme not in factories:
-        factories[scheme] = _loaded(scheme)
+        factories[scheme] = _STORES.load(scheme)
     return factories[scheme](rest)
-
-
-def _loaded(scheme: str) -> "Callable[[str], Backend]":
-    if scheme in BUILT_IN:
-        module, _, name = BUILT_IN[scheme].partition(":")
-        own: Callable[[str], Backend] = getattr(import_module(module), name)
-        return own
-    place, load = _plugins()[scheme]
-    try:
-        return load()
-    except Exception as error:  # a plug-in may raise anything while it loads
-        raise MissingPartError(
-            f"the object store {scheme}:// ({place}) is installed but cannot be loaded: {error}",
-            "Install what it needs, or remove it.",
-        ) from error
-
-
-def _plugins() -> "dict[str, tuple[str, Callable[[], Callable[[str], Backend]]]]":
-    from importlib.metadata import entry_points  # reads every installed package: only if needed
-
-    return {point.name: (point.value, point.load) for point in entry_points(group=GROUP)}

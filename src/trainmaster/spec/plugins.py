@@ -18,16 +18,18 @@ class PluginRegistry:
     """All of one kind of plug-in. A plug-in never takes the place of what is built in.
 
     Attributes:
-        kind: what messages call one, such as ``launcher``. Packages bring theirs in the group of entry
-            points ``trainmaster.KIND`` with an ``s``: ``NAME = "MODULE:ATTRIBUTE"``.
+        kind: what messages call one, such as ``launcher``.
         built_in: name -> ``MODULE:ATTRIBUTE``. Modules are loaded when somebody wants them, so that nobody
             waits for libraries that are not used.
         also: names that mean something besides, for messages.
+        group: of the entry points of packages, ``NAME = "MODULE:ATTRIBUTE"``; without, it is
+            ``trainmaster.KIND`` with an ``s``.
     """
 
     kind: str
     built_in: Mapping[str, str]
     also: Iterable[str] = ()
+    group: str = ""
 
     def load(self, name: str) -> Any:  # noqa: ANN401 - a class or function of this kind
         """What the name stands for.
@@ -53,7 +55,8 @@ class PluginRegistry:
         """What installed packages bring, by name; all of them are looked through."""
         from importlib.metadata import entry_points  # reads every installed package: only if needed
 
-        return {point.name: point for point in entry_points(group=f"trainmaster.{self.kind}s")}
+        group = self.group or f"trainmaster.{self.kind}s"
+        return {point.name: point for point in entry_points(group=group)}
 
     def stated(self, name: str, attribute: str) -> Any:  # noqa: ANN401 - whatever it is
         """What the module that a plug-in's entry point names has under another name; None without it.

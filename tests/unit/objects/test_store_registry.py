@@ -18,12 +18,16 @@ def plugin(monkeypatch, tmp_path):
     def broken():
         raise ImportError("no module named 'mem'")
 
+    def unconfigured():
+        raise UsageError("mem has no MEM_TOKEN", "Set MEM_TOKEN.")
+
     def load():
         return lambda rest: LocalBackend(f"{tmp_path}/{rest}")
 
     points = [
-        SimpleNamespace(name="mem", value="x:Mem", load=load),
-        SimpleNamespace(name="broken", value="x:Broken", load=broken),
+        SimpleNamespace(name="mem", value="x:Mem", load=load, dist=None),
+        SimpleNamespace(name="broken", value="x:Broken", load=broken, dist=None),
+        SimpleNamespace(name="unconfigured", value="x:Un", load=unconfigured, dist=None),
     ]
     monkeypatch.setattr(metadata, "entry_points", lambda group: points if group == registry.GROUP else [])
     monkeypatch.setattr(registry, "factories", {})
@@ -38,8 +42,14 @@ def test_a_plugin_is_a_store_by_its_scheme(plugin, tmp_path):
 
 def test_one_that_cannot_be_loaded_says_so(plugin):
     assert split_url("broken://x/y") == ("broken", "x/y")
-    with pytest.raises(MissingPartError, match=r"(?s)broken:// \(x:Broken\).*no module.*Install what"):
+    with pytest.raises(MissingPartError, match=r"(?s)'broken' \(x:Broken\).*no module.*Install what"):
         ObjectStore("broken://x/y")
+
+
+def test_what_a_plugin_says_itself_is_what_the_user_is_told(plugin):
+    with pytest.raises(UsageError, match="mem has no MEM_TOKEN") as caught:
+        ObjectStore("unconfigured://x/y")
+    assert caught.value.hint == "Set MEM_TOKEN."
 
 
 def test_what_nobody_knows_names_those_that_are_known(plugin):
