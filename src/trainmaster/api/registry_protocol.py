@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
-#: Whatever an alias means now: it is moved all the same.
-ANY: Final = -1
+from trainmaster.spec.model_reference import ANY_VERSION
 
 
 class RegistryProtocol(Protocol):
@@ -33,14 +32,14 @@ class RegistryProtocol(Protocol):
     ) -> dict[str, Any]:
         """Make a model of a run (``RUN/EXPERIMENT/TASK``) a version; that, and whether it is ``new``."""
 
-    def promote(self, text: str, alias: str, expected: int | None = ANY) -> dict[str, Any]:
+    def promote(self, text: str, alias: str, expected: int | None = ANY_VERSION) -> dict[str, Any]:
         """Have an alias mean a version; the version, and whether the alias ``moved``.
 
         Raises:
             AliasMovedError: it does not mean the version that was ``expected`` (None: none).
         """
 
-    def rollback(self, text: str, expected: int | None = ANY) -> dict[str, Any]:
+    def rollback(self, text: str, expected: int | None = ANY_VERSION) -> dict[str, Any]:
         """Have ``NAME@ALIAS`` mean what it meant before, likewise."""
 
     def remove_alias(self, text: str) -> None:

@@ -52,16 +52,16 @@ def promote(
     as_json: _Json = False,
 ) -> None:
     """Have an alias such as `production` mean a version: `models promote digits@3 production`."""
-    from trainmaster.api.registry_protocol import ANY
+    from trainmaster.spec.model_reference import ANY_VERSION
 
-    _moved(_registry().promote(version, alias, ANY if expected is None else expected), alias, as_json)
+    _moved(_registry().promote(version, alias, ANY_VERSION if expected is None else expected), alias, as_json)
 
 
 def rollback(alias: _Alias, expected: _Expected = None, as_json: _Json = False) -> None:
     """Have an alias mean the version that it meant before."""
-    from trainmaster.api.registry_protocol import ANY
+    from trainmaster.spec.model_reference import ANY_VERSION
 
-    found = _registry().rollback(alias, ANY if expected is None else expected)
+    found = _registry().rollback(alias, ANY_VERSION if expected is None else expected)
     _moved(found, alias.partition("@")[2], as_json)
 
 

@@ -13,6 +13,8 @@ NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 ALIAS: Final = r"[A-Za-z][A-Za-z0-9._-]{0,63}"
 #: What no alias is called, and what a name alone means.
 NEWEST: Final = "newest"
+#: For what an alias must mean to be moved: whatever it means, it is moved all the same.
+ANY_VERSION: Final = -1
 #: What a reference is, and what is right, in recipes.
 REFERENCE: Final = rf"{NAME}(@([1-9][0-9]{{0,8}}|{ALIAS}))?"
 REFERENCE_RIGHT: Final = "write a registered model such as digits@production or digits@3"

@@ -6,9 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from trainmaster.api.registry_protocol import ANY
 from trainmaster.api.remote.connection import Connection, quoted
-from trainmaster.spec.model_reference import ModelReference, checked_alias, checked_name
+from trainmaster.spec.model_reference import ANY_VERSION, ModelReference, checked_alias, checked_name
 
 
 class RemoteRegistry:
@@ -43,17 +42,19 @@ class RemoteRegistry:
         body |= {} if alias is None else {"alias": checked_alias(alias)}
         return dict(self._to.post("/registry", body, repeats=True))
 
-    def promote(self, text: str, alias: str, expected: int | None = ANY) -> dict[str, Any]:
+    def promote(self, text: str, alias: str, expected: int | None = ANY_VERSION) -> dict[str, Any]:
         checked_alias(alias)
         wanted = ModelReference.parse(text)
-        body: dict[str, Any] = {"version": wanted.tail} | ({} if expected == ANY else {"expected": expected})
+        body: dict[str, Any] = {"version": wanted.tail} | (
+            {} if expected == ANY_VERSION else {"expected": expected}
+        )
         path = f"/registry/{quoted(wanted.name)}/aliases/{alias}"
         return dict(self._to.ask("PUT", path, {}, json.dumps(body).encode()))
 
-    def rollback(self, text: str, expected: int | None = ANY) -> dict[str, Any]:
+    def rollback(self, text: str, expected: int | None = ANY_VERSION) -> dict[str, Any]:
         alias = (wanted := ModelReference.parse(text)).must_alias
         # Sent twice it would go two versions back: what it means now is said, too.
-        present = self.version(text)["version"] if expected == ANY else expected
+        present = self.version(text)["version"] if expected == ANY_VERSION else expected
         path = f"/registry/{quoted(wanted.name)}/aliases/{alias}/rollback"
         return dict(self._to.post(path, {"expected": present}))
 

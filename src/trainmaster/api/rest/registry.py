@@ -8,9 +8,10 @@ from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from trainmaster.api.rest.state import Reader, State, Submitter
-from trainmaster.service.models.registry import ANY, Registry
+from trainmaster.service.models.registry import Registry
 from trainmaster.service.users.caller import NO_TEAM, Caller
 from trainmaster.spec.errors import NotFoundError
+from trainmaster.spec.model_reference import ANY_VERSION
 
 router = APIRouter(tags=["registry"])
 
@@ -118,14 +119,14 @@ def remove(name: str, version: str, registry: Writable) -> dict[str, Any]:
 @router.put("/registry/{name}/aliases/{alias}")
 def promote(name: str, alias: str, body: Promotion, registry: Writable) -> dict[str, Any]:
     """Have an alias mean a version. 409, with who did it, if it means another one than `expected`."""
-    expected = body.expected if "expected" in body.model_fields_set else ANY
+    expected = body.expected if "expected" in body.model_fields_set else ANY_VERSION
     return registry.promote(f"{name}@{body.version}", alias, expected)
 
 
 @router.post("/registry/{name}/aliases/{alias}/rollback")
 def rollback(name: str, alias: str, body: Rollback, registry: Writable) -> dict[str, Any]:
     """Have an alias mean what it meant before."""
-    return registry.rollback(f"{name}@{alias}", ANY if body.expected is None else body.expected)
+    return registry.rollback(f"{name}@{alias}", ANY_VERSION if body.expected is None else body.expected)
 
 
 @router.delete("/registry/{name}/aliases/{alias}", status_code=204)

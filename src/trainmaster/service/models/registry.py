@@ -17,7 +17,7 @@ from trainmaster.service.models.model_names import find_model
 from trainmaster.service.runs.lineage import lineage
 from trainmaster.service.runs.summary import resolve_run
 from trainmaster.spec.errors import NotFoundError, UsageError
-from trainmaster.spec.model_reference import ModelReference, checked_alias, checked_name
+from trainmaster.spec.model_reference import ANY_VERSION, ModelReference, checked_alias, checked_name
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 MAX_TAGS: Final = 64
 MAX_TEXT: Final = 4096
-#: Whatever an alias means now: it is moved all the same.
-ANY: Final = -1
 
 
 class Registry:
@@ -187,13 +185,13 @@ class Registry:
         number, is_new = rows.register(self._database, new, alias, time.time())
         return {**self.version(f"{name}@{number}"), "new": is_new}
 
-    def promote(self, text: str, alias: str, expected: int | None = ANY) -> dict[str, Any]:
+    def promote(self, text: str, alias: str, expected: int | None = ANY_VERSION) -> dict[str, Any]:
         """Have an alias mean a version.
 
         Args:
             text: the version: ``digits@3``, or ``digits@staging``.
             alias: such as ``production``.
-            expected: the version that it means now, None if there is no such alias; `ANY` for whatever.
+            expected: the version that it means now, None if there is none; `ANY_VERSION` for any.
 
         Returns:
             The version, as `version` has it, and whether the alias ``moved``.
@@ -207,12 +205,12 @@ class Registry:
         moved = self._move(name, Move(alias, number, self._by), expected)
         return {**self.version(f"{name}@{number}"), "moved": moved}
 
-    def rollback(self, text: str, expected: int | None = ANY) -> dict[str, Any]:
+    def rollback(self, text: str, expected: int | None = ANY_VERSION) -> dict[str, Any]:
         """Have an alias mean what it meant before, as `promote` answers.
 
         Args:
             text: such as ``digits@production``.
-            expected: the version that it means now; `ANY` for whatever.
+            expected: the version that it means now; `ANY_VERSION` for whatever.
 
         Raises:
             UsageError: it meant nothing before.
@@ -220,7 +218,7 @@ class Registry:
         """
         alias = (wanted := ModelReference.parse(text)).must_alias
         present = self._number(wanted)
-        if expected not in (ANY, present):
+        if expected not in (ANY_VERSION, present):
             raise AliasMovedError(
                 f"{text} means version {present}, not {expected}", "Look again, then decide."
             )
@@ -243,7 +241,7 @@ class Registry:
         self._move(wanted.name, Move(alias, None, self._by, "remove"), present)
 
     def _move(self, name: str, move: Move, expected: int | None) -> bool:
-        if expected == ANY:
+        if expected == ANY_VERSION:
             aliases = rows.aliases(self._database, self._team, name)
             expected = next((row["version"] for row in aliases if row["alias"] == move.alias), None)
         return rows.move(self._database, self._team, name, move, time.time(), expected)
