@@ -112,7 +112,8 @@ def _use_wal(raw: Any) -> None:  # noqa: ANN401 - a DBAPI connection has no type
         try:
             raw.execute("PRAGMA journal_mode=WAL")
         except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > until:
+            is_locked = error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+            if not is_locked or time.monotonic() > until:
                 raise
             time.sleep(0.02)
         else:
@@ -187,10 +188,11 @@ def _quick_revision(engine: Engine) -> str | None:
     try:
         with reader_of(engine).connect() as connection:
             return connection.execute(sa.select(_VERSION.c.version_num)).scalar()
-    except (sa.exc.OperationalError, sa.exc.ProgrammingError) as error:
-        if "alembic_version" in str(error.orig):
-            return None
-        raise
+    except (sa.exc.OperationalError, sa.exc.ProgrammingError):
+        with reader_of(engine).connect() as connection:
+            if sa.inspect(connection).has_table(_VERSION.name):
+                raise
+        return None
 
 
 def _revision(connection: Connection) -> str | None:

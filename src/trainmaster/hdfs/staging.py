@@ -22,7 +22,7 @@ from trainmaster.objects.backend import ObjectDetail
 from trainmaster.objects.errors import FullStoreError, ObjectChangedError, StoreTrouble, explained, trouble_of
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.objects.parallel import in_order
-from trainmaster.objects.webhdfs import WebHdfsBackend
+from trainmaster.objects.webhdfs import NoDatanodeError, WebHdfsBackend
 from trainmaster.spec.errors import TrainmasterError, UsageError
 
 #: Files that a node copies at the same time: of small ones more, as they are mostly waited for. Of each large
@@ -320,4 +320,6 @@ def _full(lack: str) -> FullStoreError:
 
 def _may_lack_room(error: OSError) -> bool:
     """Where no DataNode takes a block any more, that is often for want of room."""
-    return trouble_of(error) in (StoreTrouble.FULL, StoreTrouble.UNREACHABLE) or "replicat" in str(error)
+    return trouble_of(error) in (StoreTrouble.FULL, StoreTrouble.UNREACHABLE) or isinstance(
+        error, NoDatanodeError
+    )

@@ -44,6 +44,10 @@ class WebHdfsError(OSError):
     """The namenode or a datanode has refused; `errno` says why, where that is known."""
 
 
+class NoDatanodeError(WebHdfsError):
+    """No datanode takes a block just now, often for want of room."""
+
+
 class _Answer(NamedTuple):
     status: int
     location: str
@@ -509,4 +513,5 @@ def _refusal(answer: _Answer, key: str) -> OSError:
         return WebHdfsError(errno.EDQUOT, f"Disk quota exceeded: {text}")
     said = f"HDFS says {answer.status} {kind}: {text}"
     trouble = StoreTrouble.UNREACHABLE if _is_passing(answer) else trouble_of_status(answer.status)
-    return WebHdfsError(_ERRNO[trouble], said) if trouble in _ERRNO else WebHdfsError(said)
+    error = NoDatanodeError if "replicat" in text else WebHdfsError  # HDFS has no name for it but IOException
+    return error(_ERRNO[trouble], said) if trouble in _ERRNO else error(said)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
@@ -60,7 +60,7 @@ def asked(
         stopped.append(1)
         return len(stopped) if names and len(stopped) == 1 else 0
 
-    def told() -> Iterator[Any]:
+    def told() -> Generator[Any]:
         recipe, notes = sent()
         yield from (f"note: {note}" for note in notes)
         asked_at = time.monotonic()

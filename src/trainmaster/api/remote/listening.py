@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 
@@ -14,7 +14,7 @@ class Listening(Iterator[Any]):
         interrupt: Ctrl-C; see `Stream.interrupt`.
     """
 
-    def __init__(self, told: Iterator[Any], interrupt: Callable[[], int] = lambda: 0) -> None:
+    def __init__(self, told: Generator[Any], interrupt: Callable[[], int] = lambda: 0) -> None:
         self._told = told
         self.interrupt = interrupt
 
@@ -23,6 +23,4 @@ class Listening(Iterator[Any]):
 
     def close(self) -> None:
         """Nobody listens any more."""
-        close = getattr(self._told, "close", None)
-        if close is not None:
-            close()
+        self._told.close()

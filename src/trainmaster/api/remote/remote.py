@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -158,7 +158,7 @@ class RemoteClient:
         return Accepted(status["run"], notes, bool(rents), self.url)
 
     def drive_run(self, run: str, view_every_s: float) -> Stream[RunNews | str]:
-        def news() -> Iterator[RunNews | str]:
+        def news() -> Generator[RunNews | str]:
             from trainmaster.spec import Recipe
 
             known, recipe = self._last or ("", None)
@@ -396,7 +396,7 @@ class RemoteClient:
         return list(self._to.get("/clusters")["clusters"])
 
     def end_clusters(self, ids: Sequence[str] | None) -> Stream[str | list[dict[str, Any]]]:
-        def told() -> Iterator[str | list[dict[str, Any]]]:
+        def told() -> Generator[str | list[dict[str, Any]]]:
             wanted = None if ids is None else list(ids)
             done = self._to.post("/clusters/end", {"clusters": wanted}, repeats=True)
             yield from done["told"]

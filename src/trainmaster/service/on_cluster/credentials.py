@@ -172,7 +172,8 @@ def _assumed(role: str, policy: str, keys: Mapping[str, str]) -> dict[str, str]:
                 RoleArn=role, RoleSessionName="trainmaster", Policy=policy, DurationSeconds=life_s
             )["Credentials"]
         except (BotoCoreError, ClientError) as error:
-            if life_s == _LIVES_S[-1] or "uration" not in str(error):
+            too_long = isinstance(error, ClientError) and error.response["Error"]["Code"] == "ValidationError"
+            if life_s == _LIVES_S[-1] or not too_long:
                 hint = f"Check {ROLE_VARIABLE}."
                 raise UsageError(f"the role {role} cannot be assumed: {error}", hint) from None
             life_s = _LIVES_S[-1]
