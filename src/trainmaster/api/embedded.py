@@ -163,11 +163,10 @@ class EmbeddedClient:
             raise NotFoundError(f"there is no plan {plan!r}", "Plan the run again.")
         offer, notes = planned.offer, []
         if on_cluster:
-            from trainmaster.service.on_cluster.hand_over import why_not
+            from trainmaster.service.on_cluster.hand_over import check_moves
 
             plans = () if offer is None else offer.plans
-            if why := why_not(planned.recipe, self._service.home.store_url, plans):
-                raise UsageError(why, "Nothing was started. Leave out --on-cluster, or change that.")
+            check_moves(planned.recipe, self._service.home.store_url, plans)
         if offer is not None:
             from trainmaster.service.renting import check_with_provider
 

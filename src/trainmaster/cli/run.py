@@ -89,6 +89,10 @@ def run(
         raise needs_server(found.on[0].key)
     if now and not found.on:
         raise UsageError("--now is for a recipe with `on`", "Leave it out: this one runs now in any case.")
+    if on_cluster:  # before anything is planned, or asked
+        from trainmaster.service import Home, check_moves
+
+        check_moves(found, Home.from_environment().store_url)
     client = open_client(runs_here=capabilities_of(found.provider).is_here and not detach)
     plan = watched(
         client.plan_run(

@@ -76,7 +76,8 @@ def resume(name: _Name, as_json: _Json = False) -> None:
 @app.command()
 def trigger(name: _Name, as_json: _Json = False) -> None:
     """Start a run by hand; it waits while another one is under way."""
-    _told(_workflows().trigger(name), f"{name} is started: `trainmaster workflows show {name}`", as_json)
+    found = _workflows().trigger(name)
+    _told(found, f"{name}: {_coming(found)}; `trainmaster workflows show {name}` has it", as_json)
 
 
 @app.command()
@@ -128,6 +129,29 @@ def trigger_lines(found: dict[str, Any], url: str) -> list[str]:
             what = f"{what}  " + (f"seen version {each['seen']:.0f}" if each["seen"] else "no version yet")
         lines.append(what)
     return lines
+
+
+def _coming(found: dict[str, Any]) -> str:
+    """What becomes of the newest start of a workflow.
+
+    >>> waits = {"state": "WAITING", "run": None}
+    >>> _coming({"history": [waits], "under_way": []})
+    'a run begins'
+    >>> _coming({"history": [waits], "under_way": ["digits-1f2e"], "concurrency": "wait"})
+    'a run begins when digits-1f2e has ended'
+    """
+    newest = found["history"][0]
+    if newest["run"] is not None:
+        return f"{newest['run']} begins"
+    if newest["state"] != "WAITING":
+        return str(newest["state"].lower())
+    before = ", ".join(found["under_way"])
+    words = {
+        "wait": f"a run begins when {before} has ended",
+        "skip": f"nothing begins, as {before} is under way",
+        "cancel": f"{before} is ended, then a run begins",
+    }
+    return words[found["concurrency"]] if before else "a run begins"
 
 
 def _outcome(start: dict[str, Any]) -> str:

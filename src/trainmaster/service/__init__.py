@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from trainmaster.providers import capabilities_of as capabilities_of
     from trainmaster.service.driving.driving import Session as Session
     from trainmaster.service.on_cluster.credentials import sent_to_machine as sent_to_machine
+    from trainmaster.service.on_cluster.hand_over import check_moves as check_moves
     from trainmaster.service.service import Service as Service
     from trainmaster.sweeps import Curve as Curve
     from trainmaster.sweeps import TrialState as TrialState
@@ -38,6 +39,7 @@ __all__, __getattr__ = lazy_exports(
         "service": "Service",
         "driving.driving": "Session",
         "on_cluster.credentials": "sent_to_machine",
+        "on_cluster.hand_over": "check_moves",
         "trainmaster.advisor.model.tables": "predict_tables",
         "trainmaster.advisor.quote.quote": "Alternative ExperimentQuote Interval Quote",
         "trainmaster.artifacts": "fetch",

@@ -46,13 +46,30 @@ _BEGIN_S: Final = 120.0
 _LOOK_S: Final = 0.1
 
 
-def why_not(recipe: Recipe, store_url: str, plans: Sequence[ClusterPlan]) -> str:
-    """Why a run cannot be driven by a machine of its own; empty if it can.
+def check_moves(recipe: Recipe, store_url: str, plans: Sequence[ClusterPlan] | None = None) -> None:
+    """Refuse what cannot be driven by a machine of its own.
 
     Args:
         recipe: of the run.
         store_url: of its models.
-        plans: of its clusters.
+        plans: of its clusters; None: they are not known yet.
+
+    Raises:
+        UsageError: with the reason.
+    """
+    if why := why_not(recipe, store_url, plans):
+        raise UsageError(
+            f"--on-cluster: {why}", "Nothing was started. Leave out --on-cluster, or change that."
+        )
+
+
+def why_not(recipe: Recipe, store_url: str, plans: Sequence[ClusterPlan] | None) -> str:
+    """Why a run cannot be driven by a machine of its own; empty if it can, as far as that is known.
+
+    Args:
+        recipe: of the run.
+        store_url: of its models.
+        plans: of its clusters; None: they are not known yet.
     """
     capabilities = capabilities_of(recipe.provider)
     if not capabilities.rents:
@@ -62,13 +79,6 @@ def why_not(recipe: Recipe, store_url: str, plans: Sequence[ClusterPlan]) -> str
     if store_url.startswith(("file://", "memory://")):
         return (
             f"the object store {store_url} is on this machine: neither side could read what the other writes"
-        )
-    if all(rental.spot for plan in plans for rental in plan.roles[0].rentals):
-        return "hardware: all its machines may be taken back (spot: true), and its driver with them"
-    regions = {rental.region for plan in plans for role in plan.roles for rental in role.rentals}
-    if len(regions) > 1:
-        return (
-            f"its machines may be in several regions ({', '.join(sorted(regions))}): one reaches only its own"
         )
     if recipe.sinks is not None:
         return "sinks: what tasks report is sent there by this home"
@@ -81,6 +91,15 @@ def why_not(recipe: Recipe, store_url: str, plans: Sequence[ClusterPlan]) -> str
             return f"experiments.{name}.roles: Ansible is on this machine only"
         if experiment.serve is not None:
             return f"experiments.{name}.serve: a service is asked through this home"
+    if plans is None:
+        return ""
+    if all(rental.spot for plan in plans for rental in plan.roles[0].rentals):
+        return "hardware: all its machines may be taken back (spot: true), and its driver with them"
+    regions = {rental.region for plan in plans for role in plan.roles for rental in role.rentals}
+    if len(regions) > 1:
+        return (
+            f"its machines may be in several regions ({', '.join(sorted(regions))}): one reaches only its own"
+        )
     return ""
 
 

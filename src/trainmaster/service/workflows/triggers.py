@@ -87,6 +87,7 @@ class Triggers:
         self._busy: set[int] = set()
         self._known: dict[str, tuple[int, int]] = {}  # largest number ever used, and newest version
         self._looks = 0
+        self._times: dict[tuple[str, str], float] = {}  # when each schedule comes next
 
     def start(self) -> None:
         """Look from now on, in the background."""
@@ -111,9 +112,11 @@ class Triggers:
         turns = Turns("workflows")
         while not self._over.is_set():
             self._wake.clear()
+            pause_s = LOOK_S
             with turns.turn():
                 self.look()
-            self._wake.wait(LOOK_S)
+                pause_s = self.pause_s()
+            self._wake.wait(pause_s)
 
     def look(self) -> None:
         """Look once.
@@ -122,12 +125,13 @@ class Triggers:
             StoreError: the database cannot be used.
         """
         self._looks += 1
+        known, self._times = self._times, {}
         workflows = rows.enabled(self._database)
         triggers = rows.triggers(self._database, [row["id"] for row in workflows]) if workflows else {}
         for workflow in workflows:
             for row in triggers[workflow["id"]]:
                 try:
-                    self._fire(workflow, row)
+                    self._fire(workflow, row, known)
                 except (PublishError, OSError) as error:  # of the volume's store
                     log.info("%s of %s: %s", row["key"], workflow["name"], error)
                 except StoreError:
@@ -138,9 +142,14 @@ class Triggers:
                     log.exception("%s of %s cannot be looked at", row["key"], workflow["name"])
         self.start_waiting()
 
+    def pause_s(self) -> float:
+        """After how many seconds to look again: no schedule's time is waited past."""
+        now = self._database.clock_s()
+        return min([LOOK_S, *(max(at - now, 0.0) for at in self._times.values())])
+
     # --- what has come ------------------------------------------------------------------------------
 
-    def _fire(self, workflow: RowMapping, row: RowMapping) -> None:
+    def _fire(self, workflow: RowMapping, row: RowMapping, known: Mapping[tuple[str, str], float]) -> None:
         trigger, now = Trigger.model_validate_json(row["data"]), self._database.clock_s()
         chain: tuple[str, ...] = ()
         if trigger.volume is not None:
@@ -150,6 +159,9 @@ class Triggers:
                 chain = self._chain(url, int(due.seen))
         else:
             due = None if trigger.schedule is None else due_time(trigger, row["seen"], now)
+            place = workflow["id"], row["key"]
+            for at in [known[place]] if known.get(place, 0.0) > now else trigger.next_times(now, 1):
+                self._times[place] = at
         if due is None:
             return
         if not due.starts:

@@ -17,7 +17,7 @@ from trainmaster.db import tables as t
 from trainmaster.service.notifications.webhooks import signature
 from trainmaster.service.runs.lineage import lineage
 from trainmaster.service.volumes import push
-from trainmaster.service.workflows.triggers import Triggers
+from trainmaster.service.workflows.triggers import LOOK_S, Triggers
 from trainmaster.spec.states import EndReason
 
 RECIPE = "name: {name}\non: {on}\n{more}experiments:\n  main:\n    command: '{command}'\n"
@@ -79,6 +79,23 @@ def test_a_trigger_that_breaks_holds_up_no_others(served, ask, look, caplog):
     look()
     assert ask("GET", "/workflows/b")[1]["last"]["state"] == "STARTED"
     assert "schedule 0 3 * * * UTC of a cannot be looked at" in caplog.text
+
+
+def test_the_time_of_a_schedule_is_not_waited_past(served, ask, monkeypatch):
+    minute, triggers = 1_800_000_000 // 60 * 60, served.state.triggers
+    clock = [minute + 30.0]
+    monkeypatch.setattr(type(served.service.database), "clock_s", lambda _: clock[0])
+    for name, on in (("a", "{schedule: '* * * * *'}"), ("b", "{schedule: '0 3 1 1 *'}")):
+        assert ask("POST", "/workflows", recipe(on, name))[0] == 201
+    triggers.look()
+    assert triggers.pause_s() == LOOK_S
+    clock[0] = minute + 59.75
+    assert triggers.pause_s() == 0.25
+    clock[0] = minute + 60.0
+    assert triggers.pause_s() == 0
+    triggers.look()
+    assert ask("GET", "/workflows/a")[1]["last"]["state"] == "STARTED"
+    assert triggers.pause_s() == LOOK_S
 
 
 def recipe(on, name="nightly", more="", command="true"):
