@@ -8,6 +8,7 @@ import socket
 
 import pytest
 
+from forked_children import exit_code, forked
 from trainmaster.executors._traffic import Traffic
 
 
@@ -150,15 +151,14 @@ def test_two_processes_on_this_machine_are_counted_each():
         address = listener.getsockname()
         traffic.look({os.getpid(): 1})
         earlier = traffic.total(1)  # other tests may have left connections
-        script = os.fork()
-        if not script:
-            try:
-                os.closerange(3, 4096)  # connections of other tests are none of its business
-                with socket.create_connection(address) as client:
-                    client.sendall(bytes(300_000))
-                    client.recv(1)
-            finally:  # it must not go on as a second pytest
-                os._exit(0)
+
+        def work():
+            os.closerange(3, 4096)  # connections of other tests are none of its business
+            with socket.create_connection(address) as client:
+                client.sendall(bytes(300_000))
+                client.recv(1)
+
+        script = forked(work)
         try:
             accepted, _ = listener.accept()
             with accepted:
@@ -171,4 +171,4 @@ def test_two_processes_on_this_machine_are_counted_each():
                 assert sent in (300_000, 300_001), "the SYN counts as one"
                 assert received == 0
         finally:
-            os.waitpid(script, 0)
+            exit_code(script)

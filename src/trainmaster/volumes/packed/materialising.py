@@ -237,4 +237,6 @@ def _only_one(target: Path) -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
+        # A child that was forked meanwhile has the same lock: closing alone would leave it there.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)

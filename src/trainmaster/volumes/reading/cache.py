@@ -4,7 +4,6 @@ import logging
 import os
 import threading
 import time
-import weakref
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from trainmaster.volumes.reading.errors import CacheError, NoRoomError
 from trainmaster.volumes.reading.eviction import victims
 from trainmaster.volumes.reading.orders import KnownOrders
 from trainmaster.volumes.reading.place import SLOT_BYTES, cache_directory
+from trainmaster.volumes.reading.renewal import renew_after_fork
 from trainmaster.volumes.reading.slot_file import SlotFile
 from trainmaster.volumes.reading.slot_table import FILLING, FREE, SUSPECT, VALID
 
@@ -85,7 +85,7 @@ class ChunkCache:
         self._flights: dict[bytes, _Flight] = {}
         self.fetched_chunks = 0
         self.damaged_chunks = 0
-        _everyone.add(self)
+        renew_after_fork(self)
 
     @property
     def limit_bytes(self) -> int:
@@ -289,20 +289,7 @@ class ChunkCache:
         self._mutex = threading.Lock()
         self._choosing = threading.Lock()
         self._flights = {}
-        self.slots.after_fork()
 
     def close(self) -> None:
         """Gives all locks and pins back."""
-        _everyone.discard(self)
         self.slots.close()
-
-
-_everyone: "weakref.WeakSet[ChunkCache]" = weakref.WeakSet()
-
-
-def _forked() -> None:
-    for cache in list(_everyone):
-        cache.after_fork()
-
-
-os.register_at_fork(after_in_child=_forked)

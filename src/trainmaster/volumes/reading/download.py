@@ -10,6 +10,7 @@ from trainmaster.objects.parallel import all_done
 from trainmaster.volumes.reading.chunk import Chunk
 from trainmaster.volumes.reading.forked import SharedSource, helper, write_all
 from trainmaster.volumes.reading.prefetch import Line
+from trainmaster.volumes.reading.renewal import renew_after_fork
 
 Write = Callable[[int, memoryview], None]
 
@@ -34,6 +35,7 @@ class Downloader:
         self._mutex = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._chunks = 0
+        renew_after_fork(self)
 
     def fill_slot(self, chunk: Chunk, path: str, offset: int, write: Write) -> None:
         """Fetches a chunk into a file: from here, or through a helper where this process cannot.
@@ -94,7 +96,7 @@ class Downloader:
                 self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="trainmaster-download")
             return self._pool
 
-    def forget_threads(self) -> None:
+    def after_fork(self) -> None:
         """In a forked child: the threads stayed with the parent."""
         self._mutex = threading.Lock()
         self._pool = None
@@ -102,7 +104,6 @@ class Downloader:
 
 
 DOWNLOADER = Downloader()
-os.register_at_fork(after_in_child=DOWNLOADER.forget_threads)
 
 
 def _fill(source: SharedSource, chunk: int, size_bytes: int, path: str, offset: int) -> int:

@@ -1,6 +1,8 @@
 """Chunks as they lie in the cache, kept there for as long as anybody looks at their bytes."""
 
+import os
 import weakref
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,3 +48,14 @@ def leased(slots: SlotFile, slot: int, size_bytes: int) -> tuple[Bytes, Lease]:
 def _ended(lease: Lease) -> None:
     del _leases[id(lease)]
     lease.slots.unpin_soon(lease.slot)
+
+
+def _pin_again() -> None:
+    """In a forked child: what somebody looks at is pinned there, too, and nothing else."""
+    for lease in list(_leases.values()):
+        if lease() is not None:
+            with suppress(ValueError):  # of a cache that was closed
+                lease.slots.pin(lease.slot)
+
+
+os.register_at_fork(after_in_child=_pin_again)  # later than `renewal`, so it is called when all have locks

@@ -10,8 +10,11 @@ import fcntl
 import os
 import struct
 
+from trainmaster.volumes.reading.renewal import renew_after_fork
+
 _LAYOUT = struct.Struct("hhqqi4x")
 _KEPT = 1 << 16
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 
 
 class RangeLocks:
@@ -28,13 +31,22 @@ class RangeLocks:
         self._path = path
         # A pin and its end are two of these: packing them anew would take as long as the kernel does.
         self._packed: dict[tuple[int, int], bytes] = {}
-        self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self.descriptor = os.open(path, _FLAGS, 0o666)
+        renew_after_fork(self)
 
-    def reopen(self) -> None:
+    def after_fork(self) -> None:
         """In a forked child: takes a description of its own, without any locks."""
-        inherited = self.descriptor
-        self.descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        inherited, self.descriptor = self.descriptor, -1
+        if inherited < 0:
+            return
+        try:
+            # The same file, even if its name is gone by now, or another one's.
+            own = os.open(f"/proc/self/fd/{inherited}", os.O_RDWR | os.O_CLOEXEC)
+        except OSError:  # no /proc here, or as many open files as are allowed
+            own = -1
+        # By the parent's description both would hold the same locks, and fill the same slot: none is better.
         os.close(inherited)
+        self.descriptor = own if own >= 0 else os.open(self._path, _FLAGS, 0o666)
 
     def try_shared(self, offset: int) -> bool:
         """Takes or keeps a lock that others may hold as well; False where somebody excludes us."""

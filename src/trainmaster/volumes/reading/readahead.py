@@ -1,6 +1,5 @@
 """Fetching what a reader without a known order will probably want next."""
 
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +10,7 @@ from trainmaster.volumes.reading.cache import ChunkCache
 from trainmaster.volumes.reading.chunk import Chunk
 from trainmaster.volumes.reading.download import DOWNLOADER
 from trainmaster.volumes.reading.prefetch import depth_chunks
+from trainmaster.volumes.reading.renewal import renew_after_fork
 
 _MOST_CHUNKS = 8
 # A run nobody went on with, while others did so often, is over.
@@ -47,15 +47,13 @@ class ReadAhead:
         self._cache, self._chunk, self._count = cache, chunk, count
         self._mutex = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
-        self._pid = os.getpid()
         self._runs: dict[int, _Run] = {}  # by their last chunk
         self._seen = 0
+        renew_after_fork(self)
 
     def saw(self, chunk: int, *, is_start: bool = False) -> None:
         """A reader has come to a chunk that it did not read just before; perhaps to its first bytes."""
         with self._mutex:
-            if self._pid != os.getpid():  # the threads stayed with the parent
-                self._pool, self._pid = None, os.getpid()
             run = self._followed(chunk, is_start)
             if run is None:
                 return
@@ -106,5 +104,9 @@ class ReadAhead:
         """Ends its threads, after what they are fetching."""
         with self._mutex:
             pool, self._pool = self._pool, None
-        if pool is not None and self._pid == os.getpid():
+        if pool is not None:
             pool.shutdown(wait=True, cancel_futures=True)
+
+    def after_fork(self) -> None:
+        """In a forked child: the threads stayed with the parent."""
+        self._mutex, self._pool = threading.Lock(), None

@@ -10,11 +10,34 @@ from trainmaster.volumes.packed.private_cache import remove_with
 from trainmaster.volumes.reading.cache import ChunkCache
 from trainmaster.volumes.reading.errors import CacheError
 from trainmaster.volumes.reading.place import cache_directory, require_writable
+from trainmaster.volumes.reading.renewal import renew_after_fork
 
 _PRIVATE_SLOTS = 8
 
-_mutex = threading.Lock()
-_open: "weakref.WeakValueDictionary[tuple[str, int], ChunkCache]" = weakref.WeakValueDictionary()
+
+class _OpenCaches:
+    """The caches that this process has open: one for each directory and size of slots."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._open: weakref.WeakValueDictionary[tuple[Path, int], ChunkCache] = weakref.WeakValueDictionary()
+        renew_after_fork(self)
+
+    def get(self, directory: Path, slot_bytes: int, limit_bytes: int | None) -> ChunkCache:
+        """Gives the one that is open, or opens one where its limit is another."""
+        with self._mutex:
+            cache = self._open.get((directory, slot_bytes))
+            if cache is None or (limit_bytes is not None and cache.limit_bytes != limit_bytes):
+                cache = ChunkCache(directory, slot_bytes=slot_bytes, limit_bytes=limit_bytes)
+                self._open[directory, slot_bytes] = cache
+            return cache
+
+    def after_fork(self) -> None:
+        """In a forked child: a thread of the parent may have been opening one."""
+        self._mutex = threading.Lock()
+
+
+_open_caches = _OpenCaches()
 
 
 class CacheSite:
@@ -47,16 +70,10 @@ class CacheSite:
 
     def cache(self, slot_bytes: int) -> ChunkCache:
         """Gives the cache for chunks of a size: one object for all volumes of this process."""
-        directory = self.root / "chunks"
         limit_bytes = self._limit_bytes
         if self._is_private and limit_bytes is None:
             limit_bytes = _PRIVATE_SLOTS * slot_bytes
-        with _mutex:
-            cache = _open.get((str(directory), slot_bytes))
-            if cache is None or (limit_bytes is not None and cache.limit_bytes != limit_bytes):
-                cache = ChunkCache(directory, slot_bytes=slot_bytes, limit_bytes=limit_bytes)
-                _open[str(directory), slot_bytes] = cache
-        return cache
+        return _open_caches.get(self.root / "chunks", slot_bytes, limit_bytes)
 
 
 def site_of(cache: Path | None, limit_bytes: int | None) -> CacheSite:

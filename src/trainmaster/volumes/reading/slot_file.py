@@ -22,6 +22,7 @@ from trainmaster.volumes.reading.place import (
     remembered_limit_bytes,
     require_writable,
 )
+from trainmaster.volumes.reading.renewal import renew_after_fork
 from trainmaster.volumes.reading.slot_table import FREE, SlotTable
 
 _LEAST_SLOTS = 2
@@ -95,6 +96,7 @@ class SlotFile:
             os.ftruncate(self._descriptor, self.table.capacity * slot_bytes)
             self._shrink()
         self._map()
+        renew_after_fork(self)
 
     def _map(self) -> None:
         length = self.table.capacity * self.slot_bytes
@@ -297,13 +299,12 @@ class SlotFile:
             return slots[[slot not in own for slot in slots.tolist()]] if own else slots
 
     def after_fork(self) -> None:
-        """In a forked child: locks of its own. Slots that it inherited as pinned are pinned again."""
+        """In a forked child: nothing is pinned or claimed, as most of it was so by the parent's threads."""
         self._mutex, self._inside = threading.RLock(), 0
-        self._whole.reopen()
-        self._locks.reopen()
-        self._busy = set()
-        for slot in self._pins:
-            self._locks.try_shared(slot)
+        self._pins, self._busy = {}, set()
+        self._unpinned.clear()
+        # A thread may have been about to map what others had added: then `refresh` does it.
+        self.table.capacity = len(self.data) // self.slot_bytes
 
     def close(self) -> None:
         """Gives all locks back. Views that are still held stay readable, and may change."""

@@ -69,11 +69,12 @@ class SlotTable:
         )
 
     def _map(self) -> None:
-        self.capacity = struct.unpack("<Q", os.pread(self._descriptor, 8, 16))[0]
-        self._mapped = mmap.mmap(self._descriptor, _HEADER_BYTES + self.capacity * _RECORD_BYTES)
+        capacity = self.disk_capacity()
+        self._mapped = mmap.mmap(self._descriptor, _HEADER_BYTES + capacity * _RECORD_BYTES)
         self.words = memoryview(self._mapped).cast("Q")
-        self._records: NDArray[np.void] = np.frombuffer(self._mapped, _RECORD, self.capacity, _HEADER_BYTES)
+        self._records: NDArray[np.void] = np.frombuffer(self._mapped, _RECORD, capacity, _HEADER_BYTES)
         self._prefixes = np.frombuffer(self._mapped, "<u8", offset=_HEADER_BYTES)[4::_WORDS]
+        self.capacity = capacity  # last: a child that is forked meanwhile sees that it has not all of it
 
     def _distrust_another_boot(self) -> None:
         """After a power failure the table may have reached the disk and the bytes not."""

@@ -21,6 +21,7 @@ from trainmaster.volumes.reading.leases import Lease, leased
 from trainmaster.volumes.reading.paths import resolved
 from trainmaster.volumes.reading.place import slot_bytes_for
 from trainmaster.volumes.reading.readahead import ReadAhead
+from trainmaster.volumes.reading.renewal import renew_after_fork
 from trainmaster.volumes.reading.sites import CacheSite, site_of
 from trainmaster.volumes.reading.slot_table import CLOCK_WORD, stamp_word, used_word
 
@@ -77,6 +78,7 @@ class Volume:
         self._places: dict[int, tuple[int, int, int]] = {}
         self._leases: dict[int, Lease] = {}
         self._data, self._words = self.cache.slots.data, self.cache.slots.table.words
+        renew_after_fork(self)
 
     @classmethod
     def open(
@@ -132,6 +134,11 @@ class Volume:
     def close(self) -> None:
         """Ends what runs in the background; views stay valid until they are released."""
         self._ahead.close()
+
+    def after_fork(self) -> None:
+        """In a forked child: see :class:`~trainmaster.volumes.reading.renewal.Renewable`."""
+        self._mutex = threading.Lock()
+        self._data, self._words = self.cache.slots.data, self.cache.slots.table.words
 
     def follow(self, prefetcher: Follower) -> None:
         """Has what is read fetched ahead by code that knows the order, until :meth:`unfollow`."""

@@ -1,4 +1,3 @@
-import os
 import struct
 import tempfile
 from pathlib import Path
@@ -7,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from forked_children import exit_code, forked
 from hostile_bytes import changed_bytes
 from trainmaster.volumes.packed.journal import Journal, Remembered, plan_key
 from trainmaster.volumes.packed.packing import Piece, SourceFile
@@ -145,11 +145,5 @@ def test_what_earlier_versions_have_left_is_replaced(journal, tmp_path):
 
 
 def test_a_push_that_was_killed_is_remembered(tmp_path):
-    child = os.fork()
-    if child == 0:
-        try:
-            Journal(tmp_path, "x").put(b"k" * 32, VALUE)
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
+    assert exit_code(forked(lambda: Journal(tmp_path, "x").put(b"k" * 32, VALUE))) == 0
     assert Journal(tmp_path, "x").get(b"k" * 32) == VALUE

@@ -1,10 +1,7 @@
 # ruff: noqa: F811 - fixtures are imported
 """Files larger than a chunk, or than the cache: fetched ahead while one of them is read."""
 
-import faulthandler
-import os
 import random
-import signal
 import threading
 
 import numpy as np
@@ -13,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from read_volumes import CHUNK, home, tree, volume  # noqa: F401 - fixtures
 
+from forked_children import exit_code, forked
 from trainmaster.volumes import Volume
 from trainmaster.volumes.packed import push
 from trainmaster.volumes.reading import SampleOrder, samples
@@ -118,18 +116,13 @@ def test_a_child_forked_in_the_middle_of_an_epoch_reads(large):
     stream = samples(SampleOrder(volume, shuffle=False))
     next(stream)
     (follower,) = volume._followers
+
+    def work():
+        assert volume.read_range(2, 0, 3 * CHUNK) == (large / "src" / "c").read_bytes()[: 3 * CHUNK]
+
     with follower._changed:
-        child = os.fork()
-        if not child:
-            try:
-                signal.signal(signal.SIGALRM, signal.SIG_DFL)  # pytest's own would raise here
-                signal.alarm(20)
-                faulthandler.dump_traceback_later(10)
-                data = volume.read_range(2, 0, 3 * CHUNK)
-                os._exit(data != (large / "src" / "c").read_bytes()[: 3 * CHUNK])
-            finally:  # it must not go on as a second pytest
-                os._exit(2)
-    assert os.waitpid(child, 0)[1] == 0
+        child = forked(work)
+    assert exit_code(child) == 0
     stream.close()
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from read_volumes import CHUNK, home, tree, volume  # noqa: F401 - fixtures
 
+from forked_children import exit_code, forked
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.volumes import Volume
 from trainmaster.volumes.packed import push
@@ -112,14 +113,12 @@ def test_pickled_it_is_opened_again(volume, tree):
 
 def test_in_a_forked_child(volume, tree):
     held = volume.view("d1/f 001")
-    child = os.fork()
-    if child == 0:
-        try:
-            wrong = [path for path in tree if volume[path] != tree[path]]
-            os._exit(1 if wrong or bytes(held) != tree["d1/f 001"] else 0)
-        finally:
-            os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def work():
+        assert {path: volume[path] for path in tree} == tree
+        assert bytes(held) == tree["d1/f 001"]
+
+    assert exit_code(forked(work)) == 0
     assert volume["large"] == tree["large"]
 
 
