@@ -20,7 +20,7 @@ class CapacityFailure:
         region, zone: where; an empty zone is the whole region (a quota, which holds for all of its zones).
         spot: whether machines that may be taken back were asked for.
         at: Unix seconds.
-        instance_type: what was asked for.
+        instance_type: what was asked for; empty if that makes no difference.
     """
 
     region: str
@@ -36,6 +36,10 @@ class CapacityFailure:
         have them on demand.
         """
         return self.region == offer.region and self.zone in ("", offer.zone) and (not self.spot or offer.spot)
+
+    def is_kind_of(self, offer: Offer) -> bool:
+        """Whether machines of an offer's type were asked for."""
+        return self.instance_type in ("", offer.instance_type)
 
     def is_place_of(self, offer: Offer) -> bool:
         """Whether it happened where the offer is, in whichever market."""
@@ -67,7 +71,7 @@ def next_offer(
     """The best offer that is worth trying, and never straight back to where it just failed.
 
     First those where nothing has failed lately; then those on demand in a zone that lacked only spot
-    machines; then it is time to wait.
+    machines; then other types than those that were asked for there; then it is time to wait.
 
     Args:
         offers: the best first; each with its zone (see `in_zones`).
@@ -82,10 +86,15 @@ def next_offer(
     for offer in offers:
         if not any(failure.covers(offer) for failure in recent):
             return NextOffer(offer, None, f"{_place(offer)} lacked only spot machines lately")
+    for offer in offers:
+        if not any(failure.covers(offer) and failure.is_kind_of(offer) for failure in recent):
+            return NextOffer(
+                offer, None, f"{_place(offer)} is another type than those that failed there lately"
+            )
     if not offers:
         return NextOffer(None, None, "there are no offers")
     free_at = {
-        index: max(failure.at for failure in recent if failure.covers(offer)) + cool_down_s
+        index: max(f.at for f in recent if f.covers(offer) and f.is_kind_of(offer)) + cool_down_s
         for index, offer in enumerate(offers)
     }
     first = min(free_at, key=lambda index: (free_at[index], index))

@@ -10,6 +10,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,28 @@ experiments:
     distributed: {strategy: ps-async, workers: 1, parameter_servers: 1, hardware: {ps: {instance: m4.large}}}
     framework: plain
     hardware: {instance: m4.xlarge}
+    roles: {all: [base], ps: [server]}
     command: |
+      test "$TRAINMASTER_ROLE $(cat /var/tmp/base)" = "$TRAINMASTER_ROLE root once 1 server"
+      test -e /var/tmp/server || test "$TRAINMASTER_ROLE" = worker
       until test "$TRAINMASTER_ROLE" = worker; do sleep 1; done
+"""
+#: A second time would be seen.
+ROLES = {
+    "base": """
+- become: true
+  ansible.builtin.shell: echo $(id -un) once {{ groups['ps'] | length }} server >> /var/tmp/base
+""",
+    "server": "- ansible.builtin.file: {path: /var/tmp/server, state: touch}\n",
+}
+TWO = """
+name: steps
+experiments:
+  train:
+    distributed: {strategy: allreduce, workers: 2, per_node: 1}
+    framework: plain
+    hardware: {cpus: 2}
+    command: "true"
 """
 #: Not an end yet: to be asked again.
 SLOW = re.compile("so far|does not answer|has not destroyed|has trouble")
@@ -131,10 +152,15 @@ def test_its_driver_is_killed_while_machines_are_made(renter: Renter, settings: 
     assert renter.lab.alive() == before, "nothing is left"
 
 
+@pytest.mark.skipif(find_spec("ansible") is None, reason="ansible-core is not installed")
 def test_a_parameter_server_of_another_kind_is_kept_warm_and_given_back(
     renter: Renter, settings: dict[str, str]
 ) -> None:
+    """Each machine is made ready by the roles of its members, once."""
     before, recipe = renter.lab.alive(), renter.recipe(SERVED)
+    for role, tasks in ROLES.items():
+        (renter.work / role / "tasks").mkdir(parents=True)
+        (renter.work / role / "tasks" / "main.yml").write_text(tasks)
     first = renter.run(recipe, "--keep", "20m", provider="im", **settings)
     assert first.end(timeout_s=LONG_S)["reason"] == "SUCCEEDED", first.text
     (kept,) = json.loads(renter.call("clusters", "--json", **settings).stdout)["clusters"]
@@ -145,6 +171,32 @@ def test_a_parameter_server_of_another_kind_is_kept_warm_and_given_back(
     assert second.end(timeout_s=LONG_S)["reason"] == "SUCCEEDED", second.text
     assert "is still warm and used again" in second.text
     assert renter.lab.alive() == before, "nobody wanted them any longer"
+
+
+def test_its_cloud_has_no_capacity_for_a_type_or_the_quota_is_used_up(
+    renter: Renter, settings: dict[str, str]
+) -> None:
+    """Another type is rented; where none can be, what the cloud says is told, and nothing stays."""
+    before, recipe, lab = renter.lab.alive(), renter.recipe(TWO), renter.lab
+    lab.call("capacity", 0, "--type", "m4.large")
+    try:
+        renting = renter.run(recipe, provider="im", **settings)
+        assert renting.end(timeout_s=LONG_S)["reason"] == "SUCCEEDED", renting.text
+    finally:
+        lab.call("capacity", "none", "--type", "m4.large")
+    assert re.search("no capacity for 2 m4.large .*: the cloud ec2 has no such machines now", renting.text)
+    assert "2 x m4.xlarge (ec2) for node-1, node-2" in renting.text
+    lab.call("quota", "on-demand", 3)
+    try:
+        renting = renter.run(recipe, provider="im", **settings)
+        renting.until_said("train waits for 2 x m4.large or m4.xlarge", LONG_S)
+        renting.interrupt()
+        renting.end(code=None, timeout_s=LONG_S)
+    finally:
+        lab.call("quota", "on-demand", 10_000)
+    for kind in ("m4.large", "m4.xlarge"):
+        assert re.search(f"no capacity for 2 {kind} .*: your quota in the cloud ec2", renting.text), kind
+    assert lab.alive() == before, "nothing is left"
 
 
 def test_what_goes_wrong_with_infrastructure_manager_leaves_nothing(

@@ -76,7 +76,8 @@ def test_it_never_goes_back_too_soon(
     chosen = next_offer(offers, failures, now)
     recent = [failure for failure in failures if now < failure.at + COOL_DOWN_S]
     if chosen.offer is None:
-        assert all(any(failure.covers(one) for failure in recent) for one in offers)
+        for one in offers:
+            assert any(failure.covers(one) and failure.is_kind_of(one) for failure in recent)
         if not offers:
             assert chosen.retry_at is None
             return
@@ -89,10 +90,11 @@ def test_it_never_goes_back_too_soon(
     assert chosen.retry_at is None
     for failure in recent:
         same_place = failure.region == chosen.offer.region and failure.zone in ("", chosen.offer.zone)
-        # The only way back is from spot machines to those on demand, and only if no other place is left.
+        # The only ways back are from spot machines to those on demand, and to another type; and only if no
+        # other place is left.
         if same_place:
-            assert failure.spot
-            assert not chosen.offer.spot
+            is_other_type = failure.instance_type != chosen.offer.instance_type
+            assert is_other_type or (failure.spot and not chosen.offer.spot)
             for other in offers:
                 assert any(f.is_place_of(other) for f in recent)
 
@@ -137,6 +139,17 @@ def test_spot_was_taken_back() -> None:
     assert waits.retry_at == 104.0 + COOL_DOWN_S
     assert "again in 597 s" in waits.reason
     assert next_offer(offers, lost, 106.1 + COOL_DOWN_S).offer == offers[0]
+
+
+def test_another_type_is_tried_where_no_place_has_the_best_one() -> None:
+    """Zones of a region first, then the next type; a cloud behind another service has no zones."""
+    for zones in (["r1a", "r1b"], [""]):
+        offers = [offer("r1", zone, kind=kind) for kind in ("m4.large", "m4.xlarge") for zone in zones]
+        failures: list[CapacityFailure] = []
+        while (chosen := next_offer(offers, failures, 1.0).offer) is not None:
+            assert chosen == offers[len(failures)]
+            failures.append(CapacityFailure("r1", chosen.zone, False, 0.0, chosen.instance_type))
+        assert len(failures) == len(offers), "each once"
 
 
 def test_a_quota_holds_for_the_region() -> None:
