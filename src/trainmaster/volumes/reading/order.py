@@ -10,6 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.random import Philox, SeedSequence
 from numpy.typing import ArrayLike, NDArray
 
 Rows = NDArray[np.int64]
@@ -112,7 +113,7 @@ class EpochOrder:
 
 def _permutation(count: int, seed: int, epoch: int, stream: int) -> Rows:
     # Not Generator.permutation: how that uses the stream may change with NumPy's version.
-    words = np.random.Philox(np.random.SeedSequence((seed, epoch, stream))).random_raw(count)
+    words = Philox(SeedSequence((seed, epoch, stream))).random_raw(count)
     return np.argsort(words, kind="stable").astype(np.int64)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.ma  # `np.unique` would import it in the middle of an epoch
 from numpy.typing import NDArray
 
 RANGE_BYTES = 8 << 20

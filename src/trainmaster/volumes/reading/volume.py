@@ -13,6 +13,7 @@ from trainmaster.objects.object_store import ObjectStore
 from trainmaster.objects.range_file import RangeFile
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.volumes.packed import OpenVolume
+from trainmaster.volumes.packed.hashes import new_digest
 from trainmaster.volumes.reading.cache import ChunkCache
 from trainmaster.volumes.reading.chunk import Chunk, Placed, RangeSource
 from trainmaster.volumes.reading.download import DOWNLOADER
@@ -78,6 +79,8 @@ class Volume:
         self._places: dict[int, tuple[int, int, int]] = {}
         self._leases: dict[int, Lease] = {}
         self._data, self._words = self.cache.slots.data, self.cache.slots.table.words
+        if self.head.kind == "packed":
+            new_digest()  # imports what proves chunks: a child forked while a thread did would wait for that
         renew_after_fork(self)
 
     @classmethod

@@ -4,6 +4,8 @@
 import gc
 import os
 import shutil
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 
@@ -210,3 +212,21 @@ def test_a_volume_that_another_thread_is_opening(tmp_path):
     with within(materialising._only_one(tmp_path / "pets")):
         child = forked(work)
     assert exit_code(child) == 0
+
+
+READS = """
+import sys
+from trainmaster.volumes import Volume
+from trainmaster.volumes.reading import SampleOrder, samples
+volume = Volume.open(sys.argv[1])
+before = {*sys.modules}
+for row in samples(SampleOrder(volume)):
+    assert volume.read(row) == bytes(volume.view(row))
+print(*{*sys.modules} - before)
+"""
+
+
+def test_nothing_is_imported_while_a_volume_is_read(volume):
+    """A child that was forked while a thread imported a module would wait for ever where it imports that."""
+    done = subprocess.run([sys.executable, "-c", READS, volume.uri], stdout=subprocess.PIPE, check=True)
+    assert done.stdout == b"\n"
