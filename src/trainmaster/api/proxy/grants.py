@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol
 
 from trainmaster.api.proxy.admissions import CHECK_S, Admissions, RefusedError, status_of
-from trainmaster.api.proxy.headers import APPS, ENTER, Connect, Target
-from trainmaster.api.proxy.upstream import PIECE_BYTES
+from trainmaster.api.proxy.headers import APPS, ENTER, Target
+from trainmaster.api.proxy.openings import Openings
 from trainmaster.service.apps.app_access import AppWay
 from trainmaster.spec.errors import TrainmasterError
 
@@ -67,6 +67,7 @@ class Grants(Admissions[Key, Target]):
         super().__init__(clock, check_s)
         self.gate, self.is_secure = gate, is_secure
         self._refused = refused
+        self._openings = Openings()
 
     def ask(self, key: Key) -> Target:
         """The app, for a caller that may use it."""
@@ -76,7 +77,7 @@ class Grants(Admissions[Key, Target]):
             app,
             way.port,
             f"token {way.token}" if way.token else "",
-            connect=None if way.open is None else _connecting(way.open),
+            connect=None if way.open is None else partial(self._openings.open, app, way.open),
             connect_s=5.0 if way.open is None else _MACHINE_S,
             is_bare=way.is_bare,
             polls=way.polls,
@@ -104,14 +105,3 @@ class Grants(Admissions[Key, Target]):
             path = target.decode("latin-1").partition("?")[0]
             what = f"{method.decode()} {ENTER if path.startswith(ENTER) else path}"  # no ticket, no token
             await asyncio.to_thread(self._refused, address, what, refused.status)
-
-
-def _connecting(open_stream: Callable[[], socket.socket]) -> Connect:
-    async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        try:
-            stream = await asyncio.to_thread(open_stream)
-        except TrainmasterError as error:
-            raise ConnectionError(str(error)) from None
-        return await asyncio.open_connection(sock=stream, limit=PIECE_BYTES)
-
-    return connect

@@ -11,11 +11,13 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
 from trainmaster.api.proxy.admissions import Admissions, RefusedError
 from trainmaster.api.proxy.headers import CONNECT_S, SERVICES, Target
-from trainmaster.api.proxy.upstream import PIECE_BYTES, Upstream
+from trainmaster.api.proxy.openings import Openings
+from trainmaster.api.proxy.upstream import Upstream
 from trainmaster.service.endpoints.endpoints import REPORT_S, TARGETS_VALID_S
 from trainmaster.service.endpoints.endpoints import Target as Replica
 from trainmaster.spec.errors import StoreError, TrainmasterError
@@ -104,6 +106,7 @@ class Services(Admissions[Key, Sequence[Replica]]):
         self._loads: dict[str, _Load] = {}
         self._avoided: dict[str, float] = {}
         self._idle: dict[Target, list[Upstream]] = {}
+        self._openings = Openings()
         self._turn = 0
         self._measured: dict[tuple[str, str], deque[tuple[float, float, bool]]] = {}
         self._lock = threading.Lock()  # of what is measured: pages ask in threads
@@ -191,11 +194,7 @@ class Services(Admissions[Key, Sequence[Replica]]):
         """Where it listens; to get there takes no longer than so."""
 
         async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-            try:
-                stream = await asyncio.to_thread(self.gate.connect, replica)
-            except TrainmasterError as error:
-                raise ConnectionError(str(error)) from None
-            return await asyncio.open_connection(sock=stream, limit=PIECE_BYTES)
+            return await self._openings.open(replica.replica, partial(self.gate.connect, replica))
 
         version = [] if replica.version is None else [(b"trainmaster-model", replica.version.encode())]
         return Target(

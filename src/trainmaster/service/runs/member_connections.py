@@ -12,6 +12,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
@@ -39,6 +40,8 @@ _WAY_S: Final = 5.0
 _CONNECT_S: Final = 10.0
 #: A machine that has not let us in after so long never does.
 _READY_S: Final = 90.0
+#: Who finds that another one logs in there already waits for that one for so long.
+_SHARED_S: Final = 25.0
 _END_S: Final = 2.0
 _MAX_PORT: Final = 65535
 #: Of a longer line of a machine, which may say anything, pieces are lines.
@@ -60,7 +63,7 @@ class MemberConnections:
     def __init__(self, service: Service, environ: Mapping[str, str], *, is_for_others: bool = False) -> None:
         self._service, self._environ, self._is_for_others = service, environ, is_for_others
         self._forwards: dict[tuple[str, str, int], _Forward] = {}
-        self._making: list[str] = []  # runs to whose machines one is on its way
+        self._making: dict[tuple[str, str, int], Future[_Forward]] = {}
         self._ways: dict[tuple[str, str | None], tuple[float, SshWay]] = {}
         self._known = KnownNodes()
         self._lock = threading.Lock()
@@ -160,33 +163,42 @@ class MemberConnections:
         return way
 
     def _forward(self, run: str, way: SshWay, port: int) -> _Forward:
-        """One that works already, or a new one."""
+        """One that works already, or a new one: however many ask at once, they log in once."""
         self._end_unused()
         key = (run, way.machine, port)
         with self._lock:
             if (found := self._forwards.get(key)) is not None:
                 found.note_use()
                 return found
-            runs = [*(of_run for of_run, _, _ in self._forwards), *self._making]
-            if len(runs) >= _MAX or runs.count(run) >= _MAX_OF_RUN:
-                raise TooOftenError(
-                    f"{run}: {runs.count(run)} of {len(runs)} ports of machines are in use",
-                    _IDLE_S, "Close what leads to others, and try again in a minute.",
-                )  # fmt: skip
-            self._making.append(run)
+            if (making := self._making.get(key)) is None:
+                mine = self._making[key] = self._promised(run)
+        if making is not None:
+            return _result(making, way, port)
         try:
             made = _Forward(way, port)  # not under the lock: others do not wait for a machine that is slow
+        except BaseException as error:
             with self._lock:
-                other = self._forwards.setdefault(key, made)
-                if self._tending is None:
-                    self._tending = threading.Thread(target=self._tend, name="forwards", daemon=True)
-                    self._tending.start()
-        finally:
-            with self._lock:
-                self._making.remove(run)
-        if other is not made:  # another thread was faster
-            made.close()
-        return other
+                del self._making[key]
+            mine.set_exception(error)
+            raise
+        with self._lock:
+            del self._making[key]
+            self._forwards[key] = made
+            if self._tending is None:
+                self._tending = threading.Thread(target=self._tend, name="forwards", daemon=True)
+                self._tending.start()
+        mine.set_result(made)
+        return made
+
+    def _promised(self, run: str) -> Future[_Forward]:
+        """One more, if there may be."""
+        runs = [of_run for of_run, _, _ in [*self._forwards, *self._making]]
+        if len(runs) >= _MAX or runs.count(run) >= _MAX_OF_RUN:
+            raise TooOftenError(
+                f"{run}: {runs.count(run)} of {len(runs)} ports of machines are in use",
+                _IDLE_S, "Close what leads to others, and try again in a minute.",
+            )  # fmt: skip
+        return Future()
 
     def _tend(self) -> None:
         """Until there are none."""
@@ -203,6 +215,16 @@ class MemberConnections:
             ended = [self._forwards.pop(key) for key in over]
         for forward in ended:
             forward.close()
+
+
+def _result(making: Future[_Forward], way: SshWay, port: int) -> _Forward:
+    """What another thread is making."""
+    try:
+        return making.result(_SHARED_S)
+    except TimeoutError:
+        raise ProviderError(
+            f"port {port} of {way.machine} cannot be reached: it has not let us in yet", "Try again."
+        ) from None
 
 
 class _Forward:

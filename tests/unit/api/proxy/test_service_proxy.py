@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import threading
 
 import pytest
 
@@ -230,6 +231,32 @@ def test_a_request_that_may_be_sent_twice_waits_for_a_replica_that_is_slow_to_re
         assert at.seen() == [1, 1], "a replica that has broken off is not asked again"
 
     run(play, count=2)
+
+
+def test_a_machine_that_lets_everybody_wait_holds_up_nobody_elses_requests():
+    async def play(at):
+        waits, ends, busy = asyncio.Event(), threading.Event(), []
+        loop = asyncio.get_running_loop()
+
+        def connect(replica):
+            busy.append(replica)
+            loop.call_soon_threadsafe(waits.set)
+            ends.wait(WAIT_S)
+            raise ProviderError("the machine is gone", "")
+
+        at.gate.connect = connect
+        at.gate.found = [Target("ep-1-0", "job-1", "node-1", 9, False, None, 0)]
+        asked = [asyncio.create_task(at.ask("GET", SERVICE)) for _ in range(40)]
+        try:
+            await waits.wait()
+            async with asyncio.timeout(3):
+                assert (await at.ask("GET", SERVICE, token="wrong"))[0] == 401
+            assert len(busy) <= 4, "one place has so many threads, however many ask for it"
+        finally:
+            ends.set()
+        assert {status for status, _, _ in await asyncio.gather(*asked)} == {503}
+
+    run(play)
 
 
 def test_if_none_can_be_reached_one_is_told_to_come_again():

@@ -130,6 +130,42 @@ def test_streams_to_a_machine_share_a_client_that_ends_with_them(echo, monkeypat
     assert not forward._place.exists()
 
 
+@pytest.mark.parametrize("lets_in", [True, False])
+def test_however_many_ask_at_once_a_machine_is_logged_in_to_once(echo, monkeypatch, lets_in):
+    made, begun = [], threading.Barrier(8)
+    way = SshWay("node-1", (sys.executable, "-c", CLIENT), "address")
+    monkeypatch.setattr(member_connections, "find_way", lambda *_, **__: (begun.wait(60) and None) or way)
+    real = member_connections._Forward
+
+    def make(*args):
+        made.append(args)
+        return real(*args)
+
+    monkeypatch.setattr(member_connections, "_Forward", make)
+    monkeypatch.setattr(member_connections, "_WAY_S", -1.0)
+    with closing(connections("aws")) as found:
+        results = []
+
+        def ask():
+            try:
+                results.append(said(found.open("r", None, echo.port if lets_in else 9), b"a"))
+            except ProviderError as error:
+                results.append(str(error))
+
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert len(made) == 1
+        assert len(results) == 8
+        if lets_in:
+            assert set(results) == {b"A"}
+        else:
+            assert all("this machine is gone" in each for each in results)
+        assert not found._making
+
+
 def test_a_machine_that_never_lets_us_in_is_given_up(monkeypatch):
     silent = "import sys; print('welcome', flush=True); sys.stdin.read()"
     way = SshWay("node-1", (sys.executable, "-c", silent), "address")
