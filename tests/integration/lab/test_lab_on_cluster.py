@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,8 @@ from trainmaster.testing.waits import until
 
 pytestmark = [pytest.mark.ray, pytest.mark.s3, pytest.mark.timeout(600)]
 
+#: Longer than a driver's of its run.
+LEASE_S = 60
 RECIPE = """
 name: steps
 experiments:
@@ -106,3 +110,22 @@ def test_its_machine_is_lost_and_the_home_goes_on(lab: Any, renter: Renter, stor
     assert ended["reason"] == "SUCCEEDED", renting.text
     assert renter.attempts(run) == ["NODE_LOST", "SUCCEEDED"]
     until(lambda: lab.alive() == before, "its machines are gone")
+
+
+def test_the_home_is_cut_off_for_longer_than_every_lease_and_ends_the_run_afterwards(
+    lab: Any, renter: Renter, store: str
+) -> None:
+    before = lab.alive()
+    renter.env["TRAINMASTER_NODE_LEASE"] = f"{LEASE_S}s"
+    renting, run, driver = moved(renter, 3000)
+    renting.kill()
+    cut_off_until = time.monotonic() + 1.5 * LEASE_S
+    go(driver)
+    until(lambda: time.monotonic() > cut_off_until, "every lease that this home held is over", 2 * LEASE_S)
+    assert drivers(run) == [driver]
+    found = json.loads(renter.call("status", run, "--json").stdout)
+    assert (found["state"], found["driver"]["state"]) == ("RUNNING", "working")
+    assert renter.attempts(run) == [None]
+    renter.call("cancel", run)
+    assert json.loads(renter.call("status", run, "--json").stdout)["reason"] == "CANCELLED"
+    until(lambda: lab.alive() == before, "its machine is gone")
