@@ -14,8 +14,8 @@ from concurrent.futures import ProcessPoolExecutor
 
 from common import options, report
 
-from trainmaster.testing.failures import found_after, simulate
-from trainmaster.testing.sabotages import SABOTAGES
+from trainmaster.testing.failures import simulate
+from trainmaster.testing.sabotages import SABOTAGES, found_after
 from trainmaster.testing.simulation import Report
 
 PART = 250

@@ -14,6 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 _KINDS = ("monotonic", "time", "perf_counter", "process_time", "thread_time")
 CLOCKS = {f"{kind}{suffix}" for kind in _KINDS for suffix in ("", "_ns")}
+_REFERENCE = re.compile(r"(?<!`)`(trainmaster(?:\.\w+)+)`(?!`)")
 _READS_CLOCK = re.compile(rf"\b({'|'.join(CLOCKS)})\(")
 #: Asserts about a time that passed, by file: how many, and why no busy machine breaks them.
 TIMED = {
@@ -24,6 +25,17 @@ TIMED = {
 }
 #: Sleeps of unit tests, by file: how many, and why nothing can be waited for instead.
 SLEEPS: dict[str, tuple[int, str]] = {}
+
+
+def is_written(name: str) -> bool:
+    """Whether a module has such a name, or is one, by the text of its file."""
+    path, rest = ROOT / "src", name.split(".")
+    while rest and (path / rest[0]).is_dir():
+        path /= rest.pop(0)
+    file = path / "__init__.py"
+    if rest and (path / f"{rest[0]}.py").exists():
+        file = path / f"{rest.pop(0)}.py"
+    return all(re.search(rf"\b{part}\b", file.read_text()) for part in rest)
 
 
 def timed_asserts(source: str) -> list[int]:
@@ -141,6 +153,13 @@ def test_no_test_asserts_how_long_something_took() -> None:
 def test_no_unit_test_sleeps() -> None:
     """Wait for an event or a condition (`trainmaster.testing.waits.until`), or give it a clock."""
     assert _surplus(_counted(["tests/unit"], sleeps), SLEEPS) == []
+
+
+def test_what_docstrings_refer_to_is_there() -> None:
+    """Names in full, in backquotes: what was renamed is renamed there, too."""
+    found = {name for file in (ROOT / "src").rglob("*.py") for name in _REFERENCE.findall(file.read_text())}
+    assert len(found) > 50
+    assert [name for name in sorted(found) if not is_written(name)] == []
 
 
 def test_what_tests_and_benchmarks_import_is_there() -> None:

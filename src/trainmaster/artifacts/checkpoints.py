@@ -64,12 +64,12 @@ class CheckpointSeries:
         """Publishes the next checkpoint.
 
         Args:
-            parts: as in :func:`trainmaster.volumes.publish`; rank 0 first.
+            parts: as in :func:`trainmaster.artifacts.publish`; rank 0 first.
             attempt: of the task, from 1; kept in the manifest as ``attempt``.
             extra: kept in the manifest too.
             last: ``parts_listing(parts)`` as it was before the last checkpoint was published,
                 or right after it was restored; if it is still the same, nothing is published.
-            require_stable: as in :func:`trainmaster.volumes.publish`.
+            require_stable: as in :func:`trainmaster.artifacts.publish`.
 
         Returns:
             Its number; None if there is nothing, or nothing new.
@@ -171,7 +171,7 @@ class CheckpointSeries:
         return manifest
 
     def restore(self, number: int, directory: Path, *, overwrite: bool = False) -> Manifest:
-        """Brings a checkpoint back, whole or not at all; see :func:`trainmaster.volumes.fetch`."""
+        """Brings a checkpoint back, whole or not at all; see :func:`trainmaster.artifacts.fetch`."""
         return fetch(self.uri_of(number), directory, overwrite=overwrite, owner=self.owner)
 
     def prune(self, keep: int, bad: Collection[int] = ()) -> list[int]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Records(Protocol):
-    """What a controller writes to; see `trainmaster.db.Store`."""
+    """What a controller writes to; see `trainmaster.db.Database`."""
 
     def commit(self, lease: Lease, changes: Sequence[Change], now: float) -> None:
         """Write changes in one transaction."""

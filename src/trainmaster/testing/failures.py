@@ -448,29 +448,6 @@ def simulate(seeds: Iterable[int], weights: Mapping[Hazard, int] = WEIGHTS) -> R
     return report
 
 
-def found_after(name: str, most: int, first: int = 0) -> int | None:
-    """Put a mistake back, and count the schedules until it is found.
-
-    Args:
-        name: of a sabotage; see `sabotages`.
-        most: the schedule before which it is given up.
-        first: the one that is tried first.
-
-    Returns:
-        The number; None if it was not found.
-    """
-    from trainmaster.testing.sabotages import SABOTAGES
-
-    sabotage = SABOTAGES[name]
-    for seed in range(first, most):
-        with sabotage.back():
-            is_found = bool(simulate([seed], sabotage.hazards).failures)
-        # What fails without it too tells nothing.
-        if is_found and not simulate([seed], sabotage.hazards).failures:
-            return seed + 1
-    return None
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Replay one seed, or run many."""
     parser = argparse.ArgumentParser(prog="python -m trainmaster.testing.failures")

@@ -348,3 +348,24 @@ SABOTAGES: Final[Mapping[str, Sabotage]] = {
         {Hazard.KILL: 1, Hazard.LOSE_MACHINE: 2},
     ),
 }
+
+
+def found_after(name: str, most: int, first: int = 0) -> int | None:
+    """Put a mistake back, and count the schedules until it is found.
+
+    Args:
+        name: of a sabotage; see `SABOTAGES`.
+        most: the schedule before which it is given up.
+        first: the one that is tried first.
+
+    Returns:
+        The number; None if it was not found.
+    """
+    sabotage = SABOTAGES[name]
+    for seed in range(first, most):
+        with sabotage.back():
+            is_found = bool(failures.simulate([seed], sabotage.hazards).failures)
+        # What fails without it too tells nothing.
+        if is_found and not failures.simulate([seed], sabotage.hazards).failures:
+            return seed + 1
+    return None

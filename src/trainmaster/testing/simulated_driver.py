@@ -41,7 +41,7 @@ PROVIDER: Final = "aws"
 
 
 class SimulatedDatabase:
-    """Rows of one home's runs, and of their clusters; see `trainmaster.db.Store`."""
+    """Rows of one home's runs, and of their clusters; see `trainmaster.db.Database`."""
 
     def __init__(self) -> None:
         self.runs: dict[str, SimulatedStore] = {}

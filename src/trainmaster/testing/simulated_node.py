@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from trainmaster.executors.base import GangRequest, GangStatus, MemberStatus, Phase
 from trainmaster.testing.simulated_world import World
 
-if TYPE_CHECKING:
-    from trainmaster.testing.simulated_executor import SimulatedExecutor
+
+class Client(Protocol):
+    """An executor that is connected to the node."""
+
+    def tell(self, status: GangStatus) -> None:
+        """The node has news."""
 
 
 @dataclass(slots=True)
@@ -58,7 +62,7 @@ class SimulatedGang:
     """One attempt on the node."""
 
     request: GangRequest
-    client: SimulatedExecutor | None
+    client: Client | None
     phase: Phase = Phase.QUEUED
     members: list[SimulatedMember] = field(default_factory=list)
     started_at: float | None = None
@@ -101,7 +105,7 @@ class SimulatedNode:
         self.world = world
         self.slots = slots
         self.gangs: dict[str, SimulatedGang] = {}
-        self.clients: list[SimulatedExecutor] = []
+        self.clients: list[Client] = []
         self.epoch = 0
         self.is_up = True
         self.token = 0
@@ -112,7 +116,7 @@ class SimulatedNode:
 
     # --- what clients ask for ------------------------------------------------------------------
 
-    def submit(self, client: SimulatedExecutor, request: GangRequest) -> None:
+    def submit(self, client: Client, request: GangRequest) -> None:
         """Queue a gang that is not known."""
         if request.attempt not in self.gangs:
             members = [SimulatedMember(member.name, member.essential) for member in request.members]
@@ -146,7 +150,7 @@ class SimulatedNode:
         gang = self.gangs.get(attempt)
         return gang.status() if gang else GangStatus(attempt, Phase.UNKNOWN)
 
-    def drop_client(self, client: SimulatedExecutor) -> None:
+    def drop_client(self, client: Client) -> None:
         """A control process is gone: what of its gangs did not start yet never will."""
         if client in self.clients:
             self.clients.remove(client)

@@ -1,4 +1,4 @@
-"""A store in memory with the semantics of `trainmaster.db.Store`, and a judge of every write."""
+"""A store in memory with the semantics of `trainmaster.db.Database`, and a judge of every write."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from trainmaster.testing.failures import found_after, simulate
-from trainmaster.testing.sabotages import SABOTAGES
+from trainmaster.testing.failures import simulate
+from trainmaster.testing.sabotages import SABOTAGES, found_after
 
 #: Mistakes that are put back are all found by fewer (`MOST`); `TRAINMASTER_EXAMPLES` has more, as everywhere.
 SCHEDULES = 4 * int(os.environ.get("TRAINMASTER_EXAMPLES", "100"))

@@ -103,11 +103,12 @@ def check_provider(home: Home, provider: str, environ: Mapping[str, str], *, dia
 class RunClusters:
     """What a run has rented, or is about to.
 
+    It puts loops, executor and site of clusters together, and so gets all that these need: ten arguments.
+
     Args:
         database: keeps the clusters' rows.
         home: of the run.
         lease: of the run.
-        experiments: their names.
         code: the run's snapshot.
         provider: name.
         environ: of the caller: settings and credentials.

@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 class Publication(Replication):
     """Publishes a run while it is driven, before anything is done that others must know of.
 
+    Five arguments are those of a `Replication`, four are of the machine that it is on.
+
     Args:
         database: of this machine; it has this run only.
         lease: of the run.

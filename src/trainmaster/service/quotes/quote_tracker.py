@@ -85,13 +85,15 @@ class _Known:
 class QuoteTracker:
     """Keeps an eye on the quote of one run; see `Forecaster`.
 
+    A quote rests on everything that a run is: nine arguments, three of them for what a server adds.
+
     Args:
         database: keeps the quotes.
         recipe: of the run. run: its id.
         histories: reads what was measured before.
         elapsed: seconds that the run has been driven at a Unix time.
         slots: processes that run at once.
-        clusters: the machines that were rented for it; None if it runs on this one.
+        costs: of the machines that were rented for it; None if it runs on this one.
         score: how such quotes turned out before, by their kind, in words; empty if nobody knows.
         promised: is told that a quote was written down, and what is set aside has changed by it.
     """
