@@ -54,7 +54,7 @@ def agree_to_send(lines: Sequence[str], *, yes: bool) -> None:
     Raises:
         UsageError: the user does not want it, or there is no terminal to ask on; nothing was started.
     """
-    say("its first machine is sent, into memory only:")
+    say("its first machine is sent, into memory where nothing else is said:")
     for line in lines:
         say(f"  {line}")
     if yes:

@@ -44,7 +44,8 @@ def sent_to_machine(recipe: Recipe, environ: Mapping[str, str] = os.environ) -> 
     store = f"what this machine uses {store_url} with" + (f" (access key {key})" if key else "")
     if profile := environ.get(PROFILE_VARIABLE):
         store = f"the keys of the AWS profile {profile} (access key {key}), also for {store_url}"
-    lines = [f"{store}, as wide as they are", "the key that opens the machines of this home"]
+    opens = "the key that opens the machines of this home: onto its disk, for its user only, until its end"
+    lines = [f"{store}, as wide as they are", opens]
     if capabilities_of(recipe.provider).offers is OfferSource.LAB:
         lines.insert(0, "the access key of the lab: it rents there without a limit")
     elif role := environ.get(ROLE_VARIABLE):

@@ -81,11 +81,19 @@ def stay(place: Path) -> int:
                 return REFUSED
         code = driver.wait()
         if code in (OVER, REFUSED):
-            shutil.rmtree(place, ignore_errors=True)  # of a machine that is kept: there are keys in it
+            forget(place)
             return 0
         print(f"the driver ended with {code}", file=sys.stderr, flush=True)
         pause_s = 1.0 if time.monotonic() - begun > _WELL_AFTER_S else min(2 * pause_s, _LONGEST_PAUSE_S)
         time.sleep(pause_s)
+
+
+def forget(place: Path) -> None:
+    """Remove what the driver had, of a machine that is kept: there are keys in it, also in memory."""
+    memory = place / "lab"
+    if memory.is_symlink():
+        shutil.rmtree(memory.resolve(), ignore_errors=True)
+    shutil.rmtree(place, ignore_errors=True)
 
 
 def forbid_looking() -> None:

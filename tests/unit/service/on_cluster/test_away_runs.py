@@ -396,6 +396,7 @@ def test_what_is_sent_is_told_before(tmp_path):
     lines = sent_to_machine(RECIPE, environ)
     assert "AKIA1" in lines[0]
     assert "rent machines" in lines[0]
+    assert "onto its disk" in lines[1]
 
 
 def test_a_run_is_shown_as_it_was_while_its_store_cannot_be_read(scene, monkeypatch):

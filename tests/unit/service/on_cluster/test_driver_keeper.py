@@ -23,3 +23,14 @@ def test_nobody_else_may_look_before_anything_was_read(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         keeper.main(tmp_path / "place")
     assert done == ["closed", "read"]
+
+
+def test_a_machine_that_is_kept_has_no_keys_of_the_driver_any_more(tmp_path):
+    memory, place = tmp_path / "memory", tmp_path / "place"
+    memory.mkdir()
+    place.mkdir()
+    (memory / "lab.json").write_text("{}")
+    (place / "lab").symlink_to(memory)
+    keeper.forget(place)
+    assert not memory.exists()
+    assert not place.exists()
