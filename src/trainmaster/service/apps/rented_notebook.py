@@ -19,11 +19,14 @@ pip install jupyterlab || {
 }
 """
 #: In quotation marks of the shell. What open pages ask for again and again is no use, or it would
-#: never end. A model with links that lead out of it cannot be saved; the copy of the code has those to data.
+#: never end. Jupyter itself looks once a minute whether nothing was done, and the machine costs meanwhile.
+#: A model with links that lead out of it cannot be saved; the copy of the code has those to data.
 PROGRAM: Final = """
 import os
 from jupyter_server.base.handlers import APIHandler
+from jupyter_server.serverapp import ServerApp
 from jupyterlab.labapp import main
+from tornado.ioloop import PeriodicCallback
 
 note_use = APIHandler.update_api_activity
 here = os.path.realpath(".")
@@ -42,6 +45,7 @@ def leads_out(link):
 
 
 APIHandler.update_api_activity = note_what_users_do
+ServerApp.init_shutdown_no_activity = lambda app: PeriodicCallback(app.shutdown_no_activity, 5000).start()
 try:
     main()
 finally:
@@ -62,7 +66,7 @@ cd "$TRAINMASTER_OUTPUT_DIR"
 exec python -I -c '{program}' --no-browser --allow-root --ServerApp.ip=127.0.0.1 --ServerApp.port=0 \\
   --ServerApp.root_dir="$PWD" --ServerApp.shutdown_no_activity_timeout={idle_s:.0f} \\
   --ServerApp.terminals_enabled=False --MappingKernelManager.cull_idle_timeout={idle_s:.0f} \\
-  --MappingKernelManager.cull_interval=30 --MappingKernelManager.cull_connected=True
+  --MappingKernelManager.cull_interval=5 --MappingKernelManager.cull_connected=True
 """
 _SOURCES: Final = {"volume": "volume", "url": "url", "sha256": "sha256", "model": "model", "at": "at"}
 

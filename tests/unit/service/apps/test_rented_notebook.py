@@ -148,11 +148,40 @@ def test_links_that_lead_elsewhere_go_at_its_end(monkeypatch, tmp_path):
     assert (tmp_path / "photos" / "a.jpg").exists()
 
 
+class Server:
+    """What Jupyter starts."""
+
+    def shutdown_no_activity(self):
+        """Ends it if nothing was done for as long as it was told."""
+
+
+class Periodic:
+    """A callback of Tornado's event loop."""
+
+    started = ()
+
+    def __init__(self, work, every_ms):
+        self.what = (work.__name__, every_ms)
+
+    def start(self):
+        Periodic.started += (self.what,)
+
+
+def test_its_end_is_looked_for_often(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Periodic, "started", ())
+    ran(monkeypatch, lambda: Server().init_shutdown_no_activity())
+    assert Periodic.started == (("shutdown_no_activity", 5000),)
+
+
 def ran(monkeypatch, main):
     """Have its program run with a server that is none; the class of the handlers then."""
-    names = ("jupyter_server", "jupyter_server.base", "jupyter_server.base.handlers")
-    modules = {name: ModuleType(name) for name in (*names, "jupyterlab", "jupyterlab.labapp")}
+    server, others = "jupyter_server", ("jupyterlab", "jupyterlab.labapp", "tornado", "tornado.ioloop")
+    names = (server, f"{server}.base", f"{server}.base.handlers", f"{server}.serverapp")
+    modules = {name: ModuleType(name) for name in (*names, *others)}
     modules["jupyter_server.base.handlers"].APIHandler = type("Ours", (Handler,), {})
+    modules["jupyter_server.serverapp"].ServerApp = Server
+    modules["tornado.ioloop"].PeriodicCallback = Periodic
     modules["jupyterlab.labapp"].main = main
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
