@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import typer
 
 from trainmaster.cli._groups import DefaultGroup
 from trainmaster.cli.output import print_json, say, show, table
-from trainmaster.spec.errors import NotFoundError
+from trainmaster.spec.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from trainmaster.api import ClientProtocol
@@ -59,7 +60,10 @@ def serve(
     from trainmaster.service import capabilities_of
     from trainmaster.service.endpoints.serving_recipe import must_be_servable, service_name, serving_recipe
     from trainmaster.spec import read_recipe
+    from trainmaster.spec.serve import SERVICE_NAME, SERVICE_NAME_RIGHT
 
+    if name and not re.fullmatch(SERVICE_NAME, name):  # else the file that is made of it is at fault
+        raise UsageError(f"--name {name}: no name of a service", f"{SERVICE_NAME_RIGHT.capitalize()}.")
     client = open_client(runs_here=capabilities_of(provider).is_here and not detach)
     reference, found = _model(client, model)
     if not command:
