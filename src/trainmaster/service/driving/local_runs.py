@@ -220,14 +220,21 @@ def _try_user(home: Home) -> str:
 
     _require_root()
     wanted = Isolation(_NOBODY, _NOBODY, hidden=_hidden(home)).sandbox()
-    order = sandbox.order(asdict(wanted), "/", "/bin/sh", ["sh", "-c", ":"], {})
-    command = sandbox.command(sys.executable)
-    done = subprocess.run(command, input=order, capture_output=True, check=False, env={})
+
+    def tried(program: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+        order = sandbox.order(asdict(wanted), "/", program, [program, *arguments], {})
+        command = sandbox.command(sys.executable)
+        return subprocess.run(command, input=order, capture_output=True, check=False, env={})
+
+    done = tried("/bin/sh", "-c", ":")
     if done.returncode:
         raise UsageError(
             f"tasks cannot be run as other users here: {done.stderr.decode(errors='replace').strip()}",
             "It needs the right to mount (CAP_SYS_ADMIN), which a container usually has not.",
         )
+    if tried(sys.executable, "-c", "").returncode:  # such as that of a pyenv in /root
+        python = Path(sys.executable).resolve()
+        return f"possible, but without Trainmaster's Python: {python} is closed to others than its owner"
     return "possible"
 
 

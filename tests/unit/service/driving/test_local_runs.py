@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -101,3 +102,13 @@ def test_all_of_the_server_is_hidden_once(tmp_path, home, monkeypatch):
     )
     monkeypatch.setattr(local_runs, "_closed", lambda path: closed if path.is_relative_to(closed) else path)
     assert local_runs._hidden(whole) == (closed, home.root)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root tries it")
+def test_a_python_that_is_closed_to_the_users_of_teams_is_told_when_it_is_tried(home, monkeypatch):
+    home.root.chmod(0o700)
+    python = home.root / "python"
+    python.symlink_to(Path(sys.executable).resolve())
+    monkeypatch.setattr(sys, "executable", str(python))
+    found = LocalRuns.parse("user").check(home, os.environ)
+    assert found.startswith(f"possible, but without Trainmaster's Python: {python.resolve()} is closed")
