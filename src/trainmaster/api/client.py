@@ -268,7 +268,7 @@ class Client:
             found = Recipe.from_dict(recipe, directory=directory, overrides=overrides, provider=provider)
         else:
             raise UsageError(
-                f"a {type(recipe).__name__} is no recipe",
+                f"recipe: {recipe!r:.60} is none",
                 "Give a path, a dictionary or a trainmaster.Recipe.",
             )
         if not isinstance(self._home, EmbeddedClient):

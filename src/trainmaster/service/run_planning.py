@@ -159,8 +159,8 @@ def capped(recipe: Recipe, max_usd: float) -> Recipe:
     """The recipe with at most so much as its ``budget.total``."""
     from trainmaster.spec import Budget
 
-    if not 0 < max_usd < math.inf:
-        raise UsageError(f"max_usd={max_usd:g} is no amount to spend", "Give US dollars, such as max_usd=20.")
+    if not isinstance(max_usd, int | float) or not 0 < max_usd < math.inf:
+        raise UsageError(f"max_usd={max_usd} is no amount to spend", "Give US dollars, such as max_usd=20.")
     budget = recipe.budget or Budget()
     total = min(max_usd, budget.total_usd or max_usd)
     changes = (*recipe.overrides, f"budget.total=${total!r}")

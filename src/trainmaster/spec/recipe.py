@@ -429,7 +429,15 @@ def _texts(overrides: Mapping[str, object]) -> list[str]:
 
     >>> _texts({"budget.deadline": "2h", "experiments.train.retries": 5})
     ['budget.deadline="2h"', 'experiments.train.retries=5']
+
+    Raises:
+        UsageError: it is no mapping.
     """
+    if not isinstance(overrides, Mapping):
+        raise UsageError(
+            f"overrides: {overrides!r} is no dictionary",
+            'Give keys and values, such as overrides={"experiments.train.retries": 5}.',
+        )
     return [f"{path}={json.dumps(_plain(value), ensure_ascii=False)}" for path, value in overrides.items()]
 
 

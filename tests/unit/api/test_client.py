@@ -27,8 +27,9 @@ def test_max_usd_caps_the_whole_run():
     assert capped(recipe, 3).budget.total_usd == 3
     assert capped(recipe, 3).budget.deadline_s == 7200
     assert capped(Recipe.from_dict(GOOD), 3).budget.total_usd == 3
-    with pytest.raises(UsageError, match="no amount"):
-        capped(recipe, 0)
+    for wrong in (0, "ten"):
+        with pytest.raises(UsageError, match="no amount"):
+            capped(recipe, wrong)
 
 
 def test_a_dictionary_is_read_as_its_yaml(tmp_path: Path):
@@ -88,3 +89,23 @@ def test_models_are_registered_moved_and_downloaded_by_name(tmp_path: Path, monk
         client.download("digits@3", tmp_path / "three")
     service.close()
     client.close()
+
+
+@pytest.mark.parametrize("overrides", [["experiments.main.retries=2"], "experiments.main.retries=2", 5])
+def test_overrides_that_are_no_dictionary_are_refused(overrides):
+    with pytest.raises(UsageError, match=r"overrides: .* is no dictionary"):
+        Recipe.from_dict(GOOD, overrides=overrides)
+
+
+def test_what_a_run_does_not_have_is_refused_by_its_metrics_as_by_its_logs(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("TRAINMASTER_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("TRAINMASTER_STORE", raising=False)
+    record_run(Service(Home.from_environment()), "job-1", 1.0)
+    run = Client().run("job-1")
+    for asked in (run.metrics, lambda **what: list(run.logs(**what))):
+        with pytest.raises(NotFoundError, match="has no experiment 'mian'"):
+            asked(experiment="mian")
+        with pytest.raises(NotFoundError, match="has no task 9"):
+            asked(task=9)
+    with pytest.raises(UsageError, match="--tail -2"):
+        list(run.logs(tail=-2))

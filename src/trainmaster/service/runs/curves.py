@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from trainmaster.db import Database, queries
+from trainmaster.spec.errors import NotFoundError
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
@@ -119,9 +120,13 @@ def reported(
 
     Yields:
         ``experiment``, ``task``, ``attempt`` and what was reported then.
+
+    Raises:
+        NotFoundError: it has no such experiment or task.
     """
     from trainmaster.service.runs.stored_recipe import stored_recipe
 
+    tasks_of(database, run, experiment, task)
     recipe = stored_recipe(database.run_row(run))
     for row in queries.attempts(database, run, experiment, task):
         name = row["experiment"]
@@ -129,6 +134,29 @@ def reported(
         at = {"experiment": name, "task": row["task"], "attempt": row["number"]}
         for line in attempt_reports(recipe.experiments[name], place):
             yield {**at, **line, **at}  # first, and not what the script calls so
+
+
+def tasks_of(
+    database: Database, run: str, experiment: str | None = None, task: int | None = None
+) -> dict[str, int]:
+    """How many tasks each experiment of a run has.
+
+    Args:
+        database: the database.
+        run: its id.
+        experiment: that is asked for.
+        task: the number that is asked for.
+
+    Raises:
+        NotFoundError: it has no such experiment or task.
+    """
+    totals = {row["name"]: int(row["tasks_total"]) for row in database.experiment_rows(run)}
+    if experiment is not None and experiment not in totals:
+        raise NotFoundError(f"{run} has no experiment {experiment!r}", f"It has {', '.join(sorted(totals))}.")
+    total = totals[experiment] if experiment is not None else max(totals.values(), default=0)
+    if task is not None and not 0 <= task < total:
+        raise NotFoundError(f"{run} has no task {task} there", f"Its tasks are 0 to {total - 1}.")
+    return totals
 
 
 def thinned(values: Sequence[float], most: int) -> list[int]:

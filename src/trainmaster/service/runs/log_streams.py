@@ -13,6 +13,7 @@ from trainmaster.control.gangs import member_names
 from trainmaster.db import queries
 from trainmaster.executors.logs import line_start, log_end, read_log
 from trainmaster.executors.usage import logged_bytes
+from trainmaster.service.runs.curves import tasks_of
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.service.service import Service
@@ -73,10 +74,12 @@ class LineChoice:
             now: Unix seconds.
 
         Raises:
-            UsageError: no regular expression, or no time.
+            UsageError: no regular expression, time or number of lines.
         """
         if tail is None and grep is None and since is None:
             return None
+        if tail is not None and tail < 0:
+            raise UsageError(f"--tail {tail}: no number of lines", "Give 0 or more.")
         try:
             at = None if since is None else now - parse_duration(since)
         except ValueError as error:
@@ -140,14 +143,7 @@ class LogStreams:
         self._choice = choice
         self._is_first_look = True
         self.abandoned = False
-        totals = {row["name"]: row["tasks_total"] for row in service.database.experiment_rows(run)}
-        if experiment is not None and experiment not in totals:
-            raise NotFoundError(
-                f"{run} has no experiment {experiment!r}", f"It has {', '.join(sorted(totals))}."
-            )
-        total = totals[experiment] if experiment is not None else max(totals.values(), default=0)
-        if task is not None and not 0 <= task < total:
-            raise NotFoundError(f"{run} has no task {task} there", f"Its tasks are 0 to {total - 1}.")
+        totals = tasks_of(service.database, run, experiment, task)
         recipe = stored_recipe(service.database.run_row(run))
         chosen = [e for name, e in recipe.experiments.items() if experiment in (None, name)]
         self._members = {e.name: 1 if member is not None else len(member_names(e)) for e in chosen}
