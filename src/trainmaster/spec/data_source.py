@@ -117,8 +117,13 @@ class DataSource(Noun):
 
 
 def _check_staged(node: YamlNode, path: Path, problems: Problems, scheme: str) -> None:
-    if "url" not in node.entries or scheme in _FILES:
+    message = ""
+    if "url" not in node.entries:
         message = "`stage` without the `url` of an object store (s3://BUCKET/PREFIX); only that is staged"
+    elif scheme in _FILES:
+        message = f"`stage` with {scheme}://, which names one file; write s3://BUCKET/PREFIX"
+        message += ", or without file:// a directory of this machine" * (scheme == "file")
+    if message:
         problems.add(node.entries["stage"], (*path, "stage"), message)
     for key in ("at", "size_limit"):
         if key in node.entries:

@@ -20,6 +20,8 @@ from trainmaster.spec.units import dollars, format_duration
 HERE: Final = Path(__file__).parent
 #: Rows of a list on one page.
 PAGE_ROWS: Final = 50
+#: The end of the year 9999: no calendar here goes further.
+_LAST_S: Final = 253_402_300_800.0
 
 
 def duration(seconds: float | None) -> str:
@@ -42,8 +44,12 @@ def usd(amount: float | None) -> str:
 
 
 def when(at: float | None) -> str:
-    """Unix seconds as date and time."""
-    if at is None:
+    """Unix seconds as date and time.
+
+    >>> when(0.0), when(None), when(1e17)
+    ('1970-01-01 00:00 UTC', '–', '–')
+    """
+    if at is None or not at < _LAST_S:
         return "–"
     return datetime.datetime.fromtimestamp(at, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
 

@@ -457,6 +457,11 @@ KEYS = {
         f"4:34: {T}.data.x.stage: `stage` without the `url` of an object store (s3://BUCKET/PREFIX); "
         "only that is staged",
     ),
+    "staged file": (
+        HEAD + "    data: {x: {url: file:///x, stage: hdfs}}\n",
+        f"4:39: {T}.data.x.stage: `stage` with file://, which names one file; write s3://BUCKET/PREFIX, "
+        "or without file:// a directory of this machine",
+    ),
     "staged somewhere": (
         HEAD + "    data: {x: {url: s3://b/x, stage: hdfs, at: x}}\n",
         f"4:48: {T}.data.x.at: `at` with `stage: hdfs`; such data are no files of the node",

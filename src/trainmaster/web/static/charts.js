@@ -10,7 +10,7 @@ const WHOLE = [...Array(12).keys()].flatMap(power => [1, 2, 5].map(by => by * 10
 const clock = at => new Date(at * 1000).toLocaleTimeString([], {hourCycle: "h23"});
 
 // A single look is in the middle of a minute: uPlot would draw a day.
-const around = (_, least, most) => least === most ? [least - 30, most + 30] : [least, most];
+const around = (plot, least, most) => plot.data[0].length === 1 ? [least - 30, least + 30] : [least, most];
 
 class Charts {
   constructor(box, {x = "step", time = false} = {}) {
