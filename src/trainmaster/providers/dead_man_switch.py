@@ -126,7 +126,7 @@ def deadman_script(
 
     Args:
         lease_s: the machine lives so long from its boot if nobody renews.
-        user: who renews; it may write the lease.
+        user: that renews; it may write the lease.
         tick_s: how often the machine looks.
         force_after_s: it is switched off harder after so long, twice.
         directory: of the lease.

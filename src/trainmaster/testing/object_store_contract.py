@@ -87,7 +87,7 @@ class ObjectStoreContract:
         assert store.get("head") == b"%d" % won[0]
         assert store.put_if_absent("head", b"%d" % won[0]), "its own answer may have been lost"
         assert not store.put_if_absent("head", b"another")
-        assert [key for key, _ in store.list()] == ["head"], "nothing is left of those who lost"
+        assert [key for key, _ in store.list()] == ["head"], "nothing is left of those that lost"
 
     def test_listing(self, store: ObjectStore) -> None:
         """A prefix is a folder, and no other folder whose name begins so."""

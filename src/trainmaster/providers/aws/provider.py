@@ -239,7 +239,7 @@ class AwsProvider:
     def reap(self, known: Sequence[str]) -> list[str]:
         """See `Provider`. Other homes keep theirs; what lost clusters stood on is removed, too.
 
-        Who has a copy of the home has its name and its key, and does not know of runs since it was made.
+        A copy of the home has its name and its key, and does not know of runs since it was made.
         """
         ended: list[str] = []
         for region in self._memory.regions():

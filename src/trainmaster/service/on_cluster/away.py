@@ -29,7 +29,7 @@ from trainmaster.spec.states import EndReason, State
 if TYPE_CHECKING:
     from trainmaster.service.open_home import OpenHome
 
-#: Who only wants to see runs waits so long for the object store, in seconds; then they are shown as known.
+#: A command that only shows runs waits so long for the object store, in seconds; then as they are known.
 ANSWERS_WITHIN_S: Final = 4.0
 #: How often a run is looked at that somebody follows, in seconds.
 FOLLOW_S: Final = 1.0
@@ -37,7 +37,7 @@ FOLLOW_S: Final = 1.0
 _LAST_S: Final = 0.2
 #: A process that ends while one is taken back waits so long for the end of that.
 _LEAVES_WITHIN_S: Final = 30.0
-#: Who waits for a look sees so often whether it takes the run back by now.
+#: A wait for a look checks so often whether it takes the run back by now.
 _LOOKS_ANEW_S: Final = 0.05
 #: So often at most somebody else may have brought a run on before us.
 _TRIES: Final = 20
@@ -165,7 +165,7 @@ class AwayRuns:
                 self.look(run)
             except passing:
                 pass
-            except Exception as error:  # noqa: BLE001 - whoever asked gets it
+            except Exception as error:  # noqa: BLE001 - the caller gets it
                 faults.append(error)
 
         looking = {

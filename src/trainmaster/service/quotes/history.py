@@ -55,7 +55,7 @@ def histories(
         home: takes the snapshot of the code, which a run will need too.
         recipe: what was read.
         snapshot: of its code; None takes one.
-        team: who asks; no team learns what another has measured, nor what the owner has (None).
+        team: that asks; no team learns what another has measured, nor what the owner has (None).
 
     Raises:
         UsageError: its code cannot be read.
@@ -82,7 +82,7 @@ def experience_of(database: Database, *fingerprints: str, team: str | None = Non
     Args:
         database: the database.
         *fingerprints: of the jobs that are quoted; their own points count as such.
-        team: who asks; None for the owner.
+        team: that asks; None for the owner.
     """
     from trainmaster.advisor.model.experience import MOST_JOBS, Experience
     from trainmaster.advisor.model.knowledge import prepared

@@ -40,7 +40,7 @@ _WAY_S: Final = 5.0
 _CONNECT_S: Final = 10.0
 #: A machine that has not let us in after so long never does.
 _READY_S: Final = 90.0
-#: Who finds that another one logs in there already waits for that one for so long.
+#: A thread that finds another one logging in there waits for it for so long.
 _SHARED_S: Final = 25.0
 _END_S: Final = 2.0
 _MAX_PORT: Final = 65535

@@ -13,7 +13,7 @@ from typing import Any, Final, TextIO
 
 #: How names of event files end that are written here.
 OWN: Final = ".trainmaster"
-#: What each report begins with: of whom it is.
+#: What each report begins with: of which task it is.
 _PLACE: Final = ("experiment", "task", "attempt")
 #: What says when a report was made, not how well the task does.
 _TIMES: Final = ("time", "timestamp", "wall_time")

@@ -229,7 +229,7 @@ class ChunkCache:
                 return
 
     def _clear_rest(self, chunk: Chunk, slot: int) -> None:
-        """A kernel that reads the slot by itself shows the rest of the last block to those who map a file."""
+        """A kernel that reads the slot by itself shows the rest of the last block to what maps a file."""
         self.slots.write(slot, chunk.size_bytes, memoryview(bytes(-chunk.size_bytes % _BLOCK_BYTES)))
 
     def _claim(self, chunk: Chunk, ahead: bool) -> int:
