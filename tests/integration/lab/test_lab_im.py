@@ -199,6 +199,40 @@ def test_its_cloud_has_no_capacity_for_a_type_or_the_quota_is_used_up(
     assert lab.alive() == before, "nothing is left"
 
 
+def test_somebody_else_has_its_infrastructure_configured_and_destroys_it(
+    renter: Renter, settings: dict[str, str], manager: PrivateIm
+) -> None:
+    """Machines whose configuration fails go on; of those that are gone the task goes on elsewhere."""
+    before = renter.lab.alive()
+    renting = renter.run(renter.gang(steps=600, pause=0.5), provider="im", **settings)
+    run = renting.run
+    renting.until(lambda: renter.checkpoints(run), "a checkpoint", LONG_S)
+    credentials = read_credentials(Path(settings["TRAINMASTER_IM"]).parent / "im.auth")
+    client = ImClient(manager.url, credentials)
+    (name,) = client.infrastructures()
+    found = re.search(r"system (tm-[\w-]+)", client.description(name))
+    assert found is not None
+    system = found[1]
+    radl = (
+        f"configure {system} (\n@begin\n- tasks:\n  - command: /bin/false\n@end\n)\n"
+        f"contextualize (\n  system {system} configure {system} step 1\n)\n"
+    )
+    headers = {"Authorization": credentials.header, "Content-Type": "text/plain"}
+    address = f"{manager.url}/infrastructures/{name}/reconfigure"
+    assert send_request("PUT", address, headers, radl.encode(), 60.0).status == 200
+    renting.until(lambda: client.state(name).state == "unconfigured", "it to fail", LONG_S)
+    there = max(renter.checkpoints(run))
+    renting.until(lambda: max(renter.checkpoints(run)) > there + 1, "later checkpoints", LONG_S)
+    assert "is lost" not in renting.text
+    client.destroy(name, wait=True)
+    ended = renting.end(timeout_s=LONG_S)
+    assert ended["reason"] == "SUCCEEDED", renting.text
+    assert "somebody has removed it" in renting.text
+    assert renter.attempts(run) == ["NODE_LOST", "SUCCEEDED"]
+    assert renter.starts(run)[-1][1] >= 10, renting.text
+    assert renter.lab.alive() == before, "nothing is left"
+
+
 def test_what_goes_wrong_with_infrastructure_manager_leaves_nothing(
     lab: Any, settings: dict[str, str], manager: PrivateIm, tmp_path: Path
 ) -> None:
