@@ -312,7 +312,7 @@ def _count(record: ClusterRecord, role: RolePlan) -> int:
 def _fill_seats(decision: Decision, seen: Seen, now: float, patience: Patience, scaling: Scaling) -> None:
     """Ask for machines for the seats that have none."""
     for machine in decision.record.live:
-        if not machine.id and machine.token not in seen.renting:
+        if not machine.id and machine.token not in seen.renting | seen.postponed:
             decision.act(ActionKind.RENT, token=machine.token)  # asked before a crash, or not answered
     if decision.fatal:
         return

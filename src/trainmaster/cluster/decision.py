@@ -58,6 +58,7 @@ class Seen:
         rented: ids that requests were answered with, by token, in the order of their seats.
         refusals: of requests, by token.
         renting: tokens of requests under way.
+        postponed: tokens of requests that failed and are not to be repeated yet.
         head: id of the machine that the cluster of an earlier control process stands on; empty for none.
         vacant: ids of machines that are taken back, and on which nothing works any more.
         is_formed: gangs may be sent to it.
@@ -76,6 +77,7 @@ class Seen:
     rented: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     refusals: Mapping[str, Refusal] = field(default_factory=dict)
     renting: frozenset[str] = frozenset()
+    postponed: frozenset[str] = frozenset()
     head: str = ""
     vacant: frozenset[str] = frozenset()
     is_formed: bool = False

@@ -144,7 +144,6 @@ class Observed:
             is_forming: the cluster is being made or changed.
             lapsed: why the leases of machines were not renewed in time, by id.
         """
-        waiting = {token for token, at in self.ask_at.items() if now < at}
         found = Seen(
             nodes=self.nodes if self.is_told else None,
             known=self.nodes,
@@ -155,7 +154,8 @@ class Observed:
             disconnected=self._disconnected(now),
             rented=dict(self.rented),
             refusals=dict(self.refusals),
-            renting=frozenset(renting | waiting),
+            renting=frozenset(renting),
+            postponed=frozenset(token for token, at in self.ask_at.items() if now < at),
             head=self.head,
             vacant=self.vacant,
             is_formed=self.formation is not None,

@@ -54,6 +54,7 @@ class Capabilities:
             what is ours is removed from them.
         costs: its machines are billed.
         spot: it has machines that it may take back, for less.
+        no_spot: why not, for people; empty if there is no more to say.
         ends_itself: a machine ends itself if its lease is not renewed.
         switch_at_boot: what makes it do so comes with the machine; else the first login brings it.
         moves: another server can go on with its machines: what must be known of them is kept by `AwsMemory`.
@@ -68,6 +69,7 @@ class Capabilities:
     rents: bool = True
     costs: bool = True
     spot: bool = True
+    no_spot: str = ""
     ends_itself: bool = True
     switch_at_boot: bool = True
     moves: bool = False
@@ -99,6 +101,8 @@ BUILT_IN: Final = {
     ),
     "im": Capabilities(
         spot=False,
+        no_spot="what Infrastructure Manager 2.0 sends EC2 for them is refused there, and of other clouds it "
+        "has none",
         switch_at_boot=False,  # not in every cloud
         offers=OfferSource.SETTINGS,
         provisioning_s=LogNormal(1000.0, 0.4),  # Jorge et al. waited 15 to 20 minutes

@@ -46,6 +46,18 @@ def test_a_lost_head_has_the_others_form_anew(bench: Bench) -> None:
     assert bench.loop.record.formed == 1
 
 
+@pytest.mark.parametrize("error", [UsageError("not allowed"), ProviderError("away")])
+def test_the_end_does_not_wait_until_what_was_refused_may_be_asked_for_again(
+    bench: Bench, error: Exception
+) -> None:
+    bench.provider.refusals = [error]
+    bench.until(lambda: not bench.provider.refusals)
+    bench.turn()
+    bench.loop.end()
+    bench.until(lambda: bench.loop.is_over, most_s=4)
+    assert bench.provider.live == set()
+
+
 def test_a_head_that_goes_while_its_cluster_is_formed_is_noticed(bench: Bench) -> None:
     bench.until(lambda: bench.loop.formation)
     bench.loop.record = bench.loop.record.changed(

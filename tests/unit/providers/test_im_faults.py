@@ -352,7 +352,7 @@ def test_a_node_says_how_to_log_in(bench: ImBench) -> None:
 def test_spot_is_refused_with_the_reason(bench: ImBench) -> None:
     wanted = bench.request()
 
-    with pytest.raises(UsageError, match="cannot rent spot machines"):
+    with pytest.raises(UsageError, match=r"rents no spot machines: what Infra.* refused there"):
         bench.provider().preflight([replace(wanted, spot=True)])
     assert bench.sent() == []
 

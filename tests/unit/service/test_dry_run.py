@@ -85,6 +85,8 @@ def test_where_clouds_have_no_types_number_and_model_of_gpus_are_asked_for(
 
 
 def test_spot_is_refused(tmp_path: Path, environ: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match=r"hardware.spot: provider im rents no spot machines") as refused:
+    with pytest.raises(
+        UsageError, match=r"hardware.spot: provider im rents no spot machines: what Infra.*it has none"
+    ) as refused:
         shown(tmp_path, environ, region="named", more=", spot: true")
     assert "on demand" in str(refused.value.hint)

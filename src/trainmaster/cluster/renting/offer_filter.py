@@ -28,9 +28,11 @@ def suited(available: AvailableOffers, hardware: Hardware, where: str) -> tuple[
     Raises:
         UsageError: there are none, or spot machines are asked of a provider that rents none.
     """
-    if hardware.spot and not capabilities_of(available.provider).spot:
+    provider = capabilities_of(available.provider)
+    if hardware.spot and not provider.spot:
+        why = f": {provider.no_spot}" if provider.no_spot else ""
         raise UsageError(
-            f"{where}.spot: provider {available.provider} rents no spot machines",
+            f"{where}.spot: provider {available.provider} rents no spot machines{why}",
             "Leave it out to rent on demand, at that price, or rent with `provider: aws`.",
         )
     wishes = replace(OfferFilter.from_hardware(hardware), gpus=hardware.gpu_count or hardware.gpus)

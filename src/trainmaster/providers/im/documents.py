@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from trainmaster.providers.base import NodeRequest
+from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.dead_man_switch import deadman_script
 from trainmaster.providers.im.nodes import system_name
 from trainmaster.providers.im.radl import Mark, WantedMachines, written
@@ -20,10 +21,6 @@ _BY_SIZE: Final = frozenset({"OpenNebula", "vSphere", "Docker", "Kubernetes", "K
 #: Types of clouds to which IM hands user data on as cloud-init reads them.
 _BOOTS: Final = frozenset({"EC2", "OpenStack", "EGI", "Azure", "CloudStack", "KubeVirt"})
 _MOST_TAG: Final = 60
-SPOT_REASON: Final = (
-    "Infrastructure Manager 2.0 cannot rent spot machines: what it sends EC2 for them is refused there, "
-    "and of other clouds it has none"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +71,10 @@ class RadlDocuments:
         cloud = self.cloud(request)
         offer, chosen = self.offer(request), self.settings.cloud(cloud)
         if request.spot:
-            raise UsageError(SPOT_REASON, "Leave out `spot`, or rent with `provider: aws`.")
+            raise UsageError(
+                f"Infrastructure Manager rents no spot machines: {capabilities_of('im').no_spot}",
+                "Leave out `spot`, or rent with `provider: aws`.",
+            )
         if request.count < 1:
             raise UsageError(f"{request.count} machines cannot be rented", "Ask for 1 or more.")
         if offer is None:
