@@ -10,6 +10,7 @@ import socket
 import subprocess
 import urllib.error
 from pathlib import Path
+from urllib.parse import parse_qs
 
 import pytest
 from learning import needs
@@ -204,6 +205,23 @@ def test_an_upload_from_a_phone_outlives_the_server(server, tm, browser, tmp_pat
     check_page(page, "/volumes/pets", width)
     page.get_by_role("button", name="Remove version 1").click()
     page.get_by_text("No volumes yet").wait_for()
+
+
+@pytest.mark.browser
+def test_who_sends_a_run_at_once_sends_what_was_filled_in_last(server, browser):
+    """The recipe is written 200 ms after a change: sooner, the one before would be run, and paid for."""
+    page = browser.new_page()
+    page.goto(server.setup_url)
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("link", name="New run").wait_for()
+    page.goto(server.url + "/new")
+    page.get_by_label("Main script").fill("first.py")
+    page.get_by_label("Name of the runs").fill("at-once")
+    with page.expect_request(lambda request: request.url.endswith("/new")) as sent:
+        page.get_by_role("button", name="Run it").click()
+    recipe = parse_qs(sent.value.post_data)["recipe"][0]
+    assert "name: at-once" in recipe
+    assert "python first.py" in recipe
 
 
 @pytest.mark.timeout(900)

@@ -28,6 +28,26 @@ for (const each of document.querySelectorAll(".no-script")) each.hidden = true;
 const asked = tabs.findIndex(tab => tab.hash === location.hash);
 choose(document.querySelector("#checked li") || document.getElementById("recipe").defaultValue.split("\n").length > 6 ? tabs.length - 1 : Math.max(0, asked));
 
+// What is filled in is written into the recipe a moment later: who sends it sooner waits for that.
+const form = document.getElementById("new"), filled = form.querySelector("[hx-trigger^=change]");
+let changes = 0, asked_at = 0, written = 0, waits = null;
+filled.addEventListener("change", () => { changes++; });
+filled.addEventListener("htmx:beforeRequest", event => { if (event.target === filled) asked_at = changes; });
+filled.addEventListener("htmx:afterRequest", event => {
+  if (event.target !== filled) return;
+  const by = waits;
+  if (event.detail.successful) written = asked_at;
+  if (event.detail.successful && written < changes) return;
+  waits = null;
+  if (by && event.detail.successful) form.requestSubmit(by);
+});
+form.addEventListener("submit", event => {
+  if (written === changes || !window.htmx || !event.submitter) return;
+  event.preventDefault();
+  if (asked_at === changes && waits === null) filled.dispatchEvent(new Event("change"));  // it was asked in vain
+  waits = event.submitter;
+});
+
 const sent = document.getElementById("sent"), digest = document.getElementById("digest");
 async function send(file) {
   const tell = (trouble, offset) => { sent.textContent = trouble ?? `${file.name}: ${Math.floor(100 * offset / (file.size || 1))} % sent`; };
