@@ -250,6 +250,13 @@ def test_a_quote_is_a_picture_from_which_a_cluster_is_taken(state, browser):
     assert browser.post(f"{place}/change", data={"experiment": "train", "index": "9"}).status_code == 404
 
 
+def test_what_a_quote_wants_is_shown_as_code(state, browser):
+    place = browser.post("/new/quote", data={"recipe": RENTED}).headers["location"]
+    error = json.dumps({"title": "no region is chosen", "hint": "Run `aws configure`."})
+    rows.end(state.service.database, rows.named(place.rpartition("/")[2]), 1e12, answer=None, error=error)
+    assert "Run <code>aws configure</code>." in browser.get(place).text
+
+
 def test_a_quote_that_failed_says_why_and_another_teams_is_not_there(state, browser):
     place = browser.post("/new/quote", data={"recipe": RENTED}).headers["location"]
     browser.post(f"{place}/cancel")
