@@ -11,7 +11,6 @@ from trainmaster.inference.errors import ModelError
 from trainmaster.inference.formats import SCRIPT, served_file
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.serve import SERVICE_NAME, SERVICE_NAME_RIGHT
 
 _COMMAND = "python -m trainmaster.inference --port {{port}} --name "
 _READY = "/v2/health/ready"
@@ -40,9 +39,6 @@ def serving_recipe(
         code: directory where it works, with its own ``serve.py`` or what the command needs; empty for none.
         model_files: paths in the model, which say what a machine needs to read it.
 
-    Raises:
-        UsageError: that is no name of a service.
-
     >>> print(serving_recipe("digits@3", provider="aws", replicas=2, model_files=["digits.skops"]))
     name: digits
     provider: aws
@@ -56,8 +52,6 @@ def serving_recipe(
           replicas: 2
     <BLANKLINE>
     """
-    if name and not re.fullmatch(SERVICE_NAME, name):
-        raise UsageError(f"{name!r} is no name of a service", f"{SERVICE_NAME_RIGHT.capitalize()}.")
     name = name or service_name(model)
     lines = [f"name: {name}"]
     if provider:

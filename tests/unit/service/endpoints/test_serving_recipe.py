@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster.service.endpoints.serving_recipe import must_be_servable, serving_recipe
+from trainmaster.service.endpoints.serving_recipe import must_be_servable
 from trainmaster.spec.errors import UsageError
 
 
@@ -34,9 +34,3 @@ def test_a_script_beside_the_code_serves_any_model(tmp_path):
         must_be_servable(["net.pt"], tmp_path)
     (tmp_path / "serve.py").touch()
     must_be_servable(["net.pt"], tmp_path)
-
-
-@pytest.mark.parametrize("name", ["Bad Name", "a: b", "-a", "a" * 64])
-def test_a_wrong_name_is_refused_by_itself_and_not_by_a_line_of_a_recipe_that_nobody_wrote(name):
-    with pytest.raises(UsageError, match="is no name of a service"):
-        serving_recipe("digits@3", name)
