@@ -202,7 +202,7 @@ class Quoter:
         fixed = {}
         for name in flexible:
             fixed[name] = counts.get(name) or self._as_many_as_fit(recipe.experiments[name], recipe.provider)
-            self._tell(f"{name}: {fixed[name]} workers")
+            self._tell(f"{name}: {fixed[name]} worker{'s' * (fixed[name] != 1)}")
         return with_workers(recipe, fixed)
 
     def _as_many_as_fit(self, experiment: Experiment, provider: str) -> int:
