@@ -7,6 +7,7 @@ import hashlib
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -146,17 +147,21 @@ class _Copier:
         self._guard = threading.Lock()
         self._large = threading.Semaphore(_LARGE_FILES)
         self._done_bytes = 0
+        self._done: deque[Staged] = deque()
         self.copied = 0
 
     def keep(self, each: Listed) -> None:
         """One file is there already."""
         self._add(each.size_bytes, 0)
 
-    def copy(self, each: Listed) -> Staged:
+    def copy(self, each: Listed) -> None:
         """One file; whether HDFS has all of a small one, and as what, is for `looked_at`."""
-        found = self._copied_as_it_is(each, looks=each.size_bytes > _PART_BYTES)
+        self._done.append(self._copied_as_it_is(each, looks=each.size_bytes > _PART_BYTES))
         self._add(0, 1)
-        return found
+
+    def take(self) -> list[Staged]:
+        """What was copied since this was asked last."""
+        return [self._done.popleft() for _ in range(len(self._done))]
 
     def looked_at(self, batch: Sequence[Staged]) -> Iterator[Staged]:
         """What HDFS has of files that were copied; it is asked once for all of a folder."""
@@ -273,7 +278,6 @@ def _take_listing(store: ObjectStore, notes: WebHdfsBackend, out: IO[bytes]) -> 
 def _copy_all(copier: _Copier, share: Iterable[Listed], manifests: Manifests, lost: Collection[str]) -> int:
     """Copy what is not there, and write down from time to time what is; how many files are whole then."""
     files = 0
-    batch: list[Staged] = []
 
     def missing() -> Iterator[Listed]:
         nonlocal files
@@ -285,20 +289,18 @@ def _copy_all(copier: _Copier, share: Iterable[Listed], manifests: Manifests, lo
                 yield each
 
     def note() -> None:
-        done, batch[:] = [*batch], []
-        manifests.add(list(copier.looked_at(done)))
+        manifests.add(list(copier.looked_at(copier.take())))
 
     note_at_s = time.monotonic() + _NOTE_S
     with ThreadPoolExecutor(_FILES) as pool:
         try:
-            for _, staged in in_order(pool, copier.copy, missing(), _QUEUED * _FILES):
-                batch.append(staged)
+            for _ in in_order(pool, copier.copy, missing(), _QUEUED * _FILES):
                 if (began_s := time.monotonic()) >= note_at_s:
                     note()
                     ended_s = time.monotonic()
                     note_at_s = ended_s + max(_NOTE_S, _PER_NOTE * (ended_s - began_s))
         except (OSError, TrainmasterError):
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(cancel_futures=True)  # what is under way is waited for, and counts
             with contextlib.suppress(OSError, TrainmasterError):
                 note()
             raise

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -99,10 +100,11 @@ def test_what_was_written_down_is_not_copied_again_whenever_a_node_is_killed(
         added = []
 
         def add(self, batch, add=Manifests.add):
-            if len(added) == killed_at:
-                sys.exit()
-            added.extend(batch)
-            add(self, batch)
+            for each in batch:
+                if len(added) == killed_at:
+                    sys.exit()
+                added.append(each)
+                add(self, [each])
 
         killed.setattr(Manifests, "add", add)
         with pytest.raises(SystemExit):
@@ -119,6 +121,28 @@ def test_what_was_copied_before_the_store_failed_is_not_copied_again(hdfs, sourc
         def fail(self, key, start, length, etag, get_range=ObjectStore.get_range):
             if key == last.key:
                 raise UnreachableStoreError("it is gone", "", str(source))
+            return get_range(self, key, start, length, etag)
+
+        broken.setattr(ObjectStore, "get_range", fail)
+        with pytest.raises(UnreachableStoreError):
+            staged(hdfs, source)
+    assert staged(hdfs, source).copied == 1
+    assert files(hdfs, source) == contents(source)
+
+
+def test_what_was_copied_after_the_file_that_failed_is_not_copied_again(hdfs, source, monkeypatch):
+    (source / "d/0").write_bytes(b"one that is empty is not read")
+    first, *_ = ObjectStore(str(source)).details()
+    fetched, all_others = set(), threading.Event()
+    with monkeypatch.context() as broken:
+
+        def fail(self, key, start, length, etag, get_range=ObjectStore.get_range):
+            if key == first.key:
+                assert all_others.wait(60)
+                raise UnreachableStoreError("it is gone", "", str(source))
+            fetched.add(key)
+            if len(fetched) == 9:
+                all_others.set()
             return get_range(self, key, start, length, etag)
 
         broken.setattr(ObjectStore, "get_range", fail)
