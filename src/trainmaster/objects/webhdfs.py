@@ -12,21 +12,24 @@ import http.client
 import os
 import random
 import secrets
+import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 from trainmaster.objects.backend import Backend, ObjectDetail
 from trainmaster.objects.errors import ObjectChangedError, StoreTrouble, trouble_of_status
+from trainmaster.objects.webhdfs_listing import listed_items
 from trainmaster.spec.plain_json import parsed_json, typed
 
 DEFAULT_PORT = 9870
 _BLOCK_BYTES = 1 << 20
 _PART_BYTES = 8 << 20
+_SHOWN_BYTES = 200
 _CONNECT_TIMEOUT_S = 5.0
 _TIMEOUT_S = 120.0
 # A datanode that dies is noticed by the namenode after half a minute or more.
@@ -214,16 +217,20 @@ class WebHdfsBackend(Backend):
         except FileNotFoundError:
             return None
 
-    def _listed(self, folder: str) -> Sequence[_Status]:
-        try:
-            found = self._said("GET", folder, "LISTSTATUS", "FileStatuses", "FileStatus")
-        except FileNotFoundError:
-            return []
-        if not isinstance(found, list):
-            raise _no_answer(repr(found).encode(errors="replace"))
-        statuses = [_status_of(item) for item in found]
-        # Of a file, too, there is a listing: itself, without a name.
-        return [status for status in statuses if status.name]
+    def _listed(self, folder: str) -> Iterator[_Status]:
+        with tempfile.SpooledTemporaryFile(max_size=_PART_BYTES) as said:
+            try:
+                self._asked("GET", folder, {"op": "LISTSTATUS"}, said)
+            except FileNotFoundError:
+                return
+            said.seek(0)
+            try:
+                for status in map(_status_of, listed_items(said)):
+                    if status.name:  # of a file, too, there is a listing: itself, without a name
+                        yield status
+            except ValueError as error:
+                said.seek(0)
+                raise _no_answer(said.read(_SHOWN_BYTES)) from error
 
     def _place(self, key: str, scratch: str, *, overwrite: bool) -> bool:
         options = {"renameoptions": "OVERWRITE"} if overwrite else {}
@@ -353,14 +360,19 @@ class WebHdfsBackend(Backend):
         return _part(self._ask(method, key, operation).body, *names)
 
     def _ask(self, method: str, key: str, operation: str, **options: str) -> _Answer:
+        return self._asked(method, key, {"op": operation, **options})
+
+    def _asked(
+        self, method: str, key: str, options: Mapping[str, str], into: IO[bytes] | None = None
+    ) -> _Answer:
         """Asks the namenode; one that does not answer is asked again for a while."""
-        query = urlencode({"op": operation, "user.name": self._user, **options})
+        query = urlencode({"user.name": self._user, **options})
         target = f"/webhdfs/v1{quote(self._path(key))}?{query}"
         began, pause_s = time.monotonic(), 0.2
         while True:
             deadline = began + (_PATIENCE_S if self._has_answered else min(_FIRST_PATIENCE_S, _PATIENCE_S))
             try:
-                answer = self._kept.ask(method, target)
+                answer = self._kept.ask(method, target, into)
             except OSError:
                 if time.monotonic() > deadline:
                     raise
@@ -401,12 +413,12 @@ class _KeptConnections:
         for connection in self._idle:
             connection.close()
 
-    def ask(self, method: str, target: str) -> _Answer:
+    def ask(self, method: str, target: str, into: IO[bytes] | None) -> _Answer:
         """Asks once; only if a connection has been closed since it was last used, once more by a new one."""
         while True:
             connection, is_new = self._taken()
             try:
-                answer = _exchanged(connection, method, target)
+                answer = _exchanged(connection, method, target, into=into)
             except ConnectionError:
                 connection.close()
                 if is_new:
@@ -432,6 +444,7 @@ def _exchanged(
     target: str,
     body: "Iterator[bytes | memoryview] | None" = None,
     length: int = 0,
+    into: IO[bytes] | None = None,
 ) -> _Answer:
     try:
         if connection.sock is None:
@@ -440,11 +453,21 @@ def _exchanged(
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(length)}
         connection.request(method, target, body=body, headers=headers if body is not None else {})
         response = connection.getresponse()
-        return _Answer(response.status, response.getheader("Location") or "", response.read())
+        found = response.read() if into is None or response.status >= 400 else _kept_in(into, response)
+        return _Answer(response.status, response.getheader("Location") or "", found)
     except http.client.HTTPException as error:
         if isinstance(error, OSError):
             raise
         raise ConnectionResetError(f"the answer was cut off: {type(error).__name__}") from error
+
+
+def _kept_in(file: IO[bytes], response: http.client.HTTPResponse) -> bytes:
+    file.seek(0)
+    file.truncate()
+    shutil.copyfileobj(response, file)
+    if response.length:
+        raise ConnectionResetError("the answer was cut off")
+    return b""
 
 
 def _names(host: str) -> Sequence[str]:
@@ -486,7 +509,7 @@ def _status_of(item: dict[str, Any]) -> _Status:
 
 
 def _no_answer(said: bytes) -> WebHdfsError:
-    return WebHdfsError(f"HDFS answered {said[:200]!r}, which means nothing: is it a namenode?")
+    return WebHdfsError(f"HDFS answered {said[:_SHOWN_BYTES]!r}, which means nothing: is it a namenode?")
 
 
 def _detail(key: str, status: _Status) -> ObjectDetail:

@@ -1,7 +1,11 @@
 import contextlib
+import json
 import os
 import socket
+import threading
 import time
+import tracemalloc
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import pytest
@@ -128,12 +132,63 @@ STATUS = {"pathSuffix": "x", "type": "FILE", "length": 3, "modificationTime": 5,
 def test_any_answer(said):
     backend = webhdfs.WebHdfsBackend.__new__(webhdfs.WebHdfsBackend)
     backend._root, backend._scratch = "/", ""
-    backend._ask = lambda *_, **__: webhdfs._Answer(200, "", said)
+
+    def answer(method, key, options, into=None):
+        if into is not None:
+            into.write(said)
+        return webhdfs._Answer(200, "", said)
+
+    backend._asked = answer
     for ask in (
         lambda: backend._status("x"),
-        lambda: backend._listed("x"),
+        lambda: list(backend._listed("x")),
         lambda: backend._place("x", "y", overwrite=False),
     ):
         with contextlib.suppress(webhdfs.WebHdfsError):
             ask()
     webhdfs._refusal(webhdfs._Answer(500, "", said), "x")
+
+
+class _Folder(BaseHTTPRequestHandler):
+    """Lists a folder of many files, and holds none of the answer; the first time it is cut off."""
+
+    protocol_version = "HTTP/1.1"
+    entry = json.dumps(STATUS).encode()
+    count, asked = 30_000, 0
+
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        start, end = b'{"FileStatuses":{"FileStatus":[\n', b"\n]}}\n"
+        self.send_response(200)
+        size = len(start) + self.count * (len(self.entry) + 2) - 2 + len(end)
+        self.send_header("Content-Length", str(size))
+        self.end_headers()
+        self.wfile.write(start)
+        type(self).asked += 1
+        for number in range(self.count):
+            if self.asked == 1 and number == 1000:
+                self.close_connection = True
+                return
+            self.wfile.write(b",\n" * (number > 0) + self.entry)
+        self.wfile.write(end)
+
+
+def test_a_large_folder_need_not_fit_into_memory(monkeypatch):
+    impatient = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: None)
+    monkeypatch.setattr(webhdfs, "time", impatient)
+    monkeypatch.setattr(webhdfs, "_PART_BYTES", 1 << 20)
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Folder) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        backend = webhdfs.WebHdfsBackend(f"127.0.0.1:{server.server_port}/base")
+        tracemalloc.start()
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        try:
+            assert sum(each.size_bytes for each in backend.files("")) == 3 * _Folder.count
+            assert tracemalloc.get_traced_memory()[1] - before < 6 << 20  # 14 MiB as parsed JSON
+        finally:
+            tracemalloc.stop()
+            server.shutdown()
+    assert _Folder.asked == 2, "an answer that is cut off is asked for again"
