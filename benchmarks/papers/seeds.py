@@ -61,7 +61,7 @@ STEPS = (
     Step("anwar", "recommender", 200),
     Step("hyper", "hyper", 500),
     Step("hyper", "hyper_files", 500),
-    Step("jorge", "jorge_im", 600, 600),
+    Step("jorge", "jorge_im", 1200, 600),
     Step("anwar", "anwar", 560),
     Step("fc2", "fc2", 660),
     Step("jorge", "jorge", 420),

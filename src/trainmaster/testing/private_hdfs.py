@@ -83,9 +83,10 @@ def fetched_jars(directory: Path) -> Path:
     """
     if (directory / "complete").is_file():
         return directory
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    with tempfile.TemporaryDirectory() as scratch:
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".hdfs-", dir=directory.parent) as scratch:
+        draft = Path(scratch, "jars")  # others may fetch them, too
+        draft.mkdir()
         pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-build-isolation"]
         _called([*pip, "--no-binary", ":all:", _PYSPARK], scratch)
         _called(["apt-get", "download", *_DEBIAN], scratch)
@@ -94,13 +95,19 @@ def fetched_jars(directory: Path) -> Path:
                 name = Path(member.name).name
                 source = archive.extractfile(member) if member.isfile() and name.endswith(".jar") else None
                 if source is not None and "/jars/" in member.name and name.startswith(_WANTED):
-                    (directory / name).write_bytes(source.read())
+                    (draft / name).write_bytes(source.read())
         for package in Path(scratch).glob("*.deb"):
             _called(["dpkg", "-x", str(package), "unpacked"], scratch)
         for jar in Path(scratch, "unpacked").rglob("*.jar"):
             if not jar.is_symlink():
-                shutil.copy(jar, directory / jar.name)
-    (directory / "complete").touch()
+                shutil.copy(jar, draft / jar.name)
+        (draft / "complete").touch()
+        try:
+            draft.rename(directory)
+        except OSError:  # who was quicker has all of them
+            if not (directory / "complete").is_file():  # or an earlier version was ended meanwhile
+                shutil.rmtree(directory)
+                draft.rename(directory)
     return directory
 
 

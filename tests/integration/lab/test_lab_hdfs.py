@@ -118,12 +118,14 @@ def hadoop() -> tuple[Path, Path]:
         pytest.skip(str(error))
 
 
-@pytest.fixture(scope="module")
-def owner(hadoop: tuple[Path, Path], make_lab_user: Callable[[], Any]) -> Any:
-    """Somebody with two hosts that have Java and Hadoop."""
+@pytest.fixture
+def owner(
+    request: pytest.FixtureRequest, hadoop: tuple[Path, Path], make_lab_user: Callable[[], Any]
+) -> Iterator[Any]:
+    """Somebody with so many hosts that have Java and Hadoop."""
     java, jars = hadoop
     user = make_lab_user()
-    user.call("up", *SCALE, "--hosts", "2")
+    user.call("up", *SCALE, "--hosts", str(request.param))
     packed = ["tar", "-chf", "-", *NOT_JAVA, r"--transform=s,^\(bin\|lib\|conf\),java/\1,"]
     for host in user.json("status")["hosts"]:
         ssh = user.ssh(host["id"])
@@ -133,7 +135,8 @@ def owner(hadoop: tuple[Path, Path], make_lab_user: Callable[[], Any]) -> Any:
         assert pack.returncode == 0
         ssh(f"echo {shlex.quote(WRAPPER)} | sudo tee {HADOOP}/jre/bin/java")
         ssh(f"sudo chmod 755 {HADOOP}/jre/bin/java")
-    return user
+    yield user
+    user.clean_up()  # its hosts have gigabytes
 
 
 @pytest.fixture
@@ -155,6 +158,11 @@ def store(owner: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Countin
         yield line, url
 
 
+def process(host: Any, name: str) -> str:
+    """Its number; empty if there is none."""
+    return str(host.run(f"pgrep -f '{name}'", patience_s=30).stdout.strip())
+
+
 def whole_files(host: Any, served: dict[str, Any], path: str) -> list[tuple[str, int]]:
     """Each file that a manifest names, with its identity; a host is asked to look."""
     url = f"http://{served['address']}:{served['http_port']}/webhdfs/v1/trainmaster{path}"
@@ -166,6 +174,7 @@ def whole_files(host: Any, served: dict[str, Any], path: str) -> list[tuple[str,
 
 
 @pytest.mark.timeout(1200)
+@pytest.mark.parametrize("owner", [2], indirect=True)
 def test_members_read_what_hosts_have_staged_whoever_dies(
     owner: Any, store: tuple[CountingProxy, str], tmp_path: Path
 ) -> None:
@@ -175,9 +184,6 @@ def test_members_read_what_hosts_have_staged_whoever_dies(
     renter = Renter(owner, work)
     (work / "reads.py").write_text(READS)
     hosts = [owner.ssh(host["id"], stay=True) for host in owner.json("status")["hosts"]]
-
-    def process(host: Any, name: str) -> str:
-        return str(host.run(f"pgrep -f '{name}'", patience_s=30).stdout.strip())
 
     try:
         line.bytes_per_s = 1000.0  # that is, one or two requests
@@ -223,6 +229,60 @@ def test_members_read_what_hosts_have_staged_whoever_dies(
         assert said(f"native {tens.hexdigest()}") == 1
         assert renter.attempts(run)[-1] == "SUCCEEDED"
         for host in hosts:  # they go on without us, and nothing of it stays
+            host("for _ in $(seq 600); do pgrep -f '[h]adoop.hdfs' || exit 0; sleep 0.1; done; exit 1")
+            assert host(LEFT) == ""
+    finally:
+        renter.kill_all()
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("owner", [4], indirect=True)
+def test_machines_are_lost_while_data_are_staged_and_while_members_read(
+    owner: Any, store: tuple[CountingProxy, str], tmp_path: Path
+) -> None:
+    """First that of a DataNode, then that of the NameNode; others take their places."""
+    line, url = store
+    work = tmp_path / "work"
+    work.mkdir()
+    renter = Renter(owner, work)
+    (work / "reads.py").write_text(READS)
+    hosts = {host["id"]: owner.ssh(host["id"], stay=True) for host in owner.json("status")["hosts"]}
+    path = data_path(url)
+    try:
+        line.bytes_per_s = 1000.0  # of requests: one or two
+        renting = renter.run(renter.recipe(RECIPE % (url, HADOOP, HADOOP)), provider="hosts")
+        record = owner.home / "runs" / renting.run / "inputs" / "hdfs.json"
+        renting.until(record.exists, "the NameNode")
+        ((head, served),) = json.loads(record.read_text()).items()
+        renting.until(
+            lambda: len(whole_files(hosts[head], served, path)) > 1, "some of it to be written down"
+        )
+        (other,) = (
+            name for name, host in hosts.items() if name != head and process(host, "[.]DataNode$") != ""
+        )
+        owner.call("terminate", other)
+        before = whole_files(hosts[head], served, path)
+        line.bytes_per_s = None
+        every = hashlib.sha256(b"".join(name.encode() + data for name, data in sorted(OBJECTS.items())))
+
+        def have_read() -> int:
+            said = str(renter.call("logs", renting.run, code=None).stdout)
+            return said.count(f"first {every.hexdigest()} {{2}}")
+
+        renting.until(lambda: have_read() == 2, "both members to have read")
+        assert set(before) <= set(whole_files(hosts[head], served, path)), "what is there is not copied again"
+        assert json.loads(record.read_text()) == {head: served}
+
+        owner.call("terminate", head)
+        renting.until(lambda: head not in json.loads(record.read_text()), "another NameNode", 600)
+        left = [host for name, host in hosts.items() if name not in (head, other)]
+        for host in left:
+            host("touch /var/tmp/enough")
+        assert renting.end(timeout_s=600)["reason"] == "SUCCEEDED"
+        assert have_read() in (2, 4)
+        *lost, last = renter.attempts(renting.run)
+        assert (set(lost), last) == ({"NODE_LOST"}, "SUCCEEDED")
+        for host in left:
             host("for _ in $(seq 600); do pgrep -f '[h]adoop.hdfs' || exit 0; sleep 0.1; done; exit 1")
             assert host(LEFT) == ""
     finally:
