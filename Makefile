@@ -60,7 +60,7 @@ test: install lint
 bench: install
 	@$(BIN)/python benchmarks/run_all.py
 
-# What the users of the four papers did, and each of their claims as yes or no: half an hour on a quiet machine.
+# What the users of the four papers did, and each of their claims as yes or no: 42 minutes on a quiet machine.
 # `make seeds SEEDS='--quick --only fc2'` takes fewer points, or one paper.
 seeds: install im
 	@$(BIN)/python benchmarks/papers/seeds.py $(SEEDS)

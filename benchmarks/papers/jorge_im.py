@@ -27,7 +27,7 @@ from tables import Report
 CPU_SCALE = 0.25  # a p2.xlarge has one core, a t2.small a quarter of one
 NETWORK_SCALE = 1.0
 AWAY_S = 60.0
-LONGER_S = 100.0  # that the run goes on besides, so that a machine can be lost
+LONGER_S = 900.0  # that the run could go on besides; it is cancelled when all was seen
 ENDING_S = 20.0  # of processes that have been told to end
 WORKERS = 3
 MACHINES = ["p2.xlarge"] * WORKERS + ["t2.small"]
@@ -190,10 +190,16 @@ def disturbed(around: Surroundings, steps: int) -> dict[str, Any]:
     last = f"worker-{WORKERS - 1}"
     lost = around.machine_at(around.lab.call("exec", call.run_id, last, "--", "hostname", "-I"))
     at = time.time()
+
+    def begun() -> dict[str, Any] | None:
+        reports = story_of(around, call.run_id).reports["asynchronous"]
+        return next((each for each in reports if each["at"] > at and "begins" in each), None)
+
     around.lab.call("lab", "terminate", lost)
-    call.end(PATIENCE_S)
+    again = until(begun, "a training that begins again", call)
+    around.lab.call("cancel", call.run_id)  # it has steps for much longer, however long all that has taken
+    until(lambda: call.is_over, "the end of a run that was cancelled")
     story = story_of(around, call.run_id)
-    again = next(each for each in story.reports["asynchronous"] if each["at"] > at and "begins" in each)
     until(lambda: not around.machines(), "an empty list of machines")
     return {
         "run": call.run_id,

@@ -274,7 +274,7 @@ def test_machines_are_lost_while_data_are_staged_and_while_members_read(
         assert json.loads(record.read_text()) == {head: served}
 
         owner.call("terminate", head)
-        renting.until(lambda: head not in json.loads(record.read_text()), "another NameNode", 600)
+        renting.until(lambda: len(json.loads(record.read_text())) > 1, "another NameNode", 600)
         left = [host for name, host in hosts.items() if name not in (head, other)]
         for host in left:
             host("touch /var/tmp/enough")
