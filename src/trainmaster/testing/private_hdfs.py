@@ -85,7 +85,7 @@ def fetched_jars(directory: Path) -> Path:
         return directory
     directory.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".hdfs-", dir=directory.parent) as scratch:
-        draft = Path(scratch, "jars")  # others may fetch them, too
+        draft = Path(scratch, "jars")  # other processes may fetch them, too
         draft.mkdir()
         pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-build-isolation"]
         _called([*pip, "--no-binary", ":all:", _PYSPARK], scratch)
@@ -104,7 +104,7 @@ def fetched_jars(directory: Path) -> Path:
         (draft / "complete").touch()
         try:
             draft.rename(directory)
-        except OSError:  # who was quicker has all of them
+        except OSError:  # another process was quicker, and has all of them
             if not (directory / "complete").is_file():  # or an earlier version was ended meanwhile
                 shutil.rmtree(directory)
                 draft.rename(directory)
