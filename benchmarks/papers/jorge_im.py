@@ -40,6 +40,7 @@ CURVES = {"loss", "global_step/sec"}
 BATCH = 64
 OPTIONS = "--steps {{steps}} --batch {{batch_per_worker}}"  # as the recipe has them
 CHANCE = 0.1
+MOST_STEPS = 100  # between two reports: several in the minute without Infrastructure Manager
 PAPER_CLAIMS = {
     "one command has Infrastructure Manager deploy a t2.small and three p2.xlarge": "15 to 20 min",
     "the data go from S3 into HDFS on these machines": "5.8 MB/s",
@@ -94,7 +95,7 @@ def recipe(around: Surroundings, steps: dict[str, int]) -> str:
             strategy="ps-sync" if name == "synchronous" else "ps-async",
             bucket=around.bucket,
             steps=count,
-            round=max(count // 10, 2),
+            round=min(max(count // 10, 2), MOST_STEPS),
             batch=BATCH,
             options=OPTIONS + " --sync" * (name == "synchronous"),
         )

@@ -8,7 +8,7 @@ import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -138,6 +138,14 @@ def test_phases_are_what_is_between_events_and_add_up(papers: dict[str, ModuleTy
     assert phases["one: training"] == 20
     assert phases["destroying"] == 3
     assert sum(phases.values()) == 99
+
+
+@pytest.mark.parametrize(("steps", "between"), [(60, 6), (300, 30), (16_320, 100)])
+def test_a_training_reports_often_however_long_it_is(
+    papers: dict[str, ModuleType], steps: int, between: int
+) -> None:
+    around = SimpleNamespace(mirror="http://mirror", bucket="bucket")
+    assert f"--round {between}\n" in papers["jorge_im"].recipe(around, {"asynchronous": steps})
 
 
 def test_a_step_that_fails_answers_its_claims_with_the_reason(
