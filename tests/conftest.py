@@ -38,6 +38,13 @@ def pytest_runtest_logfinish() -> None:
         gc.collect()
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Why a test was run once more: that it passes then does not say what the first try found."""
+    for report in terminalreporter.stats.get("rerun", ()):
+        terminalreporter.section(f"first try of {report.nodeid}", sep="_")
+        terminalreporter.write_line(report.longreprtext)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_contexts(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A server that the developer uses from this machine is not what tests speak to; other settings stay."""
