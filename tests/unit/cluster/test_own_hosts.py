@@ -12,7 +12,7 @@ from trainmaster.cluster.renting.available_offers import AvailableOffers
 from trainmaster.cluster.renting.plan import ClusterPlan
 from trainmaster.cluster.renting.plan_clusters import pinned, plan_clusters
 from trainmaster.control.gangs import gpus_on_nodes, node_labels, slots_on_nodes, workers_per_node
-from trainmaster.executors.ray.placement import LiveNode, lacking
+from trainmaster.executors.ray.placement import LiveNode, lacking, plan_gang
 from trainmaster.providers.inventory import InventoryHost
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
@@ -66,25 +66,10 @@ def test_memory_is_asked_of_the_hosts() -> None:
     assert [role.memory_bytes for role in plan.roles] == [6_000_000_000, 3_000_000_000]
 
 
-@given(HOSTS, st.integers(1, 4), WISH, WISH)
-def test_what_is_planned_fits(
-    hosts: list[dict[str, int]], workers: int, hardware: dict[str, int], servers: dict[str, int]
-) -> None:
-    found = recipe(workers, hardware, servers)
-    try:
-        plan = planned(found, *hosts)
-    except UsageError:
-        return
+def asked_of_nodes(found: Recipe, plan: ClusterPlan) -> tuple[dict[str, Any], list[LiveNode]]:
+    """What the gang of the experiment `train` asks for, and the nodes that were planned for it."""
     placed = pinned(found, [plan]).experiments["train"]
-    assert plan.nodes <= len(hosts)
-    for role in plan.roles:
-        suited = [
-            each
-            for each in hosts
-            if each["gpus"] >= role.host_gpus and (not each["slots"] or each["slots"] >= role.cpus)
-        ]
-        assert len(suited) >= role.count
-    rooms = [
+    live = [
         LiveNode(f"{role.role}{n}", "", "", role.rentals[0].slots, role.rentals[0].gpus, role.labels)
         for role in plan.roles
         for n in range(role.count)
@@ -98,5 +83,37 @@ def test_what_is_planned_fits(
         for role in placed.members()
         for number in range(role.count)
     ]
-    asked = {"members": members, "slots": slots_on_nodes(placed), "per_node": workers_per_node(placed)}
-    assert not lacking(asked, rooms)
+    return {"members": members, "slots": slots_on_nodes(placed), "per_node": workers_per_node(placed)}, live
+
+
+@given(HOSTS, st.integers(1, 4), WISH, WISH)
+def test_what_is_planned_fits(
+    hosts: list[dict[str, int]], workers: int, hardware: dict[str, int], servers: dict[str, int]
+) -> None:
+    found = recipe(workers, hardware, servers)
+    try:
+        plan = planned(found, *hosts)
+    except UsageError:
+        return
+    assert plan.nodes <= len(hosts)
+    for role in plan.roles:
+        suited = [
+            each
+            for each in hosts
+            if each["gpus"] >= role.host_gpus and (not each["slots"] or each["slots"] >= role.cpus)
+        ]
+        assert len(suited) >= role.count
+    assert not lacking(*asked_of_nodes(found, plan))
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 4])
+@pytest.mark.parametrize(
+    "hardware", [{}, {"worker": {"gpus": 1}}, {"ps": {"gpus": 0}}, {"worker": {"gpus": 1}, "ps": {"gpus": 0}}]
+)
+def test_servers_without_machines_of_their_own_sit_with_workers(hardware: dict[str, Any], nodes: int) -> None:
+    gang = {"strategy": "ps-async", "workers": 2, "hardware": hardware}
+    train = {"command": "x", "framework": "tensorflow", "distributed": gang}
+    found = Recipe.from_text(str({"name": "t", "experiments": {"train": train}}))
+    asked, live = asked_of_nodes(found, planned(found, *[{"gpus": 1, "slots": 1}] * nodes))
+    assert len(asked["members"]) == 4
+    assert plan_gang(asked, live) is not None, lacking(asked, live)
