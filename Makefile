@@ -10,7 +10,7 @@ LISTER := $(VENV)/lister/bin/cyclonedx-py
 # Where it is set (containers often do), every start of the command line compiles everything anew: 0.3 s each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check unit test lint bench seeds docs install system dist audit mutations gpu real-aws notebook im clean
+.PHONY: demo check unit test lint bench seeds docs install system dist audit mutations crossings gpu real-aws notebook im clean
 
 install: $(STAMP)
 
@@ -104,6 +104,10 @@ gpu: install
 # Rents machines on EC2 with your credentials, for CAP dollars at most, loses one, and looks whether anything is left.
 real-aws: install
 	@$(BIN)/python scripts/real_aws.py --cap $(CAP)
+
+# Every framework x machine x fault x driver, and what a run has in it x who drives it: hours.
+crossings: install
+	@TRAINMASTER_CROSSINGS=all $(BIN)/python -m pytest -v tests/integration/lab/test_lab_crossings.py tests/integration/lab/test_lab_elsewhere.py
 
 clean:
 	rm -rf dist site $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -37,8 +37,8 @@ _TIMEOUT_S = 300.0
 
 _CONTROL = "tests/unit/control"
 _CLUSTERS = "tests/unit/cluster"
-#: By module: its tests, the quick and telling ones first.
-TESTS = {
+#: Of runs, by module: its tests, the quick and telling ones first.
+_RUNS = {
     "control/decide_task.py": [
         f"{_CONTROL}/test_decide_task.py",
         f"{_CONTROL}/test_decide_saving.py",
@@ -95,6 +95,64 @@ TESTS = {
         "tests/unit/advisor/test_quote_invariants.py",
     ],
 }
+_ROUTES = "tests/unit/api/rest"
+_SERVICE = "tests/unit/service"
+_PROXY = ["test_app_headers.py", "test_admissions.py", "test_app_proxy.py", "test_service_proxy.py"]
+_UPLOADS = [f"{_ROUTES}/test_upload_routes.py", f"{_SERVICE}/test_uploads_any_order.py"]
+#: Of the server: who may what, what that costs, and what outlives a request.
+_SERVER = {
+    "db/ledger.py": [
+        "tests/unit/db/test_ledger.py",
+        f"{_SERVICE}/teams/test_team_budget.py",
+        f"{_SERVICE}/teams/test_allowance.py",
+        f"{_SERVICE}/teams/test_admission.py",
+    ],
+    "service/teams/admission.py": [
+        f"{_SERVICE}/teams/test_admission.py",
+        f"{_ROUTES}/test_budget_routes.py",
+    ],
+    "service/users/caller.py": [
+        f"{_SERVICE}/users/test_access.py",
+        f"{_SERVICE}/users/test_accounts.py",
+        f"{_ROUTES}/test_roles.py",
+    ],
+    "service/users/access.py": [
+        f"{_SERVICE}/users/test_access.py",
+        f"{_SERVICE}/users/test_accounts.py",
+        f"{_SERVICE}/users/test_clocks.py",
+        f"{_ROUTES}/test_roles.py",
+    ],
+    "service/users/accounts.py": [
+        f"{_SERVICE}/users/test_accounts.py",
+        "tests/unit/db/test_account_rows.py",
+        f"{_ROUTES}/test_roles.py",
+    ],
+    **{
+        f"api/proxy/{module}.py": [f"tests/unit/api/proxy/{each}" for each in _PROXY]
+        for module in ("admissions", "connection", "grants", "headers")
+    },
+    "db/uploads.py": ["tests/unit/db/test_upload_rows.py", *_UPLOADS],
+    "service/uploads/uploads.py": _UPLOADS,
+    "service/uploads/upload_finishing.py": _UPLOADS,
+    "db/retention.py": ["tests/unit/db/test_retention_rows.py", f"{_SERVICE}/test_retention.py"],
+    "service/retention.py": [f"{_SERVICE}/test_retention.py"],
+    "service/workflows/decisions.py": [f"{_SERVICE}/workflows/test_decisions.py"],
+    "service/workflows/triggers.py": [f"{_ROUTES}/test_workflow_routes.py"],
+    "service/notifications/webhook_targets.py": [f"{_SERVICE}/notifications/test_webhooks.py"],
+    "service/driving/submissions.py": [
+        f"{_SERVICE}/driving/test_submissions.py",
+        f"{_SERVICE}/test_month_caps.py",
+        f"{_ROUTES}/test_routes.py",
+    ],
+    "api/rest/state.py": [
+        f"{_ROUTES}/test_routes.py",
+        f"{_ROUTES}/test_tunnels.py",
+        f"{_ROUTES}/test_app_pages.py",
+        f"{_ROUTES}/test_roles.py",
+    ],
+}
+PARTS = {"runs": _RUNS, "server": _SERVER}
+TESTS = _RUNS | _SERVER
 _MOMENT = "moves a moment by nothing that anybody can see"
 #: Of each module: mutations that change nothing anybody can see, as `Mutation.name` has them, and why.
 EQUIVALENT: dict[str, str] = {
@@ -239,6 +297,8 @@ def mutations(module: str, source: str) -> Iterator[Mutation]:
                 yield made(node, str(not value))
             case ast.Constant(value=int() | float() as value):
                 yield made(node, str(value * 10 if value not in (0, 1) else 1 - value))
+            case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+                pass  # nothing of it runs
             case ast.If(test=test) | ast.IfExp(test=test):
                 start, end = span(test)
                 yield made(test, f"(not ({data[start:end].decode()}))")
@@ -250,16 +310,17 @@ def mutations(module: str, source: str) -> Iterator[Mutation]:
                 pass
 
 
-def drawn(count: int, seed: int, only: str | None = None) -> list[Mutation]:
-    """So many mutations of all modules together, or of one, by a seed."""
+def drawn(count: int, seed: int, modules: Collection[str]) -> list[Mutation]:
+    """So many mutations of some modules together, by a seed."""
     found: list[Mutation] = []
-    for module in TESTS if only is None else [only]:
+    for module in modules:
         source = (PACKAGE / module).read_text(encoding="utf-8")
         seen: Counter[str] = Counter()
         for each in sorted(set(mutations(module, source)), key=lambda each: (each.start, each.end, each.new)):
             seen[each.name] += 1
             found.append(replace(each, number=seen[each.name]))
-    if unknown := EQUIVALENT.keys() - {each.name for each in found} if only is None else None:
+    known = {name for name in EQUIVALENT if name.partition(":")[0] in modules}
+    if unknown := known - {each.name for each in found}:
         raise SystemExit(f"there are no such mutations (any more): {', '.join(sorted(unknown))}")
     return sorted(
         random.Random(seed).sample(found, min(count, len(found))), key=lambda each: (each.module, each.start)
@@ -288,10 +349,9 @@ class Bench:
             path.write_bytes(original)
             self._free.put(copy)
 
-    def passes(self, only: str | None = None) -> bool:
+    def passes(self, modules: Collection[str]) -> bool:
         """Whether all tests pass as they are."""
         copy = self._free.get()
-        modules = TESTS if only is None else [only]
         try:
             return _passes(copy, sorted({test for module in modules for test in TESTS[module]}))
         finally:
@@ -318,13 +378,15 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--part", choices=PARTS, help="of these modules only")
     parser.add_argument("--module", choices=TESTS, help="of this one only")
     options = parser.parse_args()
-    chosen = drawn(options.count, options.seed, options.module)
+    modules = [options.module] if options.module else list(PARTS.get(options.part, TESTS))
+    chosen = drawn(options.count, options.seed, modules)
     survivors: list[Mutation] = []
     with tempfile.TemporaryDirectory() as place:
         bench = Bench(Path(place), options.jobs)
-        if not bench.passes(options.module):
+        if not bench.passes(modules):
             print("the tests fail without any mutation", file=sys.stderr)
             return 2
         with ThreadPoolExecutor(options.jobs) as pool:

@@ -1,4 +1,4 @@
-"""A hook of the site's build: CONTRIBUTING.md and CHANGELOG.md lie beside docs/, and are pages of it, too."""
+"""A hook of the site's build: CONTRIBUTING.md and its like lie beside docs/, and are pages of it, too."""
 
 import posixpath
 import re
@@ -8,7 +8,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("CONTRIBUTING.md", "CHANGELOG.md")
+PAGES = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 _LINK = re.compile(r"\]\(([^)\s#:]+\.md)")
 
 

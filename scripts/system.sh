@@ -8,7 +8,8 @@ if command -v npm >/dev/null 2>&1 && [ ! -e "$azurite" ]; then
     echo "npm has not installed Azurite: tests of az:// will be skipped" >&2
 fi
 packages="procps git openmpi-bin libopenmpi-dev"
-packages="$packages debootstrap iproute2 iptables openssh-client util-linux" # the lab
+packages="$packages debootstrap iproute2 iptables openssh-client util-linux" # the lab, metadata of clouds
+packages="$packages libseccomp2" # tasks of Unix users
 packages="$packages openssh-server" # hosts
 packages="$packages zsh fish" # completion
 packages="$packages fuse3 libfuse3-3" # mounts of volumes

@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# All tests in parts, the longest first: the lab's three mostly wait for hosts, so that two that compute begin beside
+# All tests in parts, the longest first: the lab's four mostly wait for hosts, so that two that compute begin beside
 # them. Whichever part ends, the next begins; short ones come last, so that the last minutes are not those of one part
 # alone. More at once take no less time: two cores are busy throughout.
 # Ctrl-C ends all of them, with what they have started; a second one does not wait for what they take down.
 set -mu -o pipefail # each part is a process group of its own; without -m, what runs in the background ignores SIGINT
 python=${1:-python3}
 at_once=5
-parts=(lab runs others unit hosts last rest remote volumes contract)
+parts=(lab runs crossings others unit hosts last rest remote volumes contract)
 lab=tests/integration/lab
 others=(tests/integration/test_[!c]*.py tests/integration/test_cli_[a-f]*.py)
 last=(tests/integration/test_cli_[s-z]*.py)
 runs=("$lab/test_lab_runs.py" "$lab/test_lab_schedules.py" "$lab/test_lab_adopting.py")
+crossings=("$lab/test_lab_crossings.py")
 hosts=("$lab"/test_lab_[dhlno]*.py)
 # Once more where real hosts, processes and networks are at work, which a busy machine can delay; what only decides
 # must pass at once. What needed it is listed at the end, and more than eight of them are a failure.
@@ -67,8 +68,9 @@ arguments_of() {
     volumes) echo $again tests/integration/volumes ;;
     remote) echo $again tests/integration/remote ;;
     runs) echo $again "${runs[@]}" ;;
+    crossings) echo $again "${crossings[@]}" ;;
     hosts) echo $again "${hosts[@]}" ;;
-    lab) echo $again $lab "${runs[@]/#/--ignore=}" "${hosts[@]/#/--ignore=}" ;;
+    lab) echo $again $lab "${runs[@]/#/--ignore=}" "${crossings[@]/#/--ignore=}" "${hosts[@]/#/--ignore=}" ;;
     others) echo $again "${others[@]}" ;;
     last) echo $again "${last[@]}" ;;
     rest)

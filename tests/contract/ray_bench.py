@@ -23,7 +23,7 @@ class Bench:
         executor.open(RUN, Capacity(1), {**os.environ, "RAY_ADDRESS": "10.255.255.1:1"})
         return executor
 
-    def gang(self, task, *scripts, roles=(), labels=None, serving=(), ports=0, **options):
+    def gang(self, task, *scripts, roles=(), labels=None, serving=(), dispensable=(), ports=0, **options):
         members = [
             MemberRequest(
                 name=roles[index] if roles else f"worker-{index}",
@@ -31,6 +31,7 @@ class Bench:
                 cwd=str(self.directory),
                 ports=ports,
                 essential=index not in serving,
+                dispensable=index in dispensable,
                 node_labels=(labels or {}).get(index, {}),
             )
             for index, script in enumerate(scripts)

@@ -79,7 +79,9 @@ class TestMxnet(LauncherContract):
 
 
 class TestSpark(LauncherContract):
-    differs = frozenset({"SPARK_WORKER_PORT", "SPARK_WORKER_WEBUI_PORT", "SPARK_LOCAL_IP"})
+    differs = frozenset(
+        {"SPARK_WORKER_PORT", "SPARK_WORKER_WEBUI_PORT", "SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME"}
+    )
 
     @pytest.fixture
     def launcher(self) -> Launcher:

@@ -71,6 +71,36 @@ def test_raylet_killed(bench, three, ray_node):
     until(lambda: not alive(left), "what was declared lost is ended when its node comes back")
 
 
+def test_a_gang_goes_on_without_a_dispensable_member(bench, three, ray_node):
+    script = "until [ -e go ]; do sleep 0.02; done"
+    head = {0: {"trainmaster-node": "n0"}}  # it is another node that is killed
+    gang = bench.gang("0", script, LOOP, LOOP, labels=head, serving=(1, 2), dispensable=(1, 2))
+    bench.executor.submit([gang])
+    status = bench.all_started(gang)
+    node = three.nodes[-1]
+    (victim,) = [name for name, address in status.addresses.items() if address == node.address]
+    os.kill(raylet_pid(node), signal.SIGKILL)
+
+    def seen():
+        bench.executor.changes(0.2)
+        return bench.executor.observe([gang.attempt])[0]
+
+    until(lambda: any(member.lost for member in seen().members), "the loss is told", patience_s=8.0)
+    os.kill(bench.executor.supervisor_pid, signal.SIGKILL)  # the next one knows it from its records
+    for _ in range(5):
+        now = seen()
+        assert now.phase is Phase.RUNNING
+        assert [member.name for member in now.members if member.ended_at] == [victim]
+    (bench.directory / "go").touch()
+    ended = {member.name: member for member in bench.wait(gang).members}
+    assert ended["worker-0"].exit_code == 0
+    assert ended[victim].lost
+    three.add([node])
+    again = bench.gang("1", "true", "true", "true")
+    bench.executor.submit([again])
+    assert [member.exit_code for member in bench.wait(again).members] == [0, 0, 0]
+
+
 def test_witness_for_a_node_that_does_not_answer(bench, three):
     """Its raylet lives, so Ray does not give it up; what rents it knows better."""
     node = three.nodes[-1]

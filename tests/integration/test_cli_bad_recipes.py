@@ -157,22 +157,42 @@ def test_task_count_is_lazy(tm):
     assert result.json["experiments"]["huge"]["tasks"] == 1_000_000
 
 
-#: What only a look at the installed parts can tell: (more keys of `train`, of the recipe, words)
+#: What only a look at the installed parts can tell: (more keys of `train`, of the recipe, place, words)
 UNKNOWN_NAMES = {
-    "provider": ("", "provider: awz", ["provider: there is no provider 'awz'", "aws"]),
-    "sampler": ("search: {metric: m, goal: max, sampler: tpf}", "", ["train.search", "'tpf'", "tpe"]),
-    "pruner": ("search: {metric: m, goal: max, pruner: asho}", "", ["train.search", "'asho'", "asha"]),
-    "option": ("search: {metric: m, goal: max, sampler: tpe, gamma: 1}", "", ["train.search", "gamma"]),
-}
+    "provider": ("", "provider: awz", "10:11: provider: ", ["there is no provider 'awz'", "aws"]),
+    "sampler": (
+        "search: {metric: m, goal: max, sampler: tpf}", "",
+        "9:45: experiments.train.search.sampler: ", ["there is no sampler 'tpf'", "did you mean 'tpe'?"],
+    ),
+    "pruner": (
+        "search: {metric: m, goal: max, pruner: asho}", "",
+        "9:44: experiments.train.search.pruner: ", ["'asho'", "asha"],
+    ),
+    "option": (
+        "search: {metric: m, goal: max, sampler: tpe, options: {gamma: 1}}", "",
+        "9:67: experiments.train.search.options.gamma: ", ["'gamma'"],
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", UNKNOWN_NAMES)
 def test_check_refuses_the_names_that_run_refuses(tm, name):
-    of_train, of_recipe, words = UNKNOWN_NAMES[name]
+    of_train, of_recipe, where, words = UNKNOWN_NAMES[name]
     text = GOOD.replace(LAST, f"{MORE}{of_train}" if of_train else LAST)
     recipe = tm.write("recipe.yaml", f"{text}{of_recipe}\n")
     for verb in ("check", "run"):
         result = tm.call(verb, recipe, code=2)
+        assert result.err.startswith(f"error: {recipe}:{where}"), result.err
         for word in words:
             assert word in result.err, result.err
     assert not (tm.home / "runs").exists()
+
+
+def test_a_name_that_is_set_has_the_place_that_it_replaces(tm):
+    recipe = tm.write(
+        "recipe.yaml", GOOD.replace(LAST, f"{MORE}search: {{metric: m, goal: max, sampler: tpe}}")
+    )
+    setting = "experiments.train.search.sampler=tpf"
+    result = tm.call("check", recipe, "--set", setting, code=2)
+    assert f"{recipe}:9:45: experiments.train.search.sampler: there is no sampler 'tpf'" in result.err
+    assert f"(given by --set {setting})" in result.err

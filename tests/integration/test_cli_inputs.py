@@ -18,11 +18,18 @@ class Elsewhere:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.lists = lambda: ""  # what a bucket has, if its keys are good
         elsewhere = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 elsewhere.asked.append(self.path)
+                if listing := elsewhere.lists():
+                    self.send_response(200)
+                    self.send_header("Content-Length", str(len(listing)))
+                    self.end_headers()
+                    self.wfile.write(listing.encode())
+                    return
                 code = "NoSuchBucket" if self.path.startswith("/nobucket") else "InvalidAccessKeyId"
                 content = f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode()
                 self.send_response(404 if code == "NoSuchBucket" or "/v2/" in self.path else 403)
@@ -189,3 +196,24 @@ def test_the_region_of_aws_is_the_users_and_never_just_any(tm, elsewhere):
     config.write_text("[default]\nregion = mars-1\n[profile mine]\nregion = us-west-2\n")
     tm.env["AWS_PROFILE"] = "mine"
     assert tm.call("check", recipe).code == 0
+
+
+_LISTING = """<?xml version="1.0" encoding="UTF-8"?>
+<ListBucketResult><Name>bucket</Name><Prefix>set/</Prefix><KeyCount>1</KeyCount><IsTruncated>false</IsTruncated>
+<Contents><Key>set/a.txt</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>"1"</ETag><Size>2</Size>
+</Contents></ListBucketResult>"""
+
+
+def test_keys_that_expire_under_a_run_are_the_users(tm, elsewhere):
+    """They were good when the run began; the experiment that needs them again says what to do."""
+    elsewhere.lists = lambda: "" if (tm.notes / "ran").exists() else _LISTING
+    later = {"after": ["main"], "command": "true", "data": {"set": {"url": "s3://bucket/set"}}}
+    recipe = tm.recipe(
+        {"name": "job", "experiments": {"main": {"command": "touch $NOTES/ran"}, "later": later}}
+    )
+    found = tm.run(recipe, code=1)
+    assert (found["reason"], found["experiments"]["main"]["reason"]) == ("USER_ERROR", "SUCCEEDED")
+    told = " ".join(tm.call("status", found["run"]).out.split())
+    assert "USER_ERROR: Cannot" in told
+    assert "s3://bucket/set" in told
+    assert "Check the credentials" in told

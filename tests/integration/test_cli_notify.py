@@ -82,4 +82,4 @@ def test_the_end_of_an_interrupted_run_is_told_and_holds_up_nobody(tm):
 def test_a_notifier_that_nobody_knows_is_refused_before_anything_starts(tm):
     said = tm.refused(recipe(tm, "true", [{"by": "comand", "to": "cat"}]))
     assert "notify.0.by: there is no notifier 'comand'" in said
-    assert "Did you mean 'command'?" in said
+    assert "did you mean 'command'?" in said

@@ -16,13 +16,13 @@ def test_a_run_that_waits_says_for_whom_and_counts_that_apart(tm):
     quick = tm.task("echo hi")
     waiting = tm.start("run", quick, "--json")
     waiter = waiting.run_id()
-    tm.until(lambda: "waits for 1 slot" in waiting.err, "a word about it")
-    assert f"waits for 1 slot: {run} holds {cores}; it is next" in waiting.err
+    tm.until(lambda: "waits for 1 core" in waiting.err, "a word about it")
+    assert f"waits for 1 core: {run} holds {cores}; it is next" in waiting.err
     assert "running" not in waiting.err
     shown = tm.status(waiter)
     assert shown["queued"]["held"] == {run: cores}
     assert shown["queued"]["place"] == 1
-    assert f"for 1 slot: {run} holds {cores}; it is next" in tm.call("status", waiter).out
+    assert f"for 1 core: {run} holds {cores}; it is next" in tm.call("status", waiter).out
     assert "QUEUED" in tm.call("status").out
     (tm.notes / "go").touch()
     assert holder.wait(0).json["reason"] == "SUCCEEDED"

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from contextlib import suppress
+
+import pytest
+
+from trainmaster.spec.processes import start_ticks
+
 
 def test_a_command_with_and_without_a_member(tm):
     tm.write("here.txt", "yes\n")
@@ -27,3 +35,24 @@ def test_a_line_for_a_shell_with_the_environment_of_the_member(tm):
     assert tm.call("ssh", run, "worker-0", "--", "echo", "$HOME; a").out == "$HOME; a\n"
     (tm.notes / "go").touch()
     call.wait(0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_command_ends_with_what_has_asked_for_it(tm, number):
+    run = tm.run(tm.task("true"))["run"]
+    line = (
+        "echo $$ >>$NOTES/pids; (echo $BASHPID >>$NOTES/pids; sleep 600; true) & "
+        "setsid sh -c 'echo $$ >$NOTES/outlives; exec sleep 600' & "
+        "wait %1; true"
+    )
+    call = tm.start("exec", run, "--", line)
+    pids, outlives = tm.notes / "pids", tm.notes / "outlives"
+    tm.until(lambda: pids.exists() and outlives.exists() and len(pids.read_text().split()) == 2)
+    tm.until(lambda: outlives.read_text().strip())
+    call.send(number)
+    assert call.process.wait(60) == (130 if number == signal.SIGINT else 128 + signal.SIGTERM)
+    tm.until(lambda: all(start_ticks(int(pid)) is None for pid in pids.read_text().split()))
+    other = int(outlives.read_text())
+    assert start_ticks(other) is not None, "what has a session of its own outlives it"
+    with suppress(ProcessLookupError):
+        os.killpg(other, signal.SIGKILL)

@@ -211,7 +211,7 @@ def test_a_gang(tm, profile):
     )
     gang = {"strategy": "allreduce", "workers": "auto"}
     recipe = tm.task(
-        "python train.py", distributed=gang, batch={"global": 64}, steps=10**6, profile=seconds(2.5)
+        "python train.py", distributed=gang, batch={"global": 64}, steps=10**6, profile=seconds(6)
     )
     found = profile(recipe).end()["measured"]["main"]
     assert [each["point"]["workers"] for each in found][:2] == [1, 2]

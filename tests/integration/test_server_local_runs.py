@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pwd
@@ -9,17 +10,21 @@ import secrets
 import shutil
 import signal
 import subprocess
+import urllib.error
 from contextlib import suppress
 
 import pytest
 from private_engines import IMAGE, NoEngineError, PrivateEngine
 from running_server import RunningServer
 
+from trainmaster.control.layout import Home
+from trainmaster.service.cloud_metadata import let_through
+
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
 #: Writes down what came of reading, as the team that sent it, what it should not see.
 SPY = """\
-import json, os, socket, sys
+import ctypes, json, os, socket, sys
 told = {}
 def look(what, do):
     try:
@@ -35,6 +40,7 @@ def call():
     with socket.socket(socket.AF_UNIX) as supervisor:
         supervisor.connect(wanted["socket"])
 look("socket", call)
+told["namespace"] = ctypes.CDLL(None).unshare(0x10000000)
 told["uid"], told["env"] = os.getuid(), sorted(os.environ)
 told["secret"], told["volume"] = os.environ["KEY"][::-1], os.listdir(os.environ["TRAINMASTER_DATA_PETS"])
 with open(os.environ["TRAINMASTER_OUTPUT_DIR"] + "/told", "w") as file:
@@ -69,8 +75,8 @@ open(output + "/weights", "w").close()
 class Shared(RunningServer):
     """A server that two teams share."""
 
-    def __init__(self, tm, how):
-        super().__init__(lambda *arguments: tm.start(*arguments, "--local-runs", how))
+    def __init__(self, tm, how, prefix=""):
+        super().__init__(lambda *arguments: tm.start(*arguments, "--local-runs", how, prefix=prefix))
         self.tm = tm
         self.tokens = {}
 
@@ -145,6 +151,7 @@ def shared(request, tm):
         found.add_team(team)
     found.start()
     yield found
+    let_through(Home.from_environment(tm.env).root)
     if request.param == "container":
         tm.until(lambda: not engine.containers(), "no container is left")
 
@@ -197,6 +204,7 @@ def test_a_script_sees_nothing_of_the_server_or_of_another_team(shared, tm):
     assert told["write"] in ("PermissionError", "OSError")
     assert told["socket"] in ("FileNotFoundError", "PermissionError")
     assert told["uid"] not in (0, os.getuid())
+    assert told["namespace"] == -1, "of users, where it would be root"
     assert told["secret"] == "drow"
     assert told["volume"] == ["cat"]
     assert "OF_THE_SERVER" not in told["env"]
@@ -229,3 +237,54 @@ def test_two_members_meet_and_go_on_when_the_driver_is_killed(shared, tm):
     assert model["metrics"] == {"step": 1, "loss": 0.5}
     assert "heard welcome" in tm.logs(run)
     assert not (shared.attempt(run).parent / "2").exists()
+
+
+def test_a_task_that_takes_more_memory_than_its_own_is_killed_and_told_so(shared, tm):
+    hungry = "x = bytearray(1 << 30)\nprint('all of it')"
+    run = shared.run(shared.red, hungry, hardware={"memory": "300MB"})
+    found = shared.end(run)
+    if "all of it" in tm.logs(run):
+        pytest.skip("no control groups can be made here")
+    assert found["reason"] == "OOM", tm.logs(run)
+
+
+def test_a_team_does_not_keep_another_one_waiting(users, tm):
+    """It holds all cores: the other is told so; with a limit, or after the longest time, its turn comes."""
+    cores = len(os.sched_getaffinity(0))
+    shared = Shared(tm, "user:tmtest-{team},max=8s")
+    red, blue = f"red{users}", f"blue{users}"
+    for team in (red, blue):
+        shared.add_team(team)
+    shared.start()
+    try:
+        endless = shared.run(red, "", command="sleep 1000", parameters={"x": list(range(100))})
+        tm.until(
+            lambda: len(list(shared.attempt(endless).parents[1].glob("*/1/worker-0.log"))) >= cores, "all"
+        )
+        waiting = shared.run(blue, "", command="true")
+
+        def told():
+            return shared.ask("GET", f"/runs/{waiting}")[1].get("queued", {}).get("waits_for")
+
+        held = f"1 core: {red} has {cores} of {cores}"
+        assert tm.until(told, "why it waits") == held
+        assert f"for {held}; it is next" in tm.call("status", waiting).out
+        assert shared.end(waiting)["reason"] == "SUCCEEDED"
+        shared.token = shared.tokens[red]
+        ended = shared.ask("GET", f"/runs/{endless}/attempts")[1]["attempts"]
+        assert "longest time of a team's tasks on this machine: 8s" in json.dumps(ended)
+        shared.ask("POST", f"/runs/{endless}/cancel")
+        shared.end(endless)
+        tm.call("team", "create", red, "--cpus-at-once", "1")
+        second = shared.run(red, "", command="sleep 5", parameters={"x": [1, 2, 3]})
+        wide = {"recipe": json.dumps({"name": "wide", "provider": "local", "experiments": {"main": {
+            "command": "true", "hardware": {"cpus": 2}}}}), "provider": None}  # fmt: skip
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            shared.ask("POST", "/runs", wide)
+        assert "takes 2 cores, and all tasks of" in json.load(refused.value)["title"]
+        assert shared.end(second)["reason"] == "SUCCEEDED"
+        rows = shared.ask("GET", f"/runs/{second}/attempts")[1]["attempts"]
+        spans = sorted((row["started_at"], row["ended_at"]) for row in rows)
+        assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
+    finally:
+        let_through(Home.from_environment(tm.env).root)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
@@ -60,7 +62,9 @@ def sleeps(source: str) -> list[int]:
     calls = [
         node.lineno
         for node in nodes
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("time.sleep", "asyncio.sleep")
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in ("time.sleep", "asyncio.sleep")
+        and ast.unparse(node) != "asyncio.sleep(0)"  # lets other tasks run
     ]
     imports = [
         node.lineno
@@ -176,6 +180,17 @@ def test_what_tests_and_benchmarks_import_is_there() -> None:
     assert missing == []
 
 
+def test_folders_with_a_conftest_each_go_into_one_call() -> None:
+    """The first two that doctests were looked for in had one module name, and the call ended there."""
+    folders = sorted({str(path.parent) for path in (ROOT / "tests").rglob("conftest.py")})
+    assert len(folders) > 5
+    only_those = ["--collect-only", "--ignore-glob=*/test_*.py", "-p", "no:cacheprovider", *folders]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *only_those], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, done.stdout
+
+
 def _is_there(module: str | None, name: str) -> bool:
     there = import_module(str(module))
     return hasattr(there, name) or (hasattr(there, "__path__") and find_spec(f"{module}.{name}") is not None)
@@ -215,8 +230,9 @@ def test_it_lets_waits_and_told_moments_be(body: str) -> None:
 
 
 def test_it_finds_sleeps() -> None:
-    assert sleeps("event.wait(1)\ntime.sleep(1)\nprogram = 'time.sleep(60)'\nawait asyncio.sleep(0)") == [
+    assert sleeps("event.wait(1)\ntime.sleep(1)\nprogram = 'time.sleep(60)'\nawait asyncio.sleep(1)") == [
         2,
         4,
     ]
+    assert sleeps("await asyncio.sleep(0)") == []
     assert sleeps("from time import sleep") == [1]

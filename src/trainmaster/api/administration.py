@@ -33,8 +33,8 @@ class AdministrationProtocol(Protocol):
     ) -> dict[str, Any]:
         """Make a token, of this account; its ``token`` is shown this once."""
 
-    def revoke_token(self, name: str) -> None:
-        """End it, and the sessions that were opened with it."""
+    def revoke_token(self, name: str) -> list[str]:
+        """End it, and the sessions that were opened with it; which workflows are paused because of that."""
 
     def tokens(self) -> list[dict[str, Any]]:
         """The tokens that there are, or that the caller sees."""
@@ -119,8 +119,8 @@ class HomeAdministration:
     ) -> dict[str, Any]:
         return self._access.create_token(name, scopes, team, days * 86400, account=account)
 
-    def revoke_token(self, name: str) -> None:
-        self._access.revoke_token(name)
+    def revoke_token(self, name: str) -> list[str]:
+        return self._access.revoke_token(name)
 
     def tokens(self) -> list[dict[str, Any]]:
         return self._access.tokens()

@@ -65,7 +65,7 @@ class EmbeddedClient:
         # These it answers as they are.
         self.find_model, self.brief = self._service.find_model, self._service.brief
         self.highlights, self.save_models = self._service.highlights, self._service.save_kept
-        self.clusters, self.score = self._service.clusters, self._service.score
+        self.score = self._service.score
 
     @property
     def _environ(self) -> dict[str, str]:
@@ -89,9 +89,13 @@ class EmbeddedClient:
         return run
 
     def listed(self, limit: int | None = None, after: str | None = None) -> dict[str, Any]:
+        self._look_at_runs_away()
+        return self._service.runs(limit, after)
+
+    def _look_at_runs_away(self) -> None:
+        """What is told of all runs, or of what is rented, is as their drivers have published it."""
         if self._service.has_runs_away():
             self._away.look_at_all()
-        return self._service.runs(limit, after)
 
     @cached_property
     def _away(self) -> AwayRuns:
@@ -304,17 +308,10 @@ class EmbeddedClient:
         is_terminal: bool = False,
         tell: Callable[[str], None] = lambda _: None,
     ) -> int:
-        import subprocess
-
         from trainmaster.service.shells import find_shell
 
         shell = find_shell(self._service, run, member, command, self._environ, tell, is_terminal=is_terminal)
-        where, environ = shell.directory or None, dict(shell.environment)
-        stdin, stdout, stderr = files
-        code = subprocess.call(
-            shell.command, stdin=stdin, stdout=stdout, stderr=stderr, cwd=where, env=environ
-        )
-        return 128 - code if code < 0 else code
+        return shell.call(files)
 
     def forward(
         self, run: str, member: str | None, port: int, local_port: int, tell: Callable[[str], None]
@@ -344,7 +341,12 @@ class EmbeddedClient:
 
         return refresh_prices(self._service.home, self._environ, region)
 
+    def clusters(self) -> list[dict[str, Any]]:
+        self._look_at_runs_away()
+        return self._service.clusters()
+
     def end_clusters(self, ids: Sequence[str] | None) -> Stream[str | list[dict[str, Any]]]:
+        self._look_at_runs_away()
         return WorkStream(lambda tell: tell(self._service.end_clusters(ids, self._environ, tell)))
 
     @property
@@ -387,6 +389,9 @@ class EmbeddedClient:
 
     def end_app(self, app: str) -> None:
         self._local_apps.apps.end(app)
+
+    def leave_app(self, app: str) -> None:
+        self._local_apps.leave(app)
 
     # --- services ----------------------------------------------------------------------------------
 

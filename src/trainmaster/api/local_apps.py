@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from trainmaster.db import apps as rows
 from trainmaster.service.apps.app_access import AppAccess
+from trainmaster.service.apps.app_host import app_directory
 from trainmaster.service.apps.app_hosts import AppHosts, need_part
 from trainmaster.service.apps.apps import Apps
 from trainmaster.service.runs.member_connections import MemberConnections
 from trainmaster.service.users.access import Access
 from trainmaster.service.users.caller import SCOPES, caller
 from trainmaster.spec.errors import MissingPartError
+from trainmaster.spec.private_files import make_private
+from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
     from trainmaster.service import Service
 
 
+#: In an app's directory, shared by the processes that lead to it, if one of them was the first to open it.
+_LED: Final = "led"
+_LOOK_S: Final = 0.1
+
+
 class LocalApps:
     """Those of a home, for who has its machine.
+
+    What several processes open is one app: each has a proxy of its own in front of it, and the last one ends
+    it. Locks say which is the last: those of processes that are killed are gone with them.
 
     Args:
         service: of the home.
@@ -31,25 +47,63 @@ class LocalApps:
         self._service = service
         self._hosts = AppHosts(service, environ)
         self._members = MemberConnections(service, environ)
+        self._led: dict[str, int] = {}
         self.apps = Apps(service, caller("owner", None, SCOPES))
 
     def tensorboard(self, runs: Sequence[str]) -> dict[str, Any]:
         """Open one."""
         need_part("tensorboard")
-        found = self.apps.tensorboard(runs)
-        self._hosts.look()
-        return found
+        return self._opened(lambda: self.apps.tensorboard(runs))
 
     def notebook(self, run: str | None) -> dict[str, Any]:
         """Open one; without a run it is for the directory in which one is."""
         need_part("notebook")
-        found = self.apps.notebook(run, Path.cwd() if run is None else None)
-        self._hosts.look()
-        return found
+        return self._opened(lambda: self.apps.notebook(run, Path.cwd() if run is None else None))
 
     def port(self, run: str, member: str | None, port: int) -> dict[str, Any]:
         """Open one."""
-        return self.apps.port(run, member, port)
+        return self._opened(lambda: self.apps.port(run, member, port))
+
+    def leave(self, app: str) -> None:
+        """This process leads to it no more; it ends with the last one that does."""
+        descriptor = self._led.pop(app, None)
+        if descriptor is None:
+            return
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.apps.end(app)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(descriptor)
+
+    def _opened(self, opens: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        database = self._service.database
+        while True:
+            before = {row["id"] for row in rows.open_here(database, self._service.home.identity())}
+            found = opens()
+            app = found["app"]
+            self._lead(app, is_new=app not in before)
+            row = rows.find(database, app)
+            if row is not None and row["state"] != State.DONE and not row["ends"]:
+                self._hosts.look()
+                return found
+            if (descriptor := self._led.pop(app, None)) is not None:  # the last process has just left it
+                os.close(descriptor)
+            time.sleep(_LOOK_S)
+
+    def _lead(self, app: str, *, is_new: bool) -> None:
+        """It ends with this process at the earliest; what a page has opened ends with none."""
+        directory = app_directory(self._service.home.root, app)
+        if app in self._led:
+            return
+        if is_new:
+            make_private(directory.parent)
+            make_private(directory)
+        with contextlib.suppress(FileNotFoundError):
+            makes = os.O_CREAT if is_new else 0
+            self._led[app] = os.open(directory / _LED, os.O_RDWR | os.O_CLOEXEC | makes, 0o600)
+            fcntl.flock(self._led[app], fcntl.LOCK_SH)
 
     def show(self, app: str) -> dict[str, Any]:
         """One of them."""

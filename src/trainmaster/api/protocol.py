@@ -385,6 +385,16 @@ class ClientProtocol(Protocol):
             NotFoundError: there is none.
         """
 
+    def leave_app(self, app: str) -> None:
+        """This process, which has opened it, leads to it no more.
+
+        Without a server it ends with the last process that does so, if one of them was the first to open it.
+        On a server it goes on.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+
     # --- services of models ---------------------------------------------------------------------
 
     def services(self) -> list[dict[str, Any]]:

@@ -15,7 +15,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
+from trainmaster.api.own_hosts import (
+    OwnHosts,
+    name_of,
+    names_of_certificate,
+    names_of_urls,
+    origin_of,
+)
 from trainmaster.executors.open_files import raise_limit
 from trainmaster.service.server_loops import is_passing
 from trainmaster.spec.errors import MissingPartError, UsageError
@@ -43,7 +51,9 @@ class Listening:
         tls_key: PEM file with its private key.
         behind_proxy: address of the proxy in front that does TLS.
         apps_port: of the origin of apps; None for the next one, or any that is free.
-        apps_url: how browsers reach that; empty for this host and that port.
+        apps_url: how browsers reach that; empty for this host and that port. ``*`` as its first label is the
+            app's: each has an origin of its own.
+        urls: how others reach the server; links lead to the first one.
     """
 
     host: str = "127.0.0.1"
@@ -53,6 +63,7 @@ class Listening:
     behind_proxy: str | None = None
     apps_port: int | None = None
     apps_url: str = ""
+    urls: tuple[str, ...] = ()
 
     @property
     def is_private(self) -> bool:
@@ -66,11 +77,16 @@ class Listening:
         except ValueError:
             return False
 
-    def check(self) -> None:
-        """Refuse what would send tokens in clear over a network, and files with which there is no TLS.
+    @property
+    def is_secure(self) -> bool:
+        """Whether browsers come by https."""
+        return self.tls_cert is not None or self.behind_proxy is not None
+
+    def checked(self) -> Listening:
+        """The same, with URLs as origins.
 
         Raises:
-            UsageError: naming the option.
+            UsageError: naming the option that would send tokens in clear over a network, or cannot be.
         """
         if (self.tls_cert is None) != (self.tls_key is None):
             raise UsageError("--tls-cert and --tls-key belong together", "Give both.")
@@ -81,13 +97,72 @@ class Listening:
                 f"--host {self.host}: tokens would go over the network in clear",
                 "Add --tls-cert and --tls-key, --self-signed, or --behind-proxy ADDRESS if a proxy does TLS.",
             )
+        urls = tuple(origin_of("--url", url) for url in self.urls)
+        apps_url = origin_of("--apps-url", self.apps_url, is_wildcard=True) if self.apps_url else ""
+        for option, url in [*(("--url", url) for url in urls), ("--apps-url", apps_url)]:
+            if url.startswith("https:") and not self.is_secure:
+                raise UsageError(
+                    f"{option} {url}: the server does not speak TLS",
+                    "Add --behind-proxy ADDRESS if a proxy does, --self-signed, or --tls-cert and --tls-key.",
+                )
+            if url.startswith("http:") and self.is_secure:
+                raise UsageError(f"{option} {url}: browsers come by https", f"Write {option} https://HOST.")
+        return replace(self, urls=urls, apps_url=apps_url)
+
+    def hosts(self, bound: str) -> OwnHosts:
+        """The names under which it answers.
+
+        Args:
+            bound: the address that it listens at.
+        """
+        names = {name_of(each) for each in (bound, self.host, socket.gethostname())}
+        if self.tls_cert is not None:
+            names |= names_of_certificate(Path(self.tls_cert))
+        return OwnHosts(frozenset(names - {""}) | names_of_urls((*self.urls, *filter(None, [self.apps_url]))))
+
+    def warnings(self) -> list[str]:
+        """What those who start it should know."""
+        told = []
+        if self.behind_proxy is not None and not self.urls:
+            told.append(
+                "without --url the name under which the proxy has this server is not known: requests for it "
+                "are answered with 421"
+            )
+        apps = urlsplit(self.apps_url).hostname or ""
+        if not self.is_private and not apps.startswith("*."):
+            own = {urlsplit(url).hostname or "" for url in self.urls} or {self.host}
+            shared = ", at the host of the server" if apps in {"", *own} else ""
+            told.append(
+                f"all apps have one origin{shared}: a page of one can read what is in another that the same "
+                "browser has open; give each a host of its own, as --apps-url 'https://*.apps.example.org'"
+            )
+        return told
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Where a server is.
+
+    Attributes:
+        listens: where it takes connections.
+        url: how others reach it.
+        setup_url: logs the owner of the home in, once.
+        apps_url: how others reach apps.
+        apps_listen: where it takes connections to those.
+    """
+
+    listens: str
+    url: str
+    setup_url: str
+    apps_url: str
+    apps_listen: str
 
 
 def serve(
     service: Service,
     environ: Mapping[str, str],
     where: Listening,
-    ready: Callable[[str, str, str], None],
+    ready: Callable[[Ready], None],
     add_pages: Callable[[FastAPI], None],
     oidc: Path | None = None,
 ) -> None:
@@ -99,14 +174,13 @@ def serve(
         where: to listen.
         add_pages: adds web pages to the application.
         oidc: file with the settings of a single sign-on.
-        ready: called once with the URL, with a link that logs the owner of the home in, once, and with the
-            URL of the apps.
+        ready: called once.
 
     Raises:
         UsageError: it cannot listen there, or must not.
         MissingPartError: the extra ``server`` is not installed.
     """
-    where.check()
+    where = where.checked()
     try:
         import uvicorn
 
@@ -115,6 +189,7 @@ def serve(
         from trainmaster.api.proxy.services import Services
         from trainmaster.api.rest.app import make_app, make_state
         from trainmaster.api.rest.guards import Audit
+        from trainmaster.api.timed_protocol import TimedProtocol
         from trainmaster.service.apps.app_access import AppAccess
         from trainmaster.service.endpoints.endpoint_access import EndpointAccess
         from trainmaster.service.users.single_sign_on import SignOnSettings, SingleSignOn
@@ -122,7 +197,7 @@ def serve(
         raise MissingPartError(
             f"server: {error.name} is not installed", "Run: pip install 'trainmaster[server]'"
         ) from error
-    is_secure = where.tls_cert is not None or where.behind_proxy is not None
+    is_secure = where.is_secure
     state = make_state(service, environ, is_private=where.is_private, is_secure=is_secure)
     if oidc is not None:
         state = replace(state, single_sign_on=SingleSignOn(SignOnSettings.read(oidc), service.database))
@@ -132,13 +207,16 @@ def serve(
     url = f"{scheme}://{name}:{port}"
     for_apps = _bound_for_apps(where, port)
     apps_port = for_apps.getsockname()[1]
-    apps_url = where.apps_url.rstrip("/")
-    state = replace(state, apps_port=apps_port, apps_url=apps_url)
+    hosts, public = where.hosts(host), where.urls[0] if where.urls else ""
+    state = replace(state, apps_port=apps_port, apps_url=where.apps_url, url=public, hosts=hosts)
     audit = Audit(service.database)
     services = Services(EndpointAccess(service, state.members, state.access))
     state = replace(state, services=services)
     gate = AppAccess(service, state.access, state.members)
-    proxy = AppProxy(Grants(gate, is_secure=is_secure, refused=audit.note), services)
+    apps_host = urlsplit(where.apps_url).hostname or ""
+    domain = apps_host[2:] if apps_host.startswith("*.") else ""
+    grants = Grants(gate, is_secure=is_secure, refused=audit.note, domain=domain)
+    proxy = AppProxy(grants, services, hosts=hosts)
     app = make_app(state)
     add_pages(app)
     config = uvicorn.Config(
@@ -148,6 +226,7 @@ def serve(
         proxy_headers=where.behind_proxy is not None,
         forwarded_allow_ips=where.behind_proxy,
         server_header=False,
+        http=TimedProtocol,
         ws="websockets-sansio",
         ws_per_message_deflate=False,  # what goes through is mostly encoded already
         log_level="warning",
@@ -155,14 +234,15 @@ def serve(
     )
     code = secrets.token_urlsafe(32)
     state.setup.add(code)
-    setup = f"{url}/setup?code={code}"
+    setup = f"{public or url}/setup?code={code}"
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             asyncio.get_running_loop().set_exception_handler(_Mishaps())
             await super().startup(sockets=sockets)
             await proxy.start(for_apps, config.ssl)
-            ready(url, setup, apps_url or f"{scheme}://{name}:{apps_port}")
+            apps_listen = f"{scheme}://{name}:{apps_port}"
+            ready(Ready(url, public or url, setup, state.url_of_apps(public or url), apps_listen))
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             state.hubs.end()  # else their streams are waited for

@@ -42,8 +42,10 @@ def create(
 @token_app.command("revoke", no_args_is_help=True)
 def revoke(name: Annotated[str, typer.Argument(help="Of the token.")]) -> None:
     """End a token, and the sessions that were opened with it."""
-    open_administration().revoke_token(name)
+    paused = open_administration().revoke_token(name)
     say(f"{name} is revoked")
+    if paused:
+        say(f"paused, as they were registered with it: {', '.join(paused)}; register again what is to go on")
 
 
 @token_app.command("list")
@@ -68,10 +70,18 @@ def create_team(
     monthly_usd: Annotated[float | None, typer.Option(help="What it may spend in a calendar month.")] = None,
     runs_at_once: Annotated[int | None, typer.Option(help="How many of its runs may go on at once.")] = None,
     usd_per_hour: Annotated[float | None, typer.Option(help="What these may cost per hour.")] = None,
+    cpus_at_once: Annotated[
+        int | None, typer.Option(help="How many cores of the server's own machine its tasks take at once.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a team, or change its limits: those that are not given stay."""
-    limits = {"monthly_usd": monthly_usd, "runs_at_once": runs_at_once, "usd_per_hour": usd_per_hour}
+    limits = {
+        "monthly_usd": monthly_usd,
+        "runs_at_once": runs_at_once,
+        "usd_per_hour": usd_per_hour,
+        "cpus_at_once": cpus_at_once,
+    }
     found = open_administration().make_team(name, limits)
     if as_json:
         print_json(found)

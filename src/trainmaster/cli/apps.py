@@ -97,7 +97,7 @@ def notebook(
 
 
 def lead(client: ClientProtocol, found: dict[str, Any], *, as_json: bool) -> None:
-    """Wait until it answers, and say where; without a server, until Ctrl-C, and then it ends."""
+    """Wait until it answers, and say where; without a server, until Ctrl-C, which leaves it."""
     from trainmaster.cli.opening import context
 
     name, is_here = found["app"], context() is None
@@ -108,13 +108,13 @@ def lead(client: ClientProtocol, found: dict[str, Any], *, as_json: bool) -> Non
         signal.signal(number, signal.default_int_handler)
     try:
         _show_way(client, found, as_json=as_json)
-        say("Ctrl-C ends it")
+        say("Ctrl-C ends it, unless it is open elsewhere")
         while client.app(name)["state"] == "RUNNING":
             time.sleep(1)
     except KeyboardInterrupt:
         pass
     finally:
-        client.end_app(name)
+        client.leave_app(name)
 
 
 def _show_way(client: ClientProtocol, found: dict[str, Any], *, as_json: bool) -> None:

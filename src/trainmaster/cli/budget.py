@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trainmaster.cli.output import place_text, print_json, say, table
+from trainmaster.cli.output import print_json, say, table
 from trainmaster.spec.errors import UsageError
 
 AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
@@ -53,6 +53,8 @@ def queue(as_json: AsJson = False) -> None:
     if not found:
         say("no run waits for its turn")
         return
+    from trainmaster.service import place_text
+
     rows = [
         [
             each["run"],

@@ -68,7 +68,7 @@ def check(
     makes = of_models or not capabilities_of(found.provider).is_here
     service = Service.from_environment(makes=makes)
     check_services_and_sinks(service, found, os.environ)
-    for note in check_run(service, found, str(recipe), os.environ):
+    for note in check_run(service, found, os.environ):
         say(f"note: {note}")
 
 

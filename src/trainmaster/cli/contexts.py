@@ -82,7 +82,7 @@ def _agree_to(url: str, fingerprint: str) -> None:
 def _confirmed(connection: Connection) -> str:
     """A token, once a person has confirmed a code on the server's page."""
     asked = connection.post("/device/code", {"client": socket.gethostname()[:60]})
-    say(f"Open {connection.url}/device, log in, and confirm the code")
+    say(f"Open {asked.get('url') or connection.url + '/device'}, log in, and confirm the code")
     say(f"  {asked['user_code']}")
     until = time.monotonic() + asked["expires_in_s"]
     while time.monotonic() < until:

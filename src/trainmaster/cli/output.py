@@ -123,24 +123,10 @@ def queue_text(queued: dict[str, Any]) -> str:
     """What a run waits for, and since when."""
     import time
 
-    from trainmaster.service import QueuePlace
+    from trainmaster.service import place_text
 
     waited = f"has waited {duration(time.time() - queued['since'])} for"
-    if "waits_for" in queued:  # on a server, for its turn
-        return f"{waited} {queued['waits_for']}; {place_text(queued['place'])}"
-    place = QueuePlace(**{key: value for key, value in queued.items() if key != "since"})
-    return f"{waited} {place.words}"
-
-
-def place_text(place: int) -> str:
-    """How many wait before it.
-
-    >>> place_text(1), place_text(2), place_text(4)
-    ('it is next', '1 run waits before it', '3 runs wait before it')
-    """
-    if place == 1:
-        return "it is next"
-    return f"{place - 1} run{'s wait' if place > 2 else ' waits'} before it"
+    return f"{waited} {queued['waits_for']}; {place_text(queued['place'])}"
 
 
 def bill(usd: float) -> str:

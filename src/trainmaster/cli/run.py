@@ -46,6 +46,14 @@ def run(
         bool,
         typer.Option("--on-cluster", help="Its first rented machine drives it: this one may be turned off."),
     ] = False,
+    send_keys: Annotated[
+        bool,
+        typer.Option(
+            "--send-keys",
+            envvar="TRAINMASTER_SEND_KEYS",
+            help="With --on-cluster: send that machine your own keys, not a role's, without being asked.",
+        ),
+    ] = False,
     lend_keys: Annotated[
         bool,
         typer.Option("--lend-keys", help="Give nodes your own keys of object stores, not narrower ones."),
@@ -90,9 +98,11 @@ def run(
     if now and not found.on:
         raise UsageError("--now is for a recipe with `on`", "Leave it out: this one runs now in any case.")
     if on_cluster:  # before anything is planned, or asked
-        from trainmaster.service import Home, check_moves
+        from trainmaster.service import Home, check_moves, check_narrow
 
         check_moves(found, Home.from_environment().store_url)
+        if not send_keys and (yes or not can_ask()):
+            check_narrow(found)
     client = open_client(runs_here=capabilities_of(found.provider).is_here and not detach)
     plan = watched(
         client.plan_run(
@@ -112,7 +122,7 @@ def run(
     if on_cluster:
         from trainmaster.service import sent_to_machine
 
-        agree_to_send(sent_to_machine(found), yes=yes)
+        agree_to_send(sent_to_machine(found), yes=yes or send_keys)
     accepted = client.accept_run(
         plan.id, agreed_usd_per_hour=plan.most_usd_per_hour, keep_s=keep_s, queue=queue, on_cluster=on_cluster
     )

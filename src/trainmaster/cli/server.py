@@ -1,20 +1,32 @@
-"""``trainmaster server``: REST and web pages over this home."""
+"""``trainmaster server``: REST and web pages over this home; and what its owner does with its keys."""
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainmaster.cli._groups import DefaultGroup
+from trainmaster.cli.opening import refuse_on_server
 from trainmaster.cli.output import print_json, say
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from trainmaster.service.driving.key_rotation import KeyRotation
 
+app = typer.Typer(invoke_without_command=True)
+key_app = typer.Typer(help="Keys that seal secrets in the database of this home.", cls=DefaultGroup)
+app.add_typer(key_app, name="key")
+AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
+
+
+@app.callback()
 def server(
+    context: typer.Context,
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port to listen at; 0 for any that is free.")
@@ -38,22 +50,40 @@ def server(
         str,
         typer.Option(metavar="URL", help="How browsers reach apps, if that is another host."),
     ] = "",
+    url: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL", help="How others reach it; links use the first, other hosts are refused (421)."
+        ),
+    ] = None,
     local_runs: Annotated[
         str | None,
         typer.Option(
             metavar="HOW",
             envvar="TRAINMASTER_LOCAL_RUNS",
-            help="How tasks of teams run on this machine: user[:PATTERN], container[:IMAGE], none.",
+            help="How tasks of teams run: none, user[:PATTERN][,metadata], container[:IMAGE]; then ,max=24h.",
+        ),
+    ] = None,
+    audit_to: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            envvar="TRAINMASTER_AUDIT_TO",
+            help="Where the audit is sent as it grows: file:///FILE, syslog: or https://HOST/PATH.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON when it is ready.")] = False,
 ) -> None:
     """Serve this home by REST and web, until Ctrl-C. Runs go on when it stops."""
+    if context.invoked_subcommand is not None:
+        return
     import os
+    from dataclasses import asdict
 
-    from trainmaster.api.serving import Listening, serve
+    from trainmaster.api.serving import Listening, Ready, serve
     from trainmaster.service import Service
-    from trainmaster.service.driving.local_runs import local_runs_of
+    from trainmaster.service.driving.local_runs import local_runs_of, open_metadata
+    from trainmaster.service.users.audit_feed import VARIABLE as AUDIT_TO
 
     service, fingerprint = Service.from_environment(), ""
     if self_signed:
@@ -66,23 +96,117 @@ def server(
 
     local = local_runs_of(service.home, local_runs, os.environ)
 
-    def ready(url: str, setup_url: str, apps: str) -> None:
+    where = Listening(host, port, tls_cert, tls_key, behind_proxy, apps_port, apps_url, tuple(url or ()))
+
+    def ready(at: Ready) -> None:
+        for each in where.warnings():
+            say(f"warning: {each}")
         if as_json:
             more = {"fingerprint": fingerprint} if fingerprint else {}
-            print_json({"url": url, "setup_url": setup_url, "apps_url": apps, **more})
+            print_json({**asdict(at), **more})
             return
         if local:
             say(f"tasks of teams with `provider: local` run {local}")
         if fingerprint:
             say(f"its certificate has the SHA-256 {fingerprint}: `trainmaster login` shows the same")
-        say(f"Trainmaster is at {url} (stop it with Ctrl-C; runs go on), apps are at {apps}")
-        say(f"open {setup_url} to log in as its owner; it works once")
+        say(f"Trainmaster is at {at.url} (stop it with Ctrl-C; runs go on), apps are at {at.apps_url}")
+        say(f"open {at.setup_url} to log in as its owner; it works once")
 
-    where = Listening(host, port, tls_cert, tls_key, behind_proxy, apps_port, apps_url)
-    serve(service, os.environ, where, ready, _pages, oidc)
+    gc.freeze()
+    gc.enable()  # `main` turned it off for quick verbs
+    environ = {**os.environ, AUDIT_TO: " ".join(audit_to or ())}
+    serve(service, environ, where, ready, _pages, oidc)
+    open_metadata(service.home, service.database)
 
 
 def _pages(app: FastAPI) -> None:
     from trainmaster.web.pages import add_pages
 
     add_pages(app)
+
+
+@app.command()
+def audit(
+    head: Annotated[
+        str, typer.Option(metavar="HASH", help="One kept elsewhere: an entry must have it.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Go through the audit, and name the first entry that was changed; show how far it was sent on."""
+    from dataclasses import asdict
+
+    from trainmaster.service import Service
+    from trainmaster.service.users.audit import Audit
+
+    refuse_on_server("server audit")
+    found = Audit(Service.from_environment().database)
+    verified, sent = found.verify(head), found.sent()
+    if as_json:
+        print_json({**asdict(verified), "sent": sent})
+    else:
+        before = f", {verified.unchained} of them older than the chain" if verified.unchained else ""
+        say(f"{verified.entries} entries{before}; the newest has the hash")
+        typer.echo(verified.head)
+    for each in sent:
+        say(
+            f"{each['target']} has all up to entry {each['sent']}{each['trouble'] and ': ' + each['trouble']}"
+        )
+    if verified.why:
+        which = "" if verified.broken is None else f"entry {verified.broken} is the first that does not fit: "
+        say(f"error: {which}{verified.why}")
+        raise typer.Exit(1)
+
+
+@key_app.command("list")
+def keys(as_json: AsJson = False) -> None:
+    """Show the keys by name: which one seals, and how many values each has sealed."""
+    found = _rotation().listed()
+    if as_json:
+        print_json(found)
+        return
+    say(f"the keys are in {found['file']}")
+    for each in found["keys"]:
+        does = "seals" if each["seals"] else "opens" if each["is_known"] else "is not in the file"
+        typer.echo(f"{each['key']}  {does}, {each['values']} values")
+
+
+@key_app.command("add")
+def add_key() -> None:
+    """Make a key that only opens, for other servers to know it before anything is sealed with it."""
+    typer.echo(_rotation().add())
+    say("copy the key file to each server of the database, then: trainmaster server key rotate NAME")
+
+
+@key_app.command("rotate")
+def rotate_key(
+    name: Annotated[str, typer.Argument(help="Of a key that was added; a new one without.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Seal with another key from now on, and anew all that is sealed already. What was cut short goes on."""
+    from dataclasses import asdict
+
+    found = _rotation().rotate(name)
+    if as_json:
+        print_json(asdict(found))
+    else:
+        say(f"{found.key} seals now; {found.values} values were sealed anew, earlier keys still open")
+    for place in found.lost:
+        say(f"warning: no key of the file opens {place}")
+
+
+@key_app.command("drop", no_args_is_help=True)
+def drop_key(name: Annotated[str, typer.Argument(help="Of a key that seals nothing any more.")]) -> None:
+    """Forget a key, when nothing is sealed with it."""
+    _rotation().drop(name)
+    say(f"{name} is gone: copy the key file to each server of the database")
+
+
+def _rotation() -> KeyRotation:
+    import os
+
+    from trainmaster.service import Service
+    from trainmaster.service.driving.key_rotation import KeyRotation
+
+    refuse_on_server("server key")
+    service = Service.from_environment()
+    return KeyRotation(service.database, service.home.root, os.environ)

@@ -38,7 +38,7 @@ def list_workflows(as_json: _Json = False) -> None:
     for each in found:
         triggers = ", ".join(one["trigger"] for one in each["on"])
         times = [one["next"][0] for one in each["on"] if one["next"]]
-        last = "-" if each["last"] is None else _outcome(each["last"])
+        last = "-" if each["last"] is None else _last(each["last"])
         at = when(min(times)) if times else "-"
         rows.append([each["workflow"], each["state"].lower(), triggers, at, last])
     show(table(["workflow", "state", "triggers", "next", "last start"], rows))
@@ -56,7 +56,9 @@ def show_workflow(name: _Name, as_json: _Json = False) -> None:
     for line in trigger_lines(found, ""):
         show(line)
     if found["history"]:
-        rows = [[when(each["at"]), each["trigger"], _outcome(each)] for each in found["history"]]
+        rows = [
+            [when(each["at"]), each["trigger"], _outcome(each, _cause(each))] for each in found["history"]
+        ]
         show("")
         show(table(["when", "trigger", "what came of it"], rows))
 
@@ -154,12 +156,29 @@ def _coming(found: dict[str, Any]) -> str:
     return words[found["concurrency"]] if before else "a run begins"
 
 
-def _outcome(start: dict[str, Any]) -> str:
-    said = f" ({start['message']})" if start["message"] else ""
-    if start["run"] is None:
-        return f"{start['cause']}: {start['state'].lower()}{said}"
+def _last(start: dict[str, Any]) -> str:
+    """The newest start on a line of its own: a message's id is nothing to those who did not send it.
+
+    >>> run = {"run": "job-1f2e", "run_reason": "SUCCEEDED", "run_state": "DONE", "message": ""}
+    >>> _last({**run, "trigger": "by hand", "cause": "9d1c"})
+    'by hand: job-1f2e succeeded'
+    >>> _last({**run, "trigger": "volume pets", "cause": "pets@2"})
+    'pets@2: job-1f2e succeeded'
+    """
+    is_told = start["trigger"].startswith(("volume ", "schedule "))
+    return _outcome(start, start["cause"] if is_told else start["trigger"])
+
+
+def _cause(start: dict[str, Any]) -> str:
+    """Beside its trigger; a start by hand has a key of ours only."""
+    return "" if start["trigger"] == "by hand" else start["cause"]
+
+
+def _outcome(start: dict[str, Any], cause: str) -> str:
     became = start["run_reason"] or start["run_state"]
-    return f"{start['cause']}: {start['run']} {became.lower()}{said}"
+    came = start["state"].lower() if start["run"] is None else f"{start['run']} {became.lower()}"
+    said = f" ({start['message']})" if start["message"] else ""
+    return f"{cause}: {came}{said}" if cause else f"{came}{said}"
 
 
 def when(at: float) -> str:

@@ -159,6 +159,10 @@ class ClusterConnection:
         self._stops[attempt] = min(grace_s, self._stops.get(attempt, grace_s))
         self.guarded(lambda executor: executor.stop(attempt, grace_s))
 
+    def is_asked_to_end(self, attempt: str) -> bool:
+        """Whether the run's loop wants its end."""
+        return attempt in self._stops
+
     def forget(self, attempt: str) -> None:
         """Its end is recorded."""
         self.waiting.pop(attempt, None)

@@ -9,10 +9,13 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.cluster.cluster_connection import ClusterConnection, Opener, Places
+from trainmaster.cluster.gang_ends import GangEnds, GangPlaces, Witness
+from trainmaster.cluster.node_verdicts import NodeVerdicts
 from trainmaster.cluster.record import ClusterState
 from trainmaster.cluster.renting.growth import Growth, growth
 from trainmaster.cluster.run_costs import RunCosts
@@ -40,6 +43,8 @@ _SOUGHT_S: Final = 0.2
 _HURRIED_S: Final = 10.0
 #: Tasks that leave something to be saved if they have to end now.
 _WITH_OUTPUT: Final = frozenset({State.RUNNING, State.STOPPING, State.SAVING})
+#: A machine of a gang with a failed member must answer at once, and once more after as long.
+_ANSWERS_AGAIN_S: Final = 1.0
 #: Keeping machines for less than that is of use to nobody.
 _KEPT_LEAST_S: Final = 60.0
 
@@ -55,6 +60,7 @@ class ClusterExecutor:
         clock: gives Unix seconds that never jump.
         earlier_usd: what the run has paid for clusters that are no more, as expected and at most.
         per_hour_usd: what all machines may cost per hour.
+        witness: asks machines of gangs whether they are there; by default over the network.
 
     Attributes:
         costs: what the clusters cost.
@@ -71,7 +77,9 @@ class ClusterExecutor:
         clock: Callable[[], float] = steady_s,
         earlier_usd: tuple[float, float] = (0.0, 0.0),
         per_hour_usd: float = math.inf,
+        witness: Witness | None = None,
     ) -> None:
+        self._ends = GangEnds(witness or NodeVerdicts(again_s=_ANSWERS_AGAIN_S), clock)
         self._wake = threading.Event()
         connections: dict[int, ClusterConnection] = {}
         self._connections = {
@@ -141,7 +149,8 @@ class ClusterExecutor:
         for connection in self._all:
             news, connection.news = connection.news, {}
             found += map(self._noted, news.values())
-        return found
+        heard = {status.attempt for status in found}
+        return found + self._judged_anew(heard)
 
     def output(self) -> list[tuple[str, str]]:
         """(attempt, member) of each member that wrote something since the last call."""
@@ -161,6 +170,7 @@ class ClusterExecutor:
         """Their ends are recorded."""
         for attempt in attempts:
             self._connection(attempt).forget(attempt)
+            self._ends.forget(attempt)
             self._places.pop(attempt, None)
             self._member_places.forget(attempt)
 
@@ -414,9 +424,34 @@ class ClusterExecutor:
             self._member_places.forget(status.attempt)  # it will get a place
         elif status.phase is Phase.UNKNOWN:  # wherever it waited, it does so no more
             self._places.pop(status.attempt, None)
+        if not status.addresses and status.attempt in self._places:  # its head was lost before it said them
+            status = replace(status, addresses=dict(self._places[status.attempt]))
         if lost := [member.name for member in status.members if member.lost]:
             self.on_lost(status.attempt, lost)
-        return status
+        return self._judged(status)
+
+    def _judged(self, status: GangStatus) -> GangStatus:
+        """See `GangEnds.judged`."""
+        connection = self._connection(status.attempt)
+        nodes = _present(connection.loop)
+        machines = self._member_places.machines(status.attempt, nodes)
+        is_asked = connection.is_asked_to_end(status.attempt)
+        judged = self._ends.judged(status, GangPlaces(machines, nodes, connection.loop.troubles, is_asked))
+        if silent := self._ends.silent(judged, machines):
+            self.on_lost(status.attempt, silent)
+        return judged
+
+    def _judged_anew(self, heard: Set[str]) -> list[GangStatus]:
+        """Ends of gangs of which something else is known by now, but for attempts that were just heard."""
+        found = []
+        for status in self._ends.ended:
+            if status.attempt in heard:
+                continue
+            told = self._ends.told(status.attempt)
+            judged = self._judged(status)
+            if judged != told:
+                found.append(judged)
+        return found
 
 
 def _present(loop: ClusterLoop) -> dict[str, NodeAccess]:

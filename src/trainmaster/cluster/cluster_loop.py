@@ -32,7 +32,7 @@ from trainmaster.cluster.tasks import Tasks
 from trainmaster.providers.base import NodeState
 from trainmaster.providers.dead_man_switch import RENEWALS
 from trainmaster.spec.clocks import steady_s
-from trainmaster.spec.errors import LeaseLostError, ProviderError, TrainmasterError
+from trainmaster.spec.errors import LeaseLostError, ProviderError, TrainmasterError, UsageError
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
@@ -257,6 +257,22 @@ class ClusterLoop:
         node = self._observed.node(machine.id)
         return node is not None and node.state is NodeState.GONE
 
+    def troubles(self, since: float) -> dict[str, str]:
+        """Machines that were lost, silent for a while or taken back since then, in words, by id.
+
+        Args:
+            since: Unix seconds.
+        """
+        taken_back = self._observed.leaving
+        found = dict.fromkeys(self._watch.silent_since(since), "did not answer for a while")
+        for machine in self.record.machines:
+            node = self._observed.node(machine.id) if machine.id else None
+            if machine.id in self.gone or (machine.id and machine.is_over):
+                found[machine.id] = "was lost"
+            elif node is not None and node.private_address in taken_back:
+                found[machine.id] = "is taken back by its provider"
+        return found
+
     def notes(self) -> list[str]:
         """What the user is to be told, since the last call."""
         return _taken(self._notes)
@@ -358,7 +374,8 @@ class ClusterLoop:
         for loss in decision.losses:
             self._losses.put(loss)
         if decision.fatal and observed.fatal is None:
-            observed.fatal = ProviderError(decision.fatal, "Nothing runs on; what was rented is given back.")
+            kind = UsageError if decision.is_users else ProviderError
+            observed.fatal = kind(decision.fatal, "Nothing runs on; what was rented is given back.")
         return decision.actions
 
     def _take(self, name: str, result: object, now: float) -> None:

@@ -94,7 +94,7 @@ def _take_answers(decision: Decision, seen: Seen, now: float) -> None:
         rental = waiting[0].rental
         record = record.changed(replace(m, is_over=True, reason=refusal.reason) for m in waiting)
         if refusal.is_final:
-            decision.fatal = refusal.reason
+            decision.fatal, decision.is_users = refusal.reason, True
             continue
         # A refusal that names no zone is of all of them; hosts have none.
         places = (refusal.zones or (rental.zone,)) if rental.zone else ("",)

@@ -129,6 +129,7 @@ class Decision:
         losses: for the user, too: machines that are lost, or taken back, one line each.
         lost: what of it is known already, by seat. replaced: what is asked for instead.
         fatal: why the run cannot go on; empty if it can.
+        is_users: only the user can mend that: keys that are refused, a permission, an image, a type.
         retry_at: Unix seconds at which something may be had again that there is none of now.
         waits: for what, in words, if for anything.
     """
@@ -140,6 +141,7 @@ class Decision:
     lost: dict[str, str] = field(default_factory=dict)
     replaced: dict[str, Rental] = field(default_factory=dict)
     fatal: str = ""
+    is_users: bool = False
     retry_at: float | None = None
     waits: str = ""
 

@@ -49,9 +49,21 @@ _IMPORTS: Final = ("psutil", "obstore", "trainmaster.executors.supervisor", "ray
 _KEY: Final = "key.pair"
 
 
+def node_packages() -> tuple[str, ...]:
+    """What nodes are sent, as pip takes it; a machine that is to rent others needs it itself."""
+    return (*_PACKAGES, *(name for name in _VOLUME_PACKAGES if find_spec(name) is not None))
+
+
 def root_on_nodes(identity: str) -> str:
     """Where everything of a home lies on every node; short, as Ray's sockets have little room."""
     return f"/var/tmp/trainmaster-{identity[:8]}"  # noqa: S108 - made with 0700, and refused if not ours
+
+
+def packages_of_nodes(home: Home) -> tuple[RuntimePackage, RuntimePackage]:
+    """What every node gets; the first time it takes a while to find out."""
+    from trainmaster.cluster.bootstrap.runtime_package_cache import cached_runtime_packages
+
+    return cached_runtime_packages(home.cache / "runtimes", node_packages(), _IMPORTS)
 
 
 def key_of(machine: str) -> str:
@@ -243,14 +255,10 @@ class NodeProvisioner:
 
     def _packed(self) -> tuple[tuple[RuntimePackage, RuntimePackage], RuntimeLayer]:
         from trainmaster.cluster.bootstrap.runtime_package import code_layer
-        from trainmaster.cluster.bootstrap.runtime_package_cache import cached_runtime_packages
 
         with self._packing:
             if self._packages is None:
-                extra = (name for name in _VOLUME_PACKAGES if find_spec(name) is not None)
-                self._packages = cached_runtime_packages(
-                    self.home.cache / "runtimes", (*_PACKAGES, *extra), _IMPORTS
-                )
+                self._packages = packages_of_nodes(self.home)
             if self._layer is None:
                 self._layer = code_layer(self._code)
             return self._packages, self._layer

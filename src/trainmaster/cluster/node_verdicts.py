@@ -25,11 +25,14 @@ class NodeVerdicts:
     """Threads share it.
 
     Args:
-        links: connections to nodes.
+        links: connections to nodes that are hung up on when those do not answer.
+        again_s: a machine that answers must do so once more after as long: one that is being switched off
+            answers for a moment.
     """
 
-    def __init__(self, links: NodeLinks) -> None:
+    def __init__(self, links: NodeLinks | None = None, again_s: float = 0.0) -> None:
         self._links = links
+        self._again_s = again_s
         self._guard = threading.Lock()
         self._verdicts: dict[tuple[str, str], Future[bool]] = {}
         self._asked: dict[str, Future[bool]] = {}
@@ -53,6 +56,12 @@ class NodeVerdicts:
             verdict = self._verdicts.get((attempt, node.id))
         return verdict is None or verdict.result()
 
+    def answers(self, attempt: str, node: str) -> bool | None:
+        """Whether a machine, by its id, that was doubted for an attempt answers; None until that is known."""
+        with self._guard:
+            verdict = self._verdicts.get((attempt, node))
+        return verdict.result() if verdict is not None and verdict.done() else None
+
     def forget(self, attempt: str) -> None:
         """It is over."""
         with self._guard:
@@ -65,8 +74,11 @@ class NodeVerdicts:
         if not answers and time.monotonic() - began < _ANSWER_S / 2:
             time.sleep(_AGAIN_S)  # a server that many call at once turns some away without a word
             answers = greets(node.target)
+        elif answers and self._again_s:
+            time.sleep(self._again_s)
+            answers = greets(node.target)
         verdict.set_result(answers)
-        if not answers:  # keepalives would find out much later
+        if not answers and self._links is not None:  # keepalives would find out much later
             self._links.hang_up(node.id)
 
 

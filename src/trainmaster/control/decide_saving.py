@@ -12,7 +12,7 @@ from typing import Final
 
 from trainmaster.control.backoff import LONGEST_PAUSE_S, save_pause_s
 from trainmaster.control.effects import Effect, EffectKind, Job, MoreMemory, Policy, Seen, Step
-from trainmaster.control.outcome import classify, exit_records
+from trainmaster.control.outcome import classify, exit_records, loss_words, unexplained
 from trainmaster.control.run_state import Task
 from trainmaster.db.changes import ClosedAttempt, Note, Progress, TaskChange
 from trainmaster.executors.base import Phase
@@ -45,14 +45,15 @@ def recovering(task: Task, seen: Seen, now: float) -> list[Step]:
         return _without_memory(task, job, more)
     fields = dict(job.fields)
     duration_s = (seen.gang.ended_at or now) - (seen.gang.started_at or now)
-    was_free = _was_free(task, job)
+    was_free = _was_free(task, seen, job)
     is_own_fault = not was_free and not reason_of(task).is_free_retry
     stillborn = is_own_fault and not job.progressed and duration_s < DIED_AT_ONCE_S
     if stillborn and task.restored is not None:
         fields["bad_checkpoints"] = (*task.bad_checkpoints, task.restored)
     if was_free and task.retries_used:
         fields |= {"retries_used": task.retries_used - 1, "free_restarts": task.free_restarts + 1}
-    closes = _closed(task, seen, job, reason_of(task), now)
+    reason = EndReason.NODE_LOST if was_free else reason_of(task)
+    closes = _closed(task, seen, job, reason, now)
     told = _told(task, job) + ([] if more is None else [_note(task, more.words)])
     return [*told, next_attempt(task, fields, closes), forget(task)]
 
@@ -64,13 +65,14 @@ def saving(task: Task, seen: Seen, now: float) -> list[Step]:
     if isinstance(job, list):
         return job
     is_lost = kind is EffectKind.SAVE and job.error and job.reason is EndReason.NODE_LOST
-    if (is_lost and task.free_restarts < MAX_FREE_RESTARTS) or _was_free(task, job):
+    if (is_lost and task.free_restarts < MAX_FREE_RESTARTS) or _was_free(task, seen, job):
         # It ended well, but what it made is lost; or it ended badly, as something of its node's was lost.
         fields: dict[str, object] = {
             "end_reason": EndReason.NODE_LOST,
             "free_restarts": task.free_restarts + 1,
         }
-        return [move(task, State.RECOVERING, EndReason.NODE_LOST, job.error or job.message, fields)]
+        why = loss_words(seen.gang) or job.error or job.message
+        return [move(task, State.RECOVERING, EndReason.NODE_LOST, why, fields)]
     return finish(task, seen, job, now)
 
 
@@ -82,8 +84,10 @@ def stopping(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step]:
         case (
             Phase.UNKNOWN
         ):  # nothing of it ever ran, nothing is left to save, or nobody can wait for its nodes
-            message = NOT_REACHED if task.started_at is not None else ""
-            return finish(task, seen, Job(done=True, message=message), now)
+            # What the message says may be of an earlier attempt, where the run ends it without a word.
+            why = seen.why if seen.wanted is reason_of(task) else task.message
+            words = [why, NOT_REACHED if task.started_at is not None else ""]
+            return finish(task, seen, Job(done=True, message="; ".join(filter(None, words))), now)
         case Phase.EXITED:
             pass
     # It may have ended well in the moment before it was asked to stop: then its work is kept.
@@ -110,7 +114,7 @@ def finish(task: Task, seen: Seen, job: Job, now: float, reason: EndReason | Non
     """The task is DONE."""
     reason = reason or reason_of(task)
     # How the members of one that nobody needs died tells nothing: they were told to.
-    message = task.message if reason.is_of_no_use else job.message or task.message
+    message = task.message if reason.is_of_no_use else _why(task, seen, job, reason)
     told = _told(task, job) if reason is not EndReason.SUCCEEDED else []
     if job.error and reason is EndReason.SUCCEEDED:
         reason = EndReason.USER_ERROR if job.users_fault else EndReason.INTERNAL
@@ -135,7 +139,8 @@ def next_attempt(
     task: Task, fields: Mapping[str, object] | None = None, closes: ClosedAttempt | None = None
 ) -> TaskChange:
     """The next attempt is opened."""
-    fresh = {**(fields or {}), **_no_more_tries(task), "restored": None, "end_reason": None}
+    of_attempt = {"restored": None, "end_reason": None, "started_at": None}
+    fresh = {**(fields or {}), **_no_more_tries(task), **of_attempt}
     opened = move(task, State.ACQUIRING, fields=fresh)
     return replace(opened, attempt=task.attempt + 1, opens=True, closes=closes)
 
@@ -270,13 +275,20 @@ def _no_more_tries(task: Task) -> dict[str, object]:
     return {"tries": 0, "try_at": 0.0, "saving_usd": 0.0} if task.tries else {}
 
 
-def _was_free(task: Task, job: Job) -> bool:
-    """Whether a failure of the script was found to be none of its own."""
+def _was_free(task: Task, seen: Seen, job: Job) -> bool:
+    """Whether a failure of the script was found to be none of its own, also after it was judged."""
     return (
         reason_of(task) is EndReason.USER_ERROR
-        and job.reason is EndReason.NODE_LOST
+        and (job.reason is EndReason.NODE_LOST or bool(seen.gang.lost_nodes))
         and task.free_restarts < MAX_FREE_RESTARTS
     )
+
+
+def _why(task: Task, seen: Seen, job: Job, reason: EndReason) -> str:
+    """Why an attempt ended. What a member says of another one's end is no reason beside a machine's loss."""
+    if reason is EndReason.NODE_LOST and job.reason is None:
+        return loss_words(seen.gang) or task.message
+    return job.message or task.message
 
 
 def _closed(
@@ -287,9 +299,10 @@ def _closed(
     return ClosedAttempt(
         number=task.attempt,
         reason=reason,
-        message=message if message is not None else job.message or task.message,
+        message=_why(task, seen, job, reason) if message is None else message,
         started_at=seen.gang.started_at,
         ended_at=seen.gang.ended_at or now,
         restored=task.restored,
         members=exit_records(seen.gang),
+        unexplained=unexplained(seen.gang) if reason is EndReason.USER_ERROR and not job.message else "",
     )

@@ -121,7 +121,7 @@ def _running(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step]:
                 return [effect(task, EffectKind.CHECKPOINT)]
             return []
         case Phase.EXITED:
-            outcome = classify(seen.gang, policy.timeout_s, policy.helpers)
+            outcome = classify(seen.gang, policy.timeout_s, policy.helpers, policy.timeout_name)
         case _:  # it ran, and its node knows nothing of it any more
             outcome = Outcome(EndReason.NODE_LOST, "its node lost all trace of it")
     fields: dict[str, object] = {"end_reason": outcome.reason}

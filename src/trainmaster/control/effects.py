@@ -81,6 +81,7 @@ class Policy:
 
     Attributes:
         helpers: members that only serve the others: how they end says nothing about the task.
+        timeout_name: what the timeout is, for who is told that it has passed.
     """
 
     retries: int = 0
@@ -88,6 +89,7 @@ class Policy:
     grace_s: float = 20.0
     checkpoint_every_s: float = 60.0
     helpers: frozenset[str] = frozenset()
+    timeout_name: str = "timeout"
 
 
 @dataclass(frozen=True, slots=True)

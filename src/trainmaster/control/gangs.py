@@ -82,6 +82,12 @@ def helpers_of(experiment: Experiment, launcher: Launcher) -> frozenset[str]:
     return frozenset(each.name for each in gang.members if not launcher.is_essential(gang, each))
 
 
+def dispensable_of(experiment: Experiment, launcher: Launcher) -> frozenset[str]:
+    """Names of the members without which the others go on; see `Launcher.is_dispensable`."""
+    gang = gang_of(experiment, "", {})
+    return frozenset(each.name for each in gang.members if launcher.is_dispensable(gang, each))
+
+
 def slots_of(experiment: Experiment) -> int:
     """Slots that one task takes: its members, each as many as ``hardware.cpus`` says."""
     return len(member_names(experiment)) * slots_per_member(experiment)

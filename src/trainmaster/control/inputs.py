@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from trainmaster.control.layout import Home
-from trainmaster.control.preflight import check_directories, check_urls, check_volumes
+from trainmaster.control.preflight import check_data_parts, check_directories, check_urls, check_volumes
 from trainmaster.control.store_verdicts import Moment, Verdict, verdict
 from trainmaster.objects.errors import trouble_of
 from trainmaster.providers.capabilities import capabilities_of
@@ -49,6 +49,7 @@ def check_inputs(
     """
     excluded = (home.root, home.cache)
     _all(
+        lambda: check_data_parts(recipe),
         lambda: check_directories(recipe),
         lambda: _check_code(recipe, excluded),
         lambda: check_urls(recipe),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,11 +17,15 @@ from trainmaster.executors import detect_capacity
 from trainmaster.executors.base import UNIX_USER, Container, Sandbox
 
 if TYPE_CHECKING:
+    from trainmaster.control.effects import Policy
     from trainmaster.control.job_context import TaskContext
     from trainmaster.spec import Recipe
 
 #: Most processes and threads of a container, and of all tasks of a Unix user: data loaders have many.
 MOST_PROCESSES: Final = 8192
+#: How long those may take to end whose time is bounded.
+MOST_GRACE_S: Final = 300.0
+_LONGEST: Final = "longest time of a team's tasks on this machine"
 _PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -36,6 +40,7 @@ class Isolation:
         user: the name of that user, for members.
         image: what they run in; empty for a Unix user, who has this machine's programs.
         hidden: directories of this machine that a Unix user sees nothing of.
+        most_s: attempts are ended after so long, in seconds; 0 is never.
     """
 
     uid: int
@@ -44,6 +49,19 @@ class Isolation:
     user: str = "nobody"
     image: str = ""
     hidden: tuple[Path, ...] = ()
+    most_s: float = 0.0
+
+    def bounded(self, policies: Mapping[str, Policy]) -> dict[str, Policy]:
+        """What the recipe says of its tasks, as far as others have time left."""
+        if not self.most_s:
+            return dict(policies)
+        found = {}
+        for name, policy in policies.items():
+            bounded = replace(policy, grace_s=min(policy.grace_s, MOST_GRACE_S))
+            if policy.timeout_s is None or policy.timeout_s > self.most_s:
+                bounded = replace(bounded, timeout_s=self.most_s, timeout_name=_LONGEST)
+            found[name] = bounded
+        return found
 
     def applied(self, recipe: Recipe) -> Recipe:
         """The recipe as it is driven."""
@@ -77,18 +95,14 @@ class Isolation:
         """How the members of an attempt are started."""
         place, capacity = context.place, detect_capacity()
         sandbox = self.sandbox([place.directory, *_readable(context)], _writable(context))
+        cpus = min(slots_per_member(context.experiment), capacity.cores)
+        share_bytes = capacity.memory_bytes // max(capacity.cores // cpus, len(context.members))
+        sandbox = replace(sandbox, memory_bytes=context.experiment.hardware.memory_bytes or share_bytes)
         if container is None:
             sandbox = replace(sandbox, scratch=str(place.scratch))
             settings = self.base_environment()
             return Container("", sys.executable, UNIX_USER, settings=settings, sandbox=sandbox)
-        cpus = min(slots_per_member(context.experiment), capacity.cores)
-        share_bytes = capacity.memory_bytes * cpus // capacity.cores
-        sandbox = replace(
-            sandbox,
-            cpus=cpus,
-            memory_bytes=context.experiment.hardware.memory_bytes or share_bytes,
-            has_peers=len(context.members) > 1,
-        )
+        sandbox = replace(sandbox, cpus=cpus, has_peers=len(context.members) > 1)
         return replace(container, mounts=(), sandbox=sandbox)
 
     def hand_over(self, context: TaskContext) -> None:

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from trainmaster.artifacts import CheckpointSeries, Listing
 from trainmaster.control.layout import AttemptPlace, Home
+from trainmaster.control.run_facts import RunFacts
 from trainmaster.launchers import Launcher
 from trainmaster.spec import Experiment, ParameterValue, Recipe
 
@@ -52,6 +53,7 @@ class TaskContext:
         owner: what its artifacts say of whose they are.
         is_foreign: others have sent its recipe: this machine fetches no URL for it.
         isolation: how its members are kept apart from this machine, if they are here.
+        facts: what was found out of the run.
     """
 
     home: Home
@@ -76,6 +78,7 @@ class TaskContext:
     owner: Owner | None = None
     is_foreign: bool = False
     isolation: Apart | None = None
+    facts: RunFacts = field(default_factory=RunFacts)
 
     @property
     def checkpoints(self) -> CheckpointSeries:
@@ -145,8 +148,9 @@ class TaskContext:
 
             return url_directory(self.home.cache, source.url, source.sha256)
         if source.volume is not None:
-            digest = hashlib.sha256(source.volume.encode()).hexdigest()[:12]
-            return self.home.data_directory(self.run) / f"volume-{digest}"
+            from trainmaster.control.data_sources import volume_place
+
+            return self.home.data_directory(self.run) / volume_place(source.volume)
         if source.model is not None:
             name = f"model-{quote(source.model, safe='@')}"  # an experiment has no "@" or "%"
             return self.home.data_directory(self.run) / name

@@ -1,4 +1,4 @@
-"""Where things lie: `Home` for one user or team, `AttemptPlace` for one attempt."""
+"""Where things lie: `Home` for one user or team, `RunFiles` to look at, `AttemptPlace` for one attempt."""
 
 from __future__ import annotations
 
@@ -25,7 +25,33 @@ _IDENTITY: Final = re.compile(rb"[0-9A-Za-z._-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class RunFiles:
+    """Where files of runs lie that may be looked at: logs, points, samples.
+
+    Of a run that is driven elsewhere they are a replica: it has no machines, no keys, no working copy and no
+    output, and nothing is written into it. What needs one of those asks for a `Home`.
+
+    Attributes:
+        root: below it each run has a directory.
+    """
+
+    root: Path
+
+    def run_directory(self, run: str) -> Path:
+        """Working copy, logs and output of one run."""
+        return self.root / "runs" / run
+
+    def code_directory(self, run: str) -> Path:
+        """The working directory of a run's members."""
+        return self.run_directory(run) / "code"
+
+    def attempt(self, run: str, experiment: str, task: int, attempt: int) -> AttemptPlace:
+        """The place of one attempt."""
+        return AttemptPlace(self.run_directory(run) / "tasks" / experiment / str(task) / str(attempt))
+
+
+@dataclass(frozen=True, slots=True)
+class Home(RunFiles):
     """The directories and URLs that the ``TRAINMASTER_*`` variables name.
 
     Attributes:
@@ -38,7 +64,6 @@ class Home:
         volumes_in: the store of volumes that are named without one; empty for ``store_url``.
     """
 
-    root: Path
     cache: Path
     store_url: str
     database_url: str
@@ -115,14 +140,6 @@ class Home:
         """Lines ``NAME=VALUE``, readable by the owner only."""
         return self.root / "secrets"
 
-    def run_directory(self, run: str) -> Path:
-        """Working copy, logs and output of one run."""
-        return self.root / "runs" / run
-
-    def code_directory(self, run: str) -> Path:
-        """The working directory of a run's members."""
-        return self.run_directory(run) / "code"
-
     def data_directory(self, run: str) -> Path:
         """What one experiment of a run takes over from another, and its volumes."""
         here = self.run_directory(run)
@@ -131,10 +148,6 @@ class Home:
             not (here / INPUTS).exists() and (here / "data").is_dir() and not (here / "data").is_symlink()
         )
         return here / ("data" if is_old else INPUTS)
-
-    def attempt(self, run: str, experiment: str, task: int, attempt: int) -> AttemptPlace:
-        """The place of one attempt."""
-        return AttemptPlace(self.run_directory(run) / "tasks" / experiment / str(task) / str(attempt))
 
     def model_uri(self, run: str, experiment: str, task: int, attempt: int = 1) -> str:
         """Where an attempt publishes the model of a task: none can be in the way of another one's."""

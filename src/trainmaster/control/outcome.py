@@ -19,34 +19,57 @@ class Outcome:
     message: str = ""
 
 
-def classify(gang: GangStatus, timeout_s: float | None, helpers: AbstractSet[str] = frozenset()) -> Outcome:
+def classify(
+    gang: GangStatus,
+    timeout_s: float | None,
+    helpers: AbstractSet[str] = frozenset(),
+    timeout_name: str = "timeout",
+) -> Outcome:
     """Judge an attempt whose members have all ended.
 
     It succeeded if every member but the helpers ended well by itself, whatever became of those.
-    Else the first member that failed by itself tells the reason; those that were stopped because
-    of it tell nothing.
+    Members on several machines fail when another one's machine is lost, often before anything else
+    shows the loss: a loss comes before what any of them says. Else the first member that failed by
+    itself tells the reason; those that were stopped because of it tell nothing.
 
     Args:
         gang: with phase EXITED.
         timeout_s: the recipe's timeout: an attempt stopped after that long has timed out.
         helpers: names of members that only serve the others, such as parameter servers.
+        timeout_name: what it is, for people.
     """
     essential = [m for m in gang.members if m.name not in helpers]
     if essential and all(_ended_well(m) for m in essential):
         return Outcome(EndReason.SUCCEEDED)
-    failed = sorted((m for m in gang.members if _failed_by_itself(m)), key=lambda m: m.ended_at or 0.0)
-    if failed:
-        return _judge(failed[0], alone=len(gang.members) == 1)
+    failed = _failed(gang)
+    if gang.lost_nodes:
+        return Outcome(EndReason.NODE_LOST, loss_words(gang))
     lost = sorted((m for m in gang.members if m.lost), key=lambda m: m.ended_at or 0.0)
-    if lost:
+    if lost and (gang.is_spread or not failed):
         what = (
             "its machine, or what watched it there," if gang.addresses else "what watched it on its machine"
         )
         return Outcome(EndReason.NODE_LOST, f"{lost[0].name}: {what} died, so how it ended is not known")
-    duration_s = (gang.ended_at or 0.0) - (gang.started_at or 0.0)
-    if timeout_s is not None and gang.started_at is not None and duration_s >= timeout_s:
-        return Outcome(EndReason.TIMEOUT, f"stopped after {duration_s:.0f} s (timeout: {timeout_s:g}s)")
+    # What fails on one machine once those on another were stopped in time is no failure of its own.
+    if timeout_s is not None and (not failed or (gang.is_spread and _is_late(failed[0], gang, timeout_s))):
+        duration_s = (gang.ended_at or 0.0) - (gang.started_at or 0.0)
+        if gang.started_at is not None and duration_s >= timeout_s:
+            message = f"stopped after {duration_s:.0f} s ({timeout_name}: {timeout_s:g}s)"
+            return Outcome(EndReason.TIMEOUT, message)
+    if failed:
+        return _judge(failed[0], alone=len(gang.members) == 1)
     return Outcome(EndReason.PREEMPTED, "its node was told to stop")
+
+
+def unexplained(gang: GangStatus) -> str:
+    """The member that failed first, if its exit code is all that is known of that; else nothing."""
+    first = next(iter(_failed(gang)), None)
+    return first.name if first is not None and first.exit_code and not (first.error or first.oom) else ""
+
+
+def loss_words(gang: GangStatus) -> str:
+    """Which machines were lost, for people; the gang has `GangStatus.lost_nodes`."""
+    return "; ".join(gang.lost_nodes)
 
 
 def exit_records(gang: GangStatus) -> str:
@@ -54,14 +77,24 @@ def exit_records(gang: GangStatus) -> str:
     return json.dumps([asdict(member) for member in gang.members], separators=(",", ":"))
 
 
+def _failed(gang: GangStatus) -> list[MemberStatus]:
+    """Members that failed by themselves, the first one first."""
+    return sorted(filter(failed_by_itself, gang.members), key=lambda m: m.ended_at or 0.0)
+
+
 def _ended_well(member: MemberStatus) -> bool:
     return member.exit_code == 0 and not (member.stopped or member.lost or member.error)
 
 
-def _failed_by_itself(member: MemberStatus) -> bool:
+def failed_by_itself(member: MemberStatus) -> bool:
+    """Whether a member ended badly, and neither by us nor with its machine."""
     if member.stopped or member.lost:
         return False
     return bool(member.error) or bool(member.exit_code) or member.signal is not None
+
+
+def _is_late(member: MemberStatus, gang: GangStatus, timeout_s: float) -> bool:
+    return (member.ended_at or 0.0) - (gang.started_at or 0.0) >= timeout_s
 
 
 def _judge(member: MemberStatus, *, alone: bool) -> Outcome:

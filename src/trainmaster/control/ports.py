@@ -55,7 +55,7 @@ class Forecaster(Protocol):
 
     def look(
         self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
-    ) -> list[str]:
+    ) -> list[Note]:
         """What the user is to be told of time and cost, if anything; quick, and never raises."""
 
 

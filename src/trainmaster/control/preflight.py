@@ -46,7 +46,7 @@ def check_roles(recipe: Recipe) -> None:
     for experiment in recipe.experiments.values():
         if experiment.roles is None:
             continue
-        with _named(f"experiments.{experiment.name}.roles"):
+        with _named(recipe, "experiments", experiment.name, "roles"):
             if capabilities_of(recipe.provider).is_here:
                 raise UsageError(
                     f"Ansible makes machines ready over SSH, and provider {recipe.provider} is this one",
@@ -69,29 +69,36 @@ def check_names(recipe: Recipe) -> None:
     if not capabilities_of(recipe.provider).is_here:
         from trainmaster.providers.finding import PROVIDERS
 
-        with _named("provider"):
+        with _named(recipe, "provider"):
             PROVIDERS.check(recipe.provider)
     for number, subscription in enumerate(recipe.notify):
-        with _named(f"notify.{number}.by"):
+        with _named(recipe, "notify", str(number), "by"):
             NOTIFIERS.check(subscription.notifier)
     for experiment in recipe.experiments.values():
-        where = f"experiments.{experiment.name}"
-        with _named(f"{where}.framework"):
+        where = ("experiments", experiment.name)
+        with _named(recipe, *where, "framework"):
             get_launcher(experiment.launcher)
-        if experiment.search is not None:
-            from trainmaster.sweeps import check_search
+        if (search := experiment.search) is not None:
+            from trainmaster.sweeps import pruner_class, sampler_class, wrong_options
 
-            with _named(f"{where}.search"):
-                check_search(experiment.search)
+            with _named(recipe, *where, "search", "sampler"):
+                sampler_class(search.sampler)
+            with _named(recipe, *where, "search", "pruner"):
+                pruner_class(search.pruner or "none")
+            for option, error in wrong_options(search).items():
+                options = ("options", option) if option in search.options else (option,)
+                raise recipe.refused([((*where, "search", *options), error)])
 
 
 @contextmanager
-def _named(key: str) -> Iterator[None]:
-    """Put the key at fault before what is raised."""
+def _named(recipe: Recipe, *key: str) -> Iterator[None]:
+    """Name the key at fault, and its place in the recipe unless the fault is this machine's."""
     try:
         yield
-    except (UsageError, MissingPartError) as error:
-        raise type(error)(f"{key}: {error.args[0]}", error.hint) from error
+    except MissingPartError as error:
+        raise MissingPartError(f"{'.'.join(key)}: {error.args[0]}", error.hint) from error
+    except UsageError as error:
+        raise recipe.refused([(key, error)]) from error
 
 
 def check_notify(recipe: Recipe, environ: Mapping[str, str]) -> None:
@@ -102,7 +109,7 @@ def check_notify(recipe: Recipe, environ: Mapping[str, str]) -> None:
         MissingPartError: a plug-in has the name, but cannot be loaded.
     """
     for number, subscription in enumerate(recipe.notify):
-        with _named(f"notify.{number}"):
+        with _named(recipe, "notify", str(number)):
             make_notifier(subscription.notifier, subscription.to, environ)
 
 
@@ -115,20 +122,18 @@ def check_directories(recipe: Recipe) -> None:
     for experiment, key, source in _sources(recipe):
         path = recipe.directory / Path(source.directory or "").expanduser()
         if source.directory is not None and not path.exists():
-            raise UsageError(
-                f"experiments.{experiment.name}.{key}.dir: there is no {path.resolve()}",
-                "A relative path starts at the recipe's folder.",
-            )
+            with _named(recipe, "experiments", experiment.name, "data", key, "dir"):
+                hint = "A relative path starts at the recipe's folder."
+                raise UsageError(f"there is no {path.resolve()}", hint)
     code = recipe.directory / Path(recipe.code).expanduser()
     for experiment in recipe.experiments.values():
         for entry in experiment.roles.entries if experiment.roles is not None else ():
             if code.is_dir() and not (code / entry).exists():
-                raise UsageError(
-                    f"experiments.{experiment.name}.roles: there is no {entry} in {code.resolve()}",
-                    "A relative path starts at the top of the code.",
-                )
+                with _named(recipe, "experiments", experiment.name, "roles"):
+                    hint = "A relative path starts at the top of the code."
+                    raise UsageError(f"there is no {entry} in {code.resolve()}", hint)
             if code.is_dir() and not is_requirements(entry):
-                with _named(f"experiments.{experiment.name}"):
+                with _named(recipe, "experiments", experiment.name):
                     require_role(code / entry, entry)
 
 
@@ -139,13 +144,13 @@ def check_urls(recipe: Recipe) -> None:
         UsageError: naming the key.
     """
     for experiment, key, source in _sources(recipe):
-        with _named(f"experiments.{experiment.name}.{key}.url"):
+        with _named(recipe, "experiments", experiment.name, "data", key, "url"):
             source.url_with(dict.fromkeys([*experiment.env, *experiment.secrets], ""))
 
 
 def data_notes(recipe: Recipe) -> list[str]:
     """What the user is to know of data that anybody on the way could change, or that give a secret away."""
-    urls = [(f"{each.name}: {key}.url", source) for each, key, source in _sources(recipe) if source.url]
+    urls = [(f"{each.name}: data.{key}.url", source) for each, key, source in _sources(recipe) if source.url]
     signed = [
         f"{where} holds a signature or a key, which is written down with the run; "
         "write ${NAME} instead, and the name under `secrets`"
@@ -174,8 +179,70 @@ def check_volumes(recipe: Recipe, store_url: str) -> None:
         if source.volume is not None:
             from trainmaster.control.data_sources import require_volume, volume_url
 
-            with _named(f"experiments.{experiment.name}.{key}.volume"):
+            with _named(recipe, "experiments", experiment.name, "data", key, "volume"):
                 require_volume(source.volume, volume_url(source.volume, store_url))
+
+
+def check_data_parts(recipe: Recipe) -> None:
+    """Refuse data that need what is not installed here, where they are brought from.
+
+    Raises:
+        MissingPartError: naming the key.
+    """
+    for experiment, key, source in _sources(recipe):
+        from trainmaster.control.data_sources import parts_of  # a run without data loads none of it
+
+        for part in parts_of(source):
+            if part.missing:
+                with _named(recipe, "experiments", experiment.name, "data", key):
+                    raise MissingPartError(
+                        f"it needs {' and '.join(part.missing)}, not installed on this machine",
+                        f"pip install '{part.package}', wherever the tasks run.",
+                    )
+
+
+def why_bound_by_data(recipe: Recipe, snapshot: Path | None = None) -> str:
+    """Which data of a recipe no other machine than this one can bring, and why; empty if there are none.
+
+    Args:
+        recipe: of a run.
+        snapshot: of its code; None: it is not made yet.
+    """
+    for experiment, key, source in _sources(recipe):
+        if why := _why_bound(recipe, source, snapshot):
+            return f"experiments.{experiment.name}.data.{key}.{why}"
+    return ""
+
+
+def _why_bound(recipe: Recipe, source: DataSource, snapshot: Path | None) -> str:
+    if source.directory is not None and not _is_code(recipe, source.directory, snapshot):
+        return (
+            f"dir: {source.directory} is on this machine only, as it is no part of the code: "
+            "push it as a volume, or have it in the recipe's folder with `code: .`"
+        )
+    for kind, text in (("url", source.url), ("volume", source.volume), ("model", source.model_uri)):
+        scheme, mark, rest = (text or "").partition("://")
+        is_path = kind == "volume" and scheme.startswith(("/", "."))
+        if is_path or (mark and (scheme.lower() in ("file", "memory") or _is_this_machine(rest))):
+            return f"{kind}: {text} is on this machine only: put it on an object store"
+    return ""
+
+
+def _is_code(recipe: Recipe, directory: str, snapshot: Path | None) -> bool:
+    """Whether a directory with data goes where the code does, as far as that is known."""
+    inside = Path(os.path.normpath(directory))
+    if recipe.code != "." or inside.is_absolute() or inside.parts[:1] in (("..",), ("~",)):
+        return False
+    if snapshot is None:
+        return True
+    place = (snapshot / inside).resolve()
+    return place.is_dir() and place.is_relative_to(snapshot.resolve())
+
+
+def _is_this_machine(rest: str) -> bool:
+    """Whether what comes after ``SCHEME://`` names the machine that asks, whichever that is."""
+    host = rest.partition("/")[0].rpartition("@")[2]
+    return host.partition(":")[0] == "localhost" or host.startswith(("127.", "[::1]"))
 
 
 def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:
@@ -231,10 +298,10 @@ def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:
 
 
 def _sources(recipe: Recipe) -> Iterator[tuple[Experiment, str, DataSource]]:
-    """Everything under ``data``, with its key in the experiment."""
+    """Everything under ``data``, with its name there."""
     for experiment in recipe.experiments.values():
         for name, source in experiment.data.items():
-            yield experiment, f"data.{name}", source
+            yield experiment, name, source
 
 
 def _missing(recipe: Recipe) -> Iterator[str]:

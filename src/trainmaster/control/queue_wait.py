@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from trainmaster.db.changes import Change, Note, QueueChange
-from trainmaster.executors.base import QueuePlace
+from trainmaster.executors.base import QueuePlace, place_text
 from trainmaster.spec.units import format_duration
 
 #: A run that waits less is not told of, and it does not count: runs take turns all the time.
@@ -48,7 +48,7 @@ class QueueWait:
             if now - self.since < TOLD_AFTER_S:
                 return []
             self.is_told, self._changed_at = True, now
-            return [Note(f"waits for {place.words}"), _written(place)]
+            return [Note(f"waits for {place.words}; {place_text(place.place)}"), _written(place)]
         if place == self.place or now - self._changed_at < _CHANGED_EVERY_S:
             return []
         self.place, self._changed_at = place, now

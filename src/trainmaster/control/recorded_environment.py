@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.facts import Fact
 
 if TYPE_CHECKING:
     from trainmaster.control.job_context import TaskContext
@@ -50,13 +50,14 @@ def note_found(context: TaskContext, find: Callable[[], dict[str, Any]]) -> None
         context: of an attempt at one of its tasks.
         find: asked for it; what it has no answer for is left out.
     """
-    file = _file(context.home, context.run, context.experiment.name)
-    if file.exists() or not file.parent.is_dir():
-        return
-    draft = file.with_name(f".{file.name}.{os.getpid()}.{threading.get_ident()}")
+    experiment = context.experiment.name
+
+    def look() -> str:
+        before = environment_noted_before(context.home, context.run, experiment)
+        return json.dumps(find() if before is None else before)
+
     with suppress(OSError, ValueError, TrainmasterError):  # nothing is trained less for it
-        draft.write_text(json.dumps(find()))
-        draft.replace(file)
+        context.facts.settled(Fact.ENVIRONMENT, experiment, look)
 
 
 def environment_in(image: str, identity: str) -> dict[str, Any]:
@@ -79,14 +80,12 @@ def environment_at(venv: Path | None = None) -> dict[str, Any]:
     }
 
 
-def noted_environment(home: Home, run: str, experiment: str) -> dict[str, Any] | None:
-    """What was written down; None if that was nothing, or is not here."""
+def environment_noted_before(home: Home, run: str, experiment: str) -> dict[str, Any] | None:
+    """What an earlier Trainmaster wrote of a run, into a file of whoever drove it; None if it is not here."""
     try:
-        found: dict[str, Any] = json.loads(_file(home, run, experiment).read_text())
+        found: dict[str, Any] = json.loads(
+            (home.run_directory(run) / f"environment-{experiment}.json").read_text()
+        )
     except (OSError, ValueError):
         return None
     return found
-
-
-def _file(home: Home, run: str, experiment: str) -> Path:
-    return home.run_directory(run) / f"environment-{experiment}.json"

@@ -26,8 +26,16 @@ from trainmaster.control.site_errors import NodeGoneError, RelayError
 from trainmaster.control.store_verdicts import Moment, Verdict, verdict
 from trainmaster.control.unpublished_checkpoint import is_superseded, lies_here, restore_kept
 from trainmaster.objects.errors import StoreTrouble, trouble_of
-from trainmaster.spec.errors import ProviderError, PublishError, TrainmasterError, UsageError, one_line
+from trainmaster.spec.errors import (
+    ProviderError,
+    PublishError,
+    StoreError,
+    TrainmasterError,
+    UsageError,
+    one_line,
+)
 from trainmaster.spec.states import EndReason
+from trainmaster.volumes.mounting.errors import InUseError
 
 
 def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job:
@@ -79,8 +87,10 @@ def _stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Jo
             context.isolation.hand_over(context)
     except UsageError as error:
         return Job(done=True, error=one_line(error), users_fault=True)
-    except (ProviderError, NodeGoneError) as error:
+    except (ProviderError, NodeGoneError, StoreError) as error:  # of the record: it may be back
         return Job(done=True, error=one_line(error), reason=EndReason.NODE_LOST)
+    except InUseError as error:  # by what is left of an earlier attempt: it is waited for, but not for ever
+        return Job(done=True, error=one_line(error), reason=EndReason.NODE_LOST, users_fault=True)
     except (TrainmasterError, OSError) as error:
         has_worked = context.attempt > 1 or context.parent is not None or any(models.values())
         trouble = trouble_of(error)
@@ -88,7 +98,13 @@ def _stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Jo
         lacks_room = found is Verdict.WAIT and trouble is StoreTrouble.FULL
         may_wait = isinstance(error, PublishError) and found is Verdict.WAIT and not lacks_room
         reason = EndReason.NODE_LOST if may_wait else None
-        return Job(done=True, error=one_line(error), reason=reason, lacks_room=lacks_room)
+        return Job(
+            done=True,
+            error=one_line(error),
+            users_fault=found is Verdict.USER_ERROR,
+            reason=reason,
+            lacks_room=lacks_room,
+        )
     return Job(done=True, fields={"restored": restored})
 
 
@@ -111,7 +127,9 @@ def _provide(context: TaskContext, name: str) -> None:
         elif source.volume is not None:
             address = volume_url(source.volume, context.home.volumes_in or context.home.store_url)
             # Only a process that has mounted a volume sees what is in it.
-            provide_volume(source.volume, address, target, fetches=context.isolation is not None)
+            provide_volume(
+                source.volume, address, target, context.facts, fetches=context.isolation is not None
+            )
     except UsageError as error:
         raise UsageError(f"data.{name}: {error.args[0]}", error.hint) from error
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
-from trainmaster.db import ledger
+from trainmaster.db import ledger, workflow_rows
 from trainmaster.db import tables as t
 from trainmaster.db.database import Database
 from trainmaster.db.patience import Try
@@ -55,11 +55,15 @@ def add_token(database: Database, row: Mapping[str, object]) -> bool:
     return database.write(write)
 
 
-def revoke_token(database: Database, name: str, now: float) -> bool:
-    """End a token, those made with it, and the sessions opened with them; False if there is none."""
-    c = t.token.c
+def revoke_token(database: Database, name: str, now: float) -> list[str] | None:
+    """End a token, those made with it, and the sessions opened with them; pause their workflows.
 
-    def write(connection: Connection, _: Try) -> bool:
+    Returns:
+        Names of the workflows that were registered with them; None if there is no such token.
+    """
+    c, workflow = t.token.c, t.workflow.c
+
+    def write(connection: Connection, _: Try) -> list[str] | None:
         ended, more = set[str](), {name}
         while more:
             ended |= more
@@ -68,9 +72,14 @@ def revoke_token(database: Database, name: str, now: float) -> bool:
             t.token.update().where(c.name.in_(ended)).values(revoked_at=sa.func.coalesce(c.revoked_at, now))
         )
         connection.execute(t.web_session.delete().where(t.web_session.c.token.in_(ended)))
-        return bool(revoked.rowcount)
+        made = sa.select(workflow.id, workflow.token).where(workflow.token.in_(ended))
+        for found, token in connection.execute(made).all():
+            why = f"the token {token} was revoked: register it again"
+            workflow_rows.refuse_in(connection, found, why, now)
+        names = sa.select(workflow.name).where(workflow.token.in_(ended)).order_by(workflow.name)
+        return list(connection.execute(names).scalars()) if revoked.rowcount else None
 
-    return database.write(write)
+    return database.change_rights(write)
 
 
 def tokens(database: Database) -> Sequence[RowMapping]:
@@ -121,12 +130,12 @@ def sessions(database: Database, account: str | None, now: float) -> Sequence[Ro
 def choose_team(database: Database, digest: str, team: str) -> None:
     """Have a session be for another team."""
     chosen = t.web_session.update().where(t.web_session.c.digest == digest).values(team=team)
-    database.write(lambda connection, _: connection.execute(chosen))
+    database.change_rights(lambda connection, _: connection.execute(chosen))
 
 
 def end_session(database: Database, digest: str) -> None:
     """Forget a session."""
-    database.write(
+    database.change_rights(
         lambda connection, _: connection.execute(
             t.web_session.delete().where(t.web_session.c.digest == digest)
         )
@@ -139,44 +148,6 @@ def submission(database: Database, caller: str, key: str) -> RowMapping | None:
         sa.select(t.submission).where(t.submission.c.caller == caller, t.submission.c.key == key)
     )
     return rows[0] if rows else None
-
-
-def note_request(database: Database, row: Mapping[str, object]) -> None:
-    """Add to the audit."""
-    database.write(lambda connection, _: connection.execute(t.audit.insert().values(**row)), patient=False)
-
-
-def requests(
-    database: Database,
-    team: str | None,
-    before: int | None,
-    limit: int,
-    name: str | None = None,
-    action: str | None = None,
-    *,
-    is_denied: bool = False,
-) -> Sequence[RowMapping]:
-    """The audit, newest first.
-
-    Args:
-        database: of the home.
-        team: on whose behalf; None for all.
-        before: the id that the page comes after.
-        limit: at most so many.
-        name: who, whole.
-        action: a part of method and path.
-        is_denied: only what was refused to who asked.
-    """
-    c = t.audit.c
-    wanted = [
-        None if team is None else c.team == team,
-        None if before is None else c.id < before,
-        None if name is None else c.name == name,
-        None if action is None else c.action.contains(action, autoescape=True),
-        c.status.in_((401, 403, 429)) if is_denied else None,
-    ]
-    query = sa.select(t.audit).where(*(each for each in wanted if each is not None))
-    return database.read(query.order_by(c.id.desc()).limit(limit))
 
 
 def _rows_by(database: Database, column: sa.Column[str], values: Collection[str]) -> dict[str, RowMapping]:

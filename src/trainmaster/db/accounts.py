@@ -61,7 +61,7 @@ def change_account(database: Database, name: str, **values: object) -> bool:
             connection.execute(t.web_session.delete().where(t.web_session.c.account == name))
         return bool(changed.rowcount)
 
-    return database.write(write)
+    return database.change_rights(write)
 
 
 def standing(database: Database, name: str) -> Standing:
@@ -106,7 +106,7 @@ def members(database: Database, team: str) -> Sequence[RowMapping]:
 
 def set_member(database: Database, team: str, name: str, role: str) -> None:
     """Give a role in a team."""
-    database.write(lambda connection, _: _set_member(connection, team, name, role, by_groups=False))
+    database.change_rights(lambda connection, _: _set_member(connection, team, name, role, by_groups=False))
 
 
 def remove_member(database: Database, team: str, name: str) -> bool:
@@ -116,7 +116,7 @@ def remove_member(database: Database, team: str, name: str) -> bool:
         gone = connection.execute(t.member.delete().where(_M.team == team, _M.account == name))
         return bool(gone.rowcount) or this.again
 
-    return database.write(write)
+    return database.change_rights(write)
 
 
 def set_groups(
@@ -137,7 +137,7 @@ def set_groups(
         )
         connection.execute(t.account.update().where(_A.name == name).values(groups_until=until))
 
-    database.write(write)
+    database.change_rights(write)
 
 
 def _set_member(connection: Connection, team: str, name: str, role: str, *, by_groups: bool) -> None:
@@ -217,7 +217,7 @@ def accept_invite(database: Database, digest: str, new: Mapping[str, object] | N
             _set_member(connection, found["team"], name, found["role"], by_groups=False)
         return "joined"
 
-    return database.write(write)
+    return database.change_rights(write)
 
 
 # --- single sign-on -------------------------------------------------------------------------------------

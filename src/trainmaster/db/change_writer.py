@@ -14,7 +14,6 @@ from trainmaster.db.changes import (
     Change,
     EndpointChange,
     ExperimentChange,
-    Note,
     Progress,
     QueueChange,
     ReplicaChange,
@@ -52,8 +51,8 @@ class ChangeWriter:
                     if change.after in (State.STOPPING, State.DONE):
                         endpoint_changes.close(connection, run, change.experiment, now)
                     if change.promotes is not None:
-                        said = registry_rows.promote(connection, run, change.experiment, change.promotes, now)
-                        promoted.append(change_event(run, Note(said, change.experiment), now))
+                        note = registry_rows.promote(connection, run, change.experiment, change.promotes, now)
+                        promoted.append(change_event(run, note, now))
                 case RunChange():
                     _write_run(connection, run, change, now)
                 case QueueChange():

@@ -21,6 +21,8 @@ class ClosedAttempt:
         ended_at: Unix seconds.
         restored: checkpoint number it started from, None for a fresh start.
         members: the members' exit records as JSON.
+        unexplained: the member whose exit code is all that ``message`` can tell; its log may say why. It is
+            for who watches, and not kept.
     """
 
     number: int
@@ -30,6 +32,7 @@ class ClosedAttempt:
     ended_at: float
     restored: int | None
     members: str
+    unexplained: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,7 @@ class Note:
         message: one line.
         experiment, task, attempt: what it is about, if that is less than the run.
         reason: NODE_LOST if it tells of a machine that is lost: attempts that end with it need no word.
+        topic: what it tells of, if anybody looks for that; see `trainmaster.spec.topics`.
     """
 
     message: str
@@ -134,6 +138,7 @@ class Note:
     task: int | None = None
     attempt: int | None = None
     reason: EndReason | None = None
+    topic: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

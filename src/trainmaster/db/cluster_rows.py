@@ -168,11 +168,13 @@ def of_run(run: str) -> sa.Select[Any]:
     return sa.select(t.cluster).where(t.cluster.c.run_id == run).order_by(t.cluster.c.id)
 
 
-def not_ended(provider: str | None, home_id: str) -> sa.Select[Any]:
+def not_ended(provider: str | None, home_id: str, *, moves: bool = False) -> sa.Select[Any]:
     """Clusters of a provider (None: of all) that may still have machines, the newest first.
 
+    Those of a home; with ``moves`` also of runs that any server goes on with, wherever they were rented.
     With ``team``, ``run_state``, ``run_ended_at``, ``lease_owner`` and ``lease_expires_at`` of their runs.
     """
+    of_home = t.cluster.c.home_id == home_id
     found = (
         sa.select(
             t.cluster,
@@ -183,7 +185,7 @@ def not_ended(provider: str | None, home_id: str) -> sa.Select[Any]:
             t.run.c.lease_expires_at,
         )
         .join(t.run)
-        .where(t.cluster.c.home_id == home_id, t.cluster.c.state != ENDED)
+        .where(sa.or_(of_home, t.run.c.can_move) if moves else of_home, t.cluster.c.state != ENDED)
         .order_by(t.cluster.c.changed_at.desc())
     )
     return found if provider is None else found.where(t.cluster.c.provider == provider)

@@ -70,6 +70,8 @@ class Database:
             else shares._transactions.sharing(self.patience)
         )
         self._changes = ChangeWriter()
+        #: Another object as soon as this process has changed what tokens, sessions or accounts allow.
+        self.rights = object()
         # Machines that share a server have one clock for leases, however their own are set.
         self._has_clock = self.engine.dialect.name != "sqlite"
         self._server_time = (0.0, 0.0)  # the server's, and by our boot-time clock when that was
@@ -394,9 +396,11 @@ class Database:
         """The clusters that a run has, or had last."""
         return self.read(cluster_rows.of_run(run))
 
-    def living_clusters(self, provider: str | None, home_id: str) -> Sequence[RowMapping]:
+    def living_clusters(
+        self, provider: str | None, home_id: str, *, moves: bool = False
+    ) -> Sequence[RowMapping]:
         """Clusters of a provider (None: of all) that may still have machines; see `not_ended`."""
-        return self.read(cluster_rows.not_ended(provider, home_id))
+        return self.read(cluster_rows.not_ended(provider, home_id, moves=moves))
 
     def cluster_waits(self, provider: str) -> list[float]:
         """Seconds from the first request to a cluster that is up, the newest first."""
@@ -407,6 +411,13 @@ class Database:
     def write(self, work: Callable[[Connection, Try], T], *, patient: bool = True) -> T:
         """One transaction; see `Transactions.write` and `trainmaster.db.access`."""
         return self._transactions.write(work, patient=patient)
+
+    def change_rights(self, work: Callable[[Connection, Try], T]) -> T:
+        """`write` of what tokens, sessions and accounts allow."""
+        try:
+            return self.write(work)
+        finally:
+            self.rights = object()
 
     def read(
         self, query: sa.Select[Any], parameters: Mapping[str, object] | None = None

@@ -15,8 +15,9 @@ from trainmaster.db.changes import ExperimentChange, Note, RunChange, TaskChange
 from trainmaster.db.notices import insert_notices
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.states import EndReason, State
+from trainmaster.spec.topics import topic_of
 
-_SAID = ("before", "after", "reason", "message", "experiment", "task", "attempt")
+_SAID = ("before", "after", "reason", "message", "experiment", "task", "attempt", "topic")
 _KINDS = {TaskChange: "task", ExperimentChange: "experiment", RunChange: "run", Note: "note"}
 
 
@@ -37,11 +38,13 @@ def event_row(
     experiment: str | None = None,
     task: int | None = None,
     attempt: int | None = None,
+    topic: str | None = None,
 ) -> dict[str, Any]:
-    """One event as a row."""
+    """One event as a row; of what follows from the rest of it the topic need not be given."""
     return {
         "run_id": run, "at": at, "kind": kind, "before": before, "after": after, "reason": reason,
         "message": storable(message), "experiment": experiment, "task": task, "attempt": attempt,
+        "topic": topic or topic_of(kind, after, reason),
     }  # fmt: skip
 
 

@@ -15,12 +15,12 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from trainmaster.db import tables as t
-from trainmaster.spec.topics import topic_of
+from trainmaster.spec.topics import TOPICS
 
 
 def insert_notices(connection: Connection, events: Sequence[Mapping[str, Any]]) -> None:
     """Write down which webhooks of a run's team are to be told of its events, in their transaction."""
-    topical = [(topic, event) for event in events if (topic := topic_of(event)) is not None]
+    topical = [(event["topic"], event) for event in events if event["topic"] in TOPICS]
     if not topical:
         return
     run = topical[0][1]["run_id"]

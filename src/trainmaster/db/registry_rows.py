@@ -12,10 +12,10 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from trainmaster.db import best_models
 from trainmaster.db import tables as t
-from trainmaster.db.changes import Promotion
+from trainmaster.db.changes import Note, Promotion
 from trainmaster.db.events import json_column
 from trainmaster.spec.errors import NotFoundError, UsageError
-from trainmaster.spec.topics import PROMOTED
+from trainmaster.spec.topics import MODEL_PROMOTED, NOT_PROMOTED
 
 _MODEL, _VERSION, _ALIAS = t.registered_model.c, t.model_version.c, t.model_alias.c
 #: What helps who names a model or version that is not there.
@@ -232,7 +232,7 @@ def _moved(name: str, alias: str, found: RowMapping | None, expected: int | None
     return AliasMovedError(f"{name}@{alias} {is_now}; {then} when you looked", "Look again, then decide.")
 
 
-def promote(connection: Connection, run: str, experiment: str, promotion: Promotion, now: float) -> str:
+def promote(connection: Connection, run: str, experiment: str, promotion: Promotion, now: float) -> Note:
     """Make the best model of an experiment the next version, and have the alias mean it; what to tell.
 
     It is done once for each experiment of a run, whatever is moved by hand afterwards.
@@ -244,7 +244,7 @@ def promote(connection: Connection, run: str, experiment: str, promotion: Promot
     best = best_models.best_of(found, promotion.metric, smallest=promotion.smallest)
     if best is None or best.uri is None:
         has = f"{promotion.metric} of no model is known" if found and promotion.metric else "it left no model"
-        return f"nothing becomes {target}: {has}"
+        return Note(f"nothing becomes {target}: {has}", experiment, topic=NOT_PROMOTED)
     done = sa.select(t.model_move.c.id).where(
         t.model_move.c.team == team, t.model_move.c.name == name, t.model_move.c.alias == alias,
         t.model_move.c.run_id == run, t.model_move.c.experiment == experiment,
@@ -255,17 +255,19 @@ def promote(connection: Connection, run: str, experiment: str, promotion: Promot
         _hold(connection, team, name, now)
         verdict = best_models.verdict(connection, run, experiment, promotion.gate)
         if not verdict.holds:
-            return f"nothing becomes {target}: {verdict.message}"
+            return Note(f"nothing becomes {target}: {verdict.message}", experiment, topic=NOT_PROMOTED)
     who = by.submitted_by or "owner"
     model = RunModel(run, experiment, best.task, best.uri)
     version, _ = add_version(connection, NewVersion(team, name, model, who), now)
     if was_done:
-        return f"{target} was moved for this run before: version {version} stays as it is"
+        stays = f"{target} was moved for this run before: version {version} stays as it is"
+        return Note(stays, experiment, topic=NOT_PROMOTED)
     present = alias_version(connection, team, name, alias)  # what moves it has the model's row, as we do
     move = Move(alias, version, who, "run", run, experiment)
     move_alias(connection, team, name, move, now, present)
     before = "" if present is None else f", and was version {present}"
-    return f"{PROMOTED}{target} is version {version}, {run}/{experiment}/{model.task}{before}"
+    is_now = f"promoted: {target} is version {version}, {run}/{experiment}/{model.task}{before}"
+    return Note(is_now, experiment, topic=MODEL_PROMOTED)
 
 
 def alias_version(connection: Connection, team: str, name: str, alias: str) -> int | None:

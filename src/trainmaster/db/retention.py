@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
+from trainmaster.db import audit
 from trainmaster.db import tables as t
 from trainmaster.spec.states import State
 
@@ -21,7 +24,6 @@ _LOCK: Final = 0x7A11_0001
 
 #: Of each kind its rows' key, and since when they are old.
 _AGES: Final[dict[str, tuple[sa.Column[Any], sa.Column[Any]]]] = {
-    "audit": (t.audit.c.id, t.audit.c.at),
     "notices": (t.notice.c.id, t.notice.c.done_at),
     "quotes": (t.quote_request.c.id, t.quote_request.c.ended_at),
     "sessions": (t.web_session.c.digest, t.web_session.c.expires_at),
@@ -31,7 +33,7 @@ _AGES: Final[dict[str, tuple[sa.Column[Any], sa.Column[Any]]]] = {
     "starts": (t.workflow_firing.c.id, t.workflow_firing.c.at),
     "invites": (t.invite.c.digest, t.invite.c.expires_at),
 }
-KINDS: Final = (*_AGES, "sealed")
+KINDS: Final = (*_AGES, "sealed", "audit")
 
 
 def remove_older(database: Database, kind: str, before: float) -> int:
@@ -45,27 +47,34 @@ def remove_older(database: Database, kind: str, before: float) -> int:
     Raises:
         StoreError: the database cannot be used.
     """
-    if kind == "sealed":
+    now = database.clock_s()
+    if kind == "audit":
+        remove: Callable[[Connection], int] = partial(audit.prune, before=before, now=now)
+    elif kind == "sealed":
         over = (t.run.c.state == State.DONE) & (t.run.c.ended_at < before)
         undriven = t.run.c.lease_owner.is_(None) | (t.run.c.lease_expires_at < before)
         key = t.run_private.c.run_id
         old = sa.select(key).join(t.run, t.run.c.id == key).where(over, undriven).distinct()
+        remove = partial(_remove, key=key, old=old)
     else:
         key, since = _AGES[kind]
-        old = sa.select(key).where(since < before)
-    delete = key.table.delete().where(key.in_(old.limit(_AT_ONCE)))
+        remove = partial(_remove, key=key, old=sa.select(key).where(since < before))
 
     def write(connection: Connection, _: object) -> int:
         if connection.dialect.name != "sqlite":
             alone = sa.select(sa.func.pg_try_advisory_xact_lock(_LOCK))
             if not connection.execute(alone).scalar():
                 return 0
-        return connection.execute(delete).rowcount
+        return remove(connection)
 
     removed = 0
     while found := database.write(write, patient=False):
         removed += found
     return removed
+
+
+def _remove(connection: Connection, key: sa.Column[Any], old: sa.Select[Any]) -> int:
+    return connection.execute(key.table.delete().where(key.in_(old.limit(_AT_ONCE)))).rowcount
 
 
 def named_code(database: Database) -> set[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -21,6 +21,7 @@ from trainmaster.spec.errors import LeaseLostError
 if TYPE_CHECKING:
     from trainmaster.db.database import Database
 
+T = TypeVar("T")
 #: Of one piece, and about as much as one transaction writes and one query reads.
 PIECE_BYTES: Final = 1 << 20
 
@@ -59,7 +60,7 @@ def put_pieces(database: Database, lease: Lease, pieces: Sequence[Piece], gone: 
             connection.execute(_FORGET, {"of_run": lease.run, "of_path": piece.path, "since": piece.offset})
             connection.execute(t.run_file.insert(), {"run_id": lease.run, **piece._asdict()})
 
-    _write(database, lease, write)
+    write_held(database, lease, write)
 
 
 def put_private(
@@ -85,7 +86,7 @@ def put_private(
         if rows:
             connection.execute(t.run_private.insert(), rows)
 
-    _write(database, lease, write)
+    write_held(database, lease, write)
 
 
 def keep_here(database: Database, lease: Lease, home_id: str) -> None:
@@ -95,7 +96,7 @@ def keep_here(database: Database, lease: Lease, home_id: str) -> None:
         LeaseLostError: somebody else drives the run; nothing was written.
     """
     keep = t.run.update().where(t.run.c.id == lease.run).values(kept_by=home_id)
-    _write(database, lease, lambda connection: connection.execute(keep))
+    write_held(database, lease, lambda connection: connection.execute(keep))
 
 
 def sizes(database: Database, run: str) -> dict[str, int]:
@@ -146,7 +147,7 @@ def compact(database: Database, lease: Lease) -> None:
         .having(sa.func.count() > 1)
     )
     for row in database.read(counted):
-        _write(database, lease, partial(_compact, run=lease.run, path=row["path"]))
+        write_held(database, lease, partial(_compact, run=lease.run, path=row["path"]))
 
 
 def _compact(connection: Connection, run: str, path: str) -> None:
@@ -158,16 +159,28 @@ def _compact(connection: Connection, run: str, path: str) -> None:
         connection.execute(t.run_file.insert(), {"run_id": run, **piece._asdict()})
 
 
-def _write(database: Database, lease: Lease, work: Callable[[Connection], object]) -> None:
-    """One transaction that no other process can take the run over from: it waits for its end."""
+def write_held(
+    database: Database, lease: Lease, work: Callable[[Connection], T], *, alone: bool = False
+) -> T:
+    """One transaction that no other process can take the run over from: it waits for its end.
+
+    Args:
+        database: the database.
+        lease: of the run.
+        work: what is written.
+        alone: no other such transaction of the run meanwhile.
+
+    Raises:
+        LeaseLostError: somebody else drives the run; nothing was written.
+    """
     held = sa.select(t.run.c.id).where(t.run.c.id == lease.run, t.run.c.lease_token == lease.token)
 
-    def write(connection: Connection) -> None:
-        if connection.execute(held.with_for_update(read=True)).first() is None:
+    def write(connection: Connection) -> T:
+        if connection.execute(held.with_for_update(read=not alone)).first() is None:
             raise LeaseLostError.of(lease.run)
-        work(connection)
+        return work(connection)
 
-    database.write(lambda connection, _: write(connection))
+    return database.write(lambda connection, _: write(connection))
 
 
 _FORGET = t.run_file.delete().where(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from trainmaster.db import ledger
 from trainmaster.db import tables as t
-from trainmaster.db.events import insert_events
+from trainmaster.db.events import event_row, insert_events
 from trainmaster.db.leases import LEASE_S, Lease
 from trainmaster.db.patience import Try
 from trainmaster.spec.errors import LeaseLostError
@@ -47,6 +47,7 @@ class RunRows:
         run: its own row.
         experiments, tasks, attempts, quotes, clusters, measurements: theirs.
         private: what is sealed of it.
+        facts: what was found out of it.
     """
 
     run: Row
@@ -57,6 +58,7 @@ class RunRows:
     clusters: list[Row]
     measurements: list[Row]
     private: list[Row]
+    facts: list[Row] = field(default_factory=list)  # an earlier version says none
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,7 @@ def rows_of(database: Database, run: str) -> RunRows:
         clusters=all_of(t.cluster, t.cluster.c.run_id == run, t.cluster.c.id),
         measurements=all_of(t.measurement, t.measurement.c.run_id == run, t.measurement.c.id),
         private=all_of(t.run_private, t.run_private.c.run_id == run, t.run_private.c.name),
+        facts=all_of(t.run_fact, t.run_fact.c.run_id == run, t.run_fact.c.kind, t.run_fact.c.name),
     )
 
 
@@ -159,11 +162,14 @@ def settle(database: Database, rows: RunRows, news: Sequence[News], changes: Map
             (t.cluster, rows.clusters),
             (t.measurement, rows.measurements),
             (t.run_private, rows.private),
+            (t.run_fact, rows.facts),
             *((t.event, each.events) for each in news),
-            *((t.run_file, each.pieces) for each in news),
         ):
             if found:
                 connection.execute(table.insert(), [_stored(row) for row in found])
+        for each in news:
+            for row in each.pieces:
+                _put_piece(connection, rows.run["id"], _stored(row))
 
     database.write(lambda connection, _: write(connection))
 
@@ -235,13 +241,25 @@ def bring(
     return database.write(lambda connection, _: write(connection))
 
 
-def come_back(database: Database, run: str, before: str) -> bool:
-    """Let the home drive a run again that is away; False if somebody else has done so."""
+def come_back(database: Database, run: str, before: str, note: str = "") -> bool:
+    """Let the home drive a run again that is away.
+
+    Args:
+        database: of the home.
+        run: its id.
+        before: what `run.away` was when it was read.
+        note: an event that goes with it; empty for none.
+
+    Returns:
+        False if somebody else has done so.
+    """
     mine, nobody = t.run.c.id == run, (t.run.c.away.is_(None), t.run.c.lease_owner.is_(None))
     back = t.run.update().where(mine, t.run.c.away == before).values(away=None, lease_owner=None)
 
     def write(connection: Connection, this: Try) -> bool:
         if connection.execute(back).rowcount == 1:
+            if note:
+                insert_events(connection, [event_row(run, database.clock_s(), "note", message=note)])
             return True
         return (
             this.again and connection.execute(sa.select(t.run.c.id).where(mine, *nobody)).first() is not None
@@ -262,15 +280,19 @@ def runs_away(database: Database, home_id: str) -> list[str]:
 def _add_news(connection: Connection, run: str, news: News) -> None:
     insert_events(connection, [_without_id(row) for row in news.events])  # and who is to be told of them
     for row in news.pieces:
-        piece = _without_id(row)
-        connection.execute(
-            t.run_file.delete().where(
-                t.run_file.c.run_id == run,
-                t.run_file.c.path == piece["path"],
-                t.run_file.c.offset >= piece["offset"],
-            )
+        _put_piece(connection, run, _without_id(row))
+
+
+def _put_piece(connection: Connection, run: str, piece: Row) -> None:
+    """What was known of a file from there on holds no more: it has begun anew."""
+    connection.execute(
+        t.run_file.delete().where(
+            t.run_file.c.run_id == run,
+            t.run_file.c.path == piece["path"],
+            t.run_file.c.offset >= piece["offset"],
         )
-        connection.execute(t.run_file.insert().values(piece))
+    )
+    connection.execute(t.run_file.insert().values(piece))
 
 
 def _replace(connection: Connection, run: str, rows: RunRows, now: float) -> None:
@@ -297,6 +319,10 @@ def _replace(connection: Connection, run: str, rows: RunRows, now: float) -> Non
         connection.execute(table.delete().where(table.c.id.in_(names)))
         if found:
             connection.execute(table.insert(), [_stored(row) for row in found])
+    known = sa.select(t.run_fact.c.kind, t.run_fact.c.name).where(t.run_fact.c.run_id == run)
+    there = {tuple(row) for row in connection.execute(known)}
+    if new := [row for row in rows.facts if (row["kind"], row["name"]) not in there]:  # none ever changes
+        connection.execute(t.run_fact.insert(), new)
     ledger.charge(connection, run, now)
     if rows.run["state"] == RunState.DONE:
         ledger.release(connection, run, now)

@@ -101,7 +101,7 @@ def _encoded(name: str, value: object) -> object:
 
 
 #: Columns of an attempt that its end gives.
-_CLOSED = tuple(name for name in ClosedAttempt.__slots__ if name != "number")
+_CLOSED = tuple(name for name in ClosedAttempt.__slots__ if name in t.attempt.c and name != "number")
 _CLOSE_ATTEMPT = (
     t.attempt.update()
     .where(

@@ -111,8 +111,9 @@ def of_teams(database: Database, teams: Collection[str] | None) -> Sequence[RowM
 
 
 def enabled(database: Database) -> Sequence[RowMapping]:
-    """Id, team and name of those that are not paused: asked often, so without what their starts submit."""
-    return database.read(sa.select(_W.id, _W.team, _W.name).where(_W.state == ENABLED))
+    """Those that are not paused: asked often, so without what their starts submit."""
+    columns = (_W.id, _W.team, _W.name, _W.registered_by, _W.account, _W.token)
+    return database.read(sa.select(*columns).where(_W.state == ENABLED))
 
 
 def names(database: Database) -> dict[str, str]:
@@ -133,14 +134,47 @@ def change_state(database: Database, workflow: str, state: str, now: float) -> N
     """Pause it: what waits is skipped; or go on."""
 
     def write(connection: Connection, _: Try) -> None:
+        if state == PAUSED:
+            pause(connection, workflow, now)
+            return
         values = {"state": state, "changed_at": now}
         connection.execute(t.workflow.update().where(_W.id == workflow).values(**values))
-        if state == PAUSED:
-            waits = (_F.workflow_id == workflow, _F.state == WAITING)
-            skipped = {"state": SKIPPED, "message": "the workflow was paused"}
-            connection.execute(t.workflow_firing.update().where(*waits).values(**skipped))
 
     database.write(write)
+
+
+def refuse(database: Database, workflow: str, why: str, now: float) -> None:
+    """Pause one that may start nothing any more, unless it is paused."""
+    database.write(lambda connection, _: refuse_in(connection, workflow, why, now))
+
+
+def refuse_in(connection: Connection, workflow: str, why: str, now: float) -> None:
+    """The same in a transaction: its history and the team's webhooks say why."""
+    query = sa.select(t.workflow).where(_W.id == workflow, _W.state == ENABLED).with_for_update()
+    row = connection.execute(query).mappings().first()
+    if row is None:
+        return
+    pause(connection, workflow, now)
+    firing = {
+        "workflow_id": workflow,
+        "trigger": "its right",
+        "cause": f"{now:.6f}",
+        "at": now,
+        "state": REFUSED,
+        "message": why,
+        "due_at": now,
+    }
+    connection.execute(t.workflow_firing.insert().values(**firing))
+    _tell(connection, row, why, now)
+
+
+def pause(connection: Connection, workflow: str, now: float) -> None:
+    """Pause it in a transaction: what waits is skipped."""
+    values = {"state": PAUSED, "changed_at": now}
+    connection.execute(t.workflow.update().where(_W.id == workflow).values(**values))
+    waits = (_F.workflow_id == workflow, _F.state == WAITING)
+    skipped = {"state": SKIPPED, "message": "the workflow was paused"}
+    connection.execute(t.workflow_firing.update().where(*waits).values(**skipped))
 
 
 def change_secret(database: Database, workflow: str, secret: bytes) -> None:

@@ -62,6 +62,7 @@ class GangManager:
         self.gangs: dict[str, GangProcesses] = {}
         self.slots = Slots()
         self.grantable = False
+        self._home_id = home_id
         self._journal = journal
         self._outputs = outputs
         self._spawner = spawner
@@ -183,11 +184,17 @@ class GangManager:
         except (OSError, ValueError, KeyError) as error:
             self._refuse(gang, f"nobody says how containers are started here: {error}")
             return
+        gang.plan_enclosure(self._home_id)
         try:
             # First of all: the supervisor after us must know that there may be processes of it.
             self._journal.write(gang.start_record())
         except OSError as error:
             self._refuse(gang, f"cannot write {self._journal.path}: {error.strerror}; make room there")
+            return
+        try:
+            gang.open_enclosure()
+        except OSError as error:
+            self._refuse(gang, f"it cannot be kept apart from others: {error.strerror}: {error.filename}")
             return
         gang.phase = RUNNING
         self._running += 1
@@ -205,6 +212,8 @@ class GangManager:
                 member.error = f"not started, because {failed.name} could not be: {failed.error}"
             member.script = ""
             member.env = {}
+        if gang.enclosure is not None:
+            gang.enclosure.close()
         self._journal.add(gang.pids_record())
         if failed is not None:
             now = unix_s()
@@ -273,7 +282,7 @@ class GangManager:
     def _exited(self, gang: GangProcesses, index: int, status: int) -> None:
         member = gang.members[index]
         member.record_exit(status)
-        member.oom = not gang.killed and self.oom.has_killed(member)
+        member.oom = not gang.killed and self.oom.has_killed(member, gang.enclosure)
         if member.output is not None:
             self._outputs.drain(member.output)
         self._journal.add(gang.exit_record(index))
@@ -341,6 +350,8 @@ class GangManager:
         gang.phase = EXITED
         gang.ended_at = max((member.ended_at or now for member in gang.members), default=now)
         gang.ports = ()
+        if gang.enclosure is not None:
+            gang.enclosure.remove()
         self._running -= 1
         self._closing.pop(gang.attempt, None)
         self.slots.remove(gang.attempt)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from trainmaster.executors._clients import DriverClient
     from trainmaster.executors._outputs import Output
+    from trainmaster.executors.enclosures import Enclosure
 
 QUEUED = "QUEUED"
 GRANTED = "GRANTED"
@@ -86,6 +87,7 @@ class GangProcesses:
     Attributes:
         client: that submitted it, None once it is of no use any more.
         engine: what starts and ends the containers that its members run in, None without any.
+        enclosure: what it has of its own, once it is started; None unless its members run as Unix users.
         remind_at: monotonic time of the next SIGTERM: a container that is just starting may miss the first.
         asked: processes that were sent SIGTERM.
         kill_at: monotonic time of the SIGKILL, None while nobody asked it to stop.
@@ -116,6 +118,7 @@ class GangProcesses:
         self.is_on_node = False
         self.lost = False
         self.engine: dict[str, Any] | None = None
+        self.enclosure: Enclosure | None = None
         self.remind_at = 0.0
         self.ports: tuple[int, ...] = ()
         self.ended_at: float | None = None
@@ -165,6 +168,24 @@ class GangProcesses:
                 said = json.load(file)
             member.container |= {key: said[key] for key in ("program", "kind", "rootless", "settings")}
             self.engine = {key: said[key] for key in ("program", "kind", "settings")}
+
+    def plan_enclosure(self, home_id: str) -> None:
+        """Know what it has of its own, before there is anything of it."""
+        if any(member.container and member.container["kind"] == "user" for member in self.members):
+            from trainmaster.executors.enclosures import Enclosure
+
+            self.enclosure = Enclosure.planned(self.attempt, home_id)
+
+    def open_enclosure(self) -> None:
+        """Make it.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        if self.enclosure is not None:
+            seen = [member.container["sandbox"] for member in self.members if member.container]
+            memory_bytes = sum(sandbox["memory_bytes"] for sandbox in seen)
+            self.enclosure.open(memory_bytes, max(sandbox["processes"] for sandbox in seen))
 
     def status(self) -> list[Any]:
         """As it goes over the wire: the fields of `GangStatus`, in order."""
@@ -236,6 +257,7 @@ class GangProcesses:
             "grace_s": self.grace_s,
             "members": [[member.name, member.essential] for member in self.members],
             "engine": self.engine,
+            "places": self.enclosure.places if self.enclosure else [],
         }
 
     def pids_record(self) -> dict[str, Any]:
@@ -270,6 +292,10 @@ class GangProcesses:
         gang = cls(start["attempt"], start["run"], start["directory"], start["grace_s"], members)
         gang.phase = RUNNING
         gang.engine = start.get("engine")
+        if places := start.get("places"):
+            from trainmaster.executors.enclosures import Enclosure
+
+            gang.enclosure = Enclosure(places)
         for record in records[1:]:
             if record["r"] == "pids":
                 for member, (pid, ticks, started_at) in zip(members, record["pids"], strict=True):

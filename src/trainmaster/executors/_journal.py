@@ -4,7 +4,7 @@ One JSON object per line, appended by one ``write`` per turn. Nothing is synced:
 ``kill -9`` of any process, not a power cut, after which no process lives either.
 
 ==========  ==================================================================================
-start       before the first member is started: ``attempt run directory members grace_s``
+start       before the first member is started: ``attempt run directory members grace_s places``
 pids        after: ``pids``, one ``[pid, start_ticks, started_at]`` per member
 exit        a member ended: ``member`` (its place) and ``status`` (see `_gangs.Member.status`)
 end         no process of the attempt is left: ``ended_at``
@@ -143,6 +143,7 @@ def _is_start(record: Record) -> bool:
         and record["grace_s"] is not None
         and _is_time(record["grace_s"])
         and all(isinstance(name, str) and type(essential) is bool for name, essential in record["members"])
+        and all(isinstance(place, str) for place in record.get("places", ()))
         and (engine is None or all(isinstance(engine[name], str) for name in ("program", "kind")))
         and (engine is None or all(isinstance(text, str) for text in engine["settings"].values()))
     )

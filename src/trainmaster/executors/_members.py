@@ -116,9 +116,13 @@ class Spawner:
         assert container is not None
         if container["kind"] == "user":
             return self._spawn_as_user(gang, member, container, pipe)
-        sandbox, network = container.get("sandbox"), ""
+        sandbox, network, filter_file = container.get("sandbox"), "", ""
         if sandbox is not None and sandbox["has_peers"]:
             network = containers.container_name(self._home_id, gang.attempt, containers.NETWORK)
+        if sandbox is not None and container["kind"] == "podman":
+            filter_file = os.path.join(gang.directory, "system-calls.json")
+            with open(filter_file, "w") as file:
+                file.write(containers.system_calls())
         command = containers.run_command(
             container,
             name=containers.container_name(self._home_id, gang.attempt, member.name),
@@ -128,6 +132,7 @@ class Spawner:
             user=(os.getuid(), os.getgid()),
             groups=os.getgroups(),
             network=network,
+            filter_file=filter_file,
         )
         arguments = self._arguments(gang, member)[len(_FLAGS) :]
         markers = self._markers(gang)
@@ -145,9 +150,11 @@ class Spawner:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(member.gpu_ids)
         env |= self._markers(gang)
         arguments = self._arguments(gang, member)
-        allowed = container["sandbox"]
+        allowed, enclosure = container["sandbox"], gang.enclosure
+        assert enclosure is not None
         seen = {
             **allowed,
+            **enclosure.given(),  # nothing else is started meanwhile
             "scratch": allowed["scratch"] and f"{allowed['scratch']}/{member.name}",
             "attempt_group": attempt_group(gang.attempt, self._home_id),
         }

@@ -2,7 +2,8 @@
 
 The exit status of both is SIGKILL. What tells them apart are the kernel's counters of such kills:
 
-* that of our own control group counts the victims in it, and only those;
+* that of our own control group counts the victims in it, and only those; likewise that of an attempt which
+  has one (`enclosures`);
 * that of the node (``/proc/vmstat``) counts every victim, also in other people's containers.
 
 A kill explains one death, and only one that was seen soon after it. A member that we saw in our own
@@ -10,7 +11,6 @@ control group is judged by that group's counter alone, so a neighbour that runs 
 somebody ends a member with ``kill -9`` misleads nobody; one that moved elsewhere by itself (``cgexec``, a
 container), and was seen there, is judged by the node's.
 """
-# ruff: noqa: PTH123 - pathlib would slow down the supervisor's start
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ import signal
 import time
 
 from trainmaster.executors._clock import unix_s
+from trainmaster.executors._control_groups import directories, group_of, kills_told_by
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from trainmaster.executors._gangs import MemberProcess
+    from trainmaster.executors.enclosures import Enclosure
 
-_PREFIX = b"oom_kill "
 #: At the start of a member, a count so old will do; a thousand starts a second read it five times.
 _AGE_S = 0.2
 #: The kernel may take that long to end a victim that has much memory.
@@ -45,7 +46,7 @@ class OomWatch:
         self._root = root
         self._node_path = f"{root}/proc/vmstat"
         self._group_path: str | None = None
-        self._group = b""
+        self._group = ""
         self._node_count: int | None = None
         self._group_count: int | None = None
         self._in_group: list[float] = []  # when each kill was first seen; the oldest first
@@ -69,14 +70,24 @@ class OomWatch:
             return
         self._find_group()
         self._count(now)
-        self._at_home = {pid for pid in pids if self._group and self._group_of(str(pid)) == self._group}
+        own, root = self._group, self._root
+        self._at_home = {pid for pid in pids if own and group_of(str(pid), "memory", root) == own}
 
-    def has_killed(self, member: MemberProcess) -> bool:
-        """Whether a member that has just ended of a SIGKILL which was not ours was killed by the kernel."""
+    def has_killed(self, member: MemberProcess, enclosure: Enclosure | None = None) -> bool:
+        """Whether a member that has just ended of a SIGKILL which was not ours was killed by the kernel.
+
+        Args:
+            member: it.
+            enclosure: that of its attempt, whose own counter judges alone, if there is one.
+        """
         if member.signal != signal.SIGKILL and member.exit_code != _EXIT_BY_SIGKILL:
             return False
         now = time.monotonic()
         self._count(now)
+        if enclosure is not None and (is_told := enclosure.tells_kill()) is not None:
+            if is_told and self._elsewhere:
+                del self._elsewhere[-1]  # the node's counter has it, too
+            return is_told
         started_at = now - (unix_s() - (member.started_at or 0.0))
         kinds = [self._in_group, self._elsewhere]
         if member.signal is not None and member.pid in self._at_home and self._group_count is not None:
@@ -92,7 +103,7 @@ class OomWatch:
 
     def _count(self, now: float) -> None:
         self._read_at = now
-        node, group = _read(self._node_path), _read(self._group_path)
+        node, group = kills_told_by(self._node_path), kills_told_by(self._group_path)
         in_group = _rise(self._group_count, group)
         self._in_group += [now] * in_group
         # the two are read one after the other: a kill between them is on the node's only the next time
@@ -103,74 +114,20 @@ class OomWatch:
 
     def _find_group(self) -> None:
         """We may have been moved since."""
-        group = self._group_of("self")
+        group = group_of("self", "memory", self._root)
         if group == self._group:
             return
         self._group = group
         self._group_path = _counter(self._root, group)
-        self._group_count = _read(self._group_path)
-
-    def _group_of(self, pid: str) -> bytes:
-        """The line of ``/proc/PID/cgroup`` that limits its memory; empty without one."""
-        try:
-            with open(f"{self._root}/proc/{pid}/cgroup", "rb") as file:
-                lines = file.read().splitlines()
-        except OSError:
-            return b""
-        unified = b""
-        for line in lines:
-            _, names, path = line.split(b":", 2)
-            if b"memory" in names.split(b","):
-                return b"memory:" + path
-            if not names:
-                unified = b":" + path
-        return unified
+        self._group_count = kills_told_by(self._group_path)
 
 
-def _counter(root: str, group: bytes) -> str | None:
+def _counter(root: str, group: str) -> str | None:
     """The file that counts the kills in a control group, None if we cannot see it."""
-    if not group:
-        return None
-    controller, _, path = group.decode("utf-8", "surrogateescape").partition(":")
-    wanted, name = ("cgroup", "memory.oom_control") if controller else ("cgroup2", "memory.events")
-    try:
-        with open(f"{root}/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-            lines = file.readlines()
-    except OSError:
-        return None
-    for line in lines:
-        fields, _, rest = line.partition(" - ")
-        kind, _, options = rest.strip().partition(" ")
-        if kind != wanted or (controller and controller not in options.rpartition(" ")[2].split(",")):
-            continue
-        # a container may see no more than its own part of the tree, which is then the mount's root
-        top, point = (_unescaped(field) for field in fields.split()[3:5])
-        inside = path[len(top.rstrip("/")) :] if f"{path}/".startswith(f"{top.rstrip('/')}/") else ""
-        found = f"{root}{point}{inside.rstrip('/')}/{name}"
-        if _read(found) is not None:
-            return found
-    return None
-
-
-def _unescaped(text: str) -> str:
-    for escape, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        text = text.replace(escape, character)
-    return text
+    name = "memory.events" if group.startswith(":") else "memory.oom_control"
+    files = (f"{place}/{name}" for place in directories(group, root))
+    return next((file for file in files if kills_told_by(file) is not None), None)
 
 
 def _rise(before: int | None, after: int | None) -> int:
     return 0 if before is None or after is None else max(0, after - before)
-
-
-def _read(path: str | None) -> int | None:
-    """The counter, None where there is none."""
-    if path is None:
-        return None
-    try:
-        with open(path, "rb") as file:
-            for line in file:
-                if line.startswith(_PREFIX):
-                    return int(line[len(_PREFIX) :])
-    except (OSError, ValueError):
-        pass
-    return None

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 ATTEMPT_VARIABLE = "TRAINMASTER_ATTEMPT_ID"
 HOME_VARIABLE = "TRAINMASTER_HOME_ID"
 
-#: Groups from here to 2**31 - 1 are handed out by nobody.
-_FIRST_GROUP = 0x70000000
+#: Groups that nobody hands out: those of attempts, see `attempt_group`.
+ATTEMPT_GROUPS = range(0x70000000, 0x80000000)
 _WAIT_THIS_THREAD = 0x20000000  # __WNOTHREAD
 _SET_CHILD_SUBREAPER = 36
 
@@ -92,7 +92,7 @@ def attempt_group(attempt: str, home_id: str) -> int:
     import zlib  # most members run as our own user
 
     name = f"{home_id}\0{attempt}".encode("utf-8", "surrogateescape")
-    return _FIRST_GROUP + zlib.crc32(name) % (1 << 28)
+    return ATTEMPT_GROUPS[zlib.crc32(name) % len(ATTEMPT_GROUPS)]
 
 
 def groups_of(pid: int) -> set[int]:

@@ -42,7 +42,7 @@ class Sandbox:
         writable: likewise; some lie in readable ones.
         hidden: directories of which it sees nothing but those paths; containers see nothing of any.
         scratch: has a directory for each member, by its name: its ``/tmp``. Containers have their own.
-        memory_bytes: most that it takes; 0 is any.
+        memory_bytes: most that it takes; 0 is any. Members of a gang that are no containers share theirs.
         cpus: most cores that it takes; 0 is any.
         processes: most processes and threads.
         has_peers: other members share its network. Containers have no other one.
@@ -111,6 +111,7 @@ class MemberRequest:
         ports: how many free loopback ports to hold for it until it starts.
         essential: the gang has succeeded when every essential member has exited 0; the others
             (parameter servers) are then stopped.
+        dispensable: the others go on when it is lost with its node.
         gpus: how many GPUs it needs for itself (``CUDA_VISIBLE_DEVICES`` is set to them).
         container: runs it in there; it then gets ``env`` and nothing else, and sees those GPUs only.
         node_labels: the node it runs on has all of these (``{"market": "spot"}``); of no effect where there
@@ -124,6 +125,7 @@ class MemberRequest:
     env: Mapping[str, str] = field(default_factory=dict)
     ports: int = 0
     essential: bool = True
+    dispensable: bool = False
     gpus: int = 0
     container: Container | None = None
     node_labels: Mapping[str, str] = field(default_factory=dict)
@@ -205,6 +207,8 @@ class GangStatus:
         ended_at: Unix time in seconds of the last member's end.
         addresses: where the other members reach each one, from GRANTED on; empty where all are on this
             machine.
+        lost_nodes: of a gang over several machines with a member that failed: machines that did not live
+            beyond that, one clause each for people; empty if all of them did.
     """
 
     attempt: str
@@ -214,6 +218,12 @@ class GangStatus:
     started_at: float | None = None
     ended_at: float | None = None
     addresses: Mapping[str, str] = field(default_factory=dict)
+    lost_nodes: tuple[str, ...] = ()
+
+    @property
+    def is_spread(self) -> bool:
+        """Its members are on several machines."""
+        return len(set(self.addresses.values())) > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,10 +234,14 @@ class Capacity:
         slots: how many slots may be in use at once by all runs on the node when a gang of this run
             is granted (cores, or the largest gang of the run, whichever is more).
         gpus: ids of the node's GPUs, as for CUDA_VISIBLE_DEVICES.
+        team: whose run it is: teams share the slots of a node evenly. Empty for the owner of the home.
+        team_slots: most slots that all runs of the team hold at once; 0 is any.
     """
 
     slots: int
     gpus: tuple[str, ...] = ()
+    team: str = ""
+    team_slots: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,32 +252,47 @@ class QueuePlace:
         slots: that its first gang needs.
         gpus: likewise.
         place: among the runs that wait: 1 is next.
-        held: how many slots each other run holds.
+        held: how many slots each other run of the team holds.
+        teams: how many each other team holds; empty where the team itself holds all that it may.
+        of: how many there are, or that the team may hold; 0 where it shares with none.
     """
 
     slots: int
     gpus: int
     place: int
     held: Mapping[str, int]
+    teams: Mapping[str, int] = field(default_factory=dict)
+    of: int = 0
 
     @property
     def words(self) -> str:
-        """For people.
+        """For people, without its place.
 
         >>> QueuePlace(2, 0, 1, {"digits-7f3a": 4}).words
-        '2 slots: digits-7f3a holds 4; it is next'
+        '2 cores: digits-7f3a holds 4'
+        >>> QueuePlace(1, 0, 1, {}, {"news": 2}, 2).words
+        '1 core: news has 2 of 2'
         """
-        wanted = f"{self.slots} slot{'s' * (self.slots != 1)}"
+        wanted = f"{self.slots} core{'s' * (self.slots != 1)}"
         if self.gpus:
             wanted += f" and {self.gpus} GPU{'s' * (self.gpus != 1)}"
-        held = ", ".join(f"{run} holds {slots}" for run, slots in sorted(self.held.items()))
-        ahead = self.place - 1
-        queue = (
-            "it is next"
-            if not ahead
-            else f"{ahead} run{'s' * (ahead != 1)} wait{'s' * (ahead == 1)} before it"
-        )
-        return f"{wanted}: {held}; {queue}"
+        held = [f"{run} holds {slots}" for run, slots in sorted(self.held.items())]
+        teams = sorted(self.teams.items())
+        held += [f"{team or 'the owner of the server'} has {slots} of {self.of}" for team, slots in teams]
+        if self.of and not teams:
+            held.append(f"all together may hold {self.of}")
+        return f"{wanted}: {', '.join(held)}"
+
+
+def place_text(place: int) -> str:
+    """How many wait before it.
+
+    >>> place_text(1), place_text(2), place_text(4)
+    ('it is next', '1 run waits before it', '3 runs wait before it')
+    """
+    if place == 1:
+        return "it is next"
+    return f"{place - 1} run{'s wait' if place > 2 else ' waits'} before it"
 
 
 class Executor(Protocol):

@@ -5,6 +5,7 @@ Pure. The supervisor loads it with the first container, so nothing here is impor
 
 from __future__ import annotations
 
+import errno
 import shlex
 from binascii import crc32
 
@@ -104,6 +105,7 @@ def run_command(
     user: tuple[int, int],
     groups: Iterable[int],
     network: str = "",
+    filter_file: str = "",
 ) -> list[str]:
     """The engine's command line; the container then waits for `records` on its standard input.
 
@@ -116,6 +118,7 @@ def run_command(
         user: ids of the user and the group that own what it writes.
         groups: further ones.
         network: name of the container whose network it shares; of use in a sandbox only.
+        filter_file: has `system_calls`; empty for the filter of the engine.
     """
     command = [container["program"], "run", "--rm", "--interactive", "--name", name]
     for key, value in labels.items():
@@ -137,6 +140,7 @@ def run_command(
         mounts = [(path, "") for path in container["mounts"]]
     else:
         command += _sandbox_options(sandbox, network)
+        command += [f"--security-opt=seccomp={filter_file}"] * bool(filter_file)
         user, groups = (sandbox["uid"], sandbox["gid"]), sandbox["groups"]
         # What is writable may lie in what is not.
         mounts = [(path, ",readonly") for path in sandbox["readable"]]
@@ -159,6 +163,22 @@ def run_command(
     script = f"HOLD={shlex.quote(HOLD)}\n{JOIN}"
     joining = ["/bin/bash", "-uc", script, "trainmaster", container["program"], network, image]
     return [*joining, " ".join(options), *command]
+
+
+def system_calls() -> str:
+    """What the filter of `sandbox` refuses, as engines read it: podman's own allows namespaces of users."""
+    import json
+
+    from trainmaster.executors.sandbox import NEW_USERS, REFUSED
+
+    new_users = {"index": 0, "value": NEW_USERS, "valueTwo": NEW_USERS, "op": "SCMP_CMP_MASKED_EQ"}
+    refusals = [
+        {"names": REFUSED, "errnoRet": errno.EPERM},
+        {"names": ["clone", "unshare"], "errnoRet": errno.EPERM, "args": [new_users]},
+        {"names": ["clone3"], "errnoRet": errno.ENOSYS},
+    ]
+    calls = [{**each, "action": "SCMP_ACT_ERRNO"} for each in refusals]
+    return json.dumps({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": calls})
 
 
 def stop_command(container: Mapping[str, Any], name: str) -> list[str]:

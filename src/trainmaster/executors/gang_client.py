@@ -89,6 +89,8 @@ class GangClient:
             "run": run,
             "slots": capacity.slots,
             "gpus": list(capacity.gpus),
+            "team": capacity.team,
+            "team_slots": capacity.team_slots,
             "env": _portable(env),
             "token": token,
         }
@@ -275,7 +277,7 @@ class GangClient:
             self._grew[attempt, member] = None
         if "queue" in message:
             place = message["queue"]
-            self.queue_place = None if place is None else QueuePlace(*place)
+            self.queue_place = None if place is None else QueuePlace(*place, *message.get("shares", ()))
 
 
 def gang_message(gang: GangRequest) -> Message:

@@ -1,7 +1,10 @@
 """Which gang gets slots and GPUs next. Pure: no clock, no processes.
 
 * First come, first served within a group of a run; a group that is full lets the run's other groups pass.
-* Runs take turns.
+* Runs of a team take turns.
+* Between teams it is deficit round robin: next is the team that holds the fewest slots; among those that
+  hold as many, the one that was given the fewest so far. What a team does not take, or may not, it has not
+  saved up, but for one node full. One that holds all that it may lets the others pass.
 * A gang that does not fit because the node is too full may be overtaken by smaller ones only
   until they took as many slots as it needs itself; then nobody is granted before it. So a big gang waits
   for the node to drain once, and small ones do not stand still because a big one came.
@@ -53,17 +56,35 @@ class Slots:
         self._gpus_used: set[str] = set()
         self._group_used: dict[str, int] = {}
         self._run_used: dict[str, int] = {}
-        # run -> group -> tickets; the order of runs is the order of turns
-        self._queues: dict[str, dict[str, deque[Ticket]]] = {}
+        self._teams: dict[str, str] = {}
+        self._most: dict[str, int] = {}
+        self._team_used: dict[str, int] = {}
+        self._given: dict[str, int] = {}
+        self._most_given = 0
+        self._widest = 0
+        # team -> run -> group -> tickets; the order of runs is the order of turns
+        self._queues: dict[str, dict[str, dict[str, deque[Ticket]]]] = {}
         self._waiting: dict[str, Ticket] = {}
         self._holders: dict[str, Ticket] = {}
         self._preferred: Ticket | None = None
         self._count = 0
 
-    def set_capacity(self, run: str, slots: int, gpus: Sequence[str] = ()) -> None:
-        """What the node offers to a run; holds for what is granted from now on."""
+    def set_capacity(
+        self, run: str, slots: int, gpus: Sequence[str] = (), team: str = "", team_slots: int = 0
+    ) -> None:
+        """What the node offers to a run; holds for what is granted from now on.
+
+        Args:
+            run: its id.
+            slots: see `Capacity`.
+            gpus: likewise.
+            team: whose it is; a run keeps the one that was said first.
+            team_slots: most that all runs of the team hold at once; 0 is any.
+        """
         self._capacity[run] = slots
+        self._widest = max(self._widest, slots)
         self._gpus[run] = tuple(gpus)
+        self._most[self._teams.setdefault(run, team)] = team_slots
 
     def offers_gpus(self, run: str) -> int:
         """How many GPUs a gang of the run can get at most."""
@@ -74,8 +95,9 @@ class Slots:
         self._count += 1
         ticket.number = self._count
         self._waiting[ticket.key] = ticket
-        groups = self._queues.setdefault(ticket.run, {})
-        groups.setdefault(ticket.group, deque()).append(ticket)
+        team = self._team_of(ticket)
+        runs = self._queues.setdefault(team, {})
+        runs.setdefault(ticket.run, {}).setdefault(ticket.group, deque()).append(ticket)
 
     def hold(self, ticket: Ticket) -> None:
         """Count a gang that runs already."""
@@ -92,7 +114,7 @@ class Slots:
             return
         self.used -= ticket.need
         self._gpus_used.difference_update(ticket.gpu_ids)
-        for used, name in ((self._group_used, ticket.group), (self._run_used, ticket.run)):
+        for used, name in self._counts(ticket):
             left = used.pop(name, 0) - ticket.need
             if left > 0:
                 used[name] = left
@@ -101,13 +123,22 @@ class Slots:
         """What a run waits for of which nothing runs, since others hold it; see `QueuePlace`.
 
         Returns:
-            Slots and GPUs of its first gang, its place among the runs that wait, and the slots that each
-            run holds; None if the run holds slots itself, or waits for none.
+            Slots and GPUs of its first gang, its place among the runs that wait, the slots that each
+            run of its team holds, those that other teams hold, and how many there are; where the team holds
+            all that it may, none of others, and how many that is. None if the run holds slots itself,
+            or waits for none.
         """
-        if run in self._run_used or run not in self._queues or not self.used:
+        team = self._teams.get(run, "")
+        if run in self._run_used or run not in self._queues.get(team, {}) or not self.used:
             return None
-        first = min((queue[0] for queue in self._queues[run].values()), key=_number)
-        return [first.need, first.gpus, list(self._queues).index(run) + 1, dict(self._run_used)]
+        first = min((queue[0] for queue in self._queues[team][run].values()), key=_number)
+        ahead = [each for other in self._turns() for each in self._queues[other]]
+        own = {each: used for each, used in self._run_used.items() if self._teams.get(each, "") == team}
+        others = {each: used for each, used in self._team_used.items() if each != team}
+        of = self._capacity.get(run, 1) if others else 0
+        if not self._team_has_room(first):
+            others, of = {}, self._most[team]
+        return [first.need, first.gpus, ahead.index(run) + 1, own, others, of]
 
     def grant(self) -> list[Ticket]:
         """All that can start now, in the order in which they should."""
@@ -116,26 +147,57 @@ class Slots:
             del self._waiting[ticket.key]
             self._unqueue(ticket)
             self._take(ticket, self._free_gpus(ticket.run)[: ticket.gpus])
-            groups = self._queues.pop(ticket.run, None)
+            team = self._team_of(ticket)
+            self._given[team] = self._given_to(team) + ticket.need
+            self._most_given = max(self._most_given, self._given[team])
+            runs = self._queues.get(team, {})
+            groups = runs.pop(ticket.run, None)
             if groups is not None:  # its run goes to the end of the turns
-                self._queues[ticket.run] = groups
+                runs[ticket.run] = groups
             granted.append(ticket)
         return granted
 
     def _next(self) -> Ticket | None:
         if not self._waiting:
             return None
-        if self._preferred is not None:
+        if self._preferred is not None and self._team_has_room(self._preferred):
             return self._preferred if self._fits(self._preferred) else None
+        self._preferred = None  # else what its team may has become less meanwhile
         blocked: list[Ticket] = []
-        for groups in self._queues.values():
+        for groups in (groups for team in self._turns() for groups in self._queues[team].values()):
             for ticket in sorted((queue[0] for queue in groups.values()), key=_number):
-                if not self._group_has_room(ticket):
+                if not self._group_has_room(ticket) or not self._team_has_room(ticket):
                     continue
                 if self._fits(ticket):
                     return self._overtake(blocked, ticket)
                 blocked.append(ticket)
         return None
+
+    def _turns(self) -> list[str]:
+        """The teams that wait, whose turn it is first."""
+        if len(self._queues) < 2:
+            return list(self._queues)
+        return sorted(self._queues, key=lambda team: (self._team_used.get(team, 0), self._given_to(team)))
+
+    def _given_to(self, team: str) -> int:
+        """Slots that count as given to it so far."""
+        return max(self._given.get(team, 0), self._most_given - self._widest)
+
+    def _team_of(self, ticket: Ticket) -> str:
+        return self._teams.get(ticket.run, "")
+
+    def _team_has_room(self, ticket: Ticket) -> bool:
+        team = self._team_of(ticket)
+        most = self._most.get(team, 0)
+        return not most or self._team_used.get(team, 0) + ticket.need <= most
+
+    def _counts(self, ticket: Ticket) -> tuple[tuple[dict[str, int], str], ...]:
+        """Where its slots count, and as whose."""
+        return (
+            (self._group_used, ticket.group),
+            (self._run_used, ticket.run),
+            (self._team_used, self._team_of(ticket)),
+        )
 
     def _overtake(self, blocked: list[Ticket], ticket: Ticket) -> Ticket | None:
         for waiting in blocked:
@@ -161,14 +223,16 @@ class Slots:
         ticket.gpu_ids = gpu_ids
         self._gpus_used.update(gpu_ids)
         self.used += ticket.need
-        for used, name in ((self._group_used, ticket.group), (self._run_used, ticket.run)):
+        for used, name in self._counts(ticket):
             used[name] = used.get(name, 0) + ticket.need
         self._holders[ticket.key] = ticket
 
     def _unqueue(self, ticket: Ticket) -> None:
         if self._preferred is ticket:
             self._preferred = None
-        groups = self._queues[ticket.run]
+        team = self._team_of(ticket)
+        runs = self._queues[team]
+        groups = runs[ticket.run]
         queue = groups[ticket.group]
         if queue[0] is ticket:
             queue.popleft()
@@ -177,7 +241,9 @@ class Slots:
         if not queue:
             del groups[ticket.group]
         if not groups:
-            del self._queues[ticket.run]
+            del runs[ticket.run]
+        if not runs:
+            del self._queues[team]
 
 
 def _number(ticket: Ticket) -> int:

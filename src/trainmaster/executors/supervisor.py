@@ -156,7 +156,8 @@ class Supervisor:
             return
         client.run, client.token, client.env = message["run"], message.get("token", 0), message["env"]
         self._clients.fence(client.run, client.token)
-        self.gang_manager.slots.set_capacity(client.run, message["slots"], message["gpus"])
+        whose = (message.get("team", ""), message.get("team_slots", 0))  # drivers of before say none
+        self.gang_manager.slots.set_capacity(client.run, message["slots"], message["gpus"], *whose)
         self.gang_manager.grantable = True
 
     def _recall(self, attempts: list[str]) -> None:

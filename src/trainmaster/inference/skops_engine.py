@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,9 @@ from trainmaster.inference.tensors import Arrays, TensorSpec, datatype_of
 
 #: What is asked of a model, in this order; the first one that it has is what it gives unless asked.
 _METHODS: Final = ("predict", "transform", "predict_proba", "decision_function")
+#: What is packed may become a hundred times as large, or so much.
+_MOST_TIMES: Final = 100
+_SMALL_BYTES: Final = 2 << 30
 #: Those before take some code for trusted that is not (CVE-2025-54412, CVE-2025-54413).
 _OLDEST: Final = (0, 12)
 
@@ -59,6 +63,18 @@ class SkopsEngine:
             raise RequestError(f"the model refuses this: {error}") from None
 
 
+def _check_size(file: Path) -> None:
+    """Refuse what would fill the memory of whoever unpacks it; `zipfile` gives no more than is said there.
+
+    Raises:
+        ModelError: it would.
+    """
+    with zipfile.ZipFile(file) as packed:
+        size_bytes = sum(each.file_size for each in packed.infolist())
+    if size_bytes > max(_SMALL_BYTES, _MOST_TIMES * file.stat().st_size):
+        raise ModelError(f"{file.name} would become {size_bytes:,} bytes: it is not unpacked.")
+
+
 def load(file: Path) -> Engine:
     """The engine of a file.
 
@@ -72,6 +88,7 @@ def load(file: Path) -> Engine:
             f"skops {version} runs code that is in a file. Install a newer one: pip install -U skops"
         )
     try:
+        _check_size(file)
         unknown = skops.get_untrusted_types(file=file)
         if not unknown:
             return SkopsEngine(skops.load(file, trusted=[]))

@@ -124,6 +124,13 @@ class Launcher(Protocol):
         """
         return member.role != "ps"
 
+    def is_dispensable(self, gang: Gang, member: Member) -> bool:
+        """Whether the framework goes on by itself when this member is lost with its machine.
+
+        The gang then runs on without it. Only members that are not essential.
+        """
+        return False
+
     def script(self, gang: Gang, member: Member, script: str) -> str:
         """What the member runs instead of the user's script; by default that, unchanged.
 

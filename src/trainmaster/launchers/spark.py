@@ -56,7 +56,7 @@ class SparkLauncher(Launcher):
     >>> gang = Gang((Member("worker", 0, "10.0.0.1", (1, 2, 3, 4)),
     ...              Member("worker", 1, "10.0.0.2", (5, 6, 7, 8))))
     >>> env = SparkLauncher().environment(gang, gang.members[1])
-    >>> [env[key] for key in ("MASTER", "SPARK_LOCAL_IP", "SPARK_WORKER_PORT")]
+    >>> [env[key] for key in ("MASTER", "SPARK_LOCAL_HOSTNAME", "SPARK_WORKER_PORT")]
     ['spark://10.0.0.1:1', '10.0.0.2', '7']
     """
 
@@ -69,6 +69,10 @@ class SparkLauncher(Launcher):
     def is_essential(self, gang: Gang, member: Member) -> bool:
         """The one with the driver."""
         return member == gang.chief
+
+    def is_dispensable(self, gang: Gang, member: Member) -> bool:
+        """A worker: Spark computes again elsewhere what its executors had."""
+        return member != gang.chief
 
     def script(self, gang: Gang, member: Member, script: str) -> str:
         """Servers around the user's script for the first member, a worker for the others.
@@ -109,6 +113,8 @@ class SparkLauncher(Launcher):
             "SPARK_WORKER_PORT": str(member.ports[2]),
             "SPARK_WORKER_WEBUI_PORT": str(member.ports[3]),
             "SPARK_LOCAL_IP": member.host,
+            # By itself Spark tells others the name that this machine has for itself: they may not know it.
+            "SPARK_LOCAL_HOSTNAME": member.host,
         }
 
     def defaults(self, gang: Gang, member: Member) -> dict[str, str]:

@@ -83,6 +83,10 @@ class TensorFlowLauncher(Launcher):
             return member.role == "chief"
         return member.role != "ps"
 
+    def is_dispensable(self, gang: Gang, member: Member) -> bool:
+        """A worker that a chief gives its steps to: others get what a lost one had."""
+        return member.role == "worker" and any(other.role == "chief" for other in gang.members)
+
     def script(self, gang: Gang, member: Member, script: str) -> str:
         """The command; with parameter servers, TensorFlow has a thread for each worker in every server."""
         workers = sum(other.role == "worker" for other in gang.members)

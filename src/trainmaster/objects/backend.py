@@ -131,8 +131,8 @@ class Backend(ABC):
         """A URL by which anybody may read an object for so long; None where there is no such thing."""
         return None
 
-    def answers(self) -> bool:
-        """Whether the server says anything at all, also a refusal; takes seconds at most.
+    def answers(self, limit_s: float) -> bool:
+        """Whether the server says anything at all within so long, also a refusal.
 
         Where it is not known, True: the caller will find out.
         """

@@ -31,5 +31,5 @@ class MemoryBackend(ObstoreBackend):
     def signed_url(self, key: str, seconds: float) -> str | None:
         return None
 
-    def answers(self) -> bool:
+    def answers(self, limit_s: float) -> bool:
         return True

@@ -210,7 +210,12 @@ def _client(service: str, keys: Mapping[str, str]) -> Any:  # noqa: ANN401 - bot
         aws_secret_access_key=keys["AWS_SECRET_ACCESS_KEY"],
         aws_session_token=keys.get("AWS_SESSION_TOKEN"),
         verify=settings.ca_bundle or None,
-        config=Config(connect_timeout=10, read_timeout=20, s3={"addressing_style": "path"}),
+        config=Config(
+            connect_timeout=5,
+            read_timeout=10,
+            retries={"total_max_attempts": 2},  # what waits for keys tries again, and sees what else happens
+            s3={"addressing_style": "path"},
+        ),
     )
 
 

@@ -188,9 +188,9 @@ class ObjectStore:
         with self._explained("sign", key):
             return self._backend.signed_url(key, seconds)
 
-    def answers(self) -> bool:
-        """Whether its server says anything at all; takes seconds at most. A refusal is an answer, too."""
-        return self._backend.answers()
+    def answers(self, limit_s: float = 8.0) -> bool:
+        """Whether its server says anything at all within so long. A refusal is an answer, too."""
+        return self._backend.answers(limit_s)
 
     @contextmanager
     def _explained(self, verb: str, key: str) -> Iterator[None]:

@@ -35,12 +35,10 @@ _REQUEST_TIMEOUT = timedelta(minutes=5)
 # requests without much to send are given up by it.
 _SILENCE_TIMEOUT = timedelta(seconds=15)
 _SILENCE_RETRIES_TIMEOUT = timedelta(seconds=30)
-_ASKED_TIMEOUT = timedelta(seconds=8)
 _SMALL_BYTES = 256 << 10
 # The first one tells how wide the line is.
 _BLOCK_BYTES = 1 << 20
 _RETRIES: "RetryConfig" = {"max_retries": 8, "retry_timeout": timedelta(minutes=2)}
-_ASKED_ONCE: "RetryConfig" = {"max_retries": 0, "retry_timeout": _ASKED_TIMEOUT}
 
 # One connection pool per bucket and set of credentials, for the life of the process. Memory stores must
 # stay here too: they are all there is.
@@ -82,11 +80,11 @@ class ObstoreBackend(Backend):
             store = _stores.setdefault(key, self.opened(self._bucket, _options(sends_much)))
         return store
 
-    def answers(self) -> bool:
+    def answers(self, limit_s: float) -> bool:
         import obstore
 
         try:
-            asked_once = self.opened(self._bucket, _options(False, _ASKED_ONCE))
+            asked_once = self.opened(self._bucket, _asked_once(timedelta(seconds=limit_s)))
             obstore.head(asked_once, f"{self._prefix}/answers".lstrip("/"))
         except Exception as error:  # noqa: BLE001 - every other error is an answer, or told elsewhere
             return not is_timeout(error)
@@ -309,7 +307,7 @@ def runtime_is_lost() -> bool:
     return _runtime_pid not in (None, os.getpid())
 
 
-def _options(sends_much: bool, retries: "RetryConfig | None" = None) -> dict[str, Any]:
+def _options(sends_much: bool) -> dict[str, Any]:
     # One request moves at most a part, so a long one is a dead one; the default of 30 s in all would
     # cut parts off on a slow line.
     options: dict[str, Any] = {
@@ -317,12 +315,19 @@ def _options(sends_much: bool, retries: "RetryConfig | None" = None) -> dict[str
         "retry_config": _RETRIES,
     }
     if not sends_much:
-        options["client_options"]["read_timeout"] = _SILENCE_TIMEOUT if retries is None else _ASKED_TIMEOUT
-        options["retry_config"] = retries or {
+        options["client_options"]["read_timeout"] = _SILENCE_TIMEOUT
+        options["retry_config"] = {
             **_RETRIES,
             "retry_timeout": min(_RETRIES["retry_timeout"], _SILENCE_RETRIES_TIMEOUT),
         }
     return options
+
+
+def _asked_once(limit: timedelta) -> dict[str, Any]:
+    return {
+        "client_options": {"timeout": limit, "connect_timeout": limit, "read_timeout": limit},
+        "retry_config": {"max_retries": 0, "retry_timeout": limit},
+    }
 
 
 def settings_of(*beginnings: str) -> tuple[str, ...]:

@@ -51,6 +51,16 @@ def known_scheme(scheme: str, url: str) -> str:
     )
 
 
+def package_of(url: str) -> str | None:
+    """The package that brings the kind of store that a URL is of; None if it is built in, or no store's."""
+    scheme, mark, _ = url.partition("://")
+    scheme = _SAME.get(scheme.lower(), scheme.lower())
+    if not mark or scheme in BUILT_IN or scheme in ("http", "https"):
+        return None
+    point = _STORES.plug_ins().get(scheme)
+    return point.dist.name if point is not None and point.dist is not None else None
+
+
 def backend_of(scheme: str, rest: str) -> "Backend":
     """The backend of a URL, as `trainmaster.objects.urls.split_url` splits it.
 

@@ -187,8 +187,7 @@ def read_inventory(file: Path) -> Inventory:
         refuse_unknown_keys(root, (), problems, ("hosts", "defaults"))
         hosts = _hosts(root, file.absolute().parent, problems)
     if problems.mistakes:
-        ordered = sorted(problems.mistakes, key=lambda mistake: (mistake.line, mistake.column))
-        raise RecipeError(shown, ordered)
+        raise RecipeError(shown, problems.in_order())
     return Inventory(file=file.absolute(), hosts=tuple(hosts))
 
 

@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from trainmaster.control.profile_progress import ProfilePhase as ProfilePhase
     from trainmaster.control.profile_progress import ProfileProgress as ProfileProgress
     from trainmaster.db.changes import Note as Note
-    from trainmaster.executors.base import QueuePlace as QueuePlace
+    from trainmaster.executors.base import place_text as place_text
     from trainmaster.objects.delegated_credentials import give_whole_keys as give_whole_keys
     from trainmaster.providers import Offer as Offer
     from trainmaster.providers import OfferFilter as OfferFilter
     from trainmaster.providers import capabilities_of as capabilities_of
     from trainmaster.service.driving.driving import Session as Session
+    from trainmaster.service.on_cluster.credentials import check_narrow as check_narrow
     from trainmaster.service.on_cluster.credentials import sent_to_machine as sent_to_machine
     from trainmaster.service.on_cluster.hand_over import check_moves as check_moves
     from trainmaster.service.service import Service as Service
@@ -38,7 +39,7 @@ __all__, __getattr__ = lazy_exports(
     {
         "service": "Service",
         "driving.driving": "Session",
-        "on_cluster.credentials": "sent_to_machine",
+        "on_cluster.credentials": "check_narrow sent_to_machine",
         "on_cluster.hand_over": "check_moves",
         "trainmaster.advisor.model.tables": "predict_tables",
         "trainmaster.advisor.quote.quote": "Alternative ExperimentQuote Interval Quote",
@@ -47,7 +48,7 @@ __all__, __getattr__ = lazy_exports(
         "trainmaster.control.preflight": "check_names check_urls",
         "trainmaster.control.profile_progress": "ProfilePhase ProfileProgress",
         "trainmaster.db.changes": "Note",
-        "trainmaster.executors.base": "QueuePlace",
+        "trainmaster.executors.base": "place_text",
         "trainmaster.objects.delegated_credentials": "give_whole_keys",
         "trainmaster.providers": "Offer OfferFilter capabilities_of",
         "trainmaster.sweeps": "Curve TrialState",

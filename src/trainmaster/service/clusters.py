@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,13 +35,15 @@ Tell = Callable[[str], None]
 def clusters_of_home(database: Database, home: Home, now: float) -> list[dict[str, Any]]:
     """Clusters that have machines, the newest first, as ``--json`` prints them.
 
+    Those of a home, and of runs that it could go on with: their machines cost, whatever has rented them.
+
     Args:
         database: the database.
         home: whose.
         now: Unix seconds.
     """
     found = []
-    for row in database.living_clusters(None, home.identity()):
+    for row in database.living_clusters(None, home.identity(), moves=True):
         how = _how(row, now, database.clock_s())
         try:
             record = ClusterRecord.of_row(row)
@@ -53,7 +56,12 @@ def clusters_of_home(database: Database, home: Home, now: float) -> list[dict[st
 
 
 def end_clusters(
-    database: Database, home: Home, environ: Mapping[str, str], wanted: Sequence[str] | None, tell: Tell
+    database: Database,
+    home: Home,
+    environ: Mapping[str, str],
+    wanted: Sequence[str] | None,
+    tell: Tell,
+    access_to: Callable[[str], ProviderPlace] | None = None,
 ) -> list[dict[str, Any]]:
     """Give back machines that no run uses; those clusters as they were.
 
@@ -61,15 +69,18 @@ def end_clusters(
         database: the database.
         home: whose.
         environ: of the caller: credentials.
-        wanted: ids; None for all that no run uses.
+        wanted: ids; None for all of the home that no run uses.
         tell: shows lines to the user.
+        access_to: what leads to machines of a run that another home has rented; None: those are not ended.
 
     Raises:
-        NotFoundError: there is no such cluster.
+        NotFoundError: there is no such cluster, or no key of its machines is here.
         UsageError: a run uses it, or its provider cannot be used.
         ProviderError: the provider cannot be reached; what is warm ends itself in any case.
     """
-    rows = {row["id"]: row for row in database.living_clusters(None, home.identity())}
+    own = ProviderPlace(home.root, home.identity(), dict(environ))
+    moves = wanted is not None and access_to is not None
+    rows = {row["id"]: row for row in database.living_clusters(None, own.identity, moves=moves)}
     now = time.time()
     lease_now = database.clock_s()
     records = {record.id: record for record in readable(rows.values(), tell)}
@@ -93,17 +104,20 @@ def end_clusters(
     failed: TrainmasterError | None = None
     for name in chosen:
         try:
+            place, row = own, rows[name]
+            if access_to is not None and row["home_id"] != own.identity:
+                place = access_to(row["run_id"])
             if name not in records:
-                ended.append(_end_damaged(database, home, environ, rows[name]))
+                ended.append(_end_damaged(database, place, row))
                 tell(f"{name}: given back, whatever it had; what it has cost is unknown")
                 continue
-            is_ended = _end(database, home, environ, records[name], rows[name], tell)
+            is_ended = _end(database, home, place, records[name], row, tell)
         except TrainmasterError as error:  # the others are to be given back all the same
             tell(f"{name}: {one_line(error)}")
             failed = failed or error
             continue
         if is_ended:
-            shown = _shown(records[name], rows[name], how[name], now)
+            shown = _shown(records[name], row, how[name], now)
             ended.append(shown)
             since = f", {dollars(shown['idle_usd'])} since {shown['run']}" if shown["idle_usd"] else ""
             tell(f"{name}: {_machines(records[name])} given back{since}")
@@ -117,14 +131,14 @@ def end_clusters(
 def _end(
     database: Database,
     home: Home,
-    environ: Mapping[str, str],
+    place: ProviderPlace,
     record: ClusterRecord,
     row: Mapping[Any, Any],
     tell: Tell,
 ) -> bool:
     provider: Provider | None
     try:
-        provider = get_provider(record.provider, ProviderPlace(home.root, home.identity(), dict(environ)))
+        provider = get_provider(record.provider, place)
     except ProviderGoneError:  # and its machines with it
         provider = None
     # Written first: no run takes it over from now on, and what comes after a crash gives it back.
@@ -150,19 +164,16 @@ def _end(
     ]
     over = replace(ending.changed(machines), state=ClusterState.ENDED)
     database.end_unused_cluster(over.as_row(), now, over.idle_usd(now, row["run_ended_at"]))
-    shutil.rmtree(home.root / "clusters" / record.id, ignore_errors=True)  # its keys are of no use to anybody
+    shutil.rmtree(
+        place.root / "clusters" / record.id, ignore_errors=True
+    )  # its keys are of no use to anybody
     return True
 
 
-def _end_damaged(
-    database: Database, home: Home, environ: Mapping[str, str], row: Mapping[Any, Any]
-) -> dict[str, Any]:
+def _end_damaged(database: Database, place: ProviderPlace, row: Mapping[Any, Any]) -> dict[str, Any]:
     """By its name alone, which its machines are tagged with."""
-    try:
-        place = ProviderPlace(home.root, home.identity(), dict(environ))
+    with suppress(ProviderGoneError):  # and its machines with it
         get_provider(row["provider"], place).release(row["id"])
-    except ProviderGoneError:  # and its machines with it
-        pass
     database.end_damaged_cluster(row["id"], row["data"], time.time())
     return _shown_damaged(row, DAMAGED, "")
 

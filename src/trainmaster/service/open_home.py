@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from trainmaster.control.layout import Home
+from trainmaster.control.layout import Home, RunFiles
 from trainmaster.control.preflight import (
+    check_data_parts,
     check_directories,
     check_machine,
     check_names,
@@ -28,6 +30,7 @@ from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
+    from trainmaster.providers.place import ProviderPlace
     from trainmaster.service.driving.replicas import Replicas
 
 
@@ -91,6 +94,7 @@ class OpenHome:
             UsageError: naming each key at fault.
         """
         check_parts(recipe)
+        check_data_parts(recipe)
         check_directories(recipe)
         check_urls(recipe)
         check_volumes(recipe, self.home.store_url)
@@ -129,22 +133,26 @@ class OpenHome:
         return secrets_of(self.home, self._database, recipe, environ, self.team, kept)
 
     def home_of(self, run: str) -> Home:
-        """The home that a run's processes, working copy and logs are in; several may share a database.
-
-        Of a run that can move, and that another server has, it is a replica of the files as they are now.
+        """The home that a run's processes, code, keys and output are in; several may share a database.
 
         The driver of the run must ask the supervisor of that home: another one knows nothing of
-        what it had started, and would start it once more.
+        what it had started, and would start it once more. To look at files there is `files_of`, to reach
+        machines `access_to`: they answer of runs that are driven elsewhere, too.
 
         Raises:
             NotFoundError: there is no such run.
-            UsageError: that home is not on this machine, or is not ours to read.
+            UsageError: the run is driven elsewhere, or that home is not ours to read.
         """
         row = self.database.run_row(run)
-        if row["can_move"] and not self.replicas.began_here(row):
-            return self.replicas.home(row)
-        # What was published must be found again, whatever TRAINMASTER_STORE says today.
-        here = replace(self.home, store_url=row["store_url"])
+        if self.replicas.is_elsewhere(row):
+            raise UsageError(
+                f"{run} is driven elsewhere: its processes and what is not published yet are there, not here",
+                "Do this where it is driven. `status`, `logs`, `metrics`, `export`, `exec`, `cp` and `ssh` "
+                "work from here, too.",
+            )
+        if self.replicas.is_here(row):
+            return self.replicas.taken(row)
+        here = self.own_home_for(row)
         home = here.at(Path(row["home"]), row["home_id"]) if row["home_id"] else here
         if home is None:
             from trainmaster.service.driving.replicas import why_bound_of
@@ -157,12 +165,51 @@ class OpenHome:
             )
         return home
 
-    def home_to_look(self, run: str) -> Home | None:
-        """The home of a run; None if it cannot be read from here."""
-        try:
+    def files_of(self, run: str) -> RunFiles:
+        """Logs, points and samples of a run, to look at: of one that is driven elsewhere as they are now.
+
+        Raises:
+            NotFoundError: there is no such run.
+            UsageError: it stays in a home that cannot be read from here.
+        """
+        row = self.database.run_row(run)
+        return self.replicas.files(row) if self.replicas.is_elsewhere(row) else self.home_of(run)
+
+    def access_to(self, run: str, environ: Mapping[str, str]) -> ProviderPlace:
+        """What leads to the machines of a run: its home, or what its record has of a home that is elsewhere.
+
+        Args:
+            run: its id.
+            environ: of the caller: credentials, and the key with which the record is sealed.
+
+        Raises:
+            NotFoundError: there is no such run, or no key of its machines is kept.
+            SealedError: it was sealed with another server's key.
+            UsageError: it stays in a home that cannot be read from here.
+        """
+        from trainmaster.providers.place import ProviderPlace
+
+        row = self.database.run_row(run)
+        if self.replicas.is_elsewhere(row):
+            return self.replicas.access(row, environ)
+        home = self.home_of(run)
+        return ProviderPlace(home.root, home.identity(), dict(environ))
+
+    def home_if_here(self, run: str) -> Home | None:
+        """The home of a run; None if that is not here."""
+        with suppress(UsageError):
             return self.home_of(run)
-        except UsageError:
-            return None
+        return None
+
+    def files_if_here(self, run: str) -> RunFiles | None:
+        """Files of a run; None if they cannot be read from here."""
+        with suppress(UsageError):
+            return self.files_of(run)
+        return None
+
+    def own_home_for(self, row: Mapping[Any, Any]) -> Home:
+        """Our own home; what a run published is found from it, whatever TRAINMASTER_STORE says today."""
+        return replace(self.home, store_url=row["store_url"])
 
     @property
     def replicas(self) -> Replicas:

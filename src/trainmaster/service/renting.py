@@ -197,13 +197,12 @@ def plan_run(
     return _offer(pinned(settled, plans), plans, quote, why, candidate_offers.notes)
 
 
-def check_run(service: Service, recipe: Recipe, file: str, environ: Mapping[str, str]) -> list[str]:
+def check_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> list[str]:
     """Refuse what `trainmaster run` would refuse before it asks whether to rent. Nothing is measured.
 
     Args:
         service: of the user's home.
         recipe: as read.
-        file: its name in messages.
         environ: of the caller.
 
     Returns:
@@ -212,7 +211,7 @@ def check_run(service: Service, recipe: Recipe, file: str, environ: Mapping[str,
     Raises:
         UsageError: something is not there, cannot be had, or this machine or the budget do not suffice.
     """
-    probe = with_fewest(with_versions(service, recipe, file))
+    probe = with_fewest(with_versions(service, recipe))
     notes = service.check_inputs(probe, environ)
     if capabilities_of(recipe.provider).is_here:
         return notes + service.check(probe, environ)

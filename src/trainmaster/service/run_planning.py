@@ -71,7 +71,7 @@ class RunPlanner:
 
     def quote(self, recipe: Recipe, path: Path, options: QuoteOptions) -> Quote:
         """Quote a recipe; see `Quoter.quote`."""
-        recipe = with_versions(self._service, recipe, str(path))
+        recipe = with_versions(self._service, recipe)
         quoter = self._make_quoter()
         if options.catalogue is None:
             quoter.refresh_prices(recipe, self._environ)
@@ -81,13 +81,13 @@ class RunPlanner:
         """Measure and quote a recipe that is to be run, whatever is known of it."""
         from trainmaster.service.quotes.quote_options import QuoteOptions
 
-        recipe = with_versions(self._service, recipe, str(path))
+        recipe = with_versions(self._service, recipe)
         self._service.check(recipe, self._environ)  # what is wrong anyway is said before anything is measured
         return self._make_quoter().quote(recipe, path, self._environ, QuoteOptions(fresh=True))
 
     def plan(self, recipe: Recipe, path: Path, *, allow_stale: bool, can_agree: bool) -> PlannedRun:
         """What a run would be; see `ClientProtocol.plan_run`."""
-        recipe = with_versions(self._service, recipe, str(path))
+        recipe = with_versions(self._service, recipe)
         check_services_and_sinks(self._service, recipe, self._environ)
         if not capabilities_of(recipe.provider).is_here:
             return self._plan_rental(recipe, path, allow_stale, can_agree)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -166,7 +167,7 @@ class Service(OpenHome):
 
     def status(self, run: str) -> dict[str, Any]:
         """One run, as ``--json`` prints it."""
-        return run_summary(self.database, run, self.home_to_look(run))
+        return run_summary(self.database, run, self.files_if_here(run))
 
     def highlights(self, run: str) -> Highlights:
         """What people are shown of a run beside its `status`."""
@@ -205,19 +206,19 @@ class Service(OpenHome):
 
     def search_results(self, run: str) -> list[SearchResults]:
         """What the searches of a run have found, with all curves."""
-        return search_results(self.database, self.home_to_look(run) or self.home, run)
+        return search_results(self.database, self.files_if_here(run) or self.home, run)
 
     def curves(self, run: str) -> list[ExperimentCurves]:
         """What the tasks of a run have reported, by experiment; see `run_curves`."""
         from trainmaster.service.runs.curves import run_curves
 
-        return run_curves(self.database, self.home_to_look(run) or self.home, run)
+        return run_curves(self.database, self.files_if_here(run) or self.home, run)
 
     def metrics(self, run: str, experiment: str | None, task: int | None) -> Iterator[dict[str, Any]]:
         """What the tasks of a run have reported, a dictionary per line; see `reported`."""
         from trainmaster.service.runs.curves import reported
 
-        return reported(self.database, self.home_of(run), run, experiment, task)
+        return reported(self.database, self.files_of(run), run, experiment, task)
 
     def provider_of(self, run: str) -> str:
         """The provider of a run's machines."""
@@ -235,7 +236,8 @@ class Service(OpenHome):
         """Give back clusters that no run uses, or all of those; see `trainmaster.service.clusters`."""
         from trainmaster.service.clusters import end_clusters
 
-        return end_clusters(self.database, self.home, environ, ids, tell)
+        reach = partial(self.access_to, environ=environ)
+        return end_clusters(self.database, self.home, environ, ids, tell, reach)
 
     def score(self) -> dict[str, Any]:
         """How often quotes of this home were kept, as ``score --json`` prints it."""

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
+import signal
+import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from trainmaster.cluster.member_places import PLACES, read_places
-from trainmaster.control.layout import Home
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.service.runs.known_nodes import KnownNodes
+from trainmaster.service.runs.known_nodes import KnownNodes, answers
 from trainmaster.service.runs.summary import is_driven
-from trainmaster.spec.errors import MissingPartError, NotFoundError
+from trainmaster.spec.errors import MissingPartError, NotFoundError, ProviderError
+from trainmaster.spec.processes import begun_by
 
 #: A node has the code after so long while its run is driven.
 _CODE_S: Final = 120
 #: A run that begins has its first machines after so long.
 _MACHINES_S: Final = 600.0
 _LOOK_S: Final = 1.0
+#: What asks a command to end.
+_ENDS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 # On a node: the directory of the run's code, which may just be on its way; then the environment of the first
 # process of the member, if it runs there; then the line, by a shell, whose exit code `xargs` would hide.
 # Without a terminal nothing ends what was begun when the caller is gone: that of the login is looked at.
@@ -53,7 +61,9 @@ exec sh -c "$line"
 
 if TYPE_CHECKING:
     from trainmaster.cluster.record import ClusterRecord
+    from trainmaster.control.layout import RunFiles
     from trainmaster.providers.base import Node
+    from trainmaster.providers.place import ProviderPlace
     from trainmaster.service.service import Service
 
 
@@ -70,6 +80,51 @@ class Shell:
     command: tuple[str, ...]
     directory: str
     environment: Mapping[str, str]
+
+    def call(self, files: tuple[int, int, int]) -> int:
+        """Execute it until it ends; its exit code.
+
+        What asks this process to end ends all that it has begun, too, but for what has a session of its own:
+        by SIGTERM, on a terminal by SIGHUP, as a closed one does. A terminal sends its SIGINT to the command
+        itself, which may go on.
+
+        Args:
+            files: descriptors of its standard input, output and error.
+
+        Raises:
+            KeyboardInterrupt: it was ended by SIGINT.
+        """
+        asked: set[int] = set()
+        begun: list[subprocess.Popen[bytes]] = []
+        is_terminal = os.isatty(files[0])
+
+        def end(number: int, _frame: FrameType | None) -> None:
+            asked.add(number)
+            if number != signal.SIGINT or not is_terminal:
+                for pid in [each for one in begun for each in begun_by(one.pid)]:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGHUP if is_terminal else signal.SIGTERM)
+
+        is_main = threading.current_thread() is threading.main_thread()  # others cannot have handlers
+        heard = [each for each in _ENDS if is_main and signal.getsignal(each) != signal.SIG_IGN]
+        before = {number: signal.signal(number, end) for number in heard}
+        stdin, stdout, stderr = files
+        where, environ = self.directory or None, dict(self.environment)
+        try:
+            begun += [
+                subprocess.Popen(
+                    self.command, stdin=stdin, stdout=stdout, stderr=stderr, cwd=where, env=environ
+                )
+            ]
+            for number in asked:  # before there was anything to end
+                end(number, None)
+            code = begun[0].wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        if signal.SIGINT in asked and code < 0:
+            raise KeyboardInterrupt
+        return 128 - code if code < 0 else code
 
 
 def find_shell(
@@ -103,14 +158,13 @@ def find_shell(
         NotFoundError: the run has no such member, or its machines are gone.
         MissingPartError: there is no OpenSSH client here.
     """
-    home = service.home_of(run)
     row = service.database.run_row(run)
     if capabilities_of(row["provider"]).is_here:
         shell = environ.get("SHELL") or "/bin/bash"
         known = members_of(service, run)
         if member is not None and member not in known:
             raise NotFoundError(f"{run} has no member {member!r}", f"It has {', '.join(sorted(known))}.")
-        code = home.code_directory(run)
+        code = service.home_of(run).code_directory(run)
         if not code.is_dir():
             raise NotFoundError(f"the working copy of {run} is gone: {code}", "It was removed by somebody.")
         words = (shell, *(["-c", _line(command)] if command else []))
@@ -118,7 +172,7 @@ def find_shell(
     way = find_way(service, run, member, environ, tell, patience_s, is_for_others=is_for_others, nodes=nodes)
     from trainmaster.cluster.node_provisioner import root_on_nodes
 
-    code_there = f"{root_on_nodes(home.identity())}/runs/{run}/code"
+    code_there = f"{root_on_nodes(way.home_id)}/runs/{run}/code"
     inner = _line(command) if command else 'exec "${SHELL:-/bin/sh}" -l'
     there = _THERE % {
         "code": shlex.quote(code_there),
@@ -141,11 +195,13 @@ class SshWay:
         machine: its id.
         command: the client with its options; more of them may follow, then `address`.
         address: of the machine.
+        home_id: of the home that has rented it: its directories bear that name.
     """
 
     machine: str
     command: tuple[str, ...]
     address: str
+    home_id: str
 
 
 def find_way(
@@ -159,15 +215,24 @@ def find_way(
     is_for_others: bool = False,
     nodes: KnownNodes | None = None,
 ) -> SshWay:
-    """How to get to the machine of a member of a run that is on others than this one; see `find_shell`."""
+    """How to get to the machine of a member of a run that is on others than this one; see `find_shell`.
+
+    Raises:
+        ProviderError: another driver has rented it, and it does not let us in.
+    """
     ssh = shutil.which("ssh")
     if ssh is None:
         raise MissingPartError("there is no OpenSSH client here", "apt install openssh-client")
-    home = service.home_of(run)
-    node = _awaited(service, home, run, member, environ, tell, patience_s, nodes or KnownNodes())
-    return SshWay(
-        node.id, (ssh, *(_closed(node) if is_for_others else ()), *_options(home, node)), node.address
-    )
+    place, node = _awaited(service, run, member, environ, tell, patience_s, nodes or KnownNodes())
+    if service.home_if_here(run) is None and not answers(node):
+        raise ProviderError(
+            f"{node.id} of {run} cannot be reached from here: nothing answers at port {node.port} of "
+            f"{node.address}",
+            "It was rented elsewhere, and may let in only those that drive it: do this there, or let SSH in "
+            "from here in its security group. `trainmaster logs` shows what it does.",
+        )
+    words = (ssh, *(_closed(node) if is_for_others else ()), *_options(place, node))
+    return SshWay(node.id, words, node.address, place.identity)
 
 
 def _line(command: Sequence[str]) -> str:
@@ -217,20 +282,19 @@ def members_of(service: Service, run: str) -> set[str]:
 
 def _awaited(
     service: Service,
-    home: Home,
     run: str,
     member: str | None,
     environ: Mapping[str, str],
     tell: Callable[[str], None],
     patience_s: float,
     known: KnownNodes,
-) -> Node:
+) -> tuple[ProviderPlace, Node]:
     """The machine of a member; while somebody drives the run, one that is on its way is waited for."""
     until = time.monotonic() + patience_s
     is_told = False
     while True:
         try:
-            return _node(service, home, run, member, environ, known)
+            return _node(service, run, member, environ, known)
         except NotFoundError:
             row = service.database.run_row(run)
             is_coming = member is None or member in members_of(service, run)
@@ -243,41 +307,37 @@ def _awaited(
 
 
 def _node(
-    service: Service,
-    home: Home,
-    run: str,
-    member: str | None,
-    environ: Mapping[str, str],
-    known: KnownNodes,
-) -> Node:
-    """The machine of a member."""
+    service: Service, run: str, member: str | None, environ: Mapping[str, str], known: KnownNodes
+) -> tuple[ProviderPlace, Node]:
+    """The machine of a member, and what leads there: another driver may have the run meanwhile."""
     from trainmaster.cluster.record import ClusterRecord, ClusterState
     from trainmaster.providers.base import NodeState
     from trainmaster.providers.finding import get_provider
-    from trainmaster.providers.place import ProviderPlace
 
+    files = service.files_of(run)
     records = [ClusterRecord.of_row(row) for row in service.database.clusters_of(run)]
     alive = [r for r in records if r.state in (ClusterState.ACTIVE, ClusterState.KEPT) and r.rented]
     if not alive:
         raise NotFoundError(f"{run} has no machines now", "`trainmaster status` says how far it is.")
-    wanted = _machine(home, run, member, alive)
+    wanted = _machine(files, run, member, alive)
+    place = service.access_to(run, environ)
     if (node := known.find(run, wanted)) is not None:
-        return node
-    provider = get_provider(alive[0].provider, ProviderPlace(home.root, home.identity(), dict(environ)))
+        return place, node
+    provider = get_provider(alive[0].provider, place)
     for record in alive:
         for node in provider.nodes(record.id):
             if node.id == wanted and node.state in (NodeState.READY, NodeState.LEAVING):
                 known.note(run, node)
-                return node
+                return place, node
     raise NotFoundError(
         f"the machine {wanted} of {run} is gone", "Its run rents another one while it goes on."
     )
 
 
-def _machine(home: Home, run: str, member: str | None, records: Sequence[ClusterRecord]) -> str:
+def _machine(files: RunFiles, run: str, member: str | None, records: Sequence[ClusterRecord]) -> str:
     """The machine of a member: where its newest attempt runs; or that of the name."""
     places = sorted(
-        (home.run_directory(run) / "tasks").glob(f"*/*/*/{PLACES}"), key=lambda path: path.stat().st_mtime
+        (files.run_directory(run) / "tasks").glob(f"*/*/*/{PLACES}"), key=lambda path: path.stat().st_mtime
     )
     for path in reversed(places):
         known = read_places(path)
@@ -309,13 +369,13 @@ def _closed(node: Node) -> list[str]:
     return options if node.jump else [*options, "-F", "/dev/null"]
 
 
-def _options(home: Home, node: Node) -> list[str]:
+def _options(place: ProviderPlace, node: Node) -> list[str]:
     from trainmaster.providers.ssh_target import target_of
 
     target = target_of(node)
-    known = home.root / "known_hosts"
+    known = place.root / "known_hosts"
     if target.host_key:  # vouched for by the provider: no need to have met it
-        known = home.root / "clusters" / node.cluster / f"known-{node.id}"  # removed with its cluster
+        known = place.root / "clusters" / node.cluster / f"known-{node.id}"  # removed with its cluster
         known.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         line = f"{target.pin} {target.host_key}\n"
         if not known.is_file() or known.read_text() != line:  # other clients read it just now

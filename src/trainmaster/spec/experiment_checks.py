@@ -13,7 +13,7 @@ from typing import Any, Final
 from trainmaster.spec.launcher_names import LAUNCHERS
 from trainmaster.spec.node import Kind, YamlNode, nearest, place
 from trainmaster.spec.permutation import MAX_SIZE
-from trainmaster.spec.reading import Path, Problems, pattern, suggest
+from trainmaster.spec.reading import Path, Problems, pattern
 from trainmaster.spec.search import Search
 from trainmaster.spec.task_space import MAX_TASKS
 from trainmaster.spec.template import Placeholder, placeholders
@@ -74,6 +74,7 @@ def check_experiment(values: dict[str, Any], node: YamlNode, path: Path, problem
 
 
 def _check_names(values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
+    builtins = _builtins(node)
     for section in ("parameters", "data"):
         parent = node.entries.get(section)
         upper: dict[str, str] = {}
@@ -86,7 +87,7 @@ def _check_names(values: dict[str, Any], node: YamlNode, path: Path, problems: P
                 )
                 problems.add(key, where, message)
             upper[name.upper()] = name
-            if section == "parameters" and name in _builtins(node):
+            if section == "parameters" and name in builtins:
                 problems.add(key, where, f"the name '{name}' is taken by a key of the experiment; rename one")
 
 
@@ -185,13 +186,14 @@ def _check_roles(values: dict[str, Any], node: YamlNode, path: Path, problems: P
 
 def _check_template(values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
     parent = node.entries.get("parameters")
-    known = [*(parent.entries if parent is not None else ()), *_builtins(node)]
+    # In order, and looked up in an instant.
+    known = dict.fromkeys([*(parent.entries if parent is not None else ()), *_builtins(node)])
     for found in _placeholders_of(values, "command", node, path):
         placeholder = found.placeholder
         if placeholder.refusal:
             problems.add(found.node, found.path, placeholder.refusal, place=_place(found))
         elif placeholder.name not in known:
-            right = suggest(placeholder.name, known)
+            right = problems.suggest(placeholder.name, known)
             if placeholder.name in BUILTIN_NAMES:
                 of = {"batch_per_worker": "batch", "batch_global": "batch", "port": "serve"}
                 needs = f"`{of.get(placeholder.name, placeholder.name)}`"

@@ -87,6 +87,25 @@ def is_stopped(pid: int) -> bool:
         return False
 
 
+def begun_by(pid: int) -> list[int]:
+    """A process and all that it has begun, and those have, but what has made a session of its own.
+
+    >>> begun_by(os.getpid())[0] == os.getpid()
+    True
+    """
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):  # gone
+                _, parent, _, session, *_ = _stat(int(entry.name))
+                if int(session) == os.getsid(pid):
+                    children.setdefault(int(parent), []).append(int(entry.name))
+    found = [pid]
+    for each in found:  # grows meanwhile
+        found += children.get(each, [])
+    return found
+
+
 def _start_ticks(pid: int) -> int | None:
     fields = _stat(pid)
     return None if fields[0] in ("Z", "X") else int(fields[19])

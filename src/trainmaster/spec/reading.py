@@ -9,7 +9,7 @@ a recipe are found in one go.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -25,6 +25,9 @@ M = TypeVar("M", bound=float)
 Path = tuple[str, ...]
 
 _MAX_TEXT_IN_MESSAGE: Final = 60
+_MAX_NAMES_IN_MESSAGE: Final = 50
+#: Who has made more mistakes of a kind does not read on, and each look for the nearest name looks at all.
+_MAX_SUGGESTIONS: Final = 50
 #: Of what a pattern describes.
 _MAX_TEXT: Final = 100
 
@@ -39,6 +42,7 @@ class Problems:
     def __init__(self) -> None:
         self.mistakes: list[Mistake] = []
         self._known: set[Mistake] = set()
+        self._suggestions = 0
 
     def add(self, node: YamlNode, path: Path, message: str, *, place: tuple[int, int] | None = None) -> None:
         """Note a mistake at a node, or at a place within it."""
@@ -50,10 +54,19 @@ class Problems:
             self._known.add(mistake)
             self.mistakes.append(mistake)
 
+    def suggest(self, word: str, known: Iterable[str]) -> str:
+        """What to write instead of a word that is not known; as `suggest` for the first ones."""
+        self._suggestions += 1
+        return suggest(word, [*known]) if self._suggestions <= _MAX_SUGGESTIONS else "write one that is known"
+
     def refuse(self, node: YamlNode, path: Path, message: str) -> Refused:
         """Note a mistake and make the exception to raise."""
         self.add(node, path, message)
         return Refused()
+
+    def in_order(self) -> list[Mistake]:
+        """The mistakes as they follow in the file."""
+        return sorted(self.mistakes, key=lambda mistake: (mistake.line, mistake.column))
 
     @contextmanager
     def goes_on(self) -> Iterator[None]:
@@ -147,7 +160,9 @@ def refuse_unknown_keys(node: YamlNode, path: Path, problems: Problems, known: S
     """Note every key that is not known, with the nearest one that is."""
     for name, key in node.keys.items():
         if name not in known:
-            problems.add(key, (*path, name), f"unknown key '{shorten(name)}'; {suggest(name, known)}")
+            problems.add(
+                key, (*path, name), f"unknown key '{shorten(name)}'; {problems.suggest(name, known)}"
+            )
 
 
 def suggest(word: str, known: Sequence[str]) -> str:
@@ -158,7 +173,11 @@ def suggest(word: str, known: Sequence[str]) -> str:
     """
     if near := nearest(word, known):
         return f"did you mean '{near}'?"
-    return f"known here: {', '.join(known)}" if known else "nothing is known here"
+    if not known:
+        return "nothing is known here"
+    more = len(known) - _MAX_NAMES_IN_MESSAGE
+    shown = ", ".join(known[:_MAX_NAMES_IN_MESSAGE])
+    return f"known here: {shown}{f' and {more} more' if more > 0 else ''}"
 
 
 def shorten(text: str) -> str:
@@ -289,6 +308,24 @@ size: Final = _measured(parse_bytes, "write a size such as 16GB or 16GiB")
 money: Final = _measured(parse_money, "write an amount such as $20 or 20 USD")
 
 
+class _Seen:
+    """Values that were there, however many: nearly all have a hash."""
+
+    def __init__(self) -> None:
+        self._hashed: set[object] = set()
+        self._others: list[object] = []
+
+    def is_new(self, value: object) -> bool:
+        """Whether it is the first of its kind."""
+        try:
+            is_new = value not in self._hashed
+            self._hashed.add(value)
+        except TypeError:  # models with a mapping in them
+            is_new = value not in self._others
+            self._others.append(value)
+        return is_new
+
+
 def list_of(read_item: Reader[T], right: str, *, single: bool = False) -> Reader[tuple[T, ...]]:
     """Read a list without repetitions; with ``single``, a value stands for the list of it."""
 
@@ -296,6 +333,7 @@ def list_of(read_item: Reader[T], right: str, *, single: bool = False) -> Reader
         if node.kind is Kind.MAPPING or (node.kind is Kind.SCALAR and (node.is_null or not single)):
             raise problems.refuse(node, path, f"{node.describe()}; {right}")
         found: list[T] = []
+        seen = _Seen()
         refused = False
         for index, item in enumerate(node.items if node.kind is Kind.LIST else [node]):
             try:
@@ -303,7 +341,7 @@ def list_of(read_item: Reader[T], right: str, *, single: bool = False) -> Reader
             except Refused:
                 refused = True
                 continue
-            if value in found:
+            if not seen.is_new(value):
                 problems.add(item, (*path, str(index)), f"{item.describe()} a second time; name it once")
                 refused = True
             found.append(value)

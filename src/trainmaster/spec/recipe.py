@@ -15,7 +15,7 @@ from pydantic import Field
 
 from trainmaster.spec.budget import Budget
 from trainmaster.spec.data_source import EXPERIMENT_NAME, EXPERIMENT_NAME_RIGHT, DataSource
-from trainmaster.spec.errors import Mistake, RecipeError, UsageError
+from trainmaster.spec.errors import Mistake, RecipeError, TrainmasterError, UsageError
 from trainmaster.spec.experiment import Experiment, read_data, read_env, read_secrets
 from trainmaster.spec.node import MAX_RECIPE_BYTES, Kind, YamlNode, compose, nearest, place, written
 from trainmaster.spec.notification import Subscription, read_notify
@@ -85,6 +85,7 @@ class Recipe(Noun):
         experiments: by name, in the recipe's order; they include the recipe's data, env and secrets.
         source_text: the file as it was read, without overrides.
         overrides: what was changed of it, in order: texts ``path=value`` as for ``--set``.
+        file: what messages call the file.
     """
 
     name: Annotated[str, Key("name", pattern(EXPERIMENT_NAME, EXPERIMENT_NAME_RIGHT))]
@@ -111,6 +112,7 @@ class Recipe(Noun):
     ]
     source_text: str = ""
     overrides: tuple[str, ...] = ()
+    file: str = "recipe"
 
     @classmethod
     def check(cls, values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
@@ -219,6 +221,25 @@ class Recipe(Noun):
             root = _override(root, change)
         return written(root) if changes else self.source_text
 
+    def refused(self, mistakes: Sequence[tuple[Path, TrainmasterError]]) -> RecipeError:
+        """What was found wrong after it was read, with the places in its file.
+
+        Args:
+            mistakes: keys, and what is wrong there. What an experiment has from the recipe is found there.
+        """
+        root, problems = compose(self.source_text or "{}", self.file), Problems()
+        for change in self.overrides:
+            root = _override(root, change)
+        for path, error in mistakes:
+            hint = f"; {error.hint[:1].lower()}{error.hint[1:].rstrip('.')}" if error.hint else ""
+            shared = path[2:]
+            if shared and _below(root, path) is None and (node := _below(root, shared)):
+                problems.add(node, shared, f"{error.args[0]}{hint}")
+                continue
+            nodes = (_below(root, path[:known]) for known in range(len(path), -1, -1))
+            problems.add(next(node for node in nodes if node), path, f"{error.args[0]}{hint}")
+        return RecipeError(self.file, problems.in_order())
+
     def order(self) -> list[str]:
         """Names of the experiments, each after those it depends on."""
         from graphlib import TopologicalSorter
@@ -240,15 +261,19 @@ class Recipe(Noun):
 
 
 def _complete(experiment: Experiment, shared: dict[str, Any], command: str) -> Experiment:
-    env = {**shared.get("env", {}), **experiment.env}
+    # What is the same for all is there once, however many experiments and variables there are.
+    env, data = shared.get("env", {}), shared.get("data", {})
+    env = {**env, **experiment.env} if experiment.env else env
     secrets = tuple(dict.fromkeys([*shared.get("secrets", ()), *experiment.secrets]))
     # Nearer wins: an experiment's variable hides a secret of the recipe of the same name, and the other way.
-    secrets = tuple(name for name in secrets if name in experiment.secrets or name not in experiment.env)
+    own = set(experiment.secrets)
+    secrets = tuple(name for name in secrets if name in own or name not in experiment.env)
+    hidden = env.keys() & set(secrets)
     return experiment.model_copy(
         update={
             "command": experiment.command or command,
-            "data": {**shared.get("data", {}), **experiment.data},
-            "env": {name: value for name, value in env.items() if name not in secrets},
+            "data": {**data, **experiment.data} if experiment.data else data,
+            "env": {name: env[name] for name in env if name not in hidden} if hidden else env,
             "secrets": secrets,
         }
     )
@@ -294,10 +319,9 @@ def _read_text(
     try:
         recipe = _read(root, problems, stem)
     except Refused:
-        ordered = sorted(problems.mistakes, key=lambda mistake: (mistake.line, mistake.column))
-        raise RecipeError(shown, ordered) from None
+        raise RecipeError(shown, problems.in_order()) from None
     told = {"source_text": redacted(source), "overrides": tuple(redacted(each) for each in changes)}
-    return recipe.model_copy(update={"directory": directory, **told})
+    return recipe.model_copy(update={"directory": directory, "file": shown, **told})
 
 
 def _read(root: YamlNode, problems: Problems, stem: str) -> Recipe:
@@ -403,6 +427,17 @@ def _put(
         entries = {name: node for name, node in parent.entries.items() if name != key}
         return replace(parent, entries=entries, keys={name: parent.keys[name] for name in entries})
     return _with(parent, key, _moved(value, at, via), via)
+
+
+def _below(root: YamlNode, path: Path) -> YamlNode | None:
+    """The node of a key; numbers count the items of lists."""
+    for key in path:
+        in_list = root.items[int(key)] if root.kind is Kind.LIST else None
+        found = root.entries.get(key, in_list)
+        if found is None:
+            return None
+        root = found
+    return root
 
 
 def _with(parent: YamlNode, key: str, child: YamlNode, via: str = "") -> YamlNode:

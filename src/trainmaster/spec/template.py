@@ -179,7 +179,8 @@ class _Scanner:
                 return f"{shown} inside arithmetic, where quoting does not hold; {instead}"
             if opened == "$(":
                 break  # a new context: what is around it does not matter
-        if _SUBSCRIPT.search(self.script, self.script.rfind("\n", 0, position) + 1, position):
+        line = self.script.rfind("\n", 0, position) + 1
+        if self.script.find("[", line, position) >= 0 and _SUBSCRIPT.search(self.script[line:position]):
             return f"{shown} inside an array's subscript, where quoting does not hold; {instead}"
         if self.duplicating is not None:
             # Bash (5.2) expands that word twice, quoted or not: `>&'$(ls)'` runs ls. The fuzzer found it.

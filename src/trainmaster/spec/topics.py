@@ -1,47 +1,41 @@
-"""Topics that a team can be told of, and which events of a run they are. Pure."""
+"""Topics: what an event of a run tells of, for who looks for that; a team can be told of most. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from trainmaster.spec.states import EndReason, State
 
-#: How notes of a run begin that have a topic.
-QUOTE_BOUND: Final = "quote: "
-QUOTE_IN_DANGER: Final = "it will "
-BUDGET: Final = "budget: "
-PROMOTED: Final = "promoted: "
+QUOTE_BOUND: Final = "quote.bound"
+QUOTE_IN_DANGER: Final = "quote.in_danger"
+MODEL_PROMOTED: Final = "model.promoted"
+BUDGET_REACHED: Final = "budget.reached"
+#: Of these nobody is told by a webhook; `status` shows what they say last.
+NOT_PROMOTED: Final = "model.not_promoted"
+GATE_SAID: Final = "gate.said"
+_STARTED: Final = "run.started"
+_ENDED: Final = "run.ended"
+_NODE_LOST: Final = "run.node_lost"
 
+#: What teams can be told of.
 TOPICS: Final = {
-    "run.started": "a run has started",
-    "run.ended": "a run has ended",
-    "run.node_lost": "a machine of a run is lost",
-    "quote.bound": "a run has its binding quote",
-    "quote.in_danger": "a run will take longer or cost more than quoted",
-    "model.promoted": "a run's model has become what an alias means",
+    _STARTED: "a run has started",
+    _ENDED: "a run has ended",
+    _NODE_LOST: "a machine of a run is lost",
+    QUOTE_BOUND: "a run has its binding quote",
+    QUOTE_IN_DANGER: "a run will take longer or cost more than quoted",
+    MODEL_PROMOTED: "a run's model has become what an alias means",
     "workflow.refused": "a workflow could not start a run",
-    "budget.reached": "50, 80 or 100 % of the month's budget are spent",
+    BUDGET_REACHED: "50, 80 or 100 % of the month's budget are spent",
 }
 
 
-def topic_of(event: Mapping[str, Any]) -> str | None:
-    """The topic of an event of a run; None for most.
+def topic_of(kind: str, after: State | None, reason: EndReason | None) -> str | None:
+    """The topic of an event that says itself what it tells of; None for most.
 
-    >>> topic_of({"kind": "run", "after": "DONE", "reason": "SUCCEEDED", "message": ""})
-    'run.ended'
+    >>> topic_of("run", State.DONE, None), topic_of("note", None, EndReason.NODE_LOST)
+    ('run.ended', 'run.node_lost')
     """
-    if event["kind"] == "run":
-        return {State.RUNNING: "run.started", State.DONE: "run.ended"}.get(event["after"])
-    if event["kind"] != "note":
-        return None
-    if event["reason"] == EndReason.NODE_LOST:
-        return "run.node_lost"
-    message = event["message"]
-    if message.startswith(QUOTE_BOUND):
-        return "quote.bound"
-    if message.startswith(QUOTE_IN_DANGER) and "than quoted" in message:
-        return "quote.in_danger"
-    if message.startswith(PROMOTED):
-        return "model.promoted"
-    return "budget.reached" if message.startswith(BUDGET) else None
+    if kind == "run":
+        return {State.RUNNING: _STARTED, State.DONE: _ENDED}.get(after) if after else None
+    return _NODE_LOST if kind == "note" and reason is EndReason.NODE_LOST else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainmaster.spec.node import Kind, YamlNode
-from trainmaster.spec.reading import Path, Problems, suggest
+from trainmaster.spec.reading import Path, Problems
 from trainmaster.spec.serve import has_command
 
 
@@ -28,8 +28,8 @@ def check_workflow(recipe: YamlNode, problems: Problems, *, command_is_optional:
                     problems.add(node, where, message)
                 edges[name].setdefault(node.text, (node, where))
             else:
-                others = [other for other in names if other != name]
-                problems.add(node, where, f"unknown experiment '{node.text}'; {suggest(node.text, others)}")
+                right = problems.suggest(node.text, (other for other in names if other != name))
+                problems.add(node, where, f"unknown experiment '{node.text}'; {right}")
     if cycle := _cycle({name: list(targets) for name, targets in edges.items()}):
         node, where = edges[cycle[0]][cycle[1]]
         if len(cycle) == 2:
@@ -61,6 +61,7 @@ def _cycle(graph: dict[str, list[str]]) -> list[str]:
     except CycleError as error:
         # graphlib lists each before what waits for it; people read it the other way.
         found: list[str] = list(reversed(error.args[1]))
-        start = min(range(len(found) - 1), key=lambda at: list(graph).index(found[at]))
+        places = {name: at for at, name in enumerate(graph)}
+        start = min(range(len(found) - 1), key=lambda at: places[found[at]])
         return [*found[start:-1], *found[: start + 1]]
     return []

@@ -8,11 +8,11 @@ Optuna and ``cmaes`` (the extra ``[sweep]``) are imported only by the samplers t
 from __future__ import annotations
 
 from trainmaster.sweeps.curve import Curve as Curve
-from trainmaster.sweeps.plugins import check_search as check_search
 from trainmaster.sweeps.plugins import make_pruner as make_pruner
 from trainmaster.sweeps.plugins import make_sampler as make_sampler
 from trainmaster.sweeps.plugins import pruner_class as pruner_class
 from trainmaster.sweeps.plugins import sampler_class as sampler_class
+from trainmaster.sweeps.plugins import wrong_options as wrong_options
 from trainmaster.sweeps.pruner import Pruner as Pruner
 from trainmaster.sweeps.sampler import Sampler as Sampler
 from trainmaster.sweeps.sampler import Suggestion as Suggestion

@@ -70,7 +70,8 @@ def make_sampler(experiment: Experiment, seed: int) -> Sampler:
     search = experiment.search
     if search is None:
         raise ValueError(f"{experiment.name} does not search")
-    check_search(search)
+    for error in wrong_options(search).values():
+        raise error
     space = SearchSpace(experiment.parameters, len(experiment.tasks(seed)), seed)
     return sampler_class(search.sampler)(space, Goal(search.goal), search.all_options)
 
@@ -81,18 +82,20 @@ def make_pruner(search: Search) -> Pruner | None:
     return None if kind is None else kind(Goal(search.goal), search.all_options)
 
 
-def check_search(search: Search) -> None:
-    """Refuse names and options that nobody knows; the libraries behind them are not loaded.
+def wrong_options(search: Search) -> dict[str, UsageError]:
+    """What is wrong with each option that neither the sampler nor the pruner knows.
 
     Raises:
-        UsageError: an unknown name or option.
+        UsageError: an unknown sampler or pruner.
         MissingPartError: a plug-in has the name, but cannot be loaded.
     """
     pruner = None if search.pruner is None else pruner_class(search.pruner)
+    found = {}
     known = [*sampler_class(search.sampler).option_names, *(pruner.option_names if pruner else ())]
     for name in search.all_options:
         if name not in known:
             near = nearest(name, known)
             right = f"did you mean {near!r}?" if near else f"known are {', '.join(known) or 'none'}."
             named = search.sampler if pruner is None else f"{search.sampler} and {search.pruner}"
-            raise UsageError(f"search option {name!r} means nothing to {named}", right)
+            found[name] = UsageError(f"search option {name!r} means nothing to {named}", right)
+    return found

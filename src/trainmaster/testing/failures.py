@@ -192,6 +192,7 @@ class Failures:
         for one in self.cloud.live():
             raise ViolationError(f"{one.id} is never given back")
         self.judge.models()
+        self.judge.faults()
         self.world.require()
         cap_usd = self.plan.cap_usd
         bill_usd = self.cloud.bill_usd()

@@ -65,6 +65,15 @@ class LauncherContract:
         assert launcher.is_essential(gang, gang.chief)
 
     @pytest.mark.parametrize(("world_size", "per_node", "spread"), _SHAPES)
+    def test_what_is_dispensable_is_not_essential(
+        self, launcher: Launcher, world_size: int, per_node: int, spread: bool
+    ) -> None:
+        """A gang cannot succeed without its essential members."""
+        gang = self.gang(launcher, world_size, per_node, spread)
+        for member in gang.members:
+            assert not (launcher.is_dispensable(gang, member) and launcher.is_essential(gang, member))
+
+    @pytest.mark.parametrize(("world_size", "per_node", "spread"), _SHAPES)
     def test_environment(
         self,
         launcher: Launcher,

@@ -14,14 +14,16 @@ from unittest.mock import patch
 from trainmaster.artifacts import AlreadyPublished, CheckpointSeries, checkpoints, delete, publishing
 from trainmaster.artifacts.owner import Owner
 from trainmaster.cluster import decide_cluster
+from trainmaster.cluster.cluster_executor import ClusterExecutor
 from trainmaster.cluster.cluster_loop import ClusterLoop
 from trainmaster.cluster.node_files import direct_store
 from trainmaster.cluster.observed import Observed
 from trainmaster.cluster.record import Machine
-from trainmaster.control import decide_saving, saving, staging, unpublished_checkpoint
+from trainmaster.control import decide_saving, decide_task, outcome, saving, staging, unpublished_checkpoint
 from trainmaster.control.budget import Meter
 from trainmaster.control.controller import Controller
 from trainmaster.control.layout import Home
+from trainmaster.executors.base import GangStatus
 from trainmaster.objects.errors import StoreTrouble, trouble_of
 from trainmaster.providers.aws import provider as aws
 from trainmaster.providers.aws.requests import AwsRequest, Renter
@@ -255,6 +257,24 @@ def _adopting_is_silent() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _failures_before_losses() -> Iterator[None]:
+    judge = outcome.classify
+
+    def former(gang: GangStatus, *policy: Any, **more: Any) -> outcome.Outcome:  # noqa: ANN401
+        return judge(replace(gang, addresses={}, lost_nodes=()), *policy, **more)
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(decide_task, "classify", former))
+        stack.enter_context(patch.object(decide_saving, "classify", former))
+        stack.enter_context(_machines_are_not_asked())
+        yield
+
+
+def _machines_are_not_asked() -> AbstractContextManager[object]:
+    return patch.object(ClusterExecutor, "_judged", lambda _, status: status)
+
+
 #: For so long a store that was away was waited for.
 _FORMER_PATIENCE_S: Final = 843.0
 _CLOUD: Final = {Hazard.API_AWAY: 1, Hazard.API_THROTTLED: 1, Hazard.KEYS_EXPIRED: 1}
@@ -341,6 +361,16 @@ SABOTAGES: Final[Mapping[str, Sabotage]] = {
         _collections_take_what_is_pushed_again,
         "a collection that was halted deletes what a version that was pushed meanwhile is made of",
         {Hazard.COLLECTION: 1},
+    ),
+    "failures-before-losses": Sabotage(
+        _failures_before_losses,
+        "members that fail because a peer's machine was lost are called the user's error",
+        {Hazard.LOSE_MACHINE: 2},
+    ),
+    "machines-are-not-asked": Sabotage(
+        _machines_are_not_asked,
+        "processes that a machine ends as it is switched off are called the user's error",
+        {Hazard.LOSE_MACHINE: 2},
     ),
     "adopting-is-silent": Sabotage(
         _adopting_is_silent,

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from trainmaster.cluster.cluster_executor import ClusterExecutor
@@ -30,12 +31,14 @@ from trainmaster.testing.simulated_world import Killed, ViolationError
 from trainmaster.testing.stepped_loop import SteppedLoop
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
+    from trainmaster.cluster.node_access import NodeAccess
     from trainmaster.cluster.observed import Formation
     from trainmaster.db.changes import Change
     from trainmaster.db.cluster_rows import ClusterRow
     from trainmaster.testing.failures import Failures
+    from trainmaster.testing.simulated_cloud import Cloud
 
 PROVIDER: Final = "aws"
 
@@ -171,6 +174,37 @@ class SimulatedRecords:
         self._store.want_stop(reason)
 
 
+class SimulatedWitness:
+    """A process that asks machines whether they are there; see `NodeVerdicts`."""
+
+    def __init__(self, cloud: Cloud, process: Process) -> None:
+        self._cloud = cloud
+        self._process = process
+        self._answers: dict[tuple[str, str], bool | None] = {}
+
+    def doubt(self, attempt: str, nodes: Iterable[NodeAccess]) -> None:
+        """See `NodeVerdicts.doubt`."""
+        for node in nodes:
+            key = attempt, node.id
+            if key not in self._answers:
+                self._answers[key] = None
+                world = self._process.world
+                self._process.after(1.0 + world.rng.uniform(0.0, 1.5), partial(self._answer, key))
+
+    def answers(self, attempt: str, node: str) -> bool | None:
+        """See `NodeVerdicts.answers`."""
+        return self._answers.get((attempt, node))
+
+    def forget(self, attempt: str) -> None:
+        """See `NodeVerdicts.forget`."""
+        self._answers = {key: answer for key, answer in self._answers.items() if key[0] != attempt}
+
+    def _answer(self, key: tuple[str, str]) -> None:
+        one = self._cloud.instances[key[1]]
+        if key in self._answers:
+            self._answers[key] = one.ended_at is None and one.cut_until <= self._cloud.world.now
+
+
 class SimulatedClusters(RunClusters):
     """`RunClusters` with a simulated provisioner: which clusters it has, takes over and reaps is real."""
 
@@ -215,6 +249,7 @@ class SimulatedClusters(RunClusters):
             cast("Any", self._failures.places),
             **driver.process.clocks_of(ClusterExecutor),
             earlier_usd=self._earlier_usd,
+            witness=SimulatedWitness(self._failures.cloud, driver.process),
         )
         self.executor._wake = cast("Any", driver)
         self._reap(self._failures.home)

@@ -33,6 +33,8 @@ class Judge:
 
     def __init__(self, of: Failures) -> None:
         self._of = of
+        plan = of.plan
+        self._is_quiet = not (plan.befalls or plan.late or plan.kill_after or plan.pause_after)
 
     def removal(self, context: TaskContext) -> None:
         """What an attempt left is removed from its nodes: it must be somewhere else."""
@@ -44,7 +46,7 @@ class Judge:
             return  # it is gone anyway
         if any(one.cut_until > self._of.world.now - 60.0 for one in machines):
             return  # nobody reaches it to remove anything
-        if self._of.store.tasks[name, task]["message"] == NOT_REACHED and self._of.plan.cap_usd is not None:
+        if NOT_REACHED in self._of.store.tasks[name, task]["message"] and self._of.plan.cap_usd is not None:
             return  # the cap wins, and it is told
         # A driver that loses a cluster's head before hearing of the end does not know that there is a model.
         closed = self._of.store.attempts.get((name, task, number), {}).get("reason")
@@ -103,6 +105,16 @@ class Judge:
                 f"the last checkpoint of {attempt} is removed from its nodes, and is nowhere else"
             )
 
+    def faults(self) -> None:
+        """A lost machine is nobody's fault; and where none was lost, what failed is the user's."""
+        for (name, task, number), row in self._of.store.attempts.items():
+            attempt = f"{self._of.run}/{name}/{task}/{number}"
+            is_blameless = any(attempt in ray.blameless for ray in self._of.rays.values())
+            if is_blameless and row["reason"] is EndReason.USER_ERROR:
+                self._of.world.fail(f"{attempt} lost a machine, and is the user's error")
+            if self._is_quiet and row["reason"] is EndReason.NODE_LOST:
+                self._of.world.fail(f"{attempt} is called lost with its machines, which are well")
+
     def models(self) -> None:
         """Whoever is told that a task SUCCEEDED finds its own model."""
         for uri, later in self._of.later.items():
@@ -139,7 +151,7 @@ class Judge:
 
     def wish(self, driver: Driver, reason: EndReason) -> None:
         """The project itself wants the run to end: is that so?"""
-        if reason is EndReason.INTERNAL and any(
+        if reason in (EndReason.INTERNAL, EndReason.USER_ERROR) and any(
             loop.record.formed or loop.formation for loop in driver.loops
         ):
             self._of.world.fail(f"{driver.process.name} gives the run up though it had its machines")

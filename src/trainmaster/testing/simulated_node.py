@@ -42,6 +42,7 @@ class SimulatedMember:
     lost: bool = False
     oom: bool = False
     error: str = ""
+    is_gone: bool = False
 
     @property
     def failed(self) -> bool:
@@ -261,7 +262,7 @@ class SimulatedNode:
             self._end(gang)
 
     def _exit(self, gang: SimulatedGang, member: SimulatedMember, ending: Ending) -> None:
-        if member.ended_at is not None or gang.orphaned:
+        if member.ended_at is not None or member.is_gone or gang.orphaned:
             return
         member.ended_at = self.world.now
         member.exit_code, member.signal, member.oom = ending.exit_code, ending.signal, ending.oom

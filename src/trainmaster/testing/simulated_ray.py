@@ -1,19 +1,33 @@
-"""`SimulatedRay`: a Ray on machines in simulated time, and `RayClient`, the executor of a driver on it."""
+"""`SimulatedRay`: a Ray on machines in simulated time, and `RayClient`, the executor of a driver on it.
+
+Members of a gang react to each other: when a machine is lost, those on others end within half a minute, with
+an exit code, by a signal, or well if they were done; or they hang. The loss is noticed at some time
+meanwhile, or it is not: a machine that is switched off ends its processes first, and tells how.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from trainmaster.cluster.gang_ends import REACTION_S
 from trainmaster.executors.base import Capacity, GangRequest, GangStatus, Phase
 from trainmaster.spec.errors import ExecutorError
 from trainmaster.testing.simulated_executor import SimulatedExecutor
-from trainmaster.testing.simulated_node import Ending, SimulatedGang, SimulatedNode
+from trainmaster.testing.simulated_node import Ending, SimulatedGang, SimulatedMember, SimulatedNode
 
 if TYPE_CHECKING:
     from trainmaster.testing.simulated_cloud import Cloud
+
+
+#: So soon at least and so late at most a loss is noticed.
+NOTICED_S: Final = (0.5, 6.0)
+#: Part of the machines that end their processes before they are gone.
+_SWITCHED_OFF: Final = 0.3
+#: How a member ends whose peer was lost; None hangs.
+_REACTIONS: Final = (Ending(0.0, 1), Ending(0.0, None, 6), Ending(0.0, 0), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +64,7 @@ class SimulatedRay(SimulatedNode):
         self.head = self.nodes[0]
         self.is_stopped = False
         self.places: dict[str, dict[str, RayNode]] = {}
+        self.blameless: set[str] = set()
 
     @property
     def is_lost(self) -> bool:
@@ -84,20 +99,50 @@ class SimulatedRay(SimulatedNode):
             return
         self.nodes = [node for node in self.nodes if node.machine != machine]
         for gang in list(self.gangs.values()):
-            here = [name for name, node in self._placed(gang).items() if node.machine == machine]
+            here = {name for name, node in self._placed(gang).items() if node.machine == machine}
             if not here or gang.phase is Phase.EXITED:
                 continue
             if gang.phase is not Phase.RUNNING:
                 self._drop(gang)
                 continue
-            for member in gang.members:
-                if member.name in here and member.ended_at is None:
-                    member.lost, member.ended_at = True, self.world.now
-            if all(member.ended_at is not None for member in gang.members):
-                self._end(gang)
-            else:
-                self._changed(gang.request.attempt)
-                self._terminate(gang, gang.request.grace_s)
+            gone = [member for member in gang.members if member.name in here and member.ended_at is None]
+            if not gone:
+                continue
+            self._react(gang, here)
+            if self.world.chance(_SWITCHED_OFF):
+                for member in gone:
+                    self._exit(gang, member, Ending(0.0, None, 15))
+                continue
+            for member in gone:
+                member.is_gone = True
+            self.world.after(
+                self.world.rng.uniform(*NOTICED_S),
+                lambda gang=gang, gone=gone: self._notice(gang, gone),  # type: ignore[misc]
+            )
+
+    def _react(self, gang: SimulatedGang, here: set[str]) -> None:
+        """Members on other machines see that they have lost some."""
+        if not any(member.failed for member in gang.members):
+            self.blameless.add(gang.request.attempt)
+        for member in gang.members:
+            ending = self.world.rng.choice(_REACTIONS)
+            if member.name not in here and member.ended_at is None and ending is not None:
+                self.world.after(
+                    self.world.rng.uniform(0, REACTION_S),
+                    lambda member=member, ending=ending: self._exit(gang, member, ending),  # type: ignore[misc]
+                )
+
+    def _notice(self, gang: SimulatedGang, gone: Sequence[SimulatedMember]) -> None:
+        """It is known that a machine is no more."""
+        if gang.orphaned or gang.phase is not Phase.RUNNING:
+            return
+        for member in gone:
+            member.lost, member.ended_at = True, self.world.now
+        if all(member.ended_at is not None for member in gang.members):
+            self._end(gang)
+        else:
+            self._changed(gang.request.attempt)
+            self._terminate(gang, gang.request.grace_s)
 
     def stop_all(self) -> None:
         """`ray stop` on each of its nodes."""

@@ -45,17 +45,24 @@ class Session:
 
     Attributes:
         robbed: another process took the lease while this one slept.
+        turns_left: before it leaves the run to the next one; fewer than 0 if it does not.
     """
 
     def __init__(self, simulation: Simulation, number: int) -> None:
         self.number = number
         self.robbed = False
+        self.turns_left = -1 if number > 3 else Random(f"{simulation.seed}/{number}").randrange(60)  # noqa: S311
         self.controller: Controller | None = None
         self._simulation = simulation
         plan = simulation.plan
         self._kill_after = plan.kill_after.pop() if plan.kill_after else None
         self._break_after = plan.break_after.pop() if plan.break_after else None
         self._pause_after = plan.pause_after.pop() if plan.pause_after and number < 9 else None
+
+    def leaves(self) -> bool:
+        """Whether another driver goes on from now on."""
+        self.turns_left -= self.turns_left > 0
+        return self.turns_left == 0
 
     def step(self, where: str) -> None:
         """Between two steps: it may die here, or sleep: also between a look at its lease and what follows."""
@@ -132,7 +139,7 @@ class Simulation:
     ) -> None:
         self.world = World(seed, verbose=verbose)
         self.plan = SchedulePlan.draw(self.world.rng)
-        self._seed = seed
+        self.seed = seed
         if seed % 5 == 0:  # other draws stay as they are
             first = self.plan.experiments["a"]
             self.plan.experiments["a"] = replace(first, shape=replace(first.shape, gate=_GATE))
@@ -214,6 +221,7 @@ class Simulation:
             judge=lambda experiment, gate: self._judge(session, experiment, gate),
             clock=lambda: self.world.now,
             wall=lambda: self.world.now,
+            leaves=session.leaves if self.seed % 4 == 1 else None,
         )
         self._running.append(session)
         killed = False
@@ -232,9 +240,14 @@ class Simulation:
             if self.database.run["state"] is not State.DONE and not session.robbed:
                 raise ViolationError("interrupted, but the run is not DONE") from None
         else:
-            if self.database.run["state"] is not State.DONE and not session.robbed:  # else: resumed meanwhile
+            is_left = session.turns_left == 0 and controller.run_state.state is not State.DONE
+            if is_left:
+                self._check_left(controller)
+            elif (
+                self.database.run["state"] is not State.DONE and not session.robbed
+            ):  # else: resumed meanwhile
                 raise ViolationError("the controller ended, but the run is not DONE")
-            if not controller.is_idle:
+            elif not controller.is_idle:
                 raise ViolationError("the controller ended, but remembers attempts that are over")
         finally:
             self._running.remove(session)
@@ -245,13 +258,27 @@ class Simulation:
         executor.close()
         return killed
 
+    def _check_left(self, controller: Controller) -> None:
+        """A controller has left the run to another driver: nothing that it began is known to it alone."""
+        self.database.seen["left"] += 1
+        if controller.jobs.pending:
+            raise ViolationError("the controller has left, but jobs of its are under way")
+        for task in controller.run_state.live_tasks():
+            gang = self.node.gangs.get(attempt_id(self.plan.run, task.experiment, task.number, task.attempt))
+            if task.state is State.RUNNING and not controller.jobs.of(
+                task.experiment, task.number, task.attempt
+            ):
+                raise ViolationError(f"the controller has left {task.key}, which was never saved")
+            if task.state is State.STAGING and gang is not None and gang.phase is Phase.RUNNING:
+                raise ViolationError(f"the controller has left {gang.request.attempt}, which runs unrecorded")
+
     def _judge(self, session: Session, experiment: str, gate: Gate) -> Verdict:
         """What a gate says is the same until the user resumes: a killed driver changes nothing."""
         session.step("before a gate")
         for (name, number), row in self.database.tasks.items():
             if name == experiment and row["state"] is not State.DONE:
                 raise ViolationError(f"the gate of {name} is asked before {number} is DONE")
-        value = Random(f"{self._seed}/{self.plan.resumes}").random()  # noqa: S311
+        value = Random(f"{self.seed}/{self.plan.resumes}").random()  # noqa: S311
         return judge(gate.requirement, {gate.metric: value}, Rival())
 
     def _new_meter(self) -> Meter:

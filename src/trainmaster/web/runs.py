@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
-from trainmaster.api.rest.state import Runs, State, Submitter
+from trainmaster.api.rest.state import Runs, State, Submitter, state_of
 from trainmaster.web.rendering import PAGE_ROWS, is_part, page, redirect
 
 router = APIRouter(include_in_schema=False)
@@ -51,7 +51,7 @@ def runs(
         more=more,
         wanted=wanted,
         is_chosen=bool(chosen),
-        server=str(request.base_url).rstrip("/"),
+        server=state_of(request).url_for(request),
         states=_STATES,
         times=_TIMES,
     )

@@ -72,7 +72,7 @@ def sign_on(request: Request, state: State, next: str = "/") -> Response:
     """Sends the browser to the provider of the single sign-on."""
     state.logins.take(address_of(request))
     state.access.admit_attempt(address_of(request))
-    url, cookie = _single_sign_on(state).begin(_answer_to(request), next)
+    url, cookie = _single_sign_on(state).begin(_answer_to(request, state), next)
     answer = redirect(url)
     answer.set_cookie(
         _SIGN_ON_COOKIE,
@@ -94,7 +94,7 @@ def signed_on(
     state.access.admit_attempt(address_of(request))
     cookie = request.cookies.get(_SIGN_ON_COOKIE, "")
     try:
-        who, wanted = _single_sign_on(state).finish(cookie, state_, code, _answer_to(request))
+        who, wanted = _single_sign_on(state).finish(cookie, state_, code, _answer_to(request, state))
     except UnknownCallerError as error:
         state.access.note_wrong_attempt(address_of(request))
         return _login_page(request, state, status_of(error), "/", str(error.args[0]))
@@ -111,8 +111,8 @@ def _single_sign_on(state: ServerState) -> SingleSignOn:
     return state.single_sign_on
 
 
-def _answer_to(request: Request) -> str:
-    return f"{str(request.base_url).rstrip('/')}{_SIGN_ON}/answer"
+def _answer_to(request: Request, state: ServerState) -> str:
+    return f"{state.url_for(request)}{_SIGN_ON}/answer"
 
 
 def _login_page(request: Request, state: ServerState, http: int, next: str, error: str) -> Response:

@@ -34,15 +34,19 @@ _ROWS: Final = 100
 @router.get("/team")
 def team(request: Request, state: State, caller: Known) -> Response:
     """Teams and what they have spent; of the chosen one who is in it, and with what he comes in."""
+    return _shown(request, state, caller)
+
+
+def _shown(request: Request, state: State, caller: Caller, **told: Any) -> Response:  # noqa: ANN401
     if caller.team == NO_TEAM:
-        return page(request, "team.html", budgets=[], queue=[], about=None, **_own(state, caller))
+        return page(request, "team.html", budgets=[], queue=[], about=None, **_own(state, caller), **told)
     caller.need("read")
     database = state.service.database
     money: dict[str, Any] = {
         "budgets": budgets_of(database, caller, database.clock_s()),
         "queue": queue_of(database, caller),
     }
-    return page(request, "team.html", about=_about(state, caller), **money, **_own(state, caller))
+    return page(request, "team.html", about=_about(state, caller), **money, **_own(state, caller), **told)
 
 
 def _about(state: State, caller: Caller) -> dict[str, Any] | None:
@@ -102,7 +106,7 @@ def set_member(user: str, state: State, caller: Manager, role: Annotated[str, Fo
 def invite(request: Request, state: State, caller: Manager, role: Annotated[str, Form()]) -> Response:
     """Makes a link, and shows it this once."""
     found = state.accounts.invite(team_of(caller), role, caller)
-    link = f"{str(request.base_url).rstrip('/')}{found['path']}"
+    link = f"{state.url_for(request)}{found['path']}"
     what = (
         f"Send this link to the one who is to be {role} of team {found['team']}. It works once, for 7 days."
     )
@@ -206,10 +210,10 @@ def make_token(
 
 
 @router.post("/team/tokens/{name}/revoke")
-def revoke_token(name: str, state: State, caller: Reader) -> Response:
-    """Ends a token."""
-    state.access.revoke_token(name, caller)
-    return redirect(_PAGE)
+def revoke_token(request: Request, name: str, state: State, caller: Reader) -> Response:
+    """Ends a token, and says which workflows go on no more because of that."""
+    paused = state.access.revoke_token(name, caller)
+    return _shown(request, state, caller, revoked=name, paused=paused) if paused else redirect(_PAGE)
 
 
 @router.post("/team/service-accounts")

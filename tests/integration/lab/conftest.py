@@ -22,6 +22,8 @@ from renter import Renter
 from trainmaster.lab import LabClient, LabPlace, why_not
 
 HERE = Path(__file__).parent
+#: Scripts that run on hosts.
+collect_ignore = ["gangs"]
 #: The first `lab up` on a machine makes the image.
 IMAGE_TIMEOUT_S = 600
 #: Hosts of these tests are for looking at, not for measuring: quick enough to boot and log in.
@@ -354,3 +356,21 @@ def lab_servers(
         yield make
         for server in made:
             server.kill_all()
+
+
+@pytest.fixture
+def store(lab: LabUser, renter: Renter) -> Iterator[str]:
+    """Machines of the lab reach it where this machine has its end of their network."""
+    from trainmaster.testing.counting_proxy import CountingProxy
+    from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
+
+    network = ipaddress.ip_network(lab.json("status")["network"])
+    try:
+        server = PrivateS3()
+    except NoS3Error as error:
+        pytest.skip(str(error))
+    with server, CountingProxy(server.url, str(network[2])) as line:
+        renter.env |= server.environment(line.url)
+        renter.env["TRAINMASTER_STORE"] = f"s3://{server.new_bucket()}/store"
+        renter.store_pid = server.pid
+        yield line.url

@@ -88,7 +88,9 @@ class Renting:
 
     @property
     def run(self) -> str:
-        found = self.until(lambda: re.search(r"^(steps-\w+): started", self.text, re.MULTILINE), "its id")
+        found = self.until(
+            lambda: re.search(r"^(steps-\w+): (?:started|runs on)", self.text, re.MULTILINE), "its id"
+        )
         return str(found.group(1))
 
     def until(self, condition: Callable[[], Any], what: str, timeout_s: float = DEADLINE_S) -> Any:
@@ -137,6 +139,7 @@ class Renter:
         self.work = work
         self.env = {**lab.env, "TRAINMASTER_NODE_PATIENCE": "25s", "COLUMNS": "200"}
         (work / "steps.py").write_text(STEPS)
+        self.store_pid = 0  # of the fixture `store`
         self._count = 0
         self._begun: list[Renting] = []
 

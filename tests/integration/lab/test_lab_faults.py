@@ -105,3 +105,43 @@ def test_the_disk_of_a_machine_is_full(renter: Renter) -> None:
     assert renter.attempts(run)[0] == "USER_ERROR"
     assert "attempt 1 USER_ERROR: no space left on the disk of" in renting.text
     assert renter.lab.alive() == before
+
+
+TWO_CLUSTERS = """
+name: steps
+experiments:
+  train:
+    framework: plain
+    hardware: {instance: m4.xlarge}
+    command: while [ ! -e stop ]; do echo waits; sleep 0.5; done
+  after:
+    after: [train]
+    framework: plain
+    hardware: {instance: m4.large}
+    command: "true"
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("AuthFailure", "AWS refuses the credentials"),
+        ("InvalidAMIID.NotFound", "Check TRAINMASTER_AWS_IMAGE"),
+    ],
+)
+def test_keys_or_an_image_that_are_refused_later_are_the_users(renter: Renter, code: str, words: str) -> None:
+    """They were good when the run began; what to do about it is told."""
+    before = renter.lab.alive()
+    renting = renter.run(renter.recipe(TWO_CLUSTERS))
+    run = renting.run
+    renting.until(lambda: "waits" in renter.call("logs", run).stdout, "the first experiment works")
+    renter.lab.call("fault", "RunInstances", code, "--status", "400", "--count", "0")
+    try:
+        renter.call("exec", run, "--", "touch", "stop")
+        found = renting.end(1)
+    finally:
+        renter.lab.call("fault", "none")
+    reasons = {name: each["reason"] for name, each in found["experiments"].items()}
+    assert (found["reason"], reasons) == ("USER_ERROR", {"train": "SUCCEEDED", "after": "USER_ERROR"})
+    assert words in renting.text
+    assert renter.lab.alive() == before

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import json
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +18,6 @@ pytest.importorskip("cryptography", reason="cryptography is not installed")
 
 from renter import Renter, Renting
 
-from trainmaster.testing.counting_proxy import CountingProxy
-from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
 from trainmaster.testing.waits import until
 
 pytestmark = [pytest.mark.ray, pytest.mark.s3, pytest.mark.timeout(600)]
@@ -38,20 +34,6 @@ experiments:
     hardware: {{instance: m4.2xlarge}}
     checkpoint: {{every: 1s}}
 """
-
-
-@pytest.fixture
-def store(lab: Any, renter: Renter) -> Iterator[str]:
-    """Machines of the lab reach it where this machine has its end of their network."""
-    network = ipaddress.ip_network(lab.json("status")["network"])
-    try:
-        server = PrivateS3()
-    except NoS3Error as error:
-        pytest.skip(str(error))
-    with server, CountingProxy(server.url, str(network[2])) as line:
-        renter.env |= server.environment(line.url)
-        renter.env["TRAINMASTER_STORE"] = f"s3://{server.new_bucket()}/store"
-        yield line.url
 
 
 def drivers(run: str) -> list[int]:
@@ -110,6 +92,22 @@ def test_its_machine_is_lost_and_the_home_goes_on(lab: Any, renter: Renter, stor
     assert ended["reason"] == "SUCCEEDED", renting.text
     assert renter.attempts(run) == ["NODE_LOST", "SUCCEEDED"]
     until(lambda: lab.alive() == before, "its machines are gone")
+
+
+def test_who_cancels_hears_that_the_store_says_nothing(lab: Any, renter: Renter, store: str) -> None:
+    before = lab.alive()
+    renting, run, _ = moved(renter, 3000)
+    renting.kill()
+    os.kill(renter.store_pid, signal.SIGSTOP)
+    try:
+        refused = renter.call("cancel", run, code=1)
+    finally:
+        os.kill(renter.store_pid, signal.SIGCONT)
+    assert "nobody knows whether its driver" in refused.stderr
+    assert f"`trainmaster cancel {run}` once more" in " ".join(refused.stderr.split())
+    renter.call("cancel", run)
+    assert json.loads(renter.call("status", run, "--json").stdout)["reason"] == "CANCELLED"
+    until(lambda: lab.alive() == before, "its machine is gone")
 
 
 def test_the_home_is_cut_off_for_longer_than_every_lease_and_ends_the_run_afterwards(

@@ -339,3 +339,28 @@ def test_a_volume_that_is_not_there_is_the_users_fault(sites: Hosts) -> None:
     job = staging.stage(context, {})
     assert job.users_fault
     assert "data.images: there is no volume imagse" in job.error
+
+
+@mounts
+def test_another_version_that_is_mounted_there_goes_as_soon_as_nobody_reads_it(
+    sites: Hosts, tmp_path: Path
+) -> None:
+    """As of a driver that an earlier Trainmaster was: what it found out of the run is not known."""
+    pushed(sites, tmp_path)
+    data = {"images": DataSource(volume="images")}
+    context = sites.context(data=data)
+    there = sites.site.path(context.data_path("images"))
+    assert staging.stage(context, {}).error == ""
+    pushed(sites, tmp_path, size_bytes=2 * MB)
+    sites.site._data._volumes.clear()
+    sites.site._data._brought.clear()
+    reader = shell(sites, 0, f"sleep 600 <{there}/a >/dev/null 2>&1 & echo $!").strip()
+    second = sites.context(attempt=2, data=data)
+    job = staging.stage(second, {})
+    assert (job.reason, job.users_fault) == (EndReason.NODE_LOST, True), "it is tried again, and then told"
+    assert "images@1 is still read there" in job.error
+    assert shell(sites, 0, f"stat -c %s {there}/a").strip() == str(4 * MB), "what is read stays what it is"
+    shell(sites, 0, f"kill {reader}; while kill -0 {reader} 2>/dev/null; do sleep 0.05; done")
+    assert staging.stage(second, {}).error == ""
+    for number in range(2):
+        assert shell(sites, number, f"stat -c %s {there}/a").strip() == str(2 * MB)

@@ -24,7 +24,17 @@ from reading_helpers import (  # noqa: F401 - fixtures
 )
 
 from trainmaster.spec.errors import UsageError
-from trainmaster.volumes.mounting import MountError, available, lifecycle, mount, provide, unmount, withdraw
+from trainmaster.volumes.mounting import (
+    InUseError,
+    MountError,
+    available,
+    lifecycle,
+    mount,
+    provide,
+    provided,
+    unmount,
+    withdraw,
+)
 from trainmaster.volumes.mounting.mounts import detach, is_dead, is_ours, means_of, mounted_at
 from trainmaster.volumes.mounting.own import new_record
 from trainmaster.volumes.mounting.server import command
@@ -364,6 +374,18 @@ def test_bad_places(served, volume, tmp_path):
         mount(volume, tmp_path / "full/file")
     with pytest.raises(MountError, match="that is no volume"):
         unmount(Path("/proc"))
+
+
+def test_another_version_takes_the_place_of_one_that_nobody_reads(volume, place, pictures, home):
+    (home / "src" / "more").write_bytes(b"more")
+    later = push(home / "src", "pets", chunk_limit_bytes=CHUNK).uri
+    assert provide(volume, place) == "mounted"
+    with (place / next(iter(pictures))).open("rb"), pytest.raises(InUseError, match="is still read there"):
+        provide(later, place)
+    assert contents(place) == pictures
+    assert provide(later, place) == "mounted"
+    assert contents(place) == {**pictures, "more": b"more"}
+    assert (provided(later, place), provided(volume, place)) == ("mounted", None)
 
 
 def test_provided_by_a_mount_or_fetched(volume, place, pictures, home, monkeypatch):

@@ -339,6 +339,20 @@ def test_what_a_wide_quote_would_be_cut_to_follows_from_the_model():
     assert wide.as_dict()["next_measurement"]["time_s"] == then.as_dict()
 
 
+@pytest.mark.parametrize("epochs", [1, 3, 10, 40, 400])
+@pytest.mark.parametrize("points", [[measured(1, 32)], [measured(1, 256), measured(1, 64)]])
+@pytest.mark.parametrize("examples", [500, 5_000, 50_000])
+def test_no_measurement_is_offered_that_leaves_the_time_as_wide(epochs, points, examples):
+    of = Subject(workload(most=4, epochs=epochs, examples=examples), knowledge(*points))
+    quote = make_quote([of], market(V100), Limits(time_weight=1, cost_weight=0)).main
+    if (following := quote.next_measurement) is not None:
+        then, now = following.time_s, quote.time_s
+        assert then.p95 / then.p5 < 0.95 * now.p95 / now.p5
+        assert now.p5 * 0.95 < then.p5 < then.p95 < now.p95 * 1.05
+    else:
+        assert epochs * examples < 400 * 50_000
+
+
 def test_similar_jobs_count_with_more_doubt():
     same = make_quote([training(most=1)], market(V100), Limits()).main
     points = [measured(n, b) for n in (1, 2, 4) for b in (32, 128)]

@@ -62,9 +62,59 @@ def certificates(tmp_path_factory):
 def test_a_certificate_that_cannot_be_used_is_named(certificates, cert, key, told):
     where = Listening(tls_cert=str(certificates / cert), tls_key=str(certificates / key))
     with pytest.raises(UsageError, match=told):
-        where.check()
+        where.checked()
 
 
 def test_a_certificate_and_its_key_can_be_used(certificates):
     pem = str(certificates / "a.pem")
-    Listening("0.0.0.0", tls_cert=pem, tls_key=pem).check()
+    Listening("0.0.0.0", tls_cert=pem, tls_key=pem).checked()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"urls": ("tm.example.org",)}, "--url tm.example.org: that is no address"),
+        ({"urls": ("https://tm.example.org/path",)}, "no address of a server"),
+        ({"urls": ("https://a:b@tm.example.org",)}, "no address of a server"),
+        ({"urls": ("http://tm.example.org",)}, "in clear"),
+        ({"urls": ("https://tm.example.org:x",)}, "--url"),
+        ({"urls": ("https://*.example.org",), "behind_proxy": "127.0.0.1"}, "no address of a server"),
+        ({"urls": ("https://tm.example.org",)}, "does not speak TLS"),
+        ({"apps_url": "https://*.apps.example.org"}, "--apps-url .* does not speak TLS"),
+        ({"urls": ("http://localhost",), "behind_proxy": "127.0.0.1"}, "browsers come by https"),
+    ],
+)
+def test_a_url_that_cannot_be_that_of_the_server_is_refused(options, told):
+    with pytest.raises(UsageError, match=told):
+        Listening(**options).checked()
+
+
+def test_the_names_of_a_server_are_those_of_its_urls_its_certificate_and_where_it_is_bound(certificates):
+    pem = str(certificates / "a.pem")
+    where = Listening("0.0.0.0", tls_cert=pem, tls_key=pem, urls=("https://TM.example.org:8443/",)).checked()
+    hosts = where.hosts("0.0.0.0")
+    for known in ("tm.example.org", "127.0.0.1:9", socket.gethostname(), "0.0.0.0:8470", "10.0.0.7"):
+        assert hosts.knows(known, "10.0.0.7"), known
+    for other in ("evil.org", "example.org", "x.tm.example.org", "10.0.0.8"):
+        assert not hosts.knows(other, "10.0.0.7"), other
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, []),
+        ({"behind_proxy": "10.0.0.1"}, ["without --url", "one origin, at the host"]),
+        (
+            {"behind_proxy": "10.0.0.1", "urls": ("https://a.org",), "apps_url": "https://apps.org"},
+            ["one origin: a"],
+        ),
+        (
+            {"behind_proxy": "10.0.0.1", "urls": ("https://a.org",), "apps_url": "https://*.apps.org"},
+            [],
+        ),
+    ],
+)
+def test_what_others_could_use_is_said_at_start(options, told):
+    said = Listening(**options).checked().warnings()
+    assert len(said) == len(told)
+    assert all(part in each for part, each in zip(told, said, strict=True))

@@ -1,4 +1,4 @@
-"""An app that was opened without a server ends with the command that leads to it, however that ends."""
+"""A command that leads to an app without a server leaves it, however the command ends."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Home:
         os.kill(os.getpid(), signal.SIGTERM)
         return {}
 
-    def end_app(self, app):
+    def leave_app(self, app):
         self.ended.append(app)
 
 
@@ -64,7 +64,7 @@ def signals_as_before():
         ("WAITING", missing, nullcontext()),
     ],
 )
-def test_what_was_opened_is_ended(monkeypatch, state, enter, fails):
+def test_what_was_opened_is_left(monkeypatch, state, enter, fails):
     home = Home(state, enter)
     monkeypatch.setattr(opening, "open_client", lambda **_: home)
     monkeypatch.setattr(opening, "context", lambda: None)

@@ -15,3 +15,47 @@ def test_nobody_is_asked_to_send_keys_for_a_run_that_stays_here(tmp_path, monkey
     with pytest.raises(UsageError, match="--on-cluster: provider: local rents no machine") as refused:
         invoke("--local", "run", recipe, "--on-cluster")
     assert "Nothing was started" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("{dir: ../images}", "dir: ../images is on this machine only, as it is no part of the code: push it"),
+        ("{dir: /usr}", "dir: /usr is on this machine only"),
+        ("{url: 'file:///etc/hosts'}", "url: file:///etc/hosts is on this machine only"),
+        ("{volume: /data/pets}", "volume: /data/pets is on this machine only"),
+    ],
+)
+def test_data_that_only_this_machine_has_are_refused_before_anything_is_rented(
+    tmp_path, monkeypatch, source, why
+):
+    monkeypatch.setenv("TRAINMASTER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TRAINMASTER_STORE", "s3://bucket/store")
+    monkeypatch.setattr("trainmaster.cli.opening.open_client", lambda **_: pytest.fail("planned"))
+    recipe = tmp_path / "recipe.yaml"
+    text = f"provider: aws\nexperiments: {{b: {{command: 'true', data: {{d: {source}}}}}}}"
+    recipe.write_text(text)
+    with pytest.raises(UsageError) as refused:
+        invoke("--local", "run", recipe, "--on-cluster", "--send-keys")
+    assert f"--on-cluster: experiments.b.data.d.{why}" in str(refused.value)
+    assert "Nothing was started" in refused.value.hint
+
+
+def test_your_own_keys_are_not_sent_by_yes_alone(tmp_path, monkeypatch):
+    for name in ("TRAINMASTER_DRIVER_ROLE", "TRAINMASTER_DRIVER_PROFILE", "TRAINMASTER_SEND_KEYS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TRAINMASTER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TRAINMASTER_STORE", "s3://bucket/store")
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("provider: aws\nexperiments: {train: {command: 'true'}}")
+    words = ("--local", "run", recipe, "--on-cluster", "--yes")
+    with pytest.raises(UsageError, match="as wide as they are") as refused:
+        invoke(*words)
+    assert "--send-keys" in refused.value.hint
+
+    def plans(**_):
+        raise UsageError("it goes on")
+
+    monkeypatch.setattr("trainmaster.cli.opening.open_client", plans)
+    with pytest.raises(UsageError, match="it goes on"):
+        invoke(*words, "--send-keys")

@@ -5,250 +5,28 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
+from executor_bench import ONE, TWO, Bench, Clock, FakeCluster, FakeLoop, gang, made, phases, running
 
-from trainmaster.cluster.cluster_executor import ClusterExecutor
-from trainmaster.cluster.member_places import MemberPlaces
 from trainmaster.cluster.record import Machine, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
-from trainmaster.cluster.scaling import Scaling
 from trainmaster.control.budget import Meter
-from trainmaster.executors.base import Capacity, GangRequest, GangStatus, MemberRequest, MemberStatus, Phase
-from trainmaster.spec.errors import ExecutorError, LeaseLostError
+from trainmaster.executors.base import GangStatus, MemberStatus, Phase
+from trainmaster.spec.errors import LeaseLostError
 from trainmaster.spec.states import State
 
 PRICED = Rental("m4.large", usd_per_hour=3.6, minimum_s=60.0)
-ONE, TWO = "run/train/0/1", "run/train/1/1"
-
-
-@dataclass
-class Clock:
-    now: float = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@dataclass
-class FakeLoop:
-    """A cluster whose formation and notices the test sets."""
-
-    formation: Any = None
-    leaving: dict[str, float] = field(default_factory=dict)
-    gone: frozenset[str] = frozenset()
-    is_sought: bool = False
-    head_answers: bool = True
-    head_address: str = "10.0.0.1"
-    accesses: dict[str, Any] = field(default_factory=dict)
-    told_broken: list[int] = field(default_factory=list)
-    told_idle: frozenset[str] = frozenset()
-    told_spare: frozenset[str] = frozenset()
-    scaling: Scaling = field(default_factory=Scaling)
-    awaits: bool = False
-    record: Any = field(default_factory=lambda: SimpleNamespace(id="c", machines=()))
-    fatal: Exception | None = None
-
-    def start(self) -> None: ...
-    def close(self) -> None: ...
-    def want(self) -> None: ...
-    def alive(self, keys: frozenset[str]) -> None: ...
-
-    def notes(self) -> list[str]:
-        return []
-
-    def losses(self) -> list[str]:
-        return []
-
-    def idle(self, addresses: frozenset[str]) -> None:
-        self.told_idle = addresses
-
-    def spare(self, addresses: frozenset[str]) -> None:
-        self.told_spare = addresses
-
-    def broken(self, number: int) -> None:
-        self.told_broken.append(number)
-
-    def form(self, number: int) -> None:
-        self.formation = SimpleNamespace(number=number)
-
-
-@dataclass
-class FakeCluster:
-    """What runs on a cluster, whatever is connected to it."""
-
-    gangs: dict[str, GangStatus] = field(default_factory=dict)
-    asked: list[tuple[Any, ...]] = field(default_factory=list)
-    nodes: dict[str, str] = field(default_factory=lambda: {"a": "10.0.0.1", "b": "10.0.0.2"})
-    is_cut: bool = False
-    is_slow: threading.Event | None = None
-    is_lost: bool = False
-    answers_in_s: float = 0.0
-    newest_token: int = 0
-
-    def runs(self, attempt: str, address: str = "10.0.0.2") -> None:
-        self.gangs[attempt] = GangStatus(
-            attempt,
-            Phase.RUNNING,
-            (MemberStatus("worker-0", 7, 1001.0),),
-            started_at=1001.0,
-            addresses={"worker-0": address},
-        )
-
-    def exits(self, attempt: str) -> None:
-        known = self.gangs[attempt]
-        members = tuple(replace(m, ended_at=1009.0, exit_code=0) for m in known.members)
-        self.gangs[attempt] = replace(known, phase=Phase.EXITED, members=members, ended_at=1009.0)
-
-
-class FakeExecutor:
-    """A connection to it."""
-
-    def __init__(self, cluster: FakeCluster) -> None:
-        self._cluster = cluster
-        self._told: dict[str, GangStatus] = {}
-        self._patience_s = 30.0
-
-    def hurry(self) -> None:
-        self._patience_s = 8.0
-
-    @property
-    def is_lost(self) -> bool:
-        return self._cluster.is_lost
-
-    def nodes(self) -> list[Any]:
-        return [SimpleNamespace(key=key, address=at) for key, at in self._cluster.nodes.items()]
-
-    def waits(self) -> dict[str, str]:
-        return {}
-
-    def _reach(self, *what: Any) -> None:
-        if self._cluster.is_cut:
-            raise ExecutorError("cut off")
-        self._cluster.asked.append(what)
-
-    def open(self, run: str, capacity: Capacity, env: Mapping[str, str], token: int = 0) -> None:
-        if token < self._cluster.newest_token:
-            raise LeaseLostError.of(run)
-        if self._cluster.is_slow is not None:
-            self._cluster.is_slow.wait(10)
-        self._reach("open", run)
-
-    def submit(self, gangs: Sequence[GangRequest]) -> None:
-        self._reach("submit", *(gang.attempt for gang in gangs))
-        for gang in gangs:
-            self._cluster.gangs.setdefault(gang.attempt, GangStatus(gang.attempt, Phase.QUEUED))
-
-    def launch(self, attempt: str, env: Mapping[str, Mapping[str, str]]) -> None:
-        self._reach("launch", attempt)
-
-    def observe(self, attempts: Sequence[str]) -> list[GangStatus]:
-        self._reach("observe", *attempts)
-        if self._cluster.answers_in_s > self._patience_s:
-            raise ExecutorError("no answer")
-        return [self._cluster.gangs.get(each, GangStatus(each, Phase.UNKNOWN)) for each in attempts]
-
-    def changes(self, timeout_s: float) -> list[GangStatus]:
-        self._reach("changes")
-        new = [status for status in self._cluster.gangs.values() if self._told.get(status.attempt) != status]
-        self._told.update({status.attempt: status for status in new})
-        return new
-
-    def output(self) -> list[tuple[str, str]]:
-        return []
-
-    def stop(self, attempt: str, grace_s: float) -> None:
-        self._reach("stop", attempt, grace_s)
-
-    def forget(self, attempts: Sequence[str]) -> None:
-        self._reach("forget", *attempts)
-
-    def close(self) -> None: ...
-
-
-@dataclass
-class Bench:
-    clock: Clock
-    loop: FakeLoop
-    clusters: dict[int, FakeCluster]
-    cluster_executor: ClusterExecutor
-    place: Path
-
-    def rent(self, machine: str, address: str) -> None:
-        """A machine becomes a node; an earlier one with its address stays known."""
-        self.loop.record.machines += (SimpleNamespace(id=machine),)
-        self.loop.accesses[machine] = SimpleNamespace(id=machine, address=address)
-
-    def where(self, attempt: str = ONE) -> list[tuple[str, str]]:
-        """Members and the ids of their nodes."""
-        return [(name, node.id) for name, node in self.cluster_executor.nodes_of(attempt)]
-
-    def succeeded(self) -> Bench:
-        """Its driver was killed, and the next one knows what is written and what the cluster says."""
-        found = made(self.clock, self.loop, self.clusters, self.place)
-        found.loop.formation = None
-        found.loop.form(0)
-        found.until(lambda: found.cluster_executor.find([ONE]))
-        found.cluster_executor.observe([ONE])
-        return found
-
-    def until(self, condition: Callable[[], bool]) -> list[GangStatus]:
-        """Listen until something is so; connecting takes a thread's time."""
-        found = []
-        deadline = time.monotonic() + 5
-        while not condition():
-            assert time.monotonic() < deadline
-            found += self.cluster_executor.changes(0.01)
-        return found + self.cluster_executor.changes(0.0)
-
-    def pass_time(self, seconds: float) -> list[GangStatus]:
-        """What changes within that time, the last of each attempt."""
-        found: dict[str, GangStatus] = {}
-        for _ in range(int(seconds * 4)):
-            self.clock.now += 0.25
-            found |= {status.attempt: status for status in self.cluster_executor.changes(0.01)}
-        return list(found.values())
-
-    def asked(self, *what: Any, number: int = 0) -> bool:
-        return what in self.clusters[number].asked
-
-
-def made(clock: Clock, loop: FakeLoop, clusters: dict[int, FakeCluster], place: Path) -> Bench:
-    cluster_executor = ClusterExecutor(
-        {"train": cast("Any", loop)},
-        lambda _, formation: cast("Any", FakeExecutor(clusters[formation.number])),
-        lambda _: None,
-        MemberPlaces(place.joinpath),
-        clock,
-    )
-    cluster_executor.open("run", Capacity(2), {}, 3)
-    return Bench(clock, loop, clusters, cluster_executor, place)
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return made(Clock(), FakeLoop(), {0: FakeCluster(), 1: FakeCluster()}, tmp_path)
-
-
-def gang(attempt: str = ONE) -> GangRequest:
-    return GangRequest(attempt, "/d", (MemberRequest("worker-0", "true", "/"),), 1, "g", 2, grace_s=9.0)
-
-
-def phases(statuses: Sequence[GangStatus]) -> dict[str, Phase]:
-    return {status.attempt: status.phase for status in statuses}
-
-
-def running(bench: Bench, attempt: str = ONE, address: str = "10.0.0.2") -> None:
-    bench.loop.form(0)
-    bench.cluster_executor.submit([gang(attempt)])
-    bench.until(lambda: bench.asked("submit", attempt))
-    bench.clusters[0].runs(attempt, address)
-    assert phases(bench.cluster_executor.changes(0.0))[attempt] is Phase.RUNNING
 
 
 def test_a_gang_waits_for_its_cluster_and_can_be_withdrawn(bench: Bench) -> None:

@@ -134,8 +134,10 @@ def test_no_capacity_is_said_and_waited_for(bench: Bench) -> None:
 
 
 def test_what_may_not_be_rented_ends_the_run(bench: Bench) -> None:
-    bench.provider.refusals = [UsageError("not allowed")]
-    bench.until(lambda: bench.loop.fatal)
+    bench.provider.refusals = [UsageError("not allowed", "Ask for ec2:RunInstances.")]
+    fatal = bench.until(lambda: bench.loop.fatal)
+    assert isinstance(fatal, UsageError), "only the user can mend it"
+    assert "Ask for ec2:RunInstances." in str(fatal)
     bench.loop.end()
     bench.until(lambda: bench.loop.is_over)
 

@@ -131,7 +131,7 @@ def test_a_provider_that_is_away_is_asked_the_same_again() -> None:
 def test_a_final_refusal_ends_the_run() -> None:
     asked = step(new_record("run", plan(), "home")).record
     decision = step(asked, Seen(refusals={"worker-0": Refusal(reason="not allowed", is_final=True)}))
-    assert decision.fatal == "not allowed"
+    assert (decision.fatal, decision.is_users) == ("not allowed", True)
     assert not decision.actions
 
 

@@ -141,7 +141,7 @@ def test_nothing_goes_on_before_a_gate_has_said_something():
 def test_an_open_gate_promotes_and_lets_dependants_begin():
     whole = gated(verdict=Verdict(True, "0.95 is good"))
     note, end, begin, *_ = turn(whole)
-    assert note == Note("gate of a: 0.95 is good", "a")
+    assert note == Note("gate of a: 0.95 is good", "a", topic="gate.said")
     assert (end.reason, end.promotes.alias) == (EndReason.SUCCEEDED, "production")
     assert (begin.experiment, begin.after) == ("b", State.RUNNING)
 

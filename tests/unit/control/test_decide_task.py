@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from control_nouns import NOW, exited, gang, member, seen, task
+from control_nouns import NOW, exited, experiment, gang, member, run_state, seen, task
 
 from trainmaster.control.backoff import MAX_BACKOFF_S, backoff_s
+from trainmaster.control.decide_saving import NOT_REACHED
 from trainmaster.control.decide_task import DIED_AT_ONCE_S, Effect, EffectKind, Job, Policy, decide_task
 from trainmaster.db.changes import Progress, TaskChange
 from trainmaster.executors.base import Phase
@@ -324,6 +325,39 @@ def test_stopping_ends_when_nothing_is_there():
         EndReason.CANCELLED,
     )
     assert kinds(steps) == [EffectKind.FORGET]
+
+
+def test_an_attempt_whose_machines_are_out_of_reach_at_its_end_keeps_its_reason():
+    ran = {"attempt": 2, "started_at": NOW - 60.0, "message": "worker-0: exit code 1"}
+    cancelled = task(State.STOPPING, end_reason=EndReason.CANCELLED, **ran)
+    assert only_move(decide(cancelled, seen(wanted=EndReason.CANCELLED))).message == NOT_REACHED
+    dear = replace(seen(wanted=EndReason.BUDGET), why="it may cost $5.00")
+    move = only_move(decide(task(State.STOPPING, end_reason=EndReason.BUDGET, **ran), dear))
+    assert move.message == move.closes.message == f"it may cost $5.00; {NOT_REACHED}"
+    of = task(State.STOPPING, end_reason=EndReason.OOM, **ran)
+    assert only_move(decide(of, seen(wanted=EndReason.CANCELLED))).message.startswith(
+        "worker-0: exit code 1; "
+    )
+
+
+def test_of_an_attempt_that_never_began_nothing_is_out_of_reach():
+    of = task(State.RECOVERING, end_reason=EndReason.USER_ERROR, started_at=NOW - 60.0)
+    recovered = seen(exited(FAILED), {EffectKind.RECOVER: DONE})
+    opened = only_move(decide(of, recovered))
+    whole = run_state(experiment(state=State.RUNNING, created=1))
+    whole.experiments["e"].live[0] = of
+    whole.apply(opened)
+    whole.apply(TaskChange("e", 0, 2, State.ACQUIRING, State.STAGING))
+    words = {"end_reason": EndReason.INTERNAL}
+    whole.apply(
+        TaskChange("e", 0, 2, State.STAGING, State.STOPPING, EndReason.INTERNAL, "setup failed", words)
+    )
+    move = only_move(decide(of, seen()))
+    assert (move.reason, move.message, move.closes.message) == (
+        EndReason.INTERNAL,
+        "setup failed",
+        "setup failed",
+    )
 
 
 def test_stopped_members_leave_their_checkpoint():

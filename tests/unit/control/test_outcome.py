@@ -7,7 +7,7 @@ import json
 import pytest
 from control_nouns import exited, member
 
-from trainmaster.control.outcome import classify, exit_records
+from trainmaster.control.outcome import classify, exit_records, unexplained
 from trainmaster.spec.states import EndReason
 
 OK = member(exit_code=0)
@@ -35,6 +35,8 @@ def judged(*members, timeout_s=None, seconds=10.0, helpers=frozenset({"ps-0"})):
 )
 def test_a_single_member_that_failed(how, reason, message):
     assert judged(member(**how)) == (reason, message)
+    is_a_code_only = message.startswith("exit code")
+    assert unexplained(exited(member(**how))) == ("worker-0" if is_a_code_only else "")
 
 
 def test_success_is_every_essential_member_by_itself():

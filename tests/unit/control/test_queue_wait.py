@@ -27,9 +27,9 @@ def test_a_wait_is_told_once_with_who_holds_what_and_its_end():
     queue = QueueWait()
     assert queue.look(LATER, 100.0) == []
     changes = queue.look(LATER, 101.0)
-    assert notes(changes) == ["waits for 1 slot: a-1 holds 1, b-2 holds 1; 1 run waits before it"]
+    assert notes(changes) == ["waits for 1 core: a-1 holds 1, b-2 holds 1; 1 run waits before it"]
     assert json.loads(written(changes)[0].waits_for) == {
-        "slots": 1, "gpus": 0, "place": 2, "held": {"a-1": 1, "b-2": 1}
+        "slots": 1, "gpus": 0, "place": 2, "held": {"a-1": 1, "b-2": 1}, "teams": {}, "of": 0
     }  # fmt: skip
     assert queue.look(LATER, 105.0) == []
     changes = queue.look(NEXT, 110.0)

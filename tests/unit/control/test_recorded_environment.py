@@ -16,10 +16,11 @@ from trainmaster.control.recorded_environment import (
     environment_at,
     note_environment,
     note_found,
-    noted_environment,
 )
+from trainmaster.control.run_facts import RunFacts
 from trainmaster.service.runs.capsule import differences
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.facts import Fact
 from trainmaster.transport.base import Result
 
 
@@ -29,12 +30,19 @@ def context(tmp_path):
     home.run_directory("r").mkdir(parents=True)
     experiment = SimpleNamespace(name="main", container=None, data={})
     return SimpleNamespace(
-        home=home, run="r", experiment=experiment, site=None, images=None, venv=None, members=[]
-    )
+        home=home, run="r", experiment=experiment, site=None, images=None, venv=None, members=[],
+        facts=RunFacts(),
+    )  # fmt: skip
 
 
 def noted(context):
-    return noted_environment(context.home, "r", "main")
+    def nothing():
+        raise UsageError("nothing was noted", "")
+
+    try:
+        return json.loads(context.facts.settled(Fact.ENVIRONMENT, "main", nothing))
+    except UsageError:
+        return None
 
 
 def test_on_this_machine_it_is_that_of_this_python_and_the_first_one_stays(context):
@@ -42,6 +50,12 @@ def test_on_this_machine_it_is_that_of_this_python_and_the_first_one_stays(conte
     assert noted(context) == environment_at()
     note_found(context, lambda: {"python": "other"})
     assert noted(context) == environment_at()
+
+
+def test_what_an_earlier_version_wrote_into_a_file_stays(context):
+    (context.home.run_directory("r") / "environment-main.json").write_text('{"python": "3.9.1"}')
+    note_environment(context)
+    assert noted(context) == {"python": "3.9.1"}
 
 
 def test_of_a_container_it_is_the_image_and_its_digest(context):
@@ -72,12 +86,12 @@ def test_a_node_is_asked_by_its_python_and_one_that_cannot_tell_stops_nothing(co
 
     staging = NodeStaging(SimpleNamespace(shell=shell), None, None, None)
     node = SimpleNamespace(target=SimpleNamespace(python="/opt/python3"))
-    note_found(context, lambda: staging._environment(node, context, None))
+    staging.note_environment(node, context)
     assert noted(context) is None
     assert asked[0].startswith("/opt/python3 -E -s -c ")
     out = json.dumps(environment_at())
     code = 0
-    note_found(context, lambda: staging._environment(node, context, None))
+    staging.note_environment(node, context)
     assert noted(context) == environment_at()
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from trainmaster.artifacts import CheckpointSeries
+from trainmaster.cluster import attempt_nodes
+from trainmaster.cluster.node_files import node_patience
+from trainmaster.cluster.node_files.remote_site import RemoteSite
 from trainmaster.control import saving, staging, unpublished
 from trainmaster.control.attempt_actions import AttemptActions
 from trainmaster.control.effects import Job
@@ -23,6 +28,7 @@ from trainmaster.control.site_errors import NodeGoneError, RelayError
 from trainmaster.spec import Distributed, Experiment, Recipe
 from trainmaster.spec.errors import PublishError, UsageError
 from trainmaster.spec.states import EndReason
+from trainmaster.transport.errors import ConnectionLostError
 
 
 class Site:
@@ -301,3 +307,30 @@ def test_a_model_that_waits_is_brought_here_unless_it_is_large(
     assert str(asked.place.directory) in job.place
     later = saving.save(replace(asked, kept_model=1))
     assert (later.error, later.fields["model_uri"]) == ("", asked.model_uri), "no node is asked"
+
+
+def test_a_gang_is_saved_no_longer_when_one_of_its_machines_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others may wait for a store that says nothing: what they send is of no use any more."""
+    monkeypatch.setattr(attempt_nodes, "LOOK_S", 0.001)
+    asked = context(tmp_path, None)
+    there = {name: SimpleNamespace(id=name, target=SimpleNamespace(shown=name)) for name in asked.members}
+    site = RemoteSite(asked.home, asked.run, lambda _: list(there.items()), lambda _: [], root="/nodes")  # type: ignore[arg-type]
+    ended = threading.Event()
+
+    def waits_for_its_store(*_: Any) -> bool:
+        there.pop("worker-1")  # its machine is lost meanwhile
+        assert ended.wait(60)
+        raise ConnectionLostError("n0: the connection was lost")
+
+    monkeypatch.setattr(site, "_note_environment", lambda _: None)
+    monkeypatch.setattr(site, "_is_bare", lambda *_: False)
+    monkeypatch.setattr(site._direct, "require_lendable", lambda _: None)
+    monkeypatch.setattr(site._direct, "publish_model", waits_for_its_store)
+    monkeypatch.setattr(site._files.links, "hang_up", lambda _: ended.set())
+    monkeypatch.setattr(node_patience, "_PAUSE_S", 0.0)
+    job = saving.save(replace(asked, site=site))
+    assert (job.reason, job.unsaved) == (EndReason.NODE_LOST, False)
+    assert "worker-1 has no node any more" in job.error
+    site.close()

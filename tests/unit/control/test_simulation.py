@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from trainmaster.control.controller import Controller
 from trainmaster.db.changes import Note, Progress
 from trainmaster.spec.states import TRANSITIONS, EndReason, State
 from trainmaster.testing.simulated_store import SimulatedStore
@@ -49,6 +50,23 @@ def test_every_end_reason_is_given(report):
 
 def test_stages_that_nodes_made_fail_begin_anew(report):
     assert report.seen["STAGING/again"] > 20
+
+
+def test_a_run_is_left_to_other_drivers(report):
+    """What was launched is recorded to run by then: the other one only has to go on."""
+    assert report.seen["left"] > 20
+
+
+@pytest.mark.parametrize(
+    ("rule", "mistake", "found"),
+    [
+        ("_is_at_rest", lambda controller: not controller.jobs.pending, "runs unrecorded"),
+        ("_is_all_saved", lambda *_: True, "was never saved"),
+    ],
+)
+def test_a_driver_that_leaves_too_early_is_found(monkeypatch, rule, mistake, found):
+    monkeypatch.setattr(Controller, rule, mistake)
+    assert any(found in failure for failure in simulate(range(1, 241, 4)).failures.values())
 
 
 def test_models_are_saved_once_their_store_is_back(report):

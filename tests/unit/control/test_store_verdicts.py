@@ -22,10 +22,12 @@ def test_what_does_not_answer_is_waited_for_once_anything_has_worked() -> None:
 @pytest.mark.parametrize("trouble", sorted(set(StoreTrouble) - {StoreTrouble.UNREACHABLE}))
 def test_nothing_else_is_waited_for_but_room_on_this_machine(trouble: StoreTrouble) -> None:
     is_full = trouble is StoreTrouble.FULL
+    is_users = trouble in (StoreTrouble.REFUSED, StoreTrouble.MISSING)
+    here = Verdict.WAIT if is_full else Verdict.USER_ERROR if is_users else Verdict.GIVE_UP
     assert {moment: verdict(moment, trouble) for moment in Moment} == {
         Moment.CHECK: Verdict.USER_ERROR,
-        Moment.FIRST: Verdict.WAIT if is_full else Verdict.GIVE_UP,
-        Moment.LATER: Verdict.WAIT if is_full else Verdict.GIVE_UP,
+        Moment.FIRST: here,
+        Moment.LATER: here,
         Moment.NODE: Verdict.USER_ERROR if is_full else Verdict.GIVE_UP,
     }
 

@@ -7,7 +7,9 @@ from typing import NoReturn
 
 import pytest
 
-from trainmaster.control.data_sources import provide_volume, withdraw_volumes
+from trainmaster.control.data_sources import pinned_volume, provide_volume, volume_place, withdraw_volumes
+from trainmaster.control.run_facts import RunFacts
+from trainmaster.spec.facts import Fact
 from trainmaster.volumes.mounting import MountError, providing
 from trainmaster.volumes.packed import push
 
@@ -27,12 +29,36 @@ def test_every_attempt_finds_what_was_fetched(tmp_path: Path, monkeypatch: pytes
     url = f"file://{tmp_path}/volume"
     push(source, url)
     data.mkdir()
-    place = data / "volume-1"
+    place = data / volume_place("images")
+    facts = RunFacts()
     for _ in range(2):
-        provide_volume("images", url, place)
+        provide_volume("images", url, place, facts)
         assert (place / "a").read_text() == "a"
         monkeypatch.undo()  # the second time it could be mounted: what is there stays
         monkeypatch.setenv("TRAINMASTER_CACHE", str(tmp_path / "cache"))
     assert place.is_symlink()
     withdraw_volumes(data)
     assert not place.is_symlink()
+
+
+def test_the_first_look_decides_also_one_of_an_earlier_version(tmp_path: Path) -> None:
+    """It wrote the version beside the place where the volume appears."""
+    source, url = tmp_path / "source", f"file://{tmp_path}/volume"
+    source.mkdir()
+    for text in "12":
+        (source / "a").write_text(text)
+        push(source, url)
+    place = tmp_path / "data" / volume_place("images")
+    place.parent.mkdir()
+    assert pinned_volume("images", url, place, RunFacts()) == f"{url}@2"
+    facts = RunFacts({(Fact.VOLUME, "images"): f"{url}@1"})
+    assert pinned_volume("images", url, place, facts) == f"{url}@1"
+    place.with_name(f"{place.name}.volume").write_text(f"{url}@1")
+    assert pinned_volume("images", url, place, RunFacts()) == f"{url}@1"
+    push(source, f"file://{tmp_path}/digits")
+    place = tmp_path / "data" / volume_place("digits")
+    facts = RunFacts()
+    assert pinned_volume("digits", f"file://{tmp_path}/none", place, facts) is None
+    assert pinned_volume("digits", f"file://{tmp_path}/digits", place, facts) is None, (
+        "it was built in before"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
-from trainmaster.db import access, accounts, team_secrets
+from trainmaster.db import access, accounts, audit, team_secrets
 
 ROW = {"kind": "user", "created_at": 1.0}
 
@@ -71,10 +71,10 @@ def test_a_sealed_value_replaces_the_one_before(database):
 def test_the_audit_is_filtered_as_text(database):
     for number, action in enumerate(("POST /a_b", "POST /axb", "POST /a%b")):
         row = {"at": 1.0, "name": "ann", "team": "red", "address": "", "action": action, "token": None}
-        access.note_request(database, {**row, "status": (200, 403, 401)[number]})
+        audit.note(database, {**row, "status": (200, 403, 401)[number]})
 
     def found(**which):
-        return [row["action"] for row in access.requests(database, None, None, 10, **which)]
+        return [row["action"] for row in audit.entries(database, None, None, 10, **which)]
 
     assert (found(action="a_b"), found(action="%")) == (["POST /a_b"], ["POST /a%b"])
     assert found(is_denied=True) == ["POST /a%b", "POST /axb"]

@@ -105,6 +105,45 @@ def test_what_groups_gave_before_it_had_an_end_ends_after_a_week(engine_name, ur
     assert until["ann"] == until["bob"] > 7 * 86400  # a week after the update, by whichever clock
 
 
+def test_notes_of_before_get_the_topic_that_they_begin_with(engine_name, url):
+    """From then on nobody looks at their words."""
+    load(url, (RELEASED / f"0012.{engine_name}.sql").read_text())
+    told = [
+        ("run", "RUNNING", None, "", "run.started"),
+        ("run", "DONE", "SUCCEEDED", "quote: no note", "run.ended"),
+        ("run", "STOPPING", None, "", None),
+        ("task", "DONE", "SUCCEEDED", "budget: no note", None),
+        ("note", None, "NODE_LOST", "worker-1 is lost", "run.node_lost"),
+        ("note", None, None, "quote: 2m to 3m; it is kept if the run ends within 3m", "quote.bound"),
+        ("note", None, None, "it will take longer than quoted: 4m", "quote.in_danger"),
+        ("note", None, None, "it will be tried again", None),
+        ("note", None, None, "promoted: a@b is version 2, r-1/a/0", "model.promoted"),
+        ("note", None, None, "nothing becomes a@b: it left no model", "model.not_promoted"),
+        (
+            "note",
+            None,
+            None,
+            "a@b was moved for this run before: version 2 stays as it is",
+            "model.not_promoted",
+        ),
+        ("note", None, None, "gate of a: accuracy is 0.9", "gate.said"),
+        ("note", None, None, "budget: you have spent 50 % of the month's $2.00", "budget.reached"),
+        ("note", None, None, "Quote: of a script", None),
+    ]
+    keys = ("kind", "after", "reason", "message")
+    rows = [
+        {"run_id": "r-2", "experiment": "a", "at": 1.0} | dict(zip(keys, each, strict=False)) for each in told
+    ]
+    engine = make_engine(url)
+    values = ", ".join(f":{key}" for key in rows[0])
+    with engine.begin() as connection:
+        connection.execute(sa.text(f"INSERT INTO event ({', '.join(rows[0])}) VALUES ({values})"), rows)
+    engine.dispose()
+    database = Database(url)
+    assert [row["topic"] for row in queries.events(database, "r-2")] == [each[-1] for each in told]
+    database.close()
+
+
 def test_a_home_of_an_early_build_gets_the_table_that_its_revision_lacked(engine_name, url):
     load(url, (RELEASED / f"0002.{engine_name}.sql").read_text())
     engine = make_engine(url)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import pytest
 from database_nouns import NOW
 
 from trainmaster.db import Database, RunChange, TaskChange, run_files, run_transfer
 from trainmaster.db.patience import Try
+from trainmaster.db.run_facts import facts_of, put_fact
 from trainmaster.db.run_files import Piece
 from trainmaster.spec.errors import LeaseLostError
+from trainmaster.spec.facts import Fact
 from trainmaster.spec.states import EndReason, State
 
 
@@ -71,6 +74,31 @@ def test_a_run_comes_back_as_it_is_on_the_machine(database, lease, machine):
     assert run_files.sizes(database, run) == {"tasks/a/0/1/x.log": 8}
     assert messages(database, run)[-1] == "well"
     assert len(messages(database, run)) == events + len(messages(machine, run))
+
+
+def test_what_was_found_out_goes_there_and_comes_back(database, lease, machine):
+    """Which version of a volume the first task saw is the same wherever the run is driven."""
+    run, away = lease.run, {"claim": 1, "news": 0}
+    put_fact(database, lease, Fact.VOLUME, "pets", "@1")
+    _, there = sent(database, lease, machine, away)
+    assert put_fact(machine, there, Fact.VOLUME, "pets", "@2") == "@1"
+    put_fact(machine, there, Fact.VOLUME, "cats", "@7")
+    for news in (1, 2):  # what was brought comes again with each state
+        before, after = database.run_row(run)["away"], {**away, "news": news}
+        rows = run_transfer.RunRows(**json.loads(json.dumps(asdict(run_transfer.rows_of(machine, run)))))
+        assert run_transfer.bring(database, run, before, after, [], rows, is_alive=True)
+    found = {(Fact.VOLUME, "pets"): "@1", (Fact.VOLUME, "cats"): "@7"}
+    assert facts_of(database, run) == found
+    with pytest.raises(LeaseLostError):  # of a driver at home that has not noticed
+        put_fact(database, lease, Fact.VOLUME, "dogs", "@9")
+    of_old = {
+        name: value for name, value in asdict(run_transfer.rows_of(machine, run)).items() if name != "facts"
+    }
+    rows = run_transfer.RunRows(**of_old)  # of a machine that an earlier version has handed the run to
+    assert run_transfer.bring(database, run, json.dumps(after), away, [], rows, is_alive=False)
+    assert run_transfer.come_back(database, run, json.dumps(away))
+    back = database.acquire(run, NOW)
+    assert put_fact(database, back, Fact.VOLUME, "cats", "@8") == "@7"
 
 
 def test_nobody_drives_a_run_here_that_is_away(database, lease, machine):

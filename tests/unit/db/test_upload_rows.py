@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
 from trainmaster.db import Database, access, uploads
+from trainmaster.db.patience import Try
 
 
 @pytest.fixture
@@ -71,3 +73,55 @@ def test_one_at_a_time_makes_something_of_whole_ones(begun, database):
     assert [row["id"] for row in uploads.unused(database, 2.5)] == ["a"]
     uploads.forget(database, "a")
     assert uploads.unused(database, 2.5) == []
+
+
+@contextmanager
+def unheard():
+    """Of each transaction nobody learns that it was committed: it is tried again."""
+    write = Database.write
+
+    def twice(database, work, **more):
+        write(database, work, **more)
+        return write(database, lambda connection, _: work(connection, Try(again=True)), **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Database, "write", twice)
+        yield
+
+
+def test_what_was_done_and_not_heard_of_is_done_once(begun, database):
+    with unheard():
+        check_begun(begun, database)
+    token = uploads.claim(database, ["a"], 100.0)
+    with unheard():
+        check_ended(database, token)
+
+
+def check_begun(begun, database):
+    assert begun("a", 10, quota_bytes=10, most=1) is None
+    assert begun("b", 1, quota_bytes=10) == (10, 1)
+    assert uploads.add_part(database, "a", 0, 10, "k", 2.0)
+    assert not uploads.add_part(database, "a", 0, 10, "other", 2.0)
+
+
+def check_ended(database, token):
+    assert not uploads.end(database, ["a"], token - 1, "DONE", "{}", 3.0), "another claim's end"
+    assert uploads.end(database, ["a"], token, "DONE", "{}", 3.0)
+    assert not uploads.end(database, ["a"], token, "FAILED", "{}", 4.0)
+    assert uploads.find(database, "a")["used_at"] == 3.0
+    assert uploads.remove(database, "a", 5.0)
+
+
+def test_of_two_uploads_that_do_not_fit_together_one_begins(database, url):
+    access.add_team(database, "red", None, 1.0)
+    others = [Database(url) for _ in range(4)]
+    row = {"team": "red", "name": "n", "kind": "code", "state": "OPEN", "created_at": 1.0, "used_at": 1.0}
+
+    def begin(number):
+        new = {**row, "id": f"u-{number}", "size_bytes": 60}
+        return uploads.add(others[number % 4], new, 100, 5) is None
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(begin, range(40))) == 1
+    for other in others:
+        other.close()

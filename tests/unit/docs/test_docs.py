@@ -18,7 +18,15 @@ from trainmaster.spec import EndReason, read_recipe
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
 PACKAGE = ROOT / "src/trainmaster"
-PAGES = sorted({ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *DOCS.rglob("*.md")})
+PAGES = sorted(
+    {
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "CHANGELOG.md",
+        ROOT / "SECURITY.md",
+        *DOCS.rglob("*.md"),
+    }
+)
 CELL_MOST = 200
 #: Pages whose names of files must be those of the tree.
 ABOUT_CODE = [page for page in PAGES if page.parent in (DOCS / "development", DOCS / "extend")] + [
@@ -123,6 +131,8 @@ def _parse(line):
     while hasattr(command, "commands"):
         if words and words[0] in command.commands:
             command = command.commands[words.pop(0)]
+        elif command.invoke_without_command and command.name:  # `server --port 1`, beside `server key`
+            break
         else:  # `models RUN` is `models list RUN`
             assert "list" in command.commands, f"{line}: there is no such verb"
             command = command.commands["list"]

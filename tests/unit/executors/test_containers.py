@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from trainmaster.executors import containers
@@ -52,6 +54,16 @@ def sandboxed(container, **fields):
     sandbox = Sandbox(65534, 65534, readable=("/code",), writable=("/code/out",), processes=99, **fields)
     values = {name: container[name] for name in ("program", "kind", "rootless", "image")}
     return Container(**values, sandbox=sandbox).message()
+
+
+def test_a_filter_is_for_those_that_others_have_sent():
+    for container in (sandboxed(PODMAN), PODMAN):
+        found = command(container, filter_file="/a/f.json")
+        assert ("--security-opt=seccomp=/a/f.json" in found) == ("sandbox" in container)
+    rules = json.loads(containers.system_calls())["syscalls"]
+    refused = {name: rule.get("args") for rule in rules for name in rule["names"]}
+    assert refused["mount"] is None
+    assert refused["clone"] == refused["unshare"] != refused["clone3"]
 
 
 def test_in_a_sandbox_nothing_is_of_this_machine():

@@ -8,6 +8,7 @@ import pytest
 
 from trainmaster.executors._gangs import MemberProcess
 from trainmaster.executors._oom import OomWatch
+from trainmaster.executors.enclosures import Enclosure
 
 V1_MOUNTS = """\
 35 31 0:32 / {sys}/cgroup/memory rw,relatime - cgroup cgroup rw,memory
@@ -185,3 +186,19 @@ def test_without_control_groups_the_node_counts(node):
     watch.look([member.pid])
     node.kill(in_our_group=False)
     assert watch.has_killed(died(member))
+
+
+def test_an_attempt_with_a_group_of_its_own_is_judged_by_that(node):
+    watch, first, second, neighbour = node.watch(), node.member("/a"), node.member("/a"), node.member("/b")
+    own = node.group_file.parent / "attempt" / node.group_file.name
+    own.parent.mkdir()
+    own.write_text(node.group_file.read_text())
+    enclosure = Enclosure([str(own.parent / "none"), str(own.parent)])
+    node.kill(in_our_group=False)
+    assert not watch.has_killed(died(first), enclosure), "it was a process of somebody else"
+    assert watch.has_killed(died(neighbour))
+    node.kill(in_our_group=False)
+    own.write_text((V1_CONTROL if node.version == 1 else V2_EVENTS).format(1))
+    assert watch.has_killed(died(first), enclosure)
+    assert not watch.has_killed(died(second), enclosure), "one kill explains one death"
+    assert not watch.has_killed(died(neighbour)), "also for those that the node's counter judges"

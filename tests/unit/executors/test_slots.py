@@ -165,11 +165,11 @@ def test_a_run_of_which_nothing_runs_is_told_who_holds_what_it_needs():
     slots.add(Ticket("z0", "z", 1, "gz", 99))
     assert slots.grant() == []
     assert slots.queue_place("x") is None
-    assert slots.queue_place("y") == [2, 1, 1, {"x": 4}]
-    assert slots.queue_place("z") == [1, 0, 2, {"x": 4}]
+    assert slots.queue_place("y") == [2, 1, 1, {"x": 4}, {}, 0]
+    assert slots.queue_place("z") == [1, 0, 2, {"x": 4}, {}, 0]
     slots.remove("x0")
     assert keys(slots.grant()) == ["z0"]  # y needs a GPU that nobody offers it
-    assert slots.queue_place("y") == [2, 1, 1, {"z": 1}]
+    assert slots.queue_place("y") == [2, 1, 1, {"z": 1}, {}, 0]
     assert slots.queue_place("z") is None
     slots.remove("y0")
     assert slots.queue_place("y") is None

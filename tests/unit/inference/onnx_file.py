@@ -27,9 +27,26 @@ def _tensor(name, kind, shape):
     return _field(1, name) + _field(2, _field(1, _field(1, kind) + _field(2, dims)))
 
 
-def onnx_model(operator="Add", inputs=("x", "x"), kind=FLOAT, shape=("batch", 2)):
-    """A model with one node: the operator of its inputs; its output is ``y``."""
+def elsewhere(name, location, offset=0):
+    """Two numbers that a file of their own has."""
+    told = (("location", location), ("offset", str(offset)), ("length", "8"))
+    entries = b"".join(_field(13, _field(1, key) + _field(2, value)) for key, value in told)
+    return _field(1, 2) + _field(2, FLOAT) + _field(8, name) + entries + _field(14, 1)
+
+
+def onnx_model(operator="Add", inputs=("x", "x"), kind=FLOAT, shape=("batch", 2), weights=b""):
+    """A model with one node: the operator of its inputs; its output is ``y``.
+
+    With `weights` the last input is that.
+    """
     node = b"".join(_field(1, each) for each in inputs) + _field(2, "y") + _field(4, operator)
     tensors = [_field(11, _tensor(each, kind, shape)) for each in dict.fromkeys(inputs)]
-    graph = _field(1, node) + _field(2, "g") + b"".join(tensors) + _field(12, _tensor("y", kind, shape))
+    if weights:
+        tensors[-1] = _field(5, weights)
+    graph = (
+        _field(1, node)
+        + _field(2, "g")
+        + b"".join(sorted(tensors, key=lambda each: each[0]))
+        + _field(12, _tensor("y", kind, shape))
+    )
     return _field(1, 8) + _field(8, _field(1, "") + _field(2, 13)) + _field(7, graph)

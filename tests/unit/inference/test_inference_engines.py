@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import pickle
+import zipfile
 
 import numpy as np
 import pytest
-from onnx_file import STRING, onnx_model
+from onnx_file import STRING, elsewhere, onnx_model
 
-from trainmaster.inference import engines
+from trainmaster.inference import engines, skops_engine
 from trainmaster.inference.errors import ModelError, RequestError
 from trainmaster.inference.saved_model_engine import SavedModelEngine
 from trainmaster.inference.tensors import TensorSpec, read_request
@@ -42,6 +43,28 @@ def test_a_file_that_is_no_onnx_model_is_named(tmp_path):
     (tmp_path / "model.onnx").write_bytes(b"no model")
     with pytest.raises(ModelError, match=r"model\.onnx cannot be loaded as an ONNX model"):
         engines.load(tmp_path)
+
+
+def test_an_onnx_model_has_weights_in_a_file_beside_it(tmp_path):
+    (tmp_path / "weights.bin").write_bytes(np.array([1, 2], dtype=np.float32).tobytes())
+    model = onnx_model(inputs=["x", "w"], weights=elsewhere("w", "weights.bin"))
+    (tmp_path / "model.onnx").write_bytes(model)
+    found = engines.load(tmp_path).infer({"x": np.zeros((1, 2), dtype=np.float32)}, [])
+    assert found["y"].tolist() == [[1.0, 2.0]]
+
+
+@pytest.mark.parametrize(
+    "place", ["../secret", "{root}/secret", "link", "sub/../../secret", "../m/../secret"]
+)
+def test_an_onnx_model_reads_no_file_outside_of_its_directory(tmp_path, place):
+    """Else who asks a model is answered with what the process that serves it may read."""
+    (tmp_path / "secret").write_bytes(b"12345678")
+    (tmp_path / "m" / "sub").mkdir(parents=True)
+    (tmp_path / "m" / "link").symlink_to(tmp_path / "secret")
+    model = onnx_model(inputs=["x", "w"], weights=elsewhere("w", place.format(root=tmp_path)))
+    (tmp_path / "m" / "model.onnx").write_bytes(model)
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        engines.load(tmp_path / "m")
 
 
 def test_of_several_models_that_called_model_is_taken_or_none(tmp_path):
@@ -108,6 +131,15 @@ def test_types_that_skops_does_not_trust_are_named(tmp_path):
 def test_a_file_that_skops_cannot_read_is_named(tmp_path):
     (tmp_path / "m.skops").write_bytes(b"no archive")
     with pytest.raises(ModelError, match=r"m\.skops cannot be loaded by skops"):
+        engines.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["schema.json", "1.npy"])
+def test_a_file_of_skops_that_would_become_too_large_is_not_unpacked(tmp_path, name, monkeypatch):
+    monkeypatch.setattr(skops_engine, "_SMALL_BYTES", 1000)
+    with zipfile.ZipFile(tmp_path / "m.skops", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr(name, b"0" * 10_000_000)
+    with pytest.raises(ModelError, match=r"m\.skops would become 10,000,000 bytes"):
         engines.load(tmp_path)
 
 

@@ -35,6 +35,8 @@ def test_the_cluster_is_the_same_for_all_and_the_task_is_each_ones_own():
 def test_only_those_who_end_by_themselves_are_waited_for():
     launcher = TensorFlowLauncher()
     assert [launcher.is_essential(PS, member) for member in PS.members] == [True, False, False, False]
+    assert [launcher.is_dispensable(PS, member) for member in PS.members] == [False, False, True, True]
+    assert not any(launcher.is_dispensable(MIRRORED, member) for member in MIRRORED.members)
     assert [launcher.is_essential(MIRRORED, member) for member in MIRRORED.members] == [True, True]
 
 

@@ -132,6 +132,7 @@ def test_the_exit_code_of_the_spark_driver_is_told_and_its_servers_end(bash):
     assert done.returncode == 3
     assert "it's fine" in done.stdout
     assert [SparkLauncher().is_essential(gang, member) for member in gang.members] == [True, False]
+    assert [SparkLauncher().is_dispensable(gang, member) for member in gang.members] == [False, True]
 
 
 def test_what_spark_servers_say_is_in_a_file_beside_the_log(bash, tmp_path):

@@ -165,3 +165,11 @@ def test_keys_of_which_nothing_narrower_can_be_made_stay_here(monkeypatch, tmp_p
 def test_the_own_role_is_found_by_the_name_of_the_session():
     assert narrowing._ASSUMED.match("arn:aws-cn:sts::123:assumed-role/me/session")[3] == "me"
     assert narrowing._ASSUMED.match("arn:aws:iam::123:user/me") is None
+
+
+def test_a_service_of_keys_that_says_nothing_is_given_up_within_half_a_minute():
+    """A task that is saved waits for it, and its machine may be gone meanwhile."""
+    pytest.importorskip("botocore", reason="botocore is not installed")
+    keys = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret"}
+    config = narrowing._client("sts", keys).meta.config
+    assert config.retries["total_max_attempts"] * (config.connect_timeout + config.read_timeout) <= 30

@@ -17,6 +17,7 @@ from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.layout import Home
 from trainmaster.db import Database, NewRun
 from trainmaster.providers.base import Node, NodeState, ProviderGoneError
+from trainmaster.providers.place import ProviderPlace
 from trainmaster.service import clusters as clusters_module
 from trainmaster.service.clusters import clusters_of_home, end_clusters
 from trainmaster.service.runs.summary import run_summary
@@ -121,6 +122,29 @@ def test_what_there_is(world: World) -> None:
             "spot": False,
         }
     ]
+
+
+def test_what_another_server_has_rented_is_listed_and_given_back_by_its_id(world: World) -> None:
+    for run, can_move in (("lost", True), ("bound", False)):
+        world.has(run, ClusterState.ACTIVE)
+        with world.database.engine.begin() as connection:
+            connection.execute(text("UPDATE cluster SET home_id = 'other' WHERE run_id = :run"), {"run": run})
+            connection.execute(
+                text("UPDATE run SET can_move = :moves WHERE id = :run"), {"run": run, "moves": can_move}
+            )
+    assert list(world.listed()) == ["lost.train"], "its price counts, whatever has rented it"
+    assert world.end() == [], "all are those of the home"
+    asked: list[str] = []
+    place = ProviderPlace(world.home.root / "access" / "lost", "other")
+
+    def access_to(run: str) -> ProviderPlace:
+        asked.append(run)
+        return place
+
+    given = (world.database, world.home, {}, ["lost.train"], world.said.append, access_to)
+    assert [one["id"] for one in end_clusters(*given)] == ["lost.train"]
+    assert (asked, world.provider.released) == (["lost"], ["lost.train"])
+    assert world.listed() == {}
 
 
 def test_all_that_no_run_uses_is_given_back(world: World) -> None:
@@ -235,8 +259,8 @@ def test_one_that_is_taken_over_in_that_moment_is_left_alone(world: World) -> No
     warm = world.has("warm", ClusterState.KEPT, kept_until=time.time() + 300)
     lister = world.database.living_clusters
 
-    def living(*arguments: Any) -> Any:
-        found = lister(*arguments)
+    def living(*arguments: Any, **more: Any) -> Any:
+        found = lister(*arguments, **more)
         new = NewRun("next", "n", "{}", "/r", "lab", "/c", "file:///s", [("train", 1)])
         lease = world.database.create_run(new, time.time())
         taken = replace(warm, state=ClusterState.ACTIVE, kept_until=None)

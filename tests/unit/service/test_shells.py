@@ -13,7 +13,7 @@ from trainmaster.service import shells
 from trainmaster.service.runs.known_nodes import KnownNodes
 from trainmaster.service.runs.member_commands import Terminal
 from trainmaster.service.runs.member_connections import MemberConnections
-from trainmaster.spec.errors import NotFoundError
+from trainmaster.spec.errors import NotFoundError, ProviderError
 from trainmaster.testing.waits import until
 
 
@@ -36,7 +36,7 @@ class Bench:
         return "the node"
 
     def ask(self, member):
-        return shells._awaited(self.service, None, "run", member, {}, self.told.append, 60.0, KnownNodes())
+        return shells._awaited(self.service, "run", member, {}, self.told.append, 60.0, KnownNodes())
 
 
 @pytest.mark.parametrize("member", [None, "worker-1"])
@@ -65,12 +65,23 @@ def rented(tmp_path, monkeypatch):
     """A service whose run has a machine."""
     node = SimpleNamespace(id="node-1", cluster="c", address="192.0.2.1", jump="")
     target = SimpleNamespace(pin="node-1", host_key="ssh-ed25519 AAAA", port=22, login="ubuntu", key=None)
-    monkeypatch.setattr(shells, "_node", lambda *_: node)
+    place = SimpleNamespace(root=tmp_path, identity="home")
+    monkeypatch.setattr(shells, "_node", lambda *_: (place, node))
     monkeypatch.setattr(shells, "is_driven", lambda *_: True)
     monkeypatch.setattr("trainmaster.providers.ssh_target.target_of", lambda _: target)
-    home = SimpleNamespace(root=tmp_path, identity=lambda: "home")
     database = SimpleNamespace(run_row=lambda _: {"provider": "aws"}, clock_s=lambda: 0.0)
-    return SimpleNamespace(home_of=lambda _: home, database=database, node=node)
+    return SimpleNamespace(home_if_here=lambda _: place, database=database, node=node)
+
+
+def test_a_machine_of_a_driver_elsewhere_that_lets_nobody_in_is_told_at_once(rented, monkeypatch):
+    monkeypatch.setattr(rented, "home_if_here", lambda _: None)
+    monkeypatch.setattr(shells, "answers", lambda _: False)
+    rented.node.port = 22
+    with pytest.raises(ProviderError, match="node-1 of run cannot be reached from here") as error:
+        shells.find_way(rented, "run", None, {})
+    assert "security group" in error.value.hint
+    monkeypatch.setattr(shells, "answers", lambda _: True)
+    assert shells.find_way(rented, "run", None, {}).machine == "node-1"
 
 
 def options_of(words):

@@ -19,7 +19,8 @@ from trainmaster.advisor.quote.timing import Timing
 LOOK_S: Final = 60.0
 #: A quote as narrow as this needs no more measuring.
 _NARROW: Final = 1.12
-#: A measurement must leave at most this share of the interval's logarithm to be worth naming.
+#: A measurement must leave at most this share of an interval's logarithm, of a step's time and of the whole
+#: time, to be worth naming.
 _WORTH: Final = 0.9
 
 
@@ -54,6 +55,7 @@ def next_measurement(timing: Timing, target: Candidates) -> NextMeasurement | No
     if width <= _NARROW:
         return None
     offer = timing.offers[int(timing.machines.index[machine])]
+    time_now = interval(timing.time_s(target)[:, 0])
     found: list[tuple[float, NextMeasurement]] = []
     for workers, row in zip(sizes, rows, strict=True):
         log_step = _log_step(timing, row)[:, 0]
@@ -64,19 +66,28 @@ def next_measurement(timing: Timing, target: Candidates) -> NextMeasurement | No
         duration = timing.knowledge.startup_s + timing.knowledge.warmup_s + LOOK_S
         nodes = float(row.machines[0])
         price = (timing.machines.price[machine] * nodes) * duration / 3600
-        if then <= _WORTH * now:
-            gain = (now - then) / (duration * max(nodes, 1.0))
-            narrow = NextMeasurement(
-                workers,
-                offer.instance_type,
-                duration,
-                float(price),
-                width,
-                math.exp(1.645 * then),
-                _time_then(timing, target, then / now),
-            )
-            found.append((gain, narrow))
+        if then > _WORTH * now:
+            continue
+        time_then = _time_then(timing, target, then / now)
+        if _doubt(time_then) > _WORTH * _doubt(time_now):
+            continue  # a job that is over soon: in doubt is the time until it begins
+        gain = (now - then) / (duration * max(nodes, 1.0))
+        narrow = NextMeasurement(
+            workers,
+            offer.instance_type,
+            duration,
+            float(price),
+            width,
+            math.exp(1.645 * then),
+            time_then,
+        )
+        found.append((gain, narrow))
     return max(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def _doubt(time_s: Interval) -> float:
+    """The interval's logarithm."""
+    return math.log(time_s.p95 / time_s.p5)
 
 
 def _time_then(timing: Timing, target: Candidates, left: float) -> Interval:
@@ -84,14 +95,8 @@ def _time_then(timing: Timing, target: Candidates, left: float) -> Interval:
 
     In each world the steps' deviation from their median shrinks; what is no training stays as it is.
     """
-    log_step = np.log(timing.step_s(target)[:, 0])
-    factor = np.exp((left - 1) * (log_step - np.median(log_step)))
-    training = timing.training_s(target)[:, 0] / timing.task_s(target)[:, 0]
-    whole = timing.time_s(target)[
-        :, 0
-    ]  # several worlds for each draw of a step's time, one block after another
-    times = whole * np.tile(1 - training + training * factor, len(whole) // len(training))
-    return interval(times)
+    log_step = np.log(timing.step_s(target))
+    return interval(timing.time_s(target, np.exp((left - 1) * (log_step - np.median(log_step))))[:, 0])
 
 
 def _log_step(timing: Timing, some: Candidates) -> Floats:

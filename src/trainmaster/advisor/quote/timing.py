@@ -89,9 +89,14 @@ class Timing:
         time_s = self.time_s(some)
         return Outcomes(time_s, self.cost_usd(time_s, some))
 
-    def time_s(self, some: Candidates) -> Floats:
-        """(DRAWS, m) seconds of some candidates, from asking for machines to the end."""
-        return self._whole_s(self._task_s(self._busy_s(some), some), some)
+    def time_s(self, some: Candidates, slower: Floats | float = 1.0) -> Floats:
+        """(DRAWS, m) seconds of some candidates, from asking for machines to the end.
+
+        Args:
+            some: candidates.
+            slower: their training takes so many times as long, in each draw of a step's time.
+        """
+        return self._whole_s(self._task_s(self._busy_s(some) * slower, some), some)
 
     def cost_usd(self, time_s: Floats, some: Candidates) -> Floats:
         """(S, m) dollars of m candidates that take (S, m) seconds; a longer time never costs less."""

@@ -15,7 +15,7 @@ from trainmaster.service.users.caller import ForbiddenError, UnknownCallerError
 from trainmaster.spec.errors import NotFoundError, StoreError, TrainmasterError
 
 #: Rights are asked again after so long, also of what is open.
-CHECK_S: Final = 2.0
+CHECK_S: Final = 1.0
 Key = TypeVar("Key", bound=Hashable)
 Found = TypeVar("Found")
 

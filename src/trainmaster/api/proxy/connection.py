@@ -11,18 +11,22 @@ from typing import Final
 
 import h11
 
+from trainmaster.api.own_hosts import OwnHosts
 from trainmaster.api.proxy.admissions import RefusedError
 from trainmaster.api.proxy.exchange import IDLE_S, READS, Exchange, GoneError, send
 from trainmaster.api.proxy.grants import Grants
 from trainmaster.api.proxy.headers import (
+    APPS,
     CONNECT_S,
     ENTER,
     SERVICES,
+    SERVICES_LABEL,
     Target,
     app_of,
     app_of_page,
     cookies,
     header,
+    is_own_page,
     is_websocket,
     service_of,
     to_app,
@@ -53,15 +57,18 @@ class Connection(Exchange):
         self,
         grants: Grants | None,
         services: Services | None,
+        hosts: OwnHosts,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         answer_s: float,
     ) -> None:
         super().__init__(reader, writer, answer_s)
-        self._grants, self._services = grants, services
+        self._grants, self._services, self._hosts = grants, services, hosts
         self._used = self._note_use
         peer = writer.get_extra_info("peername")
         self.address = str(peer[0]) if isinstance(peer, tuple) else ""
+        own = writer.get_extra_info("sockname")
+        self._arrived_at = str(own[0]) if isinstance(own, tuple) else ""
         self.is_known = False
 
     async def serve(self) -> None:
@@ -99,20 +106,28 @@ class Connection(Exchange):
         if {b"content-length", b"transfer-encoding"} <= {key for key, _ in headers}:
             # An app may read it otherwise than we do, and so find another request in the body.
             raise RefusedError(400, "A request has a length or is chunked, not both.")
+        if not self._hosts.knows(header(headers, b"host"), self._arrived_at):
+            raise RefusedError(421, "This server has another name: its owner says so with --url, --apps-url.")
         is_secure = self._grants is not None and self._grants.is_secure
         origin = f"{'https' if is_secure else 'http'}://{header(headers, b'host')}"
+        label = self._grants.label(header(headers, b"host")) if self._grants is not None else ""
         if request.target.startswith(SERVICES.encode()) and self._services is not None:
+            if label not in ("", SERVICES_LABEL):  # what a service answers would be a page of the app
+                raise _as_json(RefusedError(404, "there is no service at this host"))
             return await self._answer_of_service(self._services, request, headers, origin)
-        return await self._answer_of_app(request, headers, origin)
+        return await self._answer_of_app(request, headers, origin, label)
 
     async def _answer_of_app(
-        self, request: h11.Request, headers: list[tuple[bytes, bytes]], origin: str
+        self, request: h11.Request, headers: list[tuple[bytes, bytes]], origin: str, label: str
     ) -> bool:
         grants = self._grants
         if grants is not None and request.target.startswith(ENTER.encode()) and request.method == b"GET":
-            raise await grants.enter(request.target[len(ENTER) :].decode("latin-1"))
+            ticket = request.target[len(ENTER) :].decode("latin-1")
+            raise await grants.enter(ticket, header(headers, b"host"))
         found = app_of(request.target)
-        prefix = app_of_page(header(headers, b"referer"), origin) if found is None else ""
+        prefix = ""
+        if found is None:
+            prefix = f"{APPS}{label}/" if label else app_of_page(header(headers, b"referer"), origin)
         if prefix and request.method in READS:
             # Of an app that does not know its prefix: its pages name what they need by absolute paths.
             where = prefix + request.target.decode("latin-1").lstrip("/")
@@ -124,7 +139,14 @@ class Connection(Exchange):
         came_from = header(headers, b"origin")
         if (is_socket or request.method not in READS) and came_from not in ("", origin):
             raise RefusedError(403, "This came from another site's page.")
-        kept = tuple(value for name, value in cookies(headers) if name == grants.gate.cookie)
+        kept: tuple[str, ...] = ()
+        if grants.domain:
+            if label not in ("", app):
+                raise RefusedError(404, "There is no such app at this host.")
+            if label and not is_own_page(headers):
+                raise RefusedError(403, "This came from another site's page.")
+        if label or not grants.domain:  # at other names only tokens let in
+            kept = tuple(value for name, value in cookies(headers) if name == grants.cookie)
         grant = await grants.admitted((app, kept, _bearer(headers)))
         self.is_known = True
         if not has_path:
@@ -159,7 +181,7 @@ class Connection(Exchange):
         name, path = found
         bearer = _bearer(headers)
         if services.gate.is_open:
-            _check_is_of_this_machine(headers, origin)
+            _check_is_own_page(headers, origin)
         elif not bearer:
             raise _as_json(
                 RefusedError(401, "a token is missing; send it as `Authorization: Bearer TOKEN`", _ASKS)
@@ -282,10 +304,9 @@ def _length(headers: Sequence[tuple[bytes, bytes]]) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def _check_is_of_this_machine(headers: Sequence[tuple[bytes, bytes]], origin: str) -> None:
-    """Pages of others, which a browser here shows, may neither ask nor have a name that leads here."""
-    host = header(headers, b"host").rpartition(":")[0] or header(headers, b"host")
-    if host not in ("127.0.0.1", "localhost", "[::1]") or header(headers, b"origin") not in ("", origin):
+def _check_is_own_page(headers: Sequence[tuple[bytes, bytes]], origin: str) -> None:
+    """Pages of others, which a browser here shows, may not ask."""
+    if header(headers, b"origin") not in ("", origin):
         raise _as_json(RefusedError(403, "this came from another site's page"))
 
 

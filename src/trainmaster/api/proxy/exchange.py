@@ -11,7 +11,7 @@ from typing import Final
 import h11
 
 from trainmaster.api.proxy.admissions import RefusedError
-from trainmaster.api.proxy.headers import Target, to_browser
+from trainmaster.api.proxy.headers import Target, header, to_browser
 from trainmaster.api.proxy.upstream import PIECE_BYTES, BrokenOffError, Upstream, http_of, next_event
 
 #: A client may be silent for so long.
@@ -77,8 +77,8 @@ class Exchange:
         upstream.used = True
         try:
             if isinstance(answer, h11.InformationalResponse):
-                if not is_socket:
-                    raise RefusedError(502, "The app has changed the protocol without being asked to.")
+                if not is_socket or header(answer.headers, b"upgrade").lower() != "websocket":
+                    raise RefusedError(502, "The app has changed to a protocol that nobody asked for.")
                 await self._go_on_as_socket(upstream, answer, target, origin)
                 return True
             await self._pass_on(upstream, answer, target, origin)

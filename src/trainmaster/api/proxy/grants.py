@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
 
+from trainmaster.api.own_hosts import name_of
 from trainmaster.api.proxy.admissions import CHECK_S, Admissions, RefusedError, status_of
 from trainmaster.api.proxy.headers import APPS, ENTER, Target
 from trainmaster.api.proxy.openings import Openings
@@ -53,6 +54,10 @@ class Grants(Admissions[Key, Target]):
         clock: monotonic seconds.
         check_s: it is asked again after so long.
         refused: is told who was not let in, in a thread: address, method and path, HTTP status.
+        domain: each app has a host below it, named by its id; empty if all have one host.
+
+    Attributes:
+        cookie: name of the cookie that a browser has for one app.
     """
 
     def __init__(
@@ -63,9 +68,13 @@ class Grants(Admissions[Key, Target]):
         clock: Callable[[], float] = time.monotonic,
         check_s: float = CHECK_S,
         refused: Callable[[str, str, int], None] | None = None,
+        domain: str = "",
     ) -> None:
         super().__init__(clock, check_s)
-        self.gate, self.is_secure = gate, is_secure
+        self.gate, self.is_secure, self.domain = gate, is_secure, domain
+        # Browsers take a cookie of such a name from this one host only, not from another app's page.
+        self._is_of_host = bool(domain) and is_secure
+        self.cookie = f"__Host-{gate.cookie}" if self._is_of_host else gate.cookie
         self._refused = refused
         self._openings = Openings()
 
@@ -87,16 +96,22 @@ class Grants(Admissions[Key, Target]):
         """Its name."""
         return f"the app {key[0]}"
 
-    async def enter(self, ticket: str) -> RefusedError:
+    def label(self, host: str) -> str:
+        """The app whose host that is; empty if it is none's."""
+        label, dot, rest = name_of(host).partition(".")
+        return label if dot and rest == self.domain else ""
+
+    async def enter(self, ticket: str, host: str) -> RefusedError:
         """The answer to a ticket: a cookie that is good for one app, and where that is."""
         try:
             app, cookie, lasts_s = await asyncio.to_thread(self.gate.enter, ticket)
         except TrainmasterError as error:
             return RefusedError(status_of(error), f"{error.args[0]}\n{error.hint}")
+        if self.domain and self.label(host) != app:  # its cookie would be another app's
+            return RefusedError(404, "The app has another host.\nOpen it again.")
         path, secure = f"{APPS}{app}/", "; Secure" if self.is_secure else ""
-        kept = (
-            f"{self.gate.cookie}={cookie}; Path={path}; Max-Age={lasts_s:.0f}; HttpOnly; SameSite=Lax{secure}"
-        )
+        of = "/" if self._is_of_host else path
+        kept = f"{self.cookie}={cookie}; Path={of}; Max-Age={lasts_s:.0f}; HttpOnly; SameSite=Lax{secure}"
         return RefusedError(303, "", [("location", path), ("set-cookie", kept)])
 
     async def note(self, refused: RefusedError, address: str, method: bytes, target: bytes) -> None:

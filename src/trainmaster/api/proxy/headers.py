@@ -15,6 +15,8 @@ Headers = Sequence[tuple[bytes, bytes]]
 APPS: Final = "/apps/"
 #: Where services lie: replicas get paths without this beginning.
 SERVICES: Final = "/services/"
+#: The first label of their host, where each app has a host of its own: tokens let in, no cookie does.
+SERVICES_LABEL: Final = "services"
 #: A browser is handed over here.
 ENTER: Final = "/enter/"
 _SERVICE: Final = re.compile(rb"/services/([a-z0-9-]{1,64})(/[^?]*)?(\?.*)?", re.DOTALL)
@@ -46,6 +48,7 @@ _OF_ORIGIN: Final = frozenset(
         b"refresh",
         b"service-worker-allowed",
         b"strict-transport-security",
+        b"www-authenticate",  # what a browser answers to it would be no app's
     }
 )
 #: How names of our cookies begin, of the API's, too: cookies do not separate ports.
@@ -158,6 +161,18 @@ def is_websocket(headers: Headers) -> bool:
     """Whether a request asks to go on as a websocket."""
     wanted = header(headers, b"connection").lower()
     return "upgrade" in wanted and header(headers, b"upgrade").lower() == "websocket"
+
+
+def is_own_page(headers: Headers) -> bool:
+    """Whether a page of the same host asks, or a person has it opened: not a part or a frame of another page.
+
+    >>> is_own_page([(b"sec-fetch-site", b"same-site"), (b"sec-fetch-mode", b"no-cors")])
+    False
+    """
+    if header(headers, b"sec-fetch-site") in ("", "same-origin", "none"):
+        return True
+    is_opened = header(headers, b"sec-fetch-mode") == "navigate"
+    return is_opened and header(headers, b"sec-fetch-dest") == "document"
 
 
 def to_app(headers: Headers, target: Target, origin: str, address: str) -> list[tuple[bytes, bytes]]:
@@ -283,7 +298,10 @@ def _limited(text: str, target: Target) -> str | None:
     for attribute in attributes:
         name, _, value = attribute.partition("=")
         if name.strip().lower() == "path":
-            path = value.strip() if value.strip().startswith(target.prefix) else target.prefix
+            is_own = (
+                value.strip().startswith(target.prefix) and location(value.strip(), target, "") is not None
+            )
+            path = value.strip() if is_own else target.prefix
         elif name.strip().lower() != "domain":
             kept.append(attribute)
     return "; ".join([*kept, f"Path={path}"])

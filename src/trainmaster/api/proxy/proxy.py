@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import h11
 
+from trainmaster.api.own_hosts import OwnHosts
 from trainmaster.api.proxy.connection import FIRST_S, Connection
 from trainmaster.api.proxy.grants import Grants
 from trainmaster.api.proxy.services import Services
@@ -40,12 +41,19 @@ class AppProxy:
         grants: who may use which app; None if there are none.
         services: the way to services; None if there are none.
         answer_s: an app that does not answer is given up after so long.
+        hosts: names of the listener.
     """
 
     def __init__(
-        self, grants: Grants | None, services: Services | None = None, *, answer_s: float = ANSWER_S
+        self,
+        grants: Grants | None,
+        services: Services | None = None,
+        *,
+        answer_s: float = ANSWER_S,
+        hosts: OwnHosts | None = None,
     ) -> None:
         self._grants, self._services, self._answer_s = grants, services, answer_s
+        self._hosts = hosts or OwnHosts()
         self._connections: dict[asyncio.Task[None], Connection] = {}
         self._server: asyncio.Server | None = None
         self._watches: list[asyncio.Task[None]] = []
@@ -79,7 +87,7 @@ class AppProxy:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        connection = Connection(self._grants, self._services, reader, writer, self._answer_s)
+        connection = Connection(self._grants, self._services, self._hosts, reader, writer, self._answer_s)
         if self._is_full(connection.address):
             writer.transport.abort()
             return

@@ -30,8 +30,9 @@ class RemoteAdministration:
         body = {"name": name, "scopes": list(scopes), "team": team, "account": account, "days": days}
         return self._done("POST", "/tokens", body)
 
-    def revoke_token(self, name: str) -> None:
-        self._done("DELETE", f"/tokens/{quoted(name)}")
+    def revoke_token(self, name: str) -> list[str]:
+        # A server of the version before says nothing.
+        return list(self._done("DELETE", f"/tokens/{quoted(name)}").get("paused_workflows", []))
 
     def tokens(self) -> list[dict[str, Any]]:
         return list(self._to.get("/tokens")["tokens"])

@@ -434,6 +434,9 @@ class RemoteClient:
     def end_app(self, app: str) -> None:
         self._to.ask("DELETE", f"/apps/{quoted(app)}", {})
 
+    def leave_app(self, app: str) -> None:
+        """It goes on; browsers are led to it by the server."""
+
     # --- services ---------------------------------------------------------------------------------------
 
     def services(self) -> list[dict[str, Any]]:

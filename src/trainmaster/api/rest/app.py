@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import cache
@@ -42,7 +43,7 @@ from trainmaster.api.rest import (
 )
 from trainmaster.api.rest.guards import Guards
 from trainmaster.api.rest.hubs import Hubs
-from trainmaster.api.rest.limits import MAX_TUNNELS, Streams
+from trainmaster.api.rest.limits import MAX_STREAMS, MAX_TUNNELS, Streams
 from trainmaster.api.rest.loop_lag import LoopLag
 from trainmaster.api.rest.state import Reader, ServerState, State, caller_of, problem, state_of, told
 from trainmaster.api.rest.versions import oldest_client
@@ -106,7 +107,9 @@ def make_state(
     hubs, lag = Hubs(service), LoopLag()
     kept = Uploads(service.home, service.database, environ)
     finishing = UploadFinishing(service.home, service.database, kept, environ)
-    streams, tunnels = Streams(access.callers), Streams(access.callers, MAX_TUNNELS)
+    streams, tunnels, transfers = (
+        Streams(access.callers, most) for most in (MAX_STREAMS, MAX_TUNNELS, math.inf)
+    )
     return ServerState(
         service,
         access,
@@ -118,6 +121,7 @@ def make_state(
         hubs,
         streams,
         tunnels,
+        transfers,
         MemberConnections(service, environ, is_for_others=True),
         lag,
         environ,
@@ -128,6 +132,7 @@ def make_state(
 
 def make_app(state: ServerState) -> FastAPI:
     """The application with all routes of REST."""
+    audit_feed = state.audit_feed  # what is wrong with its receivers is said before anything begins
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -136,6 +141,7 @@ def make_app(state: ServerState) -> FastAPI:
         state.quotes.start()
         state.webhooks.start()
         state.retention.start()
+        audit_feed.start()
         state.app_hosts.start()
         state.triggers.start()
         state.sinks.start()
@@ -144,6 +150,7 @@ def make_app(state: ServerState) -> FastAPI:
         watch.cancel()
         state.hubs.stop()
         state.retention.stop()
+        audit_feed.stop()
         await run_in_threadpool(state.triggers.stop)
         state.sinks.stop()
         await run_in_threadpool(state.quotes.stop)
@@ -168,7 +175,7 @@ def make_app(state: ServerState) -> FastAPI:
     app.add_exception_handler(HTTPException, _refused)
     app.add_exception_handler(OSError, _no_room)
     app.add_exception_handler(Exception, _broken)
-    app.add_middleware(Guards, database=state.service.database)
+    app.add_middleware(Guards, database=state.service.database, hosts=state.hosts)
     return app
 
 

@@ -84,4 +84,4 @@ def opened(state: ServerState, caller: Caller, body: NewApp) -> tuple[dict[str, 
 def entry(request: Request, state: ServerState, caller: Caller, app: str) -> str:
     """Where a browser is handed over to an app."""
     secret = Apps(state.service, caller).ticket(app, credential_of(request))
-    return f"{state.url_of_apps(request)}{ENTER}{secret}"
+    return f"{state.url_of_apps(state.url_for(request), app)}{ENTER}{secret}"

@@ -25,6 +25,7 @@ class Limits(BaseModel):
     monthly_usd: float | None = Field(None, gt=0, allow_inf_nan=False)
     runs_at_once: int | None = Field(None, gt=0)
     usd_per_hour: float | None = Field(None, gt=0, allow_inf_nan=False)
+    cpus_at_once: int | None = Field(None, gt=0, description="cores of the server's own machine")
 
 
 @router.get("/budgets")

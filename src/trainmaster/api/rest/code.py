@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
-from trainmaster.api.rest.state import State, Submitter
+from trainmaster.api.rest.state import State, Submitter, Transfer
 from trainmaster.service.uploads.code_uploads import CodeUploads
 from trainmaster.service.uploads.git_code import GitCode
 from trainmaster.spec.errors import NotFoundError
@@ -42,12 +42,12 @@ def has(digest: str, state: State, caller: Submitter) -> Response:
 
 @router.put("/code/{digest}", status_code=201)
 async def put(
-    digest: str, request: Request, response: Response, state: State, caller: Submitter
+    digest: str, request: Request, response: Response, state: State, caller: Submitter, transfer: Transfer
 ) -> dict[str, str]:
     """Send a tar; `digest` is its SHA-256. 200 if it was there already."""
     uploads = CodeUploads(state.service.home, caller.team)
     with tempfile.TemporaryFile() as spooled:
-        async for piece in request.stream():
+        async for piece in transfer.body(request.stream()):
             spooled.write(piece)
         is_new = await run_in_threadpool(uploads.put, digest, spooled)
     if not is_new:

@@ -23,6 +23,7 @@ class DeviceCode(BaseModel):
 
     device_code: str = Field(description="a secret of who asks")
     user_code: str = Field(description="to be confirmed on the page /device")
+    url: str = Field(description="of that page")
     expires_in_s: float
     interval_s: float = Field(description="between two questions for the token")
 
@@ -45,7 +46,7 @@ class DeviceToken(BaseModel):
 def begin(body: NewDevice, request: Request, state: State) -> DeviceCode:
     """Ask for a code that a person confirms."""
     state.logins.take(address_of(request))
-    return DeviceCode(**state.device_logins.begin(body.client))
+    return DeviceCode(url=f"{state.url_for(request)}/device", **state.device_logins.begin(body.client))
 
 
 @router.post("/device/token")

@@ -5,6 +5,7 @@ Not Starlette's `BaseHTTPMiddleware`: it costs a task and a queue per answer, 29
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections.abc import Mapping
@@ -15,17 +16,19 @@ from starlette.exceptions import HTTPException
 
 from trainmaster import __version__
 from trainmaster.api.rest import versions
-from trainmaster.api.rest.limits import STRANGERS_BURST, STRANGERS_PER_S, Rates
+from trainmaster.api.rest.limits import STRANGERS_BURST, STRANGERS_PER_S
 from trainmaster.api.rest.state import problem
 from trainmaster.api.rest.state import told as told_of
-from trainmaster.db import access
+from trainmaster.db import audit
 from trainmaster.service.users.caller import TooOftenError
+from trainmaster.service.users.rates import Rates
 from trainmaster.spec.errors import StoreError
 
 if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+    from trainmaster.api.own_hosts import OwnHosts
     from trainmaster.db import Database
     from trainmaster.service.users.caller import Caller
 
@@ -36,6 +39,8 @@ MAX_UPLOAD_BYTES: Final = 110 << 20
 _UPLOADS: Final = ("/api/v1/code/",)
 #: An upload says itself how much is missing, and keeps it as it comes.
 _PIECES: Final = "/api/v1/uploads/"
+#: The body of a request that is no file has come after so long: what is slower keeps places of others.
+BODY_S: Final = 60.0
 _CSP: Final = (
     "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; "
     "base-uri 'none'; form-action 'self'; object-src 'none'"
@@ -46,6 +51,8 @@ _HEADERS: Final = (
     (b"referrer-policy", b"same-origin"),
     (versions.HEADER, __version__.encode()),
 )
+_ALIVE: Final = "/healthz"
+_NAMES: Final = "If that is a name of it, its owner starts it with --url https://NAME, once for each name."
 #: HTTP status of a websocket.
 _OPENED: Final = 101
 _log = logging.getLogger(__name__)
@@ -94,7 +101,7 @@ class Audit:
         try:
             # Several servers write there, and have one clock: what they did is in order by it. Who is known
             # was looked up by it, so it is not waited for once more.
-            access.note_request(self._database, {"at": self._database.clock_s(math.inf), **row})
+            audit.note(self._database, {"at": self._database.clock_s(math.inf), **row})
         except StoreError as error:  # it was done, or refused: the caller has the answer
             _log.warning("the audit cannot be written: %s; %s", error, row)
 
@@ -105,10 +112,11 @@ class Guards:
     Args:
         app: what is wrapped.
         database: of the audit.
+        hosts: names of the server; what is asked of another one is refused.
     """
 
-    def __init__(self, app: ASGIApp, database: Database) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, database: Database, hosts: OwnHosts) -> None:
+        self._app, self._hosts = app, hosts
         self._audit = Audit(database)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -124,11 +132,19 @@ class Guards:
         if scope["method"] == "PATCH" and path.startswith(_PIECES):
             limit = math.inf
         received, status = 0, 500
+        is_whole, until_s = False, math.inf
+        if limit == MAX_BODY_BYTES:
+            until_s = asyncio.get_running_loop().time() + BODY_S
 
         async def counted() -> Message:
-            nonlocal received
-            message = await receive()
+            nonlocal received, is_whole
+            try:
+                async with asyncio.timeout_at(None if is_whole or until_s == math.inf else until_s):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(408, f"the body did not come within {BODY_S:.0f} s") from None
             received += len(message.get("body", b""))
+            is_whole = is_whole or not message.get("more_body", False)
             if received > limit:
                 raise TooLargeError(limit)
             return message
@@ -149,7 +165,7 @@ class Guards:
         given = dict(scope["headers"])
         length = given.get(b"content-length", b"0")
         try:
-            if (refusal := _wrong_version(given, path)) is not None:
+            if (refusal := self._wrong_host(scope) or _wrong_version(given, path)) is not None:
                 await refusal(scope, receive, told)
             elif length.isdigit() and int(length) <= limit:
                 await self._app(scope, counted, told)
@@ -170,8 +186,19 @@ class Guards:
                 await run_in_threadpool(self._note, {**scope, "method": "CONNECT"}, status)
             await send(message)
 
-        refusal = _wrong_version(dict(scope["headers"]), scope["path"])
+        refusal = self._wrong_host(scope) or _wrong_version(dict(scope["headers"]), scope["path"])
         await (self._app if refusal is None else refusal)(scope, receive, told)
+
+    def _wrong_host(self, scope: Scope) -> Response | None:
+        """What is answered to a request for another server: links would lead there, and cookies with them."""
+        if scope["path"] == _ALIVE:  # asked by balancers, by whatever address, and tells nothing
+            return None
+        arrived_at = (scope.get("server") or ("", 0))[0]
+        for name, value in scope["headers"]:
+            host = value.decode("latin-1")
+            if name == b"host" and not self._hosts.knows(host, arrived_at):
+                return problem(421, f"this server is not {host[:100]!r}", _NAMES)
+        return None
 
     def _note(self, scope: Scope, status: int) -> None:
         caller = scope.get("state", {}).get("caller")

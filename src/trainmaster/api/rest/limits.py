@@ -1,22 +1,21 @@
-"""`Rates`, `Streams`, `Waits` and `Openings`: how much of one process a caller may take, and until when."""
+"""`Streams`, `Waits` and `Openings`: how much of one process a caller may take, and until when."""
 
 from __future__ import annotations
 
 import asyncio
-import math
+import logging
 import threading
-import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
 from anyio import CapacityLimiter, to_thread
-from starlette.concurrency import run_in_threadpool
+from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
 
-from trainmaster.service.users.caller import TooOftenError
+from trainmaster.service.users.caller import ForbiddenError, TooOftenError
 from trainmaster.spec.errors import TrainmasterError
 
 if TYPE_CHECKING:
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-REQUESTS_PER_S: Final = 100.0
-#: After a pause so many requests may come at once.
-BURST: Final = 1000.0
 #: Of what nobody known asks from one address the audit has so much, and fewer logins are begun: they never
 #: take all the places of those that wait.
 STRANGERS_PER_S: Final = 0.1
@@ -43,58 +39,17 @@ MAX_TUNNELS: Final = 100
 #: Ways to members that one user has opened at once, and all users together.
 OPENINGS_OF_USER: Final = 4
 MAX_OPENINGS: Final = 64
-#: While streams have news, the rights of listeners are looked at so often, in seconds.
-CHECK_EVERY_S: Final = 5.0
-_MOST_BUCKETS: Final = 10_000
-
-
-class Rates:
-    """A token bucket for each token, address or team: it fills steadily, and each request takes one out.
-
-    Args:
-        per_s: requests a second that go on and on.
-        burst: what fits in.
-        clock: monotonic seconds.
-    """
-
-    def __init__(
-        self, per_s: float = REQUESTS_PER_S, burst: float = BURST, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._per_s, self._burst, self._clock = per_s, burst, clock
-        self._buckets: dict[str, tuple[float, float]] = {}
-        self._lock = threading.Lock()
-
-    def take(self, key: str) -> None:
-        """Count one request.
-
-        Raises:
-            TooOftenError: the bucket is empty.
-        """
-        with self._lock:
-            now = self._clock()
-            level = self._level(self._buckets.get(key, (self._burst, now)), now)
-            if level < 1:
-                raise TooOftenError(f"more than {self._rate()}", (1 - level) / self._per_s)
-            self._buckets[key] = (level - 1, now)
-            if len(self._buckets) > _MOST_BUCKETS:  # those that are full again say nothing
-                kept = {k: b for k, b in self._buckets.items() if self._level(b, now) < self._burst}
-                self._buckets = kept
-
-    def _rate(self) -> str:
-        if self._per_s < 1:
-            return f"one request in {1 / self._per_s:g} seconds"
-        return f"{self._per_s:g} requests a second"
-
-    def _level(self, bucket: tuple[float, float], now: float) -> float:
-        return min(self._burst, bucket[0] + (now - bucket[1]) * self._per_s)
+#: The rights of those whose requests and answers go on are looked at so often, in seconds.
+CHECK_EVERY_S: Final = 1.0
+log = logging.getLogger(__name__)
 
 
 class Stream:
-    """An answer that goes on.
+    """A request or an answer that goes on.
 
     Args:
         streams: those of this process.
-        who: listens.
+        who: has asked.
         credential: what it asked with.
     """
 
@@ -103,9 +58,10 @@ class Stream:
         self.who, self.credential = who, credential
         self.is_allowed = True
         self._streams = streams
+        self._ends: asyncio.Future[None] | None = None
 
     def of(self, pieces: AsyncGenerator[T]) -> AsyncGenerator[T]:
-        """The pieces, as long as the caller may see what it might at the beginning.
+        """The pieces, as long as the caller may what it might at the beginning.
 
         Raises:
             TooOftenError: the caller follows too many already.
@@ -113,60 +69,139 @@ class Stream:
         self._streams.count(self)
         return self._allowed(pieces)
 
-    async def _allowed(self, pieces: AsyncGenerator[T]) -> AsyncGenerator[T]:
+    def sent(self, pieces: Iterable[T]) -> AsyncGenerator[T]:
+        """The same of a file whose pieces are read in threads: half of it must not look whole."""
+
+        async def read() -> AsyncGenerator[T]:
+            async for piece in iterate_in_threadpool(pieces):
+                yield piece
+
+        return self.body(read())
+
+    async def body(self, pieces: AsyncGenerator[T]) -> AsyncGenerator[T]:
+        """The same of what has an end, such as what the caller sends.
+
+        Raises:
+            TooOftenError: as above.
+            ForbiddenError: the caller may not any more what it might.
+        """
+        async with aclosing(self.of(pieces)) as allowed:
+            async for piece in allowed:
+                yield piece
+        if not self.is_allowed:
+            raise _changed()
+
+    async def answer(self, work: Awaitable[T]) -> T:
+        """What was waited for.
+
+        Raises:
+            TooOftenError, ForbiddenError: as above.
+        """
+        self._streams.count(self)
         try:
-            async with aclosing(pieces):
-                async for piece in pieces:
-                    await self._streams.look()
-                    if not self.is_allowed:
-                        return  # a caller that may still see some of it comes back, and is asked anew
-                    yield piece
+            return await self._unless_ended(work)
         finally:
             self._streams.forget(self)
 
+    def end(self) -> None:
+        """The caller may not any more what it might; whatever is waited for."""
+        self.is_allowed = False
+        if self._ends is not None and not self._ends.done():
+            self._ends.set_result(None)
+
+    async def ended(self) -> None:
+        """Wait for that."""
+        await asyncio.shield(self._end())
+
+    def _end(self) -> asyncio.Future[None]:
+        """Comes when the caller may not any more; in its event loop."""
+        if self._ends is None:
+            self._ends = asyncio.get_running_loop().create_future()
+            if not self.is_allowed:
+                self._ends.set_result(None)
+            self._streams.watch()
+        return self._ends
+
+    async def _allowed(self, pieces: AsyncGenerator[T]) -> AsyncGenerator[T]:
+        try:
+            async with aclosing(pieces):
+                with suppress(ForbiddenError, StopAsyncIteration):
+                    while True:  # a caller that may still see some of it comes back, and is asked anew
+                        yield await self._unless_ended(anext(pieces))
+        finally:
+            self._streams.forget(self)
+
+    async def _unless_ended(self, work: Awaitable[T]) -> T:
+        going, ends = asyncio.ensure_future(work), self._end()
+        try:
+            await asyncio.wait((going, ends), return_when=asyncio.FIRST_COMPLETED)
+            if not self.is_allowed:
+                raise _changed()
+            return await going
+        finally:
+            if not going.done():
+                going.cancel()
+                await asyncio.wait((going,))
+
+
+def _changed() -> ForbiddenError:
+    return ForbiddenError(
+        "what you may do here has changed meanwhile", "Ask again: then you are told what you may."
+    )
+
 
 class Streams:
-    """The answers of this process that go on: server-sent events, and logs that are followed.
+    """The requests and answers of this process that go on: events and logs that are followed, files.
 
     Args:
         ask: what each of some credentials allows now; those that allow nothing are not in the answer.
         most: of one user or token at a time.
-        check_every_s: how often the rights of listeners are looked at, of all in one look.
-        clock: monotonic seconds.
+        check_every_s: how often the rights of all of them are looked at, in one look.
+        pause: waits for so many seconds.
     """
 
     def __init__(
         self,
         ask: Callable[[Collection[Credential]], Mapping[Credential, Caller]],
-        most: int = MAX_STREAMS,
+        most: float = MAX_STREAMS,
         check_every_s: float = CHECK_EVERY_S,
-        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._ask, self._most, self._check_every_s, self._clock = ask, most, check_every_s, clock
+        self._ask, self._most, self._check_every_s, self._pause = ask, most, check_every_s, pause
         # Weak: an answer whose reader is gone before it began never comes to its end.
         self._open: dict[str, WeakSet[Stream]] = {}
-        self._looked_at = -math.inf
-        self._looking: asyncio.Task[None] | None = None
+        self._lock = threading.Lock()  # routes that are no coroutines count in threads
+        self._watching: asyncio.Task[None] | None = None
+
+    def watch(self) -> None:
+        """Look at the rights of all from now on, as long as anything is open."""
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        while streams := self._all():
+            del streams  # they may end
+            await self._pause(self._check_every_s)
+            await self.look()
 
     async def look(self) -> None:
-        """Look at the rights of all listeners, or wait until that is done, unless it was a moment ago."""
-        if self._clock() - self._looked_at < self._check_every_s:
-            return
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look())
-        await asyncio.shield(self._looking)  # it is for all, whichever of them goes
-
-    async def _look(self) -> None:
-        began, streams = self._clock(), [stream for of_user in self._open.values() for stream in of_user]
-        with suppress(TrainmasterError):  # the database is away: nothing new comes from there either
+        """End what is not allowed any more."""
+        streams = self._all()
+        try:
             now = await run_in_threadpool(self._ask, {stream.credential for stream in streams})
-            for stream in streams:
-                found, before = now.get(stream.credential), stream.who
-                stream.is_allowed = found is not None and (found.team, found.scopes) == (
-                    before.team,
-                    before.scopes,
-                )
-        self._looked_at = began
+        except TrainmasterError:  # the database is away: nothing new comes from there either
+            return
+        except Exception:  # rights at which nobody can look are none
+            log.exception("the rights of who listens cannot be looked at; all are sent away")
+            now = {}
+        for stream in streams:
+            found, before = now.get(stream.credential), stream.who
+            if found is None or (found.team, found.scopes) != (before.team, before.scopes):
+                stream.end()
+
+    def _all(self) -> list[Stream]:
+        with self._lock:
+            return [stream for of_user in self._open.values() for stream in of_user]
 
     def count(self, stream: Stream) -> None:
         """One more is open.
@@ -174,19 +209,21 @@ class Streams:
         Raises:
             TooOftenError: its user has too many.
         """
-        others = self._open.setdefault(stream.user, WeakSet())
-        if len(others) >= self._most:
-            raise TooOftenError(
-                f"{stream.user} follows {self._most} streams already", 5, "Close one of them."
-            )
-        others.add(stream)
+        with self._lock:
+            others = self._open.setdefault(stream.user, WeakSet())
+            if len(others) >= self._most:
+                raise TooOftenError(
+                    f"{stream.user} follows {self._most} streams already", 5, "Close one of them."
+                )
+            others.add(stream)
 
     def forget(self, stream: Stream) -> None:
         """It is over."""
-        others = self._open[stream.user]
-        others.discard(stream)
-        if not others:
-            del self._open[stream.user]
+        with self._lock:
+            others = self._open.get(stream.user, WeakSet())
+            others.discard(stream)
+            if not others:
+                self._open.pop(stream.user, None)
 
 
 class Waits:

@@ -11,7 +11,7 @@ from fastapi import APIRouter
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
-from trainmaster.api.rest.state import Runs, Submitter
+from trainmaster.api.rest.state import Runs, Submitter, Transfer
 from trainmaster.service import capabilities_of
 
 router = APIRouter(tags=["runs"])
@@ -64,12 +64,14 @@ def highlights(run: str, runs: Runs) -> dict[str, Any]:
 
 
 @router.get("/runs/{run}/points", response_class=StreamingResponse)
-def points(run: str, runs: Runs, experiment: str | None = None, task: int | None = None) -> StreamingResponse:
+def points(
+    run: str, runs: Runs, transfer: Transfer, experiment: str | None = None, task: int | None = None
+) -> StreamingResponse:
     """All that its tasks have reported, a line of JSON per report, in order; `/metrics` thins it."""
     rows = runs.points(run, experiment, task)
     first = list(islice(rows, 1))  # what is not there is said before the answer begins
     lines = (json.dumps(row, default=str) + "\n" for row in chain(first, rows))
-    return StreamingResponse(lines, media_type="application/x-ndjson")
+    return StreamingResponse(transfer.sent(lines), media_type="application/x-ndjson")
 
 
 @router.post("/runs/{run}/models/save")

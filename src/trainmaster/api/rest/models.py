@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import RedirectResponse, StreamingResponse
 from pydantic import BaseModel, Field
 
-from trainmaster.api.rest.state import Runs
+from trainmaster.api.rest.state import Runs, Transfer
 from trainmaster.service.models.model_files import ModelFiles
 from trainmaster.service.teams.team_runs import MAX_PAGE
 
@@ -77,11 +77,11 @@ def check(run: str, runs: Runs) -> ModelCheck:
 
 
 @router.get("/models/{run}/{experiment}/{task}.zip")
-def packed(run: str, experiment: str, task: int, runs: Runs) -> StreamingResponse:
+def packed(run: str, experiment: str, task: int, runs: Runs, transfer: Transfer) -> StreamingResponse:
     """All files in one zip, without compression."""
     found = ModelFiles(*runs.manifest(run, experiment, task))
     name = f"{run}-{experiment}-{task}.zip"
-    return StreamingResponse(found.zipped(), headers=saved(name), media_type="application/zip")
+    return StreamingResponse(transfer.sent(found.zipped()), headers=saved(name), media_type="application/zip")
 
 
 @router.get("/models/{run}/{experiment}/{task}")
@@ -98,7 +98,9 @@ def listing(run: str, experiment: str, task: int, runs: Runs) -> ModelListing:
 
 
 @router.get("/models/{run}/{experiment}/{task}/files/{path:path}")
-def file(run: str, experiment: str, task: int, path: str, runs: Runs, redirect: bool = True) -> Response:
+def file(
+    run: str, experiment: str, task: int, path: str, runs: Runs, transfer: Transfer, redirect: bool = True
+) -> Response:
     """One file. Browsers save it: it is somebody's upload, and no page of ours.
 
     From S3, Google and Azure it is had there: 302 to a URL that is good for ten minutes, unless `redirect`
@@ -109,7 +111,9 @@ def file(run: str, experiment: str, task: int, path: str, runs: Runs, redirect: 
     if redirect and (url := found.link(entry)) is not None:
         return RedirectResponse(url, 302, headers={"cache-control": "no-store"})
     return StreamingResponse(
-        found.read(entry), headers=saved(path.rpartition("/")[2], entry.size_bytes), media_type=_BYTES
+        transfer.sent(found.read(entry)),
+        headers=saved(path.rpartition("/")[2], entry.size_bytes),
+        media_type=_BYTES,
     )
 
 

@@ -9,8 +9,17 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
+from trainmaster.api.rest.limits import Stream
 from trainmaster.api.rest.quotes import Requested, WaitS, shown, streamed
-from trainmaster.api.rest.state import Following, Manager, Reader, ServerState, State, Submitter
+from trainmaster.api.rest.state import (
+    Following,
+    Manager,
+    Reader,
+    ServerState,
+    State,
+    Submitter,
+    Transfer,
+)
 from trainmaster.service.operations.operations import Operations, kind_of
 from trainmaster.service.users.caller import Caller
 
@@ -53,7 +62,12 @@ class ModelsCheck(BaseModel):
 
 @router.post("/operations/volume-fsck", status_code=202)
 async def check_volume(
-    body: VolumeCheck, state: State, caller: Submitter, response: Response, wait_s: WaitS = 0.0
+    body: VolumeCheck,
+    state: State,
+    caller: Submitter,
+    transfer: Transfer,
+    response: Response,
+    wait_s: WaitS = 0.0,
 ) -> Requested:
     """Look whether all that versions promise is there. The `answer` is that of `volume fsck --json`."""
     asked = await run_in_threadpool(
@@ -62,12 +76,17 @@ async def check_volume(
         deep=body.deep,
         jobs=body.jobs,
     )
-    return await _asked(asked, state, caller, response, wait_s)
+    return await _asked(asked, state, caller, transfer, response, wait_s)
 
 
 @router.post("/operations/volume-gc", status_code=202)
 async def collect_garbage(
-    body: VolumeCollection, state: State, caller: Manager, response: Response, wait_s: WaitS = 0.0
+    body: VolumeCollection,
+    state: State,
+    caller: Manager,
+    transfer: Transfer,
+    response: Response,
+    wait_s: WaitS = 0.0,
 ) -> Requested:
     """Mark what no version names, and free what was marked before, as `volume gc` does."""
     asked = await run_in_threadpool(
@@ -76,24 +95,31 @@ async def collect_garbage(
         body.grace_s,
         now=body.now,
     )
-    return await _asked(asked, state, caller, response, wait_s)
+    return await _asked(asked, state, caller, transfer, response, wait_s)
 
 
 @router.post("/operations/models-fsck", status_code=202)
 async def check_models(
-    body: ModelsCheck, state: State, caller: Submitter, response: Response, wait_s: WaitS = 0.0
+    body: ModelsCheck,
+    state: State,
+    caller: Submitter,
+    transfer: Transfer,
+    response: Response,
+    wait_s: WaitS = 0.0,
 ) -> Requested:
     """Look whether models and checkpoints are there. The `answer` is that of `models fsck --json`."""
     asked = await run_in_threadpool(
         Operations(state.service, state.quotes, caller).check_models, body.runs, deep=body.deep
     )
-    return await _asked(asked, state, caller, response, wait_s)
+    return await _asked(asked, state, caller, transfer, response, wait_s)
 
 
 @router.get("/operations/{operation}")
-async def show(operation: str, state: State, caller: Reader, wait_s: WaitS = 0.0) -> Requested:
+async def show(
+    operation: str, state: State, caller: Reader, transfer: Transfer, wait_s: WaitS = 0.0
+) -> Requested:
     """How far one is, what was told meanwhile, and its answer."""
-    return await shown(kind_of(operation), operation, state, caller, wait_s)
+    return await shown(kind_of(operation), operation, state, caller, transfer, wait_s)
 
 
 @router.get("/operations/{operation}/stream", response_class=StreamingResponse)
@@ -116,7 +142,12 @@ def cancel(operation: str, state: State, caller: Submitter) -> None:
 
 
 async def _asked(
-    asked: dict[str, Any], state: ServerState, caller: Caller, response: Response, wait_s: float
+    asked: dict[str, Any],
+    state: ServerState,
+    caller: Caller,
+    transfer: Stream,
+    response: Response,
+    wait_s: float,
 ) -> Requested:
     response.headers["location"] = f"/api/v1/operations/{asked['id']}"
-    return await shown(kind_of(asked["id"]), asked["id"], state, caller, wait_s)
+    return await shown(kind_of(asked["id"]), asked["id"], state, caller, transfer, wait_s)

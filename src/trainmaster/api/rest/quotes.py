@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 
 from trainmaster.api.rest.limits import Stream
 from trainmaster.api.rest.server_sent import HEADERS, RETRY, SILENT_S, STILL_HERE, event
-from trainmaster.api.rest.state import Following, Reader, Runs, State, Submitter
+from trainmaster.api.rest.state import Following, Reader, Runs, State, Submitter, Transfer
 from trainmaster.service.quotes.quote_requests import PLAN, QUOTE, QuoteAsk
 from trainmaster.service.users.caller import Caller
 from trainmaster.spec.errors import StoreError
@@ -78,30 +78,44 @@ class Requested(BaseModel):
 
 @router.post("/quotes", status_code=202)
 async def ask_quote(
-    body: NewQuote, state: State, caller: Submitter, response: Response, wait_s: WaitS = 0.0
+    body: NewQuote,
+    state: State,
+    caller: Submitter,
+    transfer: Transfer,
+    response: Response,
+    wait_s: WaitS = 0.0,
 ) -> Requested:
     """Ask for a quote. Its `answer` will be the object of `trainmaster quote --json`."""
-    return await _asked(QUOTE, body, state, caller, response, wait_s)
+    return await _asked(QUOTE, body, state, caller, transfer, response, wait_s)
 
 
 @router.post("/plans", status_code=202)
 async def ask_plan(
-    body: NewPlan, state: State, caller: Submitter, response: Response, wait_s: WaitS = 0.0
+    body: NewPlan,
+    state: State,
+    caller: Submitter,
+    transfer: Transfer,
+    response: Response,
+    wait_s: WaitS = 0.0,
 ) -> Requested:
     """Ask what a run would rent. `POST /runs` with the plan's id agrees to its costs, and runs it."""
-    return await _asked(PLAN, body, state, caller, response, wait_s)
+    return await _asked(PLAN, body, state, caller, transfer, response, wait_s)
 
 
 @router.get("/quotes/{quote}")
-async def show_quote(quote: str, state: State, caller: Reader, wait_s: WaitS = 0.0) -> Requested:
+async def show_quote(
+    quote: str, state: State, caller: Reader, transfer: Transfer, wait_s: WaitS = 0.0
+) -> Requested:
     """How far a quote is, what was told meanwhile, and its answer."""
-    return await shown(QUOTE, quote, state, caller, wait_s)
+    return await shown(QUOTE, quote, state, caller, transfer, wait_s)
 
 
 @router.get("/plans/{plan}")
-async def show_plan(plan: str, state: State, caller: Reader, wait_s: WaitS = 0.0) -> Requested:
+async def show_plan(
+    plan: str, state: State, caller: Reader, transfer: Transfer, wait_s: WaitS = 0.0
+) -> Requested:
     """How far a plan is. Its `answer` has what would be rented, and the most that it costs per hour."""
-    return await shown(PLAN, plan, state, caller, wait_s)
+    return await shown(PLAN, plan, state, caller, transfer, wait_s)
 
 
 @router.delete("/quotes/{quote}", status_code=204)
@@ -155,15 +169,27 @@ def score_line(runs: Runs, provider: str) -> dict[str, str]:
 
 
 async def _asked(
-    kind: str, body: NewAsk, state: State, caller: Caller, response: Response, wait_s: float
+    kind: str,
+    body: NewAsk,
+    state: State,
+    caller: Caller,
+    transfer: Stream,
+    response: Response,
+    wait_s: float,
 ) -> Requested:
     found = await run_in_threadpool(state.quotes.send, caller, kind, QuoteAsk(**body.model_dump()))
     response.headers["location"] = f"/api/v1/{kind}s/{found['id']}"
-    return await shown(kind, found["id"], state, caller, wait_s)
+    return await shown(kind, found["id"], state, caller, transfer, wait_s)
 
 
-async def shown(kind: str, name: str, state: State, caller: Caller, wait_s: float) -> Requested:
+async def shown(
+    kind: str, name: str, state: State, caller: Caller, transfer: Stream, wait_s: float
+) -> Requested:
     """How far a request is, when there is news of it or the time is over."""
+    return await transfer.answer(_shown(kind, name, state, caller, wait_s))
+
+
+async def _shown(kind: str, name: str, state: State, caller: Caller, wait_s: float) -> Requested:
     loop, news = asyncio.get_running_loop(), asyncio.Event()
     until, first = loop.time() + wait_s, None
 

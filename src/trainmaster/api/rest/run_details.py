@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
 from starlette.background import BackgroundTask
 
-from trainmaster.api.rest.state import Runs, State
+from trainmaster.api.rest.state import Runs, State, Transfer
 from trainmaster.service.runs.capsule import write_capsule
 from trainmaster.service.runs.comparison import MAX_RUNS, compare
 from trainmaster.service.runs.run_details import MAX_ATTEMPTS
@@ -70,7 +70,7 @@ def picture(run: str, runs: Runs) -> dict[str, list[dict[str, Any]]]:
 
 
 @router.get("/runs/{run}/capsule.zip")
-def capsule(run: str, runs: Runs, state: State) -> StreamingResponse:
+def capsule(run: str, runs: Runs, state: State, transfer: Transfer) -> StreamingResponse:
     """Its code, recipe, versions of data, environment and results: `trainmaster run FILE` runs it again."""
     runs.row(run)
     with ExitStack() as unless_sent:
@@ -90,7 +90,10 @@ def capsule(run: str, runs: Runs, state: State) -> StreamingResponse:
     }
     pieces = iter(lambda: file.read(_PIECE_BYTES), b"")
     return StreamingResponse(
-        pieces, headers=headers, media_type="application/zip", background=BackgroundTask(file.close)
+        transfer.sent(pieces),
+        headers=headers,
+        media_type="application/zip",
+        background=BackgroundTask(file.close),
     )
 
 

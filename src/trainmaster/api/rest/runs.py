@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from trainmaster.api.rest.server_sent import HEADERS
-from trainmaster.api.rest.state import Following, Reader, Runs, ServerState, State, Submitter
+from trainmaster.api.rest.state import Following, Reader, Runs, ServerState, State, Submitter, Transfer
 from trainmaster.service import capabilities_of
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.teams.team_runs import MAX_PAGE, POINTS, TeamRuns
@@ -216,6 +216,7 @@ def metrics(
 def logs(
     run: str,
     runs: Runs,
+    transfer: Transfer,
     experiment: str | None = None,
     task: int | None = None,
     member: str | None = None,
@@ -229,7 +230,7 @@ def logs(
         run, experiment, task, member, attempt=attempt, tail=tail, text=text, since=since
     )
     first = next(pieces, b"")  # what is not there is said before the answer begins
-    return StreamingResponse(chain((first,), pieces), media_type="text/plain; charset=utf-8")
+    return StreamingResponse(transfer.sent(chain((first,), pieces)), media_type="text/plain; charset=utf-8")
 
 
 @router.get("/runs/{run}/stream", response_class=StreamingResponse)

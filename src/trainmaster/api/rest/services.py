@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from trainmaster.api.proxy.headers import SERVICES
+from trainmaster.api.proxy.headers import SERVICES, SERVICES_LABEL
 from trainmaster.api.rest.state import Reader, Runs, ServerState, State, Submitter
 from trainmaster.service.endpoints.endpoints import Endpoints
 from trainmaster.service.users.caller import Caller
@@ -46,5 +46,5 @@ def told_service(request: Request, state: ServerState, caller: Caller, name: str
 def _told(request: Request, state: ServerState, found: dict[str, Any]) -> dict[str, Any]:
     counts = state.services
     measured = counts.measured(found["run"], found["name"]) if counts is not None else None
-    url = f"{state.url_of_apps(request)}{SERVICES}{found['name']}/"
+    url = f"{state.url_of_apps(state.url_for(request), SERVICES_LABEL)}{SERVICES}{found['name']}/"
     return {**found, "url": url, "measured": measured}

@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
 from fastapi.responses import JSONResponse
 from starlette.requests import HTTPConnection
 
+from trainmaster.api.own_hosts import OwnHosts
 from trainmaster.api.rest.limits import (
     LOGINS_BURST,
     STRANGERS_BURST,
@@ -19,7 +21,6 @@ from trainmaster.api.rest.limits import (
     TESTS_BURST,
     TESTS_PER_S,
     Openings,
-    Rates,
     Stream,
     Streams,
     Waits,
@@ -43,6 +44,7 @@ from trainmaster.service.uploads.code_uploads import QuotaError
 from trainmaster.service.uploads.uploads import TooMuchError, UploadConflictError
 from trainmaster.service.users.access import Access, digest_of
 from trainmaster.service.users.accounts import Accounts
+from trainmaster.service.users.audit_feed import AuditFeed
 from trainmaster.service.users.caller import (
     Caller,
     Credential,
@@ -51,6 +53,8 @@ from trainmaster.service.users.caller import (
     UnknownCallerError,
 )
 from trainmaster.service.users.device_login import DeviceLogins
+from trainmaster.service.users.known_callers import KnownCallers
+from trainmaster.service.users.rates import Rates
 from trainmaster.service.users.single_sign_on import SingleSignOn
 from trainmaster.service.workflows.triggers import Triggers
 from trainmaster.service.workflows.workflows import Workflows
@@ -123,6 +127,7 @@ class ServerState:
         hubs: tell live what happens.
         streams: who follows what.
         tunnels: who has which connections to members.
+        transfers: who sends or gets which files, and waits for which answers.
         members: connections to them.
         lag: of the loop of all requests.
         environ: of the processes that drive runs.
@@ -136,6 +141,9 @@ class ServerState:
         single_sign_on: at a provider, if there is one.
         apps_port: where the proxy in front of apps listens.
         apps_url: how browsers reach it; empty for that port of the host by which they reach this server.
+            ``*`` in it is the app.
+        url: how others reach this server; empty for the host that they asked for.
+        hosts: names of this server.
         waits: who waits for news of a request.
         openings: connections to members that are being opened.
         services: the proxy's way to services, which counts; None without a proxy.
@@ -151,6 +159,7 @@ class ServerState:
     hubs: Hubs
     streams: Streams
     tunnels: Streams
+    transfers: Streams
     members: MemberConnections
     lag: LoopLag
     environ: Mapping[str, str]
@@ -165,15 +174,27 @@ class ServerState:
     single_sign_on: SingleSignOn | None = None
     apps_port: int = 0
     apps_url: str = ""
+    url: str = ""
+    hosts: OwnHosts = field(default_factory=lambda: OwnHosts(are_all=True))
     openings: Openings = field(default_factory=Openings)
     services: Services | None = None
 
-    def url_of_apps(self, request: HTTPConnection) -> str:
-        """The origin of apps and services, as the caller reaches it."""
+    def url_for(self, request: HTTPConnection) -> str:
+        """The origin of this server, for links that leave it."""
+        return self.url or str(request.base_url).rstrip("/")
+
+    def url_of_apps(self, url: str, label: str = "*") -> str:
+        """The origin of apps and services.
+
+        Args:
+            url: the origin of this server.
+            label: the app, or `SERVICES_LABEL`.
+        """
         if self.apps_url:
-            return self.apps_url
-        host = request.url.hostname or "127.0.0.1"
-        return f"{request.url.scheme}://{f'[{host}]' if ':' in host else host}:{self.apps_port}"
+            return self.apps_url.replace("*", label)
+        found = urlsplit(url)
+        host = found.hostname or "127.0.0.1"
+        return f"{found.scheme}://{f'[{host}]' if ':' in host else host}:{self.apps_port}"
 
     @cached_property
     def app_hosts(self) -> AppHosts:
@@ -210,6 +231,16 @@ class ServerState:
         """Removes what is old."""
         return Retention(self.service.home, self.service.database, self.environ)
 
+    @cached_property
+    def known_callers(self) -> KnownCallers:
+        """Who reads, for a moment."""
+        return KnownCallers(self.service.database)
+
+    @cached_property
+    def audit_feed(self) -> AuditFeed:
+        """Sends the audit on."""
+        return AuditFeed(self.service.database, self.service.home.identity(), self.environ)
+
     @property
     def accounts(self) -> Accounts:
         """Users, and members of teams."""
@@ -240,7 +271,7 @@ def caller_of(request: Request) -> Caller:
     """
     known: Caller | None = getattr(request.state, "caller", None)
     if known is None:
-        known = _looked_up(request)
+        known = _asking(request)
         request.state.caller = known
         state_of(request).rates.take(f"{known.name} {known.token}")
     return known
@@ -259,6 +290,13 @@ def known_by_token(connection: HTTPConnection) -> Caller:
     connection.state.caller = known
     server.rates.take(f"{known.name} {known.token}")
     return known
+
+
+def _asking(request: Request) -> Caller:
+    """Who asks: who only reads is known for a moment; a write looks again."""
+    if request.method not in ("GET", "HEAD"):
+        return _looked_up(request)
+    return state_of(request).known_callers.of(credential_of(request), lambda: _looked_up(request))
 
 
 def _looked_up(request: Request) -> Caller:
@@ -292,6 +330,11 @@ def stream_of(request: Request) -> Stream:
     return Stream(state_of(request).streams, caller_of(request), credential_of(request))
 
 
+def transfer_of(request: Request) -> Stream:
+    """A dependency: for what takes long by its size, until the caller may not any more."""
+    return Stream(state_of(request).transfers, caller_of(request), credential_of(request))
+
+
 def credential_of(request: HTTPConnection) -> Credential:
     """What the caller has shown."""
     token = _bearer(request)
@@ -319,7 +362,9 @@ def check_same_site(request: Request, *, says: bool = True) -> None:
     site = request.headers.get("sec-fetch-site")
     origin = request.headers.get("origin")
     ours = f"{request.url.scheme}://{request.headers.get('host', '')}"
-    if site not in (None, "same-origin", "none") or (origin is not None and origin != ours):
+    # A proxy in front may name us by another host than browsers do.
+    known = (None, ours, state_of(request).url or ours)
+    if site not in (None, "same-origin", "none") or origin not in known:
         raise ForbiddenError("this came from another site's page", "Do it on the page of this server.")
     if says and site is None and origin is None:
         raise ForbiddenError("this does not say which page it came from", "Programs send a token instead.")
@@ -344,6 +389,7 @@ def _runs(request: Request) -> TeamRuns:
 State = Annotated[ServerState, Depends(state_of)]
 Runs = Annotated[TeamRuns, Depends(_runs)]
 Following = Annotated[Stream, Depends(stream_of)]
+Transfer = Annotated[Stream, Depends(transfer_of)]
 Known = Annotated[Caller, Depends(caller_of)]
 Reader = Annotated[Caller, Depends(having("read"))]
 Submitter = Annotated[Caller, Depends(having("run"))]

@@ -29,6 +29,7 @@ class NewTeam(BaseModel):
     monthly_usd: float | None = Field(None, gt=0, allow_inf_nan=False)
     runs_at_once: int | None = Field(None, gt=0)
     usd_per_hour: float | None = Field(None, gt=0, allow_inf_nan=False)
+    cpus_at_once: int | None = Field(None, gt=0, description="cores of the server's own machine")
 
 
 class NewToken(BaseModel):
@@ -74,10 +75,13 @@ def create_token(body: NewToken, state: State, caller: Reader) -> dict[str, Any]
     )
 
 
-@router.delete("/tokens/{name}", status_code=204)
-def revoke_token(name: str, state: State, caller: Reader) -> None:
-    """End a token, what was made with it, and the sessions that were opened with them."""
-    state.access.revoke_token(name, caller)
+@router.delete("/tokens/{name}")
+def revoke_token(name: str, state: State, caller: Reader) -> dict[str, Any]:
+    """End a token, what was made with it, and the sessions that were opened with them.
+
+    `paused_workflows` names the workflows that were registered with them.
+    """
+    return {"paused_workflows": state.access.revoke_token(name, caller)}
 
 
 @router.get("/audit")

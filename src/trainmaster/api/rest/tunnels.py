@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, WebSocket, WebSocketDisconnect
 from starlette.concurrency import run_in_threadpool
 
-from trainmaster.api.rest.limits import Stream, Streams
+from trainmaster.api.rest.limits import Stream
 from trainmaster.api.rest.state import credential_of, known_by_token, state_of, told
 from trainmaster.service.runs.member_commands import MemberCommand, Terminal
 from trainmaster.service.runs.member_connections import PATIENCE_S
@@ -29,8 +29,6 @@ PIECE_BYTES: Final = 1 << 18
 STDIN, STDOUT, STDERR, STATUS, SIZE = (bytes([number]) for number in range(5))
 #: Close codes of RFC 6455.
 _REFUSED: Final = 1008
-#: The rights of callers with a tunnel are looked at so often; `Streams.look` is shared by all.
-_LOOK_S: Final = 1.0
 #: A client that does not read may not hear why it was cut off.
 _TELL_S: Final = 5.0
 #: An OpenSSH client says why it could not connect just before or after it hangs up.
@@ -110,7 +108,7 @@ async def _entered(websocket: WebSocket, run: str) -> AsyncIterator[Stream | Non
         return
     try:
         async with asyncio.timeout(None) as use:
-            watch = asyncio.create_task(_watch(server.tunnels, stream, use))
+            watch = asyncio.create_task(_watch(stream, use))
             try:
                 yield stream
             finally:
@@ -124,15 +122,9 @@ async def _entered(websocket: WebSocket, run: str) -> AsyncIterator[Stream | Non
         server.tunnels.forget(stream)
 
 
-async def _watch(tunnels: Streams, stream: Stream, use: asyncio.Timeout) -> None:
+async def _watch(stream: Stream, use: asyncio.Timeout) -> None:
     """Cut off what uses a stream, whatever it waits for, as soon as that is not allowed any more."""
-    try:
-        while stream.is_allowed:
-            await asyncio.sleep(_LOOK_S)
-            await tunnels.look()
-    except Exception:  # rights at which nobody can look are none
-        use.reschedule(0)
-        raise
+    await stream.ended()
     use.reschedule(0)
 
 

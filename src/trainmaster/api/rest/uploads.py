@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from trainmaster.api.rest.state import ServerState, State, Submitter
+from trainmaster.api.rest.state import ServerState, State, Submitter, Transfer
 from trainmaster.service.uploads.uploads import KINDS, PART_BYTES, too_much
 from trainmaster.spec.errors import UsageError
 
@@ -103,6 +103,7 @@ async def send(
     request: Request,
     state: State,
     caller: Submitter,
+    transfer: Transfer,
     upload_offset: Annotated[int, Header(ge=0)],
 ) -> Response:
     """Send bytes from `Upload-Offset` on; what came before a connection broke is kept."""
@@ -114,7 +115,7 @@ async def send(
     offset = upload_offset
     piece = bytearray()
     try:
-        async for block in request.stream():
+        async for block in transfer.body(request.stream()):
             left -= len(block)
             if left < 0:
                 raise too_much(left + len(block))

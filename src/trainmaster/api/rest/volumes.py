@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import StreamingResponse
 
 from trainmaster.api.rest.models import saved
-from trainmaster.api.rest.state import caller_of, state_of
+from trainmaster.api.rest.state import Transfer, caller_of, state_of
 from trainmaster.service.teams.team_volumes import TeamVolumes
 
 if TYPE_CHECKING:
@@ -62,7 +62,12 @@ def remove(
 
 @router.get("/volume-files/{name:path}", response_class=StreamingResponse)
 def files(
-    name: str, found: Volumes, version: Version = None, path: InIt = "", recursive: bool = False
+    name: str,
+    found: Volumes,
+    transfer: Transfer,
+    version: Version = None,
+    path: InIt = "",
+    recursive: bool = False,
 ) -> StreamingResponse:
     """What is in a directory of a version, a line of JSON each; or the file itself.
 
@@ -74,11 +79,13 @@ def files(
     opened = found.opened(name, version)
     rows = entries(opened, path, recursive=recursive)
     lines = (f"{json.dumps(_line(opened, entry))}\n".encode() for entry in rows)
-    return StreamingResponse(_pieces(lines), media_type="application/x-ndjson")
+    return StreamingResponse(transfer.sent(_pieces(lines)), media_type="application/x-ndjson")
 
 
 @router.get("/volume-content/{name:path}", response_class=StreamingResponse)
-def content(name: str, found: Volumes, path: InIt = "", version: Version = None) -> StreamingResponse:
+def content(
+    name: str, found: Volumes, transfer: Transfer, path: InIt = "", version: Version = None
+) -> StreamingResponse:
     """The bytes of a file of a version, proved by their hash. Browsers save it."""
     from trainmaster.service.volumes import content as blocks_of
 
@@ -86,7 +93,7 @@ def content(name: str, found: Volumes, path: InIt = "", version: Version = None)
     blocks = blocks_of(opened, path)
     first = next(blocks, b"")  # what is damaged is said before the answer begins
     return StreamingResponse(
-        _pieces(chain([first], blocks)),
+        transfer.sent(_pieces(chain([first], blocks))),
         headers=saved(path.rpartition("/")[2]),
         media_type="application/octet-stream",
     )
@@ -96,6 +103,7 @@ def content(name: str, found: Volumes, path: InIt = "", version: Version = None)
 def contents(
     name: str,
     found: Volumes,
+    transfer: Transfer,
     path: InIt = "",
     version: Version = None,
     begin: Annotated[int, Query(ge=0, description="the first of all these bytes that is wanted")] = 0,
@@ -110,7 +118,9 @@ def contents(
     blocks = blocks_of(found.opened(name, version), path, begin, end)
     first = next(blocks, b"")
     return StreamingResponse(
-        _pieces(chain([first], blocks)), headers=saved("contents"), media_type="application/octet-stream"
+        transfer.sent(_pieces(chain([first], blocks))),
+        headers=saved("contents"),
+        media_type="application/octet-stream",
     )
 
 
@@ -118,6 +128,7 @@ def contents(
 def objects(
     name: str,
     found: Volumes,
+    transfer: Transfer,
     key: Annotated[str, Query(description="in the volume: `heads/`, `manifests/` or `chunks/`")],
     begin: Annotated[int, Query(ge=0, description="the first byte that is wanted")] = 0,
     end: Annotated[int | None, Query(ge=0, description="the first that is not wanted any more")] = None,
@@ -126,7 +137,9 @@ def objects(
     blocks = found.object_blocks(name, key, begin, end)
     first = next(blocks, b"")
     return StreamingResponse(
-        _pieces(chain([first], blocks)), headers=saved("object"), media_type="application/octet-stream"
+        transfer.sent(_pieces(chain([first], blocks))),
+        headers=saved("object"),
+        media_type="application/octet-stream",
     )
 
 

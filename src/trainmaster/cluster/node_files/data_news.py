@@ -24,7 +24,7 @@ class DataNews:
         clock: gives seconds.
 
     Attributes:
-        last: its last word: ``done``, ``refused``, ``wrong`` or ``failed``, and what belongs to it.
+        last: its last word: ``done``, ``refused``, ``busy``, ``wrong`` or ``failed``, and what belongs to it.
         trouble: of what kind it is that went wrong; programs of earlier versions do not say.
         url: of the store or object where it did, if that is known.
     """

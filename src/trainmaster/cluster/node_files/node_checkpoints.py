@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from trainmaster.cluster.node_files.node_fetching import fetch
 from trainmaster.cluster.node_files.node_patience import patiently
 from trainmaster.cluster.node_files.node_sending import Source
 from trainmaster.cluster.node_files.node_trees import tree_of
+from trainmaster.control.gangs import dispensable_of
 from trainmaster.control.restored import noted_restored
 
 if TYPE_CHECKING:
@@ -58,11 +60,12 @@ class NodeCheckpoints:
         base = _base(context)
 
         def work() -> int | None:
-            sources = self._sources(context, is_patient=is_patient)
+            sources = self._left(context, is_patient=is_patient)
             extra = {"attempt": context.attempt}
             return self._direct.publish_checkpoint(id_of(context), sources, series, extra, base)
 
-        return patiently(work, self._patience_s) if is_patient else work()
+        with self._together(context, is_patient=is_patient):
+            return patiently(work, self._patience_s) if is_patient else work()
 
     def restore(self, context: TaskContext, uri: str, *, is_own: bool = True) -> None:
         """Have the nodes download a checkpoint; see `Site.restore_checkpoint`."""
@@ -79,12 +82,13 @@ class NodeCheckpoints:
         if self._was_bare(context) and not _has_entries(here):
             return True
         base = _base(context)
-        sources = [(each.access, each.directory) for each in self._sources(context, is_patient=is_patient)]
+        sources = [(each.access, each.directory) for each in self._left(context, is_patient=is_patient)]
 
         def work() -> bool:
             return fetch(self._files, sources, here, base=base)
 
-        return patiently(work, self._patience_s) if is_patient else work()
+        with self._together(context, is_patient=is_patient):
+            return patiently(work, self._patience_s) if is_patient else work()
 
     def note_bare(self, context: TaskContext) -> None:
         """Nothing at all was on the nodes of an attempt that has ended: they need not be asked once more."""
@@ -97,9 +101,21 @@ class NodeCheckpoints:
             self._bare.discard(attempt)
         self._direct.forget(attempt)
 
-    def _sources(self, context: TaskContext, *, is_patient: bool = True) -> list[Source]:
+    def _sources(
+        self, context: TaskContext, *, is_patient: bool = True, dispensable: frozenset[str] = frozenset()
+    ) -> list[Source]:
         there = self._paths.there(context.place.checkpoint)
-        return [Source(node, there) for node in distinct(self._nodes.members(context, is_patient=is_patient))]
+        members = self._nodes.members(context, is_patient=is_patient, dispensable=dispensable)
+        return [Source(node, there) for node in distinct(members)]
+
+    def _left(self, context: TaskContext, *, is_patient: bool) -> list[Source]:
+        """Where what the members wrote is; those that the others do without may have no node."""
+        dispensable = dispensable_of(context.experiment, context.launcher)
+        return self._sources(context, is_patient=is_patient, dispensable=dispensable)
+
+    def _together(self, context: TaskContext, *, is_patient: bool) -> AbstractContextManager[None]:
+        dispensable = dispensable_of(context.experiment, context.launcher)
+        return self._nodes.together(context, is_patient=is_patient, dispensable=dispensable)
 
     def _was_bare(self, context: TaskContext) -> bool:
         """Whether nothing was there when its output was taken; told once."""

@@ -46,6 +46,7 @@ from trainmaster.objects.narrowing import TooWideKeysError
 from trainmaster.spec.errors import ProviderError, PublishError, TrainmasterError, UsageError, one_line
 from trainmaster.transport.base import Exchange
 from trainmaster.transport.errors import CommandError
+from trainmaster.volumes.mounting.errors import InUseError
 from trainmaster.volumes.packed.materialising import META_NAME
 from trainmaster.volumes.reading.place import LIMIT_VARIABLE
 
@@ -285,7 +286,7 @@ class NodeData:
 
         address, home = volume_url(volume, context.home.store_url), context.home
         require_lendable([address])  # before anything is asked of it
-        uri = pinned_volume(volume, address, context.data_path(name))
+        uri = pinned_volume(volume, address, context.data_path(name), context.facts)
         if uri is None:
             raise RelayError(f"{volume} comes with a library of this machine")
         found = volume_address(uri)
@@ -396,6 +397,8 @@ class NodeData:
             error = StoreRefusedError(node, words, news.trouble)
             self._reach.refuse(node, wanted.there, error)
             raise error
+        if verb == "busy":
+            raise InUseError(f"{node.target.shown}: {words}")
         if verb == "wrong":
             raise UsageError(f"{node.target.shown}: {words}")
         words = words if verb == "failed" else result.last_words

@@ -9,8 +9,8 @@ Read from standard input: what to do (a line of JSON), of which ``do`` is one of
 * ``stage``: this node's share of what is below a URL is copied into it.
 
 It says ``@@at BYTES TOTAL`` now and then, ``@@note WORDS`` to the user, and at last ``@@done MEANS``;
-``@@refused WORDS`` if this node has no way to it, ``@@wrong WORDS`` if it lacks what the user has to bring
-(Hadoop), or ``@@failed WORDS``, and before these
+``@@refused WORDS`` if this node has no way to it, ``@@busy WORDS`` if another volume is still read there,
+``@@wrong WORDS`` if it lacks what the user has to bring (Hadoop), or ``@@failed WORDS``, and before these
 ``@@trouble KIND URL`` (see `trainmaster.objects.errors`; no URL if it is not known). Credentials come in that
 line only: they are in memory here, and in that of a mount.
 """
@@ -36,6 +36,7 @@ from trainmaster.spec.errors import TrainmasterError, UsageError, one_line
 from trainmaster.spec.redaction import redacted
 from trainmaster.volumes.mounting.asking import ask_stores
 from trainmaster.volumes.mounting.delegated_credentials import renew
+from trainmaster.volumes.mounting.errors import InUseError
 from trainmaster.volumes.mounting.mounts import available
 from trainmaster.volumes.mounting.providing import (
     Means,
@@ -74,6 +75,8 @@ def main() -> int:
         means = _perform(order, progress)
     except RefusedError as error:
         return _end(f"{_trouble(error.__cause__ or error)}@@refused {_flat(error)}", 1)
+    except InUseError as error:
+        return _end(f"@@busy {one_line(error)}", 1)
     except (TrainmasterError, OSError) as error:
         if isinstance(error, UsageError) and order["do"] == "hdfs":
             return _end(f"@@wrong {one_line(error)}", 1)

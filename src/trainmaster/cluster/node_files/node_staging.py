@@ -133,6 +133,10 @@ class NodeStaging:
                 self._link(node, posixpath.normpath(f"{code}/{source.at}"), here)
         image = None if context.experiment.container is None else self._images.prepare(node, context)
         self._set_up_on(node, context)
+        self.note_environment(node, context, image)
+
+    def note_environment(self, node: NodeAccess, context: TaskContext, image: Image | None = None) -> None:
+        """Write down with what members work there, unless that is known."""
         note_found(context, lambda: self._environment(node, context, image))
 
     def _environment(self, node: NodeAccess, context: TaskContext, image: Image | None) -> dict[str, Any]:

@@ -99,7 +99,7 @@ class RemoteSite:
         self._staging = NodeStaging(self._files, self._images, self._paths, self._data)
         self._roles = NodeRoles(self._files, home.run_directory(run))
         self._direct = DirectStore(self._files, credentials, home.run_uris(run), tell)
-        self._nodes = AttemptNodes(nodes_of, NodeVerdicts(self._files.links))
+        self._nodes = AttemptNodes(nodes_of, NodeVerdicts(self._files.links), self._files.links)
         self._checkpoints = NodeCheckpoints(self._nodes, self._files, self._paths, self._direct, patience_s)
         self._tell = tell
         self._is_coming = is_coming
@@ -218,6 +218,7 @@ class RemoteSite:
 
     def publish_model(self, context: TaskContext, extra: Mapping[str, JSON]) -> bool:
         """Have the nodes publish what their members left; see `Site.publish_model`."""
+        self._note_environment(context)
         self._direct.require_lendable(context.model_uri)
 
         def publish(members: Members) -> bool:
@@ -236,6 +237,12 @@ class RemoteSite:
             raise AssertionError("the last time either returns or raises")
 
         return self._take_output(context, publish)
+
+    def _note_environment(self, context: TaskContext) -> None:
+        """Also of an attempt that began without being staged."""
+        for _, node in self._nodes.present(id_of(context)):
+            self._staging.note_environment(node, context)
+            return
 
     def lost(self, attempt: str, members: Sequence[str]) -> None:
         """Members of an attempt were lost: nodes that do not answer us either are not waited for.
@@ -256,6 +263,7 @@ class RemoteSite:
             is_final: it all has to be here; else what cannot be had is left out.
             limit_bytes: most bytes of a member.
         """
+        self._note_environment(context)
         if not is_final:
             for name, node in self._nodes.present(id_of(context)):
                 try:
@@ -325,9 +333,11 @@ class RemoteSite:
         with self._guard:
             self._unfetched.add(attempt)
 
+        helpers = helpers_of(context.experiment, context.launcher)
+
         def work() -> bool:
             members = self._nodes.known(attempt)
-            require(context, members, helpers_of(context.experiment, context.launcher))
+            require(context, members, helpers)
             bare = each(distinct(members), lambda node: self._is_bare(node, members, context))
             if not all(bare):
                 return take(members)
@@ -337,7 +347,8 @@ class RemoteSite:
 
         try:
             # Of a node that is silent nothing is known; if it is lost, its cluster says so before long.
-            taken = patiently(work, self._patience_s, is_returning=False)
+            with self._nodes.together(context, dispensable=helpers):
+                taken = patiently(work, self._patience_s, is_returning=False)
         except NodeGoneError as error:
             if not self._is_coming(attempt):
                 raise

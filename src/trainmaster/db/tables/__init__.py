@@ -21,6 +21,7 @@ from trainmaster.db.tables.runs import outbox as outbox
 from trainmaster.db.tables.runs import quote as quote
 from trainmaster.db.tables.runs import quote_request as quote_request
 from trainmaster.db.tables.runs import run as run
+from trainmaster.db.tables.runs import run_fact as run_fact
 from trainmaster.db.tables.runs import run_file as run_file
 from trainmaster.db.tables.runs import run_private as run_private
 from trainmaster.db.tables.runs import task as task
@@ -29,6 +30,7 @@ from trainmaster.db.tables.sinks import sink_cursor as sink_cursor
 from trainmaster.db.tables.teams import account as account
 from trainmaster.db.tables.teams import admission as admission
 from trainmaster.db.tables.teams import audit as audit
+from trainmaster.db.tables.teams import audit_sink as audit_sink
 from trainmaster.db.tables.teams import budget as budget
 from trainmaster.db.tables.teams import budget_warning as budget_warning
 from trainmaster.db.tables.teams import device_login as device_login

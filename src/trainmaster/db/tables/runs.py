@@ -160,6 +160,7 @@ event = Table(
     Column("after", Text),
     Column("reason", Text),
     Column("message", Text, nullable=False, server_default=""),
+    Column("topic", Text, doc="what it tells of: see spec/topics.py"),
 )
 Index(None, event.c.run_id, event.c.id)
 
@@ -194,6 +195,15 @@ run_private = Table(
     Column("run_id", Text, ForeignKey("run.id"), primary_key=True),
     Column("name", Text, primary_key=True),
     Column("sealed", LargeBinary, nullable=False, doc="with the servers' key, for this run and name"),
+)
+
+run_fact = Table(
+    "run_fact",
+    metadata,
+    Column("run_id", Text, ForeignKey("run.id"), primary_key=True),
+    Column("kind", Text, primary_key=True, doc="a Fact"),
+    Column("name", Text, primary_key=True, doc="of what: a volume as the recipe names it, an experiment"),
+    Column("value", Text, nullable=False, doc="what the first look has found, for whoever drives it later"),
 )
 
 measurement = Table(

@@ -32,6 +32,7 @@ budget = Table(
     Column("monthly_usd", Float, doc="what it may spend in a calendar month (UTC); null is no limit"),
     Column("runs_at_once", Integer, doc="likewise"),
     Column("usd_per_hour", Float, doc="likewise, of all of its runs together"),
+    Column("cpus_at_once", Integer, doc="of this machine, that all of its tasks take; null is no limit"),
 )
 
 budget_warning = Table(
@@ -148,6 +149,7 @@ invite = Table(
     Column("team", Text, ForeignKey("team.name"), nullable=False),
     Column("role", Text, nullable=False),
     Column("invited_by", Text, doc="the account; null for who has the machine"),
+    Column("made_with", Text, doc="name of the token that it was made with: it ends with that"),
     Column("created_at", Float, nullable=False),
     Column("expires_at", Float, nullable=False),
     Column("used_by", Text),
@@ -263,5 +265,19 @@ audit = Table(
     Column("action", Text, nullable=False, doc="method and path"),
     Column("status", Integer, nullable=False, doc="HTTP status that it was answered with"),
     Column("token", Text, doc="name of the token that it was done with; null in a browser"),
+    Column("hash", Text, nullable=False, server_default="", doc="of it and the hash of the row before"),
 )
 Index(None, audit.c.at)
+
+audit_sink = Table(
+    "audit_sink",
+    metadata,
+    Column("target", Text, primary_key=True, doc="where the audit is sent; of a file on which machine"),
+    Column("sent", BigInteger, nullable=False, server_default="0", doc="id of the last row that was taken"),
+    Column("sent_at", Float, doc="when"),
+    Column("trouble", Text, nullable=False, server_default="", doc="why the last try has failed"),
+    Column("failures", Integer, nullable=False, server_default="0", doc="of tries, one after the other"),
+    Column("try_at", Float, nullable=False, server_default="0", doc="not before"),
+    Column("owner", Text, doc="the process that sends, as `this_process` names it"),
+    Column("expires_at", Float, doc="of its lease, by `Database.clock_s`"),
+)

@@ -112,6 +112,7 @@ class PlacedGang:
         self.grace_s: float = request["grace_s"]
         self.hold: bool = request["hold"]
         self.essential = {member["name"]: bool(member["essential"]) for member in request["members"]}
+        self.dispensable = {member["name"] for member in request["members"] if member.get("dispensable")}
         self.run = run
         self.client = client
         self.parts: list[Part] = []
@@ -263,6 +264,7 @@ class PlacedGang:
         return any(
             row.ended_at is not None and row.exit_code != 0 and (self.essential[name] or serving)
             for name, row in rows.items()
+            if not (row.lost and name in self.dispensable)
         )
 
     @property
@@ -286,6 +288,7 @@ class PlacedGang:
             "share_gpus": self.request["share_gpus"],
             "gpus": sum(member["gpus"] for member in self.request["members"]),
             "members": list(self.essential.items()),
+            "dispensable": sorted(self.dispensable),
             "reservation": reservation,
             "parts": [
                 [part.name, [part.key, part.node_id, part.address], part.members, part.leads, part.lost_at]
@@ -296,7 +299,11 @@ class PlacedGang:
     @classmethod
     def from_record(cls, record: Message) -> PlacedGang:
         """The contrary of `record`."""
-        members = [{"name": name, "essential": essential, "gpus": 0} for name, essential in record["members"]]
+        dispensable = record.get("dispensable", ())
+        members = [
+            {"name": name, "essential": essential, "dispensable": name in dispensable, "gpus": 0}
+            for name, essential in record["members"]
+        ]
         gang = cls({**record, "members": members}, record["run"], None)
         gang.launched = True  # what was only held is dropped by its supervisor
         for name, node, names, leads, lost_at in record["parts"]:

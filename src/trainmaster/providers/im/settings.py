@@ -161,9 +161,7 @@ def read_settings(file: Path) -> ImSettings:
     except Refused:
         found = None
     if problems.mistakes or found is None:
-        raise RecipeError(
-            shown, sorted(problems.mistakes, key=lambda mistake: (mistake.line, mistake.column))
-        )
+        raise RecipeError(shown, problems.in_order())
     if urlsplit(found.url).scheme == "http" and not _is_here(urlsplit(found.url).hostname or ""):
         raise UsageError(
             f"{shown}: credentials of clouds would go to {found.url} in clear",

@@ -92,7 +92,7 @@ class Apps:
         if len(teams) > 1:
             raise UsageError(f"runs of {len(teams)} teams for one TensorBoard", "Open one for each team.")
         for run in ids:
-            self._service.home_of(run)  # refused where its files are not here
+            self._service.files_of(run)  # refused where its files are not here
         return self._opened(TENSORBOARD, ids, teams.pop())
 
     def notebook(self, run: str | None, directory: Path | None = None) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class Apps:
         if run is not None:
             found = TeamRuns(self._service, self._caller)
             ids = [found.resolve(run)]
-            self._service.home_of(ids[0])  # refused where its files are not here
+            self._service.files_of(ids[0])  # refused where its files are not here
             team = found.row(ids[0])["team"]
         if directory is None or ids:
             whose = hashlib.sha256(self._caller.name.encode()).hexdigest()[:8]
@@ -144,7 +144,7 @@ class Apps:
             raise NotFoundError(
                 f"{row['id']} has no member {member!r}", f"It has {', '.join(sorted(known))}."
             )
-        self._service.home_of(row["id"])
+        self._service.files_of(row["id"])
         return self._opened(
             PORT, [row["id"]], row["team"],
             run_id=row["id"], member=member, port=port, state=State.RUNNING,

@@ -66,7 +66,7 @@ class EventMirror:
     def _look(self, run: str) -> int:
         found, own = 0, set()
         try:
-            home = self._service.home_of(run)
+            files = self._service.files_of(run)
             tasks = list(queries.tasks(self._service.database, run))
         except TrainmasterError:  # it is back soon, or gone for ever, which others see
             return 0
@@ -76,7 +76,7 @@ class EventMirror:
             log.warning("event files of machines of %s cannot be brought: %s", run, error)
         for row in tasks:
             task = f"{row['experiment']}/{row['number']}"
-            base = Path(os.path.realpath(home.run_directory(run) / "tasks" / task))
+            base = Path(os.path.realpath(files.run_directory(run) / "tasks" / task))
             target = self._directory / run / task
             for path in _event_files(base):
                 # The number of the attempt is no part of the name: TensorBoard joins the files of a folder.
@@ -88,13 +88,13 @@ class EventMirror:
                 found += self._bring_again(uri, target)
             if any(path.suffix != OWN for path in _event_files(target)):
                 own.add(task)
-        code = Path(os.path.realpath(home.code_directory(run)))
+        code = Path(os.path.realpath(files.code_directory(run)))
         for path in _event_files(code):
             found += _link(path, self._directory / run / path.relative_to(code))
-        files = self._metrics[run]
-        files.skipped = frozenset(own)
+        metrics = self._metrics[run]
+        metrics.skipped = frozenset(own)
         with suppress(TrainmasterError, OSError):
-            found += files.write(self._service.metrics(run, None, None))
+            found += metrics.write(self._service.metrics(run, None, None))
         return found
 
     def _bring_again(self, uri: str, target: Path) -> int:

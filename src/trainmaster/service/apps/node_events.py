@@ -72,12 +72,12 @@ class NodeEvents:
         if capabilities_of(row["provider"]).is_here:
             return 0
         self._look_at = boot_s() + LOOK_S
-        home = self._service.home_of(self._run)
-        places = (home.run_directory(self._run) / "tasks").glob(f"*/*/*/{PLACES}")
+        files = self._service.files_of(self._run)
+        places = (files.run_directory(self._run) / "tasks").glob(f"*/*/*/{PLACES}")
         machines = sorted({machine for path in places for machine in read_places(path).values()})
         from trainmaster.cluster.node_provisioner import root_on_nodes
 
-        root = f"{root_on_nodes(home.identity())}/runs/{self._run}"
+        root = f"{root_on_nodes(row['home_id'] or self._service.home.identity())}/runs/{self._run}"
         return sum(self._look(machine, root) for machine in machines)
 
     def _look(self, machine: str, root: str) -> int:

@@ -54,7 +54,9 @@ def furnish(service: Service, run: str, directory: Path, *, most_bytes: int = MO
     from trainmaster.control.run_state import Task
     from trainmaster.service.runs.run_names import owner_of
 
-    row, home, found = service.database.run_row(run), service.home_of(run), Furnished()
+    row, found = service.database.run_row(run), Furnished()
+    # Of one that is elsewhere, models and checkpoints are on its store, and no data are here.
+    home = service.home_if_here(run) or service.own_home_for(row)
     recipe = service.replicas.recipe(row)
     materialise(service.replicas.code(row), directory / "code")
     found.notes.append("`code/`: a copy of the run's code. Change it as you like: the run keeps its own.")

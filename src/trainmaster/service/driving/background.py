@@ -57,7 +57,7 @@ def go_on_here(service: Service, environ: Mapping[str, str], tell: Callable[[str
 
     try:
         row = service.database.run_row(run)
-        check_provider(service.home_of(run), row["provider"], environ)
+        check_provider(service.home, row["provider"], environ)
         service.secrets_of(service.replicas.recipe(row), service.replicas.with_secrets(row, environ))
         _start(service, run, environ, ["--lost"], is_taken)
     except TrainmasterError as error:
@@ -70,7 +70,7 @@ def go_on_here(service: Service, environ: Mapping[str, str], tell: Callable[[str
 def _start(
     service: Service, run: str, environ: Mapping[str, str], options: list[str], is_taken: Callable[[], bool]
 ) -> None:
-    directory = service.home_of(run).run_directory(run)
+    directory = (service.home_if_here(run) or service.home).run_directory(run)  # it may have to be taken over
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "control.log"
     with path.open("ab") as log:

@@ -194,7 +194,9 @@ class Driver:
 
 
 def _tell(service: Service, run: str, text: str) -> None:
-    with (service.home_of(run).run_directory(run) / "control.log").open("a") as file:
+    directory = (service.home_if_here(run) or service.home).run_directory(run)  # it may have to be taken over
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "control.log").open("a") as file:
         file.write(text)
 
 

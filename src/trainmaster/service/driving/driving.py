@@ -16,8 +16,10 @@ from trainmaster.control.controller import USUAL_PACE, Controller, Pace
 from trainmaster.control.environment import base_environment
 from trainmaster.control.gangs import slots_of
 from trainmaster.control.loading import load_policies, load_run_state
+from trainmaster.control.run_facts import RunFacts
 from trainmaster.control.saving_money import SavingMoney
 from trainmaster.control.store_silence import StoreSilence
+from trainmaster.db.run_facts import facts_of, put_fact
 from trainmaster.executors import Capacity, detect_capacity
 from trainmaster.executors.core_dumps import forbid_core_dumps
 from trainmaster.providers.capabilities import capabilities_of
@@ -31,6 +33,7 @@ from trainmaster.service.runs.run_names import owner_of
 from trainmaster.service.runs.summary import queued_seconds, run_seconds
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import StoreError
+from trainmaster.spec.facts import Fact
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
@@ -188,9 +191,11 @@ def _drive(
     home, row = opened.home_of(run), database.run_row(run)
     isolation = None
     if machines is None and row["team"] is not None:  # whatever has accepted it
-        from trainmaster.service.driving.local_runs import isolation_of
+        from trainmaster.service.driving.local_runs import close_metadata, isolation_of
 
         isolation = isolation_of(home, row["team"], is_ending=row["stop_wanted"] is not None)
+        if not isolation.image:
+            close_metadata(home)
     machine = detect_capacity()
     executor: Executor
     if machines is None:
@@ -201,6 +206,7 @@ def _drive(
         slots = machines.executor.slots
         executor, base = machines.executor, {}
     policies = load_policies(recipe)
+    policies = policies if isolation is None else isolation.bounded(policies)
     meter = _meter(recipe, policies, 0.0 if machines is None else machines.lease_s)
     allowance = None
     if machines is not None:
@@ -208,7 +214,14 @@ def _drive(
         allowance = _allowance(database, session, meter.cap_usd, machines)
         allowance.look(meter, steady_s())
         machines.executor.costs.pay_by(meter, steady_s())
-    executor.open(run, Capacity(slots=slots, gpus=machine.gpus), base, session.lease.token)
+    capacity = Capacity(slots, machine.gpus)
+    if machines is None and row["team"]:
+        from trainmaster.service.teams.team_budget import Budgets
+
+        most = Budgets(database.read, database.clock_s())[row["team"]].cpus_at_once
+        # A gang that is larger than the machine has it for itself, and makes no more room for others.
+        capacity = Capacity(machine.cores, machine.gpus, row["team"], most or 0)
+    executor.open(run, capacity, base, session.lease.token)
     clusters = where = None
     if machines is not None:
         from trainmaster.service.cluster_costs import RecordedClusterCosts, where_in
@@ -230,6 +243,7 @@ def _drive(
         owner=owner_of(row, home),
         is_foreign=row["team"] is not None,
         isolation=isolation,
+        facts=_facts(database, session.lease, files),
     )
     if machines is not None and recipe.budget is not None and recipe.budget.total_usd is not None:
         known = histories(database, opened.home, recipe, snapshot, row["team"]).values()
@@ -285,7 +299,7 @@ def _drive(
             data = home.data_directory(run)
             if machines is not None:
                 try:
-                    if data.is_dir():  # of machines that are kept
+                    if any(each.data for each in recipe.experiments.values()):  # of machines that are kept
                         machines.site.withdraw_data(recipe.experiments)
                 finally:  # nothing may leave machines rented
                     machines.finish(
@@ -296,6 +310,18 @@ def _drive(
                 from trainmaster.control.data_sources import withdraw_volumes
 
                 withdraw_volumes(data)
+
+
+def _facts(database: Database, lease: Lease, files: Replication | None) -> RunFacts:
+    """What was found out of a run; what is found from now on is known to others before it is used."""
+
+    def record(kind: Fact, name: str, value: str) -> str:
+        found = put_fact(database, lease, kind, name, value)
+        if files is not None:
+            files.save_private()
+        return found
+
+    return RunFacts(facts_of(database, lease.run), record)
 
 
 def _slots_at_once(experiment: Experiment) -> int:

@@ -1,4 +1,8 @@
-"""`SealingKey`: what the database keeps of secrets is sealed with a key that lies outside of it."""
+"""`SealingKey`: what the database keeps of secrets is sealed with a key that lies outside of it.
+
+A key file has a key a line: the first one seals, and all of them open. So a key can be changed while servers
+and drivers go on: what is sealed names its key (`key_rotation`).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import contextlib
 import hashlib
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -26,6 +30,8 @@ _NONCE_BYTES: Final = 12
 _NAME_BYTES: Final = 4
 #: Of what is sealed: the form, so that another one can come.
 _FORM: Final = b"\x01"
+#: Of what is sealed, at its beginning: the form, and which key.
+HEAD_BYTES: Final = 1 + _NAME_BYTES
 
 
 class SealedError(TrainmasterError):
@@ -39,10 +45,12 @@ class SealingKey:
     Attributes:
         key: 32 bytes.
         file: where it was read, for messages.
+        others: keys that open only: of earlier, or to come.
     """
 
     key: bytes
     file: Path
+    others: tuple[bytes, ...] = ()
 
     @classmethod
     def of(cls, root: Path, environ: Mapping[str, str]) -> SealingKey:
@@ -57,34 +65,66 @@ class SealingKey:
         """
         named = environ.get(KEY_FILE_VARIABLE)
         file = Path(named).expanduser().absolute() if named else root / "server.key"
+        keys: list[bytes] = []
         try:
             if not named and not file.exists():
                 _make(file)
             require_private(file)
-            key = base64.b64decode(file.read_bytes().strip(), validate=True)
+            keys = [base64.b64decode(line, validate=True) for line in file.read_bytes().split()]
         except FileNotFoundError:
             raise UsageError(
                 f"{KEY_FILE_VARIABLE}: there is no file {file}",
                 f"Copy that of the other servers, or make one: (umask 077; openssl rand -base64 32 > {file})",
             ) from None
         except binascii.Error:
-            key = b""
+            keys = []
         except OSError as error:
             raise UsageError(
                 f"the key file {file} cannot be used: {error.strerror}",
                 f"{KEY_FILE_VARIABLE} names another one.",
             ) from error
-        if len(key) != _KEY_BYTES:
+        if not keys or any(len(key) != _KEY_BYTES for key in keys):
             raise UsageError(
-                f"{file} holds no key: it should be {_KEY_BYTES} random bytes in base64",
+                f"{file} holds no key: it should be {_KEY_BYTES} random bytes in base64, or lines of such",
                 "Put the right key back: what was sealed with it cannot be opened with another one.",
             )
-        return cls(key, file)
+        return cls(keys[0], file, tuple(keys[1:]))
 
     @property
     def name(self) -> str:
         """Tells keys apart, and says nothing about this one."""
-        return _name(self.key).hex()
+        return name_of(self.key)
+
+    @property
+    def head(self) -> bytes:
+        """What begins all that is sealed with it."""
+        return _FORM + _name(self.key)
+
+    @property
+    def all(self) -> tuple[bytes, ...]:
+        """The one that seals, and those that open only."""
+        return (self.key, *self.others)
+
+    def write(self) -> None:
+        """Put these keys into the file, in one step that no crash cuts in two.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        target = self.file.resolve()
+        try:
+            draft = _draft(target, self.all)
+            draft.replace(target)
+            directory = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(directory)  # what is sealed with a key must not be older on the disk than that key
+            finally:
+                os.close(directory)
+        except OSError as error:
+            raise UsageError(
+                f"the key file {target} cannot be written: {error.strerror}",
+                f"Nothing was changed. {KEY_FILE_VARIABLE} names it; do this as its owner.",
+            ) from error
 
     def seal(self, plain: bytes, place: str) -> bytes:
         """Seal bytes for one place.
@@ -94,8 +134,7 @@ class SealingKey:
             place: where it will lie, such as ``secret/TEAM/NAME``: it can be opened for no other one.
         """
         nonce = os.urandom(_NONCE_BYTES)
-        head = _FORM + _name(self.key)
-        return head + nonce + _cipher(self.key).encrypt(nonce, plain, head + place.encode())
+        return self.head + nonce + _cipher(self.key).encrypt(nonce, plain, self.head + place.encode())
 
     def open(self, sealed: bytes, place: str) -> bytes:
         """What was sealed for a place.
@@ -105,14 +144,18 @@ class SealingKey:
         """
         from cryptography.exceptions import InvalidTag
 
-        head, rest = sealed[: 1 + _NAME_BYTES], sealed[1 + _NAME_BYTES :]
-        if head[:1] == _FORM and head[1:] != _name(self.key):
+        head, rest = sealed[:HEAD_BYTES], sealed[HEAD_BYTES:]
+        known = {_FORM + _name(key): key for key in self.all}
+        if head[:1] == _FORM and head not in known:
+            has = ", ".join(name_of(key) for key in self.all)
             raise SealedError(
-                f"{place} was sealed with the key {head[1:].hex()}, and {self.file} is {self.name}",
+                f"{place} was sealed with the key {head[1:].hex()}, and {self.file} has {has}",
                 f"Servers that share a database need the same key file: {KEY_FILE_VARIABLE} names it.",
             )
         try:
-            return _cipher(self.key).decrypt(rest[:_NONCE_BYTES], rest[_NONCE_BYTES:], head + place.encode())
+            return _cipher(known.get(head, self.key)).decrypt(
+                rest[:_NONCE_BYTES], rest[_NONCE_BYTES:], head + place.encode()
+            )
         except (InvalidTag, ValueError):
             raise SealedError(
                 f"{place} in the database was changed by somebody else, or is damaged",
@@ -134,17 +177,42 @@ def _name(key: bytes) -> bytes:
     return hashlib.sha256(b"trainmaster sealing key\0" + key).digest()[:_NAME_BYTES]
 
 
+def name_of(key: bytes) -> str:
+    """Tells keys apart, and says nothing about this one."""
+    return _name(key).hex()
+
+
+def key_of_head(head: bytes) -> str:
+    """The name of the key that something was sealed with, by its first `HEAD_BYTES`."""
+    return head[1:].hex()
+
+
+def new_key() -> bytes:
+    """One that nobody has had."""
+    return secrets.token_bytes(_KEY_BYTES)
+
+
 def _make(file: Path) -> None:
     """Write a new key, unless somebody else was quicker: nobody ever sees half of one."""
     make_private(file.parent)
-    draft = file.with_name(f".{file.name}-{secrets.token_hex(8)}")
+    draft = _draft(file, [new_key()])
     try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as out:
-            out.write(base64.b64encode(secrets.token_bytes(_KEY_BYTES)) + b"\n")
-            out.flush()
-            os.fsync(out.fileno())
         with contextlib.suppress(FileExistsError):
             os.link(draft, file)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _draft(file: Path, keys: Sequence[bytes]) -> Path:
+    """Keys in a file beside another one, on the disk."""
+    draft = file.with_name(f".{file.name}-{secrets.token_hex(8)}")
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(b"".join(base64.b64encode(key) + b"\n" for key in keys))
+            out.flush()
+            os.fsync(out.fileno())
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    return draft

@@ -13,13 +13,17 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.artifacts import materialise
 from trainmaster.artifacts.scratch import move_into_place, scratch_directory
+from trainmaster.control.layout import RunFiles
 from trainmaster.control.locking import locked
+from trainmaster.control.preflight import why_bound_by_data
 from trainmaster.db import run_files
 from trainmaster.db.retention import named_code
 from trainmaster.objects import ObjectStore
@@ -27,12 +31,14 @@ from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.driving.replication import SECRETS, Replication, private_place
 from trainmaster.service.runs.stored_recipe import stored_recipe
-from trainmaster.spec.errors import PublishError
+from trainmaster.spec.errors import NotFoundError, PublishError
 from trainmaster.spec.private_files import make_private
+from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
     from trainmaster.control.layout import Home
     from trainmaster.db import Database, Lease
+    from trainmaster.providers.place import ProviderPlace
     from trainmaster.spec import Recipe
 
 #: In the home of a server: runs that it has taken over, a home each.
@@ -40,6 +46,8 @@ TAKEN: Final = "taken"
 #: In the cache: what is only looked at.
 _REPLICAS: Final = "replicas"
 _LAST: Final = "last-piece"
+#: In the home of a server: what leads to machines of runs that are elsewhere.
+_ACCESS: Final = "access"
 #: Code on the store that is older is put there again, as it may just be removed.
 _FRESH_S: Final = 24 * 3600.0
 #: A tar of as much code as a snapshot may have, and so much more for what a tar adds.
@@ -69,7 +77,7 @@ def why_bound_of(row: Mapping[Any, Any], *, is_shared: bool) -> str:
     if row["submitted_by"] is None or row["can_move"]:
         return ""
     why = why_bound(row["provider"], row["store_url"], is_shared=is_shared)
-    return why or "its data are in a directory of that server, beside its code"
+    return why or "its data are on that server only"
 
 
 class Replicas:
@@ -93,14 +101,16 @@ class Replicas:
         is_ours: bool = row["kept_by"] == self._home.identity()
         return is_ours and (self._taken(row) / "identity").exists()
 
-    def home(self, row: Mapping[Any, Any]) -> Home:
-        """The home of a run that can move and did not begin here: the one it is driven in, or a replica.
+    def is_elsewhere(self, row: Mapping[Any, Any]) -> bool:
+        """Whether another server has a run, or a machine of its own."""
+        return row["can_move"] and not self.began_here(row) and not self.is_here(row)
 
-        A replica has the files of the run as the database has them now; it is to look at only.
-        """
-        found = replace(self._home, store_url=row["store_url"])
-        if self.is_here(row):
-            return replace(found, root=self._taken(row))
+    def taken(self, row: Mapping[Any, Any]) -> Home:
+        """The home of a run that this server has taken over."""
+        return replace(self._home, store_url=row["store_url"], root=self._taken(row))
+
+    def files(self, row: Mapping[Any, Any]) -> RunFiles:
+        """A replica of the files of a run that is elsewhere, as the database has them now."""
         root = self._home.cache / _REPLICAS / row["id"]
         make_private(root)
         with locked(root / _LAST):
@@ -112,7 +122,52 @@ class Replicas:
                 draft = last.with_suffix(".new")
                 draft.write_text(str(newest))
                 draft.replace(last)
-        return replace(found, root=root)
+        return RunFiles(root)
+
+    def access(self, row: Mapping[Any, Any], environ: Mapping[str, str]) -> ProviderPlace:
+        """Keys of a run that is elsewhere, and what its provider must know of its machines: from its record.
+
+        They are written into the home, for programs that read files. Those of runs that are over go.
+
+        Raises:
+            NotFoundError: none are kept.
+            SealedError: they were sealed with another server's key.
+        """
+        from trainmaster.providers.place import ProviderPlace
+
+        root = self._home.root / _ACCESS / row["id"]
+        make_private(root)
+        with locked(root.with_name(f".{row['id']}")):
+            self._forget_access(row["id"])
+            sealed = run_files.private(self._database, row["id"])
+            key = SealingKey.of(self._home.root, environ)
+            self._prepare(root, row)
+            found = {
+                name: key.open(data, private_place(row["id"], name))
+                for name, data in sealed.items()
+                if name != SECRETS
+            }
+            for name, data in found.items():
+                if (
+                    not (root / name).is_file() or (root / name).read_bytes() != data
+                ):  # others read it just now
+                    _write_private(root, f"{name}.new", data)
+                    (root / f"{name}.new").replace(root / name)
+        if not found:
+            raise NotFoundError(
+                f"{row['id']} is driven elsewhere, and no key of its machines is kept",
+                "It may just begin there: try again in a moment. `trainmaster status` says how far it is.",
+            )
+        return ProviderPlace(root, row["home_id"], dict(environ))
+
+    def _forget_access(self, but: str) -> None:
+        """Keys lead nowhere any more when their run is over."""
+        for place in (self._home.root / _ACCESS).iterdir():
+            if place.is_dir() and place.name != but:
+                with suppress(NotFoundError):
+                    if self._database.run_row(place.name)["state"] != State.DONE:
+                        continue
+                shutil.rmtree(place, ignore_errors=True)
 
     def code(self, row: Mapping[Any, Any]) -> Path:
         """The snapshot of a run's code, brought here if it is not.
@@ -155,7 +210,7 @@ class Replicas:
             What the database is to keep of it, sealed; None of a run that stays on this server.
         """
         why = why_bound(recipe.provider, self._home.store_url, is_shared=has_rows or self._database.is_shared)
-        if why or not _has_its_data(recipe, snapshot):
+        if why or why_bound_by_data(recipe, snapshot):
             return None
         send_code(self._home.store_url, snapshot)
         key = SealingKey.of(self._home.root, environ)
@@ -197,8 +252,8 @@ class Replicas:
         row = self._database.run_row(lease.run)
         if not row["can_move"]:
             return None
-        home = self._home if self.began_here(row) else self.home(row)
-        key = SealingKey.of(self._home.root, environ)
+        home = self._home if self.began_here(row) else self.taken(row)
+        key = partial(SealingKey.of, self._home.root, environ)
         return Replication(self._database, lease, home, row["provider"], key)
 
     def with_secrets(self, row: Mapping[Any, Any], environ: Mapping[str, str]) -> Mapping[str, str]:
@@ -337,16 +392,3 @@ def _write_private(root: Path, name: str, data: bytes) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(data)
-
-
-def _has_its_data(recipe: Recipe, snapshot: Path) -> bool:
-    """Whether the directories that a recipe reads data from are in the snapshot of its code."""
-    directories = [
-        source.directory
-        for experiment in recipe.experiments.values()
-        for source in experiment.data.values()
-        if source.directory is not None
-    ]
-    return not directories or (
-        recipe.code == "." and all((snapshot / directory).is_dir() for directory in directories)
-    )

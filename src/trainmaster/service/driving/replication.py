@@ -59,7 +59,7 @@ class Replication:
         lease: of the run; without it nothing is written.
         home: that the run is driven in.
         provider: of its machines.
-        key: of the servers.
+        key: gives that of the servers, which may be another one an hour later.
 
     Attributes:
         own_cluster: that the driver itself runs on; or empty.
@@ -67,13 +67,17 @@ class Replication:
 
     own_cluster = ""
 
-    def __init__(self, database: Database, lease: Lease, home: Home, provider: str, key: SealingKey) -> None:
+    def __init__(
+        self, database: Database, lease: Lease, home: Home, provider: str, key: Callable[[], SealingKey]
+    ) -> None:
         self._database = database
         self._lease = lease
         self._home = home
         self._memory = AwsMemory(home.root / "providers" / provider)
         self._key = key
         self._root = home.run_directory(lease.run)
+        # Beside data, which come from where they lie, it holds records: which HDFS has what was staged.
+        self._inputs = home.data_directory(lease.run)
         self._sent: dict[str, int] = {}
         self._stamps: dict[str, _Stamp] = {}
         self._private: dict[str, _Stamp] = {}
@@ -123,7 +127,8 @@ class Replication:
         with self._guard, _reading(self._lease.run):
             ending, self._ending = self._ending, []
             try:
-                self._send([*self._live, *(place for place in ending if place not in self._live)])
+                places = [self._inputs, *self._live]
+                self._send([*places, *(place for place in ending if place not in places)])
             except BaseException:
                 self._ending = ending
                 raise
@@ -137,10 +142,12 @@ class Replication:
         """
         with self._guard, _reading(self._lease.run):
             run, found = self._lease.run, dict(self._private_files())
+            changed = [name for name, (_, stamp) in found.items() if self._private.get(name) != stamp]
+            key = self._key() if changed else None
             sealed = {
-                name: self._key.seal(path.read_bytes(), private_place(run, name))
-                for name, (path, stamp) in found.items()
-                if self._private.get(name) != stamp
+                name: key.seal(found[name][0].read_bytes(), private_place(run, name))
+                for name in changed
+                if key is not None
             }
             gone = [name for name in self._private if name not in found]
             if sealed or gone:

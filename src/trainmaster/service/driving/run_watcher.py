@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
@@ -121,9 +120,7 @@ class RunWatcher:
                 return
         key = (change.experiment, change.task, closes.number)
         output = tuple(self._echo.lines(*key, final=True))
-        # Else it is explained already.
-        is_asked = "exit code" in closes.message and not closes.reason.is_success
-        said = self._echo.last_error(*key, closes.message) if is_asked else ""
+        said = self._echo.last_error(*key, closes.unexplained) if closes.unexplained else ""
         yield AttemptEnded(*key, closes.reason, closes.message, output, said, change.opens, lost)
 
     def _went_on(self, progress: Mapping[tuple[str, int], TaskProgress]) -> Iterator[WentOn]:
@@ -210,13 +207,11 @@ class Echo:
         # A progress bar rewrites its line with carriage returns: its last state is what counts.
         return [prefix + line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2] for line in whole]
 
-    def last_error(self, experiment: str, task: int, attempt: int, message: str) -> str:
-        """Of an attempt that failed and whose output is not shown: what it said last."""
+    def last_error(self, experiment: str, task: int, attempt: int, member: str) -> str:
+        """Of an attempt that failed and whose output is not shown: what the member said last."""
         if self.enabled:
             return ""
         directory = self._home.attempt(self._run, experiment, task, attempt).directory
-        named = re.match(r"([a-z]+-\d+): ", message)  # a member of a gang
-        member = named[1] if named else self._first[experiment]
         return last_error(read_tail(directory, member, FAILURE_TAIL_BYTES).decode("utf-8", "replace"))
 
     def newly_staged(self, turn: Turn) -> Iterator[SetupBegun]:

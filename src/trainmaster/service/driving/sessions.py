@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.artifacts import materialise, take_snapshot
 from trainmaster.artifacts.owner import give_up_claim
+from trainmaster.control.preflight import why_bound_by_data
 from trainmaster.db import Database, Lease, NewRun, Submission
 from trainmaster.db.endpoint_changes import registering
 from trainmaster.providers.capabilities import capabilities_of
@@ -87,8 +88,8 @@ def accept(
             private = opened.replicas.prepare(run, recipe, snapshot.path, values, environ, has_rows=moves)
         if moves and private is None:
             raise UsageError(
-                "its data are in a directory beside its code, which is on this machine only",
-                "Put them into the code's directory or a volume, or leave out --on-cluster.",
+                f"--on-cluster: {why_bound_by_data(recipe, snapshot.path)}",
+                "Nothing was started. Leave out --on-cluster, or change that.",
             )
     except BaseException:
         with suppress(PublishError):
@@ -147,9 +148,10 @@ def resume(opened: OpenHome, run: str, environ: Mapping[str, str]) -> Session | 
         return resume(opened.of_team(row["team"]), run, environ)
     if row["reason"] == EndReason.SUCCEEDED:
         return None
-    home = opened.home_of(run)
+    # Of one that is elsewhere and was left, nothing is here until it is taken over.
+    home = opened.own_home_for(row) if opened.replicas.is_elsewhere(row) else opened.home_of(run)
     if not is_driven(row, opened.database.clock_s()) and save_kept(
-        opened.database, opened.home_of, run
+        opened.database, lambda _: home, run
     ):  # not to be trained once more
         row = opened.database.run_row(run)
         if row["reason"] == EndReason.SUCCEEDED:

@@ -10,10 +10,12 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.control.gangs import slots_of
 from trainmaster.db import Submission, access
 from trainmaster.db.ledger import ALL
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.local_runs import LocalRuns, isolation_of
+from trainmaster.service.driving.recipe_readers import RecipeReaders
 from trainmaster.service.teams.admission import PRIORITIES, Application
 from trainmaster.service.teams.team_budget import OWNER, Budgets, OverBudgetError, TeamBudget
 from trainmaster.service.teams.team_volumes import is_volume_name, with_team_volumes, with_versions
@@ -108,17 +110,27 @@ class Submissions:
         self._environ = environ
         self._is_private = is_private
         self._accepted = accepted
+        self._readers = RecipeReaders()
 
-    def read(self, caller: Caller, request: RunRequest, versions: Mapping[str, int] | None = None) -> Recipe:
+    def read(
+        self,
+        caller: Caller,
+        request: RunRequest,
+        versions: Mapping[str, int] | None = None,
+        *,
+        is_asked: bool = True,
+    ) -> Recipe:
         """The recipe of a request, if this caller may have it run.
 
         Args:
             caller: whose run it would be.
             request: what is to be run.
             versions: of volumes that it names without one, by their names; others are the newest.
+            is_asked: the caller asks now; else the server goes on with what was asked before.
 
         Raises:
             RecipeError: with all mistakes.
+            TooOftenError: the caller has too many read.
             NotFoundError: its code was not sent.
             UsageError: it may not be run here.
         """
@@ -128,14 +140,30 @@ class Submissions:
         else:
             directory = self._service.home.root / "uploads" / "empty"
             make_private(directory)
-        recipe = Recipe.from_text(request.recipe, directory=directory, provider=request.provider)
         is_shared, is_local = self.is_shared(caller), self._is_local(caller)
+        if is_shared:
+            user = (caller.account or caller.name) if is_asked else None
+            recipe = self._readers.read(request.recipe, str(directory), request.provider, user)
+        else:
+            recipe = Recipe.from_text(request.recipe, directory=directory, provider=request.provider)
         mistakes = list(refusals(recipe, is_shared=is_shared, team=caller.team, is_local=is_local))
         if mistakes:
             raise UsageError("\n".join(mistakes), "See docs/server.md: what a server does not run.")
         if is_shared and caller.team and capabilities_of(recipe.provider).is_here:
             isolation_of(self._service.home, caller.team)
+            self._check_cores(recipe, caller.team)
         return with_team_volumes(with_versions(recipe, versions or {}), self._service.home, caller.team)
+
+    def _check_cores(self, recipe: Recipe, team: str) -> None:
+        """Refuse what would wait for ever."""
+        most = Budgets(self._service.database.read, self._service.database.clock_s())[team].cpus_at_once
+        for name, experiment in recipe.experiments.items():
+            if most is not None and slots_of(experiment) > most:
+                raise UsageError(
+                    f"experiments.{name}: a task takes {slots_of(experiment)} cores, and all tasks of {team} "
+                    f"together may take {most} of this machine",
+                    "Lower `hardware.cpus` or `workers`, or have the limit raised.",
+                )
 
     def code_of(self, caller: Caller, run: str) -> str | None:
         """The code of a run, for one more with changes: a digest for `RunRequest`; None if a URL names it.
@@ -188,7 +216,8 @@ class Submissions:
             raise UsageError(f"a key of {len(key)} characters", f"Use at most {MAX_KEY}: a UUID will do.")
         if (known := self._known(caller, request, key)) is not None:
             return known, False, []
-        recipe = self.read(caller, request, None if start is None else start.versions)
+        versions = None if start is None else start.versions
+        recipe = self.read(caller, request, versions, is_asked=start is None)
         if recipe.on and start is None:
             raise UsageError(
                 f"on: {recipe.on[0].key}; it is a workflow, which the server keeps and starts itself",

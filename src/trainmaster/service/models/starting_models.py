@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trainmaster.db.registry_rows import UsedVersion, use
 from trainmaster.service.models.registry import Registry
-from trainmaster.spec.errors import Mistake, NotFoundError, RecipeError, UsageError
+from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
 from trainmaster.spec.model_reference import ModelReference
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trainmaster.spec import DataSource, Recipe
 
 
-def with_versions(opened: OpenHome, recipe: Recipe, file: str) -> Recipe:
+def with_versions(opened: OpenHome, recipe: Recipe) -> Recipe:
     """The recipe with a version, and where it is, in place of each ``data: {X: {model: NAME@ALIAS}}``.
 
     One that has versions already stays as it is.
@@ -25,7 +25,6 @@ def with_versions(opened: OpenHome, recipe: Recipe, file: str) -> Recipe:
     Args:
         opened: for the team whose models they are.
         recipe: as read.
-        file: its name in messages.
 
     Raises:
         RecipeError: with the line of each model that is not registered, and what is near.
@@ -33,7 +32,7 @@ def with_versions(opened: OpenHome, recipe: Recipe, file: str) -> Recipe:
     if not any(source.model for _, _, source in _sources(recipe)):
         return recipe
     registry = Registry(opened, opened.team, "")
-    mistakes: list[tuple[tuple[str, ...], UsageError]] = []
+    mistakes: list[tuple[tuple[str, ...], TrainmasterError]] = []
     experiments = {}
     for name, experiment in recipe.experiments.items():
         data = dict(experiment.data)
@@ -44,13 +43,13 @@ def with_versions(opened: OpenHome, recipe: Recipe, file: str) -> Recipe:
                 found = registry.version(source.model)
             except (NotFoundError, UsageError) as error:
                 where = ("experiments", name, "data", key, "model")
-                mistakes.append((where, UsageError(error.args[0], error.hint)))
+                mistakes.append((where, error))
                 continue
             fixed = {"model": f"{found['name']}@{found['version']}", "model_uri": found["uri"]}
             data[key] = source.model_copy(update=fixed)
         experiments[name] = experiment.model_copy(update={"data": data})
     if mistakes:
-        raise _told(recipe, file if opened.team is None else "recipe", mistakes)  # teams see no path of ours
+        raise recipe.refused(mistakes)
     return recipe.model_copy(update={"experiments": experiments})
 
 
@@ -76,25 +75,3 @@ def _sources(recipe: Recipe) -> Iterator[tuple[str, str, DataSource]]:
     for name, experiment in recipe.experiments.items():
         for key, source in experiment.data.items():
             yield name, key, source
-
-
-def _told(recipe: Recipe, file: str, mistakes: list[tuple[tuple[str, ...], UsageError]]) -> UsageError:
-    """All of them with their lines, if each has one: what ``--set`` has put there has none."""
-    from trainmaster.spec.node import compose
-
-    root, found = compose(recipe.source_text, file), []
-    for path, error in mistakes:
-        for place in (path, path[2:]):  # `data` of the recipe is every experiment's
-            node = root
-            for key in place:
-                if key not in node.entries:
-                    break
-                node = node.entries[key]
-            else:
-                words = f"{error.args[0]}; {error.hint[:1].lower()}{error.hint[1:].rstrip('.')}"
-                found.append(Mistake(node.line, node.column, ".".join(place), words))
-                break
-    if len(found) < len(mistakes):
-        path, error = mistakes[0]
-        return UsageError(f"{'.'.join(path)}: {error.args[0]}", error.hint)
-    return RecipeError(file, list(dict.fromkeys(found)))

@@ -13,16 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from trainmaster.service import cloud_metadata
 from trainmaster.spec.errors import UsageError
 
 #: Names networks, with commas, to which webhooks may go although they are private, and also without TLS.
 PRIVATE_VARIABLE: Final = "TRAINMASTER_WEBHOOK_NETWORKS"
 TIMEOUT_S: Final = 10.0
-#: Clouds tell machines their credentials there.
-_METADATA: Final = tuple(
-    ipaddress.ip_network(each)
-    for each in ("169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128", "100.100.100.200/32", "168.63.129.16/32")
-)
 #: Addresses of version 6 that stand for one of version 4: its last 32 bits.
 _TRANSLATED: Final = ipaddress.ip_network("64:ff9b::/96")
 
@@ -73,7 +69,7 @@ def may_reach(address: Address, allowed: Sequence[Network], *, is_tls: bool) -> 
             address = address.ipv4_mapped
         elif address in _TRANSLATED:
             address = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    if any(address in network for network in _METADATA):
+    if any(address in network for network in cloud_metadata.NETWORKS):
         return False
     if any(address in network for network in allowed):
         return True

@@ -7,12 +7,45 @@ import hashlib
 import hmac
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from trainmaster.db.run_transfer import News, RunRows
 from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.driving.replication import private_place
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A run as its home has it.
+
+    Attributes:
+        rows, news: of the run.
+        begun: ids of the last event and the last piece of a file among them; what comes later is new.
+    """
+
+    rows: RunRows
+    news: list[News]
+    begun: tuple[int, int]
+
+    def packed(self) -> bytes:
+        """As `unpacked` reads it."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> Record:
+        """What `packed` gave."""
+        return cls.of(json.loads(data))
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> Record:
+        """As JSON has it."""
+        rows, news = RunRows(**found["rows"]), [News(**each) for each in found["news"]]
+        return cls(rows, news, tuple(found["begun"]))
+
+    def after(self, earlier: Record) -> Record:
+        """The whole of it, where ``news`` has only what is not in an earlier one."""
+        return replace(self, news=[*earlier.news, *self.news])
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +55,10 @@ class Assignment:
     Attributes:
         run: its id.
         claim: the number of the driver on the run's object store.
-        who: names this driver there.
+        machine: that drives it, as its provider calls it.
         store_url: of the store.
         own_cluster: that the machine belongs to.
-        rows, news: of the run, as the home has them.
-        begun: ids of the last event and the last piece of a file among them; what comes later is new.
+        record: of the run, while its home still drives it.
         key: that its private files are sealed with, in base64.
         environ: variables: settings, and credentials for the provider and the store.
         lab: what a lab's API needs, where the machine is one of its hosts.
@@ -34,12 +66,10 @@ class Assignment:
 
     run: str
     claim: int
-    who: str
+    machine: str
     store_url: str
     own_cluster: str
-    rows: RunRows
-    news: list[News]
-    begun: tuple[int, int]
+    record: Record
     key: str = field(repr=False)
     environ: dict[str, str] = field(repr=False)
     lab: dict[str, Any] | None = field(default=None, repr=False)
@@ -52,19 +82,13 @@ class Assignment:
     def unpacked(cls, data: bytes) -> Assignment:
         """What `packed` gave."""
         found: Mapping[str, Any] = json.loads(data)
-        return cls(
-            **{
-                **found,
-                "rows": RunRows(**found["rows"]),
-                "news": [News(**each) for each in found["news"]],
-                "begun": tuple(found["begun"]),
-            }
-        )
+        return cls(**{**found, "record": Record.of(found["record"])})
 
 
 def key_of(home: SealingKey, run: str) -> SealingKey:
     """What seals the private files of one run on its machine: the home's own key stays here."""
-    return SealingKey(hmac.digest(home.key, f"on-cluster/{run}".encode(), hashlib.sha256), home.file)
+    own, *others = (hmac.digest(key, f"on-cluster/{run}".encode(), hashlib.sha256) for key in home.all)
+    return SealingKey(own, home.file, tuple(others))
 
 
 def resealed(rows: RunRows, before: SealingKey, after: SealingKey) -> RunRows:

@@ -10,19 +10,23 @@ from __future__ import annotations
 
 import atexit
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.cluster.record import ClusterState
 from trainmaster.db import run_transfer
+from trainmaster.db.leases import LEASE_S
+from trainmaster.objects import ObjectStore
 from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.notifications.delivery import deliver_left
 from trainmaster.service.on_cluster.assignment import key_of, resealed
-from trainmaster.service.on_cluster.driver_store import LOST_S, DriverStore, Published
+from trainmaster.service.on_cluster.driver_store import GIVES_UP_S, LOST_S, DriverStore, Published
 from trainmaster.spec.errors import ProviderError, PublishError, TrainmasterError, UsageError
 from trainmaster.spec.states import EndReason, State
 
@@ -31,6 +35,8 @@ if TYPE_CHECKING:
 
 #: A command that only shows runs waits so long for the object store, in seconds; then as they are known.
 ANSWERS_WITHIN_S: Final = 4.0
+#: A store that takes longer to cancel a run is asked whether it says anything at all.
+_SLOW_S: Final = 1.0
 #: How often a run is looked at that somebody follows, in seconds.
 FOLLOW_S: Final = 1.0
 #: And one that has ended, and whose driver gives back its machines.
@@ -42,7 +48,7 @@ _LOOKS_ANEW_S: Final = 0.05
 #: So often at most somebody else may have brought a run on before us.
 _TRIES: Final = 20
 #: A process that hands a run over has heard of its machine by then, or was killed.
-_HANDS_OVER_S: Final = 240.0
+_HANDS_OVER_S: Final = 120.0
 
 
 @dataclass(slots=True)
@@ -101,11 +107,7 @@ class AwayRuns:
         store, state, is_left = found
         is_done = self.home.database.run_row(run)["state"] == State.DONE
         if (state is not None and state.is_over) or (is_left and is_done):
-            self._coming.add(run)
-            try:
-                self._take_back(run, store, state)
-            finally:
-                self._coming.discard(run)
+            self._take_back(run, store)
         elif is_left and self.go_on is not None:
             self._left_to.add(run)
             self.go_on(run)
@@ -114,14 +116,46 @@ class AwayRuns:
         """Ask the driver to end a run; False if it is not away (any more): end it here.
 
         Raises:
-            PublishError: the object store cannot be read or written.
+            PublishError: the object store cannot be read or written, or says nothing.
         """
+        row, answer = self.home.database.run_row(run), Future[bool]()
+        if row["away"] is None:
+            return False
+
+        def ask() -> None:
+            try:
+                answer.set_result(self._cancel(run))
+            except BaseException as error:  # noqa: BLE001 - the caller gets it
+                answer.set_exception(error)
+
+        threading.Thread(target=ask, name=f"cancels {run}", daemon=True).start()
+        store = ObjectStore(row["store_url"])
+        while not wait([answer], _SLOW_S).done:  # its requests are tried again for half a minute
+            if run not in self._coming and not store.answers(self.answers_within_s) and not answer.done():
+                raise self._unheard(row)
+        return answer.result()
+
+    def _cancel(self, run: str) -> bool:
         self.take_back(run)
         row = self.home.database.run_row(run)
         if row["away"] is None:
             return False
         self._store(row).wish(EndReason.CANCELLED)
         return True
+
+    def _unheard(self, row: Mapping[Any, Any]) -> PublishError:
+        """A store says nothing through which a driver is to be asked for the end of its run."""
+        away, heard = json.loads(row["away"]), row["lease_expires_at"] - LEASE_S
+        at = time.strftime("%H:%M:%S", time.localtime(heard))
+        return PublishError(
+            f"{row['id']}: nobody knows whether its driver on {away['machine']} has heard that it is to end: "
+            f"{row['store_url']}, through which it is asked, does not answer. "
+            f"At {at} the run was {row['state']}",
+            "Look at the store and the network (AWS_ENDPOINT_URL, where it is set), then "
+            f"`trainmaster cancel {row['id']}` once more. If that machine hears nothing of the store either, "
+            f"its driver ends after {GIVES_UP_S:.0f} s, and all its machines with their leases. `trainmaster "
+            "clusters` lists them: who ends them sooner where they are rented loses what is not saved.",
+        )
 
     def take_back(self, run: str) -> None:
         """Make a run this home's again if its driver is lost, or never began; else leave it.
@@ -138,11 +172,12 @@ class AwayRuns:
         me = f"home {self.home.home.identity()}"
         if state is None and store.take(me):
             # Its machine has not begun, and cannot any more.
-            run_transfer.come_back(self.home.database, run, row["away"])
+            words = f"{back()}: {self.where(run)} has not begun"
+            run_transfer.come_back(self.home.database, run, row["away"], words)
             return
         silent_s = store.claimed_s_ago() if state is None else state.age_s
         if silent_s >= self.lost_s or store.is_followed():  # S3 tells whole seconds
-            self._take_back(run, store, state)
+            self._take_back(run, store)
 
     def where(self, run: str) -> str:
         """Which machine drives a run; empty if it is not away."""
@@ -253,8 +288,15 @@ class AwayRuns:
         rows = resealed(state.rows, key_of(home, run), home)
         return run_transfer.bring(database, run, before, away, (), rows, is_alive=is_alive)
 
-    def _take_back(self, run: str, store: DriverStore, state: Published | None) -> None:
+    def _take_back(self, run: str, store: DriverStore) -> None:
         """Claim it, so that its driver does nothing any more; bring the last of it here."""
+        self._coming.add(run)
+        try:
+            self._bring_back(run, store)
+        finally:
+            self._coming.discard(run)
+
+    def _bring_back(self, run: str, store: DriverStore) -> None:
         me = f"home {self.home.home.identity()}"
         if not store.next().take(me):
             raise UsageError(f"{run} is driven by another machine", "Somebody has handed it over once more.")
@@ -265,7 +307,8 @@ class AwayRuns:
         is_over = row["state"] == State.DONE
         if is_over:  # while it is away: if we are killed here, the next look at it does it again
             self._give_back(run)
-        if run_transfer.come_back(self.home.database, run, row["away"]) and is_over:
+        words = "" if is_over else f"{back()}: {self.where(run)} was lost"
+        if run_transfer.come_back(self.home.database, run, row["away"], words) and is_over:
             self._give_back(run)  # another process may have brought their rows once more
             with suppress(TrainmasterError):
                 deliver_left(self.home.database, run, self.environ)
@@ -282,3 +325,8 @@ class AwayRuns:
         left = [row["id"] for row in rows if row["run_id"] == run and row["state"] not in gone]
         with suppress(TrainmasterError):  # they end themselves, and `trainmaster clusters` shows them
             end_clusters(opened.database, opened.home, self.environ, left, lambda _: None)
+
+
+def back() -> str:
+    """For people: what drives a run that is its home's again."""
+    return f"{socket.gethostname()} drives it from now on"

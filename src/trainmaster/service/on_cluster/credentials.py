@@ -58,8 +58,36 @@ def sent_to_machine(recipe: Recipe, environ: Mapping[str, str] = os.environ) -> 
             lines.insert(1, store)
     elif key:
         lines[0] = f"{lines[0]}; they also rent machines, with all that AWS allows them"
+        if not environ.get(PROFILE_VARIABLE):
+            lines.insert(1, f"a role would narrow them to this run: {ROLE_VARIABLE}, docs/aws.md#permissions")
     names = {name for experiment in recipe.experiments.values() for name in experiment.secrets}
     return [*lines, *([f"secrets of the run: {', '.join(sorted(names))}"] if names else [])]
+
+
+def check_narrow(recipe: Recipe, environ: Mapping[str, str] = os.environ) -> None:
+    """Refuse to send keys as wide as they are to the first machine of a run, where nobody is asked.
+
+    The lab's machines are processes of this one: no key leaves it.
+
+    Raises:
+        UsageError: saying how narrower keys are made.
+    """
+    if capabilities_of(recipe.provider).offers is OfferSource.LAB or environ.get(PROFILE_VARIABLE):
+        return
+    store_url = Home.from_environment(environ).store_url
+    is_amazons = store_url.startswith("s3://")
+    if environ.get(ROLE_VARIABLE) and is_amazons:
+        return
+    what = "your keys" if not environ.get(ROLE_VARIABLE) else f"your keys of {store_url}"
+    narrower = (
+        f"Make a role for it and name it in {ROLE_VARIABLE} (docs/aws.md#permissions): its keys are narrowed "
+        f"to this run. Or name a narrower AWS profile in {PROFILE_VARIABLE}. "
+    )
+    raise UsageError(
+        f"--on-cluster: {what} would be sent to a machine as wide as they are, and nobody is asked",
+        f"Nothing was started. {narrower if is_amazons else ''}`--send-keys` sends them; without `--yes`, at "
+        "a terminal, you are shown what is sent and asked.",
+    )
 
 
 def driver_environment(

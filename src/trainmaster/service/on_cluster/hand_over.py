@@ -1,8 +1,9 @@
 """`HandingOver`: the driver of a run moves from its home to the first machine that it has rented.
 
-The machine is made ready while the home drives. Then the home stops, writes that the run is away, and sends
-it. What creates the claim on the store drives: the machine when it begins, or the home when nothing is heard
-of it. So wherever either of them is killed, one of them goes on, and never both.
+While the home drives, the machine gets what a driver needs and starts one. That does all that takes time and
+does not need the lease. Then the home stops, writes that the run is away, and sends what was added to its
+record. What creates the claim on the store drives: the machine when it begins, or the home when nothing is
+heard of it. So wherever either of them is killed, one of them goes on, and never both.
 """
 
 from __future__ import annotations
@@ -10,24 +11,31 @@ from __future__ import annotations
 import base64
 import json
 import shlex
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from trainmaster.db import run_transfer
+from trainmaster.control.data_sources import parts_of
+from trainmaster.control.preflight import why_bound_by_data
+from trainmaster.db import Note, run_transfer
+from trainmaster.objects.registry import package_of
 from trainmaster.providers.capabilities import OfferSource, capabilities_of
 from trainmaster.service.driving.encryption import SealingKey
-from trainmaster.service.on_cluster.assignment import Assignment, key_of, resealed
+from trainmaster.service.on_cluster.assignment import Assignment, Record, key_of, resealed
+from trainmaster.service.on_cluster.away import back
 from trainmaster.service.on_cluster.credentials import ROLE_VARIABLE, driver_environment, policy_of
+from trainmaster.service.on_cluster.driver_link import DriverLink
 from trainmaster.service.on_cluster.driver_store import DriverStore
-from trainmaster.service.on_cluster.keeper import DRIVING, FAILED
-from trainmaster.spec.errors import ProviderError, PublishError, TrainmasterError, UsageError, one_line
+from trainmaster.service.runs.stored_recipe import stored_recipe
+from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
+    from trainmaster.cluster.bootstrap.runtime_package import RuntimePackage
     from trainmaster.cluster.cluster_executor import ClusterExecutor
     from trainmaster.cluster.node_access import NodeAccess
     from trainmaster.cluster.renting.plan import ClusterPlan
@@ -37,12 +45,10 @@ if TYPE_CHECKING:
     from trainmaster.service.service import Service
     from trainmaster.spec import Recipe
 
-#: What a driver needs, beside what every node has.
-_PACKAGES: Final = ("trainmaster[hosts,ray]", "ray", "sqlalchemy", "alembic", "typer", "rich")
-_ALSO: Final = {"boto3": "boto3", "optuna": "optuna", "cmaes": "cmaes", "blake3": "blake3"}
+#: What a driver needs, beside what every node has, and what the recipe's data need.
+_PACKAGES: Final = ("trainmaster[hosts,ray]", "sqlalchemy", "alembic", "typer", "rich")
+_ALSO: Final = ("boto3", "optuna", "cmaes")
 _IMPORTS: Final = ("psutil", "obstore", "sqlalchemy", "asyncssh", "trainmaster.spec.errors")
-#: The machine has to start Python twice, and to ask the store and the provider.
-_BEGIN_S: Final = 120.0
 _LOOK_S: Final = 0.1
 
 
@@ -91,6 +97,8 @@ def why_not(recipe: Recipe, store_url: str, plans: Sequence[ClusterPlan] | None)
             return f"experiments.{name}.roles: Ansible is on this machine only"
         if experiment.serve is not None:
             return f"experiments.{name}.serve: a service is asked through this home"
+    if why := why_bound_by_data(recipe):
+        return why
     if plans is None:
         return ""
     if all(rental.spot for plan in plans for rental in plan.roles[0].rentals):
@@ -101,6 +109,23 @@ def why_not(recipe: Recipe, store_url: str, plans: Sequence[ClusterPlan] | None)
             f"its machines may be in several regions ({', '.join(sorted(regions))}): one reaches only its own"
         )
     return ""
+
+
+def packages_for(recipe: Recipe, store_url: str) -> tuple[str, ...]:
+    """What the machine that drives a run is sent, as pip takes it: for all its experiments and attempts.
+
+    Args:
+        recipe: of the run.
+        store_url: of its models.
+    """
+    from trainmaster.cluster.node_provisioner import node_packages
+
+    sources = [source for each in recipe.experiments.values() for source in each.data.values()]
+    of_data = [part.package for source in sources for part in parts_of(source)]
+    also = [name for name in _ALSO if find_spec(name) is not None]
+    of_store = package_of(store_url)
+    found = (*_PACKAGES, *node_packages(), *also, *sorted(of_data), *([of_store] if of_store else []))
+    return tuple(dict.fromkeys(found))
 
 
 def drive_away(
@@ -122,16 +147,36 @@ def drive_away(
         tell: shows lines to the user.
     """
     handing = HandingOver(service, session.run, environ, tell)
+    note = Note(f"{socket.gethostname()} drives it, until its first machine can")
+    service.database.commit(session.lease, [note], time.time())
     try:
         service.drive(session, environ, watcher, on_start, hand_over=handing)
+        row = service.database.run_row(session.run)
+        if row["state"] == State.DONE or not handing.is_due() or handing.perform(session.lease):
+            return
     finally:
         handing.close()
-    row = service.database.run_row(session.run)
-    if row["state"] == State.DONE or not handing.is_due() or handing.perform(session.lease):
-        return
     lease = service.database.acquire(session.run, time.time())
     if lease is not None:  # else another process of this home has taken it
         service.drive(replace(session, lease=lease), environ, watcher, on_start)
+
+
+class _Ready(NamedTuple):
+    """A driver that can begin.
+
+    Attributes:
+        cluster: that its machine belongs to.
+        machine: as its provider calls it.
+        claim: its number on the store.
+        begun: how far the record goes that it has.
+        link: to it.
+    """
+
+    cluster: str
+    machine: str
+    claim: int
+    begun: tuple[int, int]
+    link: DriverLink
 
 
 class HandingOver:
@@ -152,7 +197,9 @@ class HandingOver:
         self._environ = environ
         self._tell = tell
         self._over = threading.Event()
-        self._ready: tuple[str, NodeAccess, str] | None = None
+        self._ready: _Ready | None = None
+        self._chosen: _Ready | None = None
+        self._link: DriverLink | None = None
 
     def watch(self, executor: ClusterExecutor) -> None:
         """Make the first machine of the run ready as soon as there is one, in the background."""
@@ -162,12 +209,17 @@ class HandingOver:
         preparing.start()
 
     def is_due(self) -> bool:
-        """Whether the machine is ready."""
-        return self._ready is not None
+        """Whether a driver on the machine is ready, and waits."""
+        ready = self._ready
+        if self._chosen is None and ready is not None and ready.link.is_open():
+            self._chosen = ready
+        return self._chosen is not None
 
     def close(self) -> None:
-        """Wait for no machine any more."""
+        """Wait for no machine any more; a driver that was not told to begin ends."""
         self._over.set()
+        if self._link is not None:
+            self._link.close()
 
     def perform(self, lease: Lease) -> bool:
         """Have the machine drive the run; the controller here has left it.
@@ -182,75 +234,110 @@ class HandingOver:
             LeaseLostError: somebody else drives the run.
             PublishError: the store does not say what drives; `resume` asks it again.
         """
-        assert self._ready is not None
-        cluster, node, python = self._ready
-        row = self._service.database.run_row(self._run)
-        store = DriverStore.free(row["store_url"], self._run)
-        try:
-            assignment = self._assignment(lease, cluster, node, store)
-        except (UsageError, PublishError) as error:  # its keys cannot be had
-            self._tell(f"note: {node.id} cannot drive the run: {one_line(error)}; it is driven here")
-            return False
+        assert self._chosen is not None
+        ready, run = self._chosen, self._run
+        row = self._service.database.run_row(run)
+        store = DriverStore(row["store_url"], run, ready.claim)
+        record = self._record(ready.begun).packed()
         at = self._service.database.clock_s()
-        away = {"claim": store.claim, "news": 0, "machine": node.id, "cluster": cluster, "at": at}
+        away = {"claim": ready.claim, "news": 0, "machine": ready.machine, "cluster": ready.cluster, "at": at}
         run_transfer.go_away(self._service.database, lease, away)
-        said = self._send(node, python, assignment)
-        if said.startswith(DRIVING.decode()) or not store.take(f"home {self._service.home.identity()}"):
+        why = ready.link.begin(record)
+        if not why or not store.take(f"home {self._service.home.identity()}"):
             return True
-        run_transfer.come_back(self._service.database, self._run, json.dumps(away))
-        self._tell(f"note: {node.id} cannot drive the run: {said}; it is driven here")
+        said = f"{ready.machine} cannot drive the run: {why}"
+        run_transfer.come_back(self._service.database, run, json.dumps(away), f"{back()}: {said}")
+        self._tell(f"note: {said}; it is driven here")
         return False
 
     # --- private ------------------------------------------------------------------------------------
 
     def _prepare(self, executor: ClusterExecutor) -> None:
-        """Put there what a driver needs; with a machine on which that fails the run is driven here."""
-        from trainmaster.cluster.bootstrap.bootstrap import Bootstrap
+        """Have a driver ready on the first machine; if that is lost, on the one that is first then."""
         from trainmaster.cluster.bootstrap.runtime_package_cache import cached_runtime_packages
 
-        cache = self._service.home.cache / "runtimes"
         try:
-            also = [name for name, module in _ALSO.items() if find_spec(module) is not None]
-            packages = cached_runtime_packages(cache, (*_PACKAGES, *also), _IMPORTS, drives=True)
-            while (found := executor.first_machine()) is None:
-                if self._over.wait(_LOOK_S):
-                    return
-            cluster, node = found
-            result = Bootstrap(node.ssh, packages, cache).one(node.target)
+            row = self._service.database.run_row(self._run)
+            packages = cached_runtime_packages(
+                self._service.home.cache / "runtimes",
+                packages_for(stored_recipe(row), row["store_url"]),
+                _IMPORTS,
+                drives=True,
+            )
         except TrainmasterError as error:
             self._tell(f"note: no machine can drive the run: {one_line(error)}; it is driven here")
             return
-        if not result.ok or result.plan is None:
-            self._tell(f"note: {node.id} cannot drive the run: {result.reason}; it is driven here")
-            return
-        self._ready = cluster, node, result.plan.python
+        tried: set[str] = set()
+        while True:
+            while (found := executor.first_machine()) is None or found[1].id in tried:
+                if self._over.wait(_LOOK_S):
+                    return
+            cluster, node = found
+            tried.add(node.id)
+            why = "the connection to its driver was lost"
+            try:
+                self._ready = self._made_ready(cluster, node, packages)
+            except TrainmasterError as error:
+                why = one_line(error)
+            while self._ready is not None and self._ready.link.is_open():
+                if self._over.wait(_LOOK_S):
+                    return
+            if self._chosen is not None or self._over.is_set():
+                return
+            self._tell(f"note: {node.id} cannot drive the run: {why}; it is driven here")
 
-    def _assignment(self, lease: Lease, cluster: str, node: NodeAccess, store: DriverStore) -> Assignment:
+    def _made_ready(
+        self, cluster: str, node: NodeAccess, packages: tuple[RuntimePackage, RuntimePackage]
+    ) -> _Ready:
+        """Have a driver made ready on a machine.
+
+        Raises:
+            TrainmasterError: why that is not possible.
+        """
+        from trainmaster.cluster.bootstrap.bootstrap import Bootstrap
+
+        result = Bootstrap(node.ssh, packages, self._service.home.cache / "runtimes").one(node.target)
+        if not result.ok or result.plan is None:
+            raise ProviderError(result.reason)
+        store = DriverStore.free(self._service.database.run_row(self._run)["store_url"], self._run)
+        assignment = self._assignment(cluster, node.id, store)
+        place = f"{node.root}/driver/{self._run}-{store.claim}"
+        command = [result.plan.python, "-P", "-m", "trainmaster.service.on_cluster.keeper", place]
+        known_hosts = self._service.home_of(self._run).root / "known_hosts"
+        self._link = DriverLink(node, known_hosts, f"exec {shlex.join(command)}")
+        self._link.get_ready(assignment.packed())
+        return _Ready(cluster, node.id, store.claim, assignment.record.begun, self._link)
+
+    def _record(self, begun: tuple[int, int]) -> Record:
+        """What the run has grown by since then, sealed for the machine."""
         database, run = self._service.database, self._run
         last_event, _ = run_transfer.newest(database, run)  # events stay here
-        news, last = [], 0
+        news, last = [], begun[1]
         while True:
             some = run_transfer.news_of(database, run, last_event, last)
             if some.is_empty:
                 break
             news.append(some)
             last = some.last_piece
-        rows = run_transfer.rows_of(database, run)
         key = SealingKey.of(self._service.home.root, self._environ)
+        rows = resealed(run_transfer.rows_of(database, run), key, key_of(key, run))
+        return Record(rows, news, (0, last))
+
+    def _assignment(self, cluster: str, machine: str, store: DriverStore) -> Assignment:
+        run, record = self._run, self._record((0, 0))
+        provider = str(record.rows.run["provider"])
+        key = SealingKey.of(self._service.home.root, self._environ)
+        policy = self._policy(record.rows, store.store_url)
         return Assignment(
             run=run,
             claim=store.claim,
-            who=f"{node.id} {lease.token}",
+            machine=machine,
             store_url=store.store_url,
             own_cluster=cluster,
-            rows=resealed(rows, key, key_of(key, run)),
-            news=news,
-            begun=(0, last),
+            record=record,
             key=base64.b64encode(key_of(key, run).key).decode(),
-            environ=driver_environment(
-                self._environ, str(rows.run["provider"]), store.store_url, self._policy(rows, store.store_url)
-            ),
-            lab=self._lab(str(rows.run["provider"])),
+            environ=driver_environment(self._environ, provider, store.store_url, policy),
+            lab=self._lab(provider),
         )
 
     def _policy(self, rows: run_transfer.RunRows, store_url: str) -> str:
@@ -272,24 +359,3 @@ class HandingOver:
                 "`trainmaster lab down`, then `trainmaster lab up`.",
             )
         return {**facts, "endpoint_url": facts["inside_endpoint_url"]}
-
-    def _send(self, node: NodeAccess, python: str, assignment: Assignment) -> str:
-        """What the machine says to it."""
-        command = [
-            python, "-P", "-m", "trainmaster.service.on_cluster.keeper",
-            f"{node.root}/driver/{self._run}-{assignment.claim}",
-        ]  # fmt: skip
-        from trainmaster.transport import HostKeys, Ssh
-
-        # Those of the controller that has left are closed.
-        ssh = Ssh(HostKeys(self._service.home_of(self._run).root / "known_hosts"))
-        try:
-            with ssh.connection(node.target) as connection:
-                result = connection.run(
-                    "exec " + shlex.join(command), data=assignment.packed(), timeout_s=_BEGIN_S
-                )
-        except (TrainmasterError, OSError) as error:
-            return one_line(error) if isinstance(error, TrainmasterError) else str(error)
-        finally:
-            ssh.close()
-        return result.out.strip().removeprefix(FAILED.decode()) or result.last_words

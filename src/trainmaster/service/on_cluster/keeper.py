@@ -1,8 +1,10 @@
 """``python -m trainmaster.service.on_cluster.keeper PLACE``: has a run driven on this machine, come what may.
 
-Called through SSH with an `Assignment` on standard input; says ``driving``, or why not, and leaves a process
-that starts the driver anew whenever it was killed. What was sent is in the memory of these two only, which
-other processes of the same user cannot read. The driver itself is `on_cluster/machine_driver.py`.
+Called through SSH. It is sent an `Assignment`, and says ``ready`` when a driver could begin at once; then the
+`Record` to begin with, and says ``driving``, or why not. It leaves a process that starts the driver anew when
+it was killed; if its caller hangs up before it was sent all, it leaves nothing. What was sent is in the
+memory of these two only, which other processes of the same user cannot read. The driver itself is
+`on_cluster/machine_driver.py`.
 """
 
 # ruff: noqa: T201 - what it prints is its answer
@@ -15,22 +17,24 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 #: Of a driver that need not be started anew: the run is over, or another one drives it.
 OVER = 0
 REFUSED = 4
-#: How it begins to say that it drives, or why it does not.
-DRIVING, FAILED = b"driving", b"failed: "
+#: How it begins to say that it could drive, that it does, or why it does not.
+READY, DRIVING, FAILED = b"ready", b"driving", b"failed: "
+_SIZE_BYTES = 8
 _SET_DUMPABLE = 4
 _LONGEST_PAUSE_S = 30.0
 _WELL_AFTER_S = 60.0
 
 
 def main(place: Path) -> int:
-    """Start a keeper that outlives us, and pass on what its driver says first."""
+    """Start a keeper that outlives us, and pass on what it is to do and what its driver says to that."""
     forbid_looking()  # it takes minutes until the driver has said something
-    data = sys.stdin.buffer.read()
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (place / "driver.log").open("ab") as log:
         keeper = subprocess.Popen(
@@ -41,37 +45,39 @@ def main(place: Path) -> int:
             cwd="/",
             start_new_session=True,
         )
-    assert keeper.stdin is not None
-    assert keeper.stdout is not None
-    keeper.stdin.write(data)
-    keeper.stdin.close()
-    said = keeper.stdout.readline()
-    sys.stdout.buffer.write(said or FAILED + b"it ended without a word\n")
-    return 0 if said.startswith(DRIVING) else 1
+    for answer in (READY, DRIVING):
+        data = read_part(sys.stdin.buffer)
+        if data is None:  # its home drives on, or was killed: the keeper sees that we end
+            return 1
+        _tell(keeper, data)
+        said = _heard(keeper)
+        sys.stdout.buffer.write(said or FAILED + b"it ended without a word\n")
+        sys.stdout.buffer.flush()
+        if not said.startswith(answer):
+            return 1
+    return 0
 
 
 def stay(place: Path) -> int:
-    """Start the driver until the run is over."""
+    """Have a driver ready; when it is sent the rest, have the run driven until it is over."""
     forbid_looking()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    data = sys.stdin.buffer.read()
+    first = read_part(sys.stdin.buffer)
+    if first is None:
+        return 0
+    driver = _started(place, first)
+    print((said := _heard(driver) or FAILED).decode().rstrip("\n"), flush=True)
+    last = read_part(sys.stdin.buffer) if said.startswith(READY) else None
+    if last is None:  # it is driven elsewhere
+        driver.kill()
+        driver.wait()
+        forget(place)
+        return REFUSED
     pause_s, is_told = 1.0, False
     while True:
         begun = time.monotonic()
-        driver = subprocess.Popen(
-            [sys.executable, "-P", "-m", "trainmaster.service.on_cluster.machine_driver", str(place)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd="/",
-        )
-        assert driver.stdin is not None
-        assert driver.stdout is not None
-        try:
-            driver.stdin.write(data)
-            driver.stdin.close()
-        except BrokenPipeError:
-            pass
-        said = driver.stdout.readline()
+        _tell(driver, last)
+        said = _heard(driver)
         if not is_told and (said or driver.wait() == REFUSED):
             is_told = True
             print((said or FAILED).decode().rstrip("\n"), flush=True)
@@ -86,6 +92,48 @@ def stay(place: Path) -> int:
         print(f"the driver ended with {code}", file=sys.stderr, flush=True)
         pause_s = 1.0 if time.monotonic() - begun > _WELL_AFTER_S else min(2 * pause_s, _LONGEST_PAUSE_S)
         time.sleep(pause_s)
+        driver = _started(place, first)
+        _heard(driver)  # that it is ready
+
+
+def _started(place: Path, first: bytes) -> subprocess.Popen[bytes]:
+    """A driver that makes itself ready."""
+    driver = subprocess.Popen(
+        [sys.executable, "-P", "-m", "trainmaster.service.on_cluster.machine_driver", str(place)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd="/",
+    )
+    _tell(driver, first)
+    return driver
+
+
+def _tell(other: subprocess.Popen[bytes], data: bytes) -> None:
+    assert other.stdin is not None
+    with suppress(BrokenPipeError):
+        other.stdin.write(part(data))
+        other.stdin.flush()
+
+
+def _heard(other: subprocess.Popen[bytes]) -> bytes:
+    """A line; empty if it ended without one."""
+    assert other.stdout is not None
+    return other.stdout.readline()
+
+
+def part(data: bytes) -> bytes:
+    """What is sent of something whose end is to be known before the stream's; `read_part` reads it."""
+    return len(data).to_bytes(_SIZE_BYTES, "big") + data
+
+
+def read_part(stream: IO[bytes]) -> bytes | None:
+    """What `part` made; None if the stream ended before all of it was there."""
+    size = stream.read(_SIZE_BYTES)
+    if len(size) < _SIZE_BYTES:
+        return None
+    wanted = int.from_bytes(size, "big")
+    data = stream.read(wanted)
+    return data if len(data) == wanted else None
 
 
 def forget(place: Path) -> None:

@@ -16,20 +16,34 @@ import sys
 import time
 import traceback
 from contextlib import suppress
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.cluster.bootstrap.guest.stores import trust_somebody
+from trainmaster.cluster.node_provisioner import packages_of_nodes
 from trainmaster.cluster.record import ClusterState
-from trainmaster.db import run_transfer
+from trainmaster.db import Note, run_transfer
+from trainmaster.providers.finding import get_provider
+from trainmaster.providers.place import ProviderPlace
 from trainmaster.service.clusters import end_clusters
 from trainmaster.service.driving.encryption import KEY_FILE_VARIABLE, SealingKey
-from trainmaster.service.on_cluster.assignment import Assignment
+from trainmaster.service.driving.replicas import bring_code
+from trainmaster.service.on_cluster.assignment import Assignment, Record
 from trainmaster.service.on_cluster.driver_store import DriverStore
-from trainmaster.service.on_cluster.keeper import DRIVING, FAILED, OVER, REFUSED, forbid_looking
+from trainmaster.service.on_cluster.keeper import (
+    DRIVING,
+    FAILED,
+    OVER,
+    READY,
+    REFUSED,
+    forbid_looking,
+    read_part,
+)
 from trainmaster.service.on_cluster.publication import Publication
 from trainmaster.service.service import Service
-from trainmaster.spec.errors import LeaseLostError, TrainmasterError, one_line
+from trainmaster.spec.errors import LeaseLostError, ProviderError, TrainmasterError, one_line
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
@@ -41,6 +55,13 @@ _METADATA_S: Final = 2.0
 _AGAIN_S: Final = 15.0
 _TRIES: Final = 40
 
+#: What is imported only where a run is driven.
+_NEEDED: Final = (
+    "trainmaster.service.driving.driving",
+    "trainmaster.service.driving.run_clusters",
+    "trainmaster.executors.ray.executor",
+)
+
 log = logging.getLogger(__name__)
 
 
@@ -48,30 +69,52 @@ class MachineDriver:
     """Drives the run of an assignment.
 
     Args:
-        assignment: what was sent.
+        assignment: what was sent, while the home still drives the run.
         place: the home that is made for it.
     """
 
     def __init__(self, assignment: Assignment, place: Path) -> None:
         self._assignment = assignment
+        self._begun = assignment.record.begun
         self._environ = _environment(assignment, place)
         os.environ.update(self._environ)  # object stores and boto3 read it
         trust_somebody()
         self._service = Service.from_environment(self._environ)
         self._store = DriverStore(assignment.store_url, assignment.run, assignment.claim)
 
-    def settle(self) -> bool:
-        """Make the home, and claim the run; False if somebody else drives it.
+    def get_ready(self) -> None:
+        """Do all that takes time and can be done while somebody else drives the run. Nothing of it is seen.
+
+        Raises:
+            TrainmasterError: it cannot be driven from here.
+        """
+        row, home = self._assignment.record.rows.run, self._service.home
+        home.identity()
+        self._service.database.clock_s()  # it is made, and migrated
+        self._store.is_followed()  # it can be reached from here
+        bring_code(row["store_url"], Path(row["code_path"]).name, home.snapshots)
+        packages_of_nodes(home)
+        place = ProviderPlace(home.root, row["home_id"], self._environ)
+        with suppress(ProviderError):  # the run goes on while its API is away
+            get_provider(row["provider"], place).nodes(self._assignment.own_cluster)
+        for name in _NEEDED:
+            import_module(name)
+
+    def settle(self, last: Record) -> bool:
+        """Write down what the home has left, and claim the run; False if somebody else drives it.
+
+        Args:
+            last: of the run, after what was sent before.
 
         Raises:
             TrainmasterError: it cannot be done here.
         """
-        given, home = self._assignment, self._service.home
-        home.identity()
+        given, record = self._assignment, last.after(self._assignment.record)
+        self._begun = record.begun
         run_transfer.settle(
             self._service.database,
-            given.rows,
-            given.news,
+            record.rows,
+            record.news,
             {
                 "lease_owner": None,
                 "lease_expires_at": time.time(),  # it was driven until now
@@ -79,10 +122,11 @@ class MachineDriver:
                 "team": None,  # whose it is matters at home, where it is charged and its secrets are
                 "notify": None,  # and who is to be told
                 "can_move": True,
-                "lease_token": given.rows.run["lease_token"] + 1,
+                "lease_token": record.rows.run["lease_token"] + 1,
             },
         )
-        return self._store.take(given.who) and not self._store.is_followed()
+        is_ours = self._store.take(f"{given.machine} {record.rows.run['lease_token']}")
+        return is_ours and not self._store.is_followed()
 
     def drive(self) -> None:
         """Drive the run to its end, and give back all its machines, our own last.
@@ -95,6 +139,8 @@ class MachineDriver:
             session = self._service.take(run, self._environ)
             if session is None:
                 raise LeaseLostError.of(run)
+            note = Note(f"{self._assignment.machine}, its first machine, drives it from now on")
+            database.commit(session.lease, [note], time.time())
             publication = self._publication(session.lease)
             self._service.drive(session, self._environ, files=publication)
         else:  # an earlier driver was killed at its end
@@ -115,10 +161,10 @@ class MachineDriver:
             lease,
             self._service.home_of(given.run),
             row["provider"],
-            SealingKey.of(self._service.home.root, self._environ),
+            partial(SealingKey.of, self._service.home.root, self._environ),
             self._store,
             given.own_cluster,
-            given.begun,
+            self._begun,
         )
 
     def _give_back(self, publication: Publication) -> None:
@@ -195,14 +241,22 @@ def _metadata(path: str, method: str, headers: dict[str, str]) -> str:
 
 
 def main(place: Path) -> int:
-    """Drive what standard input says."""
+    """Get ready for what standard input says, and drive it when that says so."""
     forbid_looking()
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
-    assignment = Assignment.unpacked(sys.stdin.buffer.read())
+    first = read_part(sys.stdin.buffer)
+    if first is None:
+        return REFUSED
+    assignment = Assignment.unpacked(first)
     assert base64.b64decode(assignment.key, validate=True)
     try:
         driver = MachineDriver(assignment, place)
-        if not driver.settle():
+        driver.get_ready()
+        print(READY.decode(), flush=True)
+        last = read_part(sys.stdin.buffer)
+        if last is None:  # it is driven elsewhere
+            return REFUSED
+        if not driver.settle(Record.unpacked(last)):
             print(f"{FAILED.decode()}another driver has it", flush=True)
             return REFUSED
     except TrainmasterError as error:

@@ -42,7 +42,7 @@ class Publication(Replication):
         lease: of the run.
         home: that the run is driven in.
         provider: of its machines.
-        key: of this run.
+        key: gives that of this run.
         store: where it is published, under our claim.
         own_cluster: that this machine belongs to.
         begun: ids of the last event and the last piece that the home has.
@@ -55,7 +55,7 @@ class Publication(Replication):
         lease: Lease,
         home: Home,
         provider: str,
-        key: SealingKey,
+        key: Callable[[], SealingKey],
         store: DriverStore,
         own_cluster: str,
         begun: tuple[int, int],

@@ -25,8 +25,17 @@ from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.listeners import Listeners
 from trainmaster.service.offer_list import check_named
 from trainmaster.service.server_loops import Turns, is_passing
+from trainmaster.service.users.access import Access
+from trainmaster.service.users.caller import Maker
 from trainmaster.service.users.caller import caller as make_caller
-from trainmaster.spec.errors import NotFoundError, RecipeError, RunError, TrainmasterError, UsageError
+from trainmaster.spec.errors import (
+    AccessError,
+    NotFoundError,
+    RecipeError,
+    RunError,
+    TrainmasterError,
+    UsageError,
+)
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
@@ -53,9 +62,12 @@ MOST_AT_ONCE: Final = 3
 KEPT_S: Final = 7 * 86400.0
 _HOLD_S: Final = 30.0
 _RENEW_EVERY_S: Final = 5.0
-_LOOK_EVERY_S: Final = 2.0
+#: New requests, and the rights of those who have asked, are looked for so often, in seconds.
+LOOK_EVERY_S: Final = 1.0
 #: A request that has ended so many servers is not begun again.
 _MOST_ATTEMPTS: Final = 2
+#: Among what was asked: the account and the token that it was asked with.
+_ASKER: Final = "asked_with"
 _THREADS: Final = 4
 _PLACE: Final = re.compile(r"[^\s\"']*/trainmaster-quote-[^/\"]+/")
 _log = logging.getLogger(__name__)
@@ -156,6 +168,7 @@ class QuoteRequests:
         self._measuring = threading.Lock()
         self._turns = Turns("quotes")
         self._planners: dict[str, RunPlanner] = {}
+        self._held: dict[str, RowMapping] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._helper: threading.Thread | None = None
 
@@ -197,7 +210,7 @@ class QuoteRequests:
             "kind": kind,
             "team": caller.team or "",
             "asked_by": caller.name,
-            "request": json.dumps(request),
+            "request": json.dumps({**request, _ASKER: [caller.account, caller.token]}),
             "state": State.WAITING,
             "attempts": 0,
             "told": "[]",
@@ -233,7 +246,7 @@ class QuoteRequests:
 
     def ask_of(self, caller: Caller, kind: str, name: str) -> QuoteAsk:
         """What was asked."""
-        return QuoteAsk(**json.loads(self._row(caller, kind, name)["request"]))
+        return QuoteAsk(**_asked(self._row(caller, kind, name)))
 
     def cancel(self, caller: Caller, kind: str, name: str) -> None:
         """End it, if it is not over; a measurement ends in order."""
@@ -257,7 +270,7 @@ class QuoteRequests:
                 f"{name} is no plan that can be accepted: {why}",
                 f"GET /api/v1/plans/{name} says how far it is.",
             )
-        ask, answer = QuoteAsk(**json.loads(row["request"])), json.loads(row["answer"])
+        ask, answer = QuoteAsk(**_asked(row)), json.loads(row["answer"])
         if not answer["id"]:
             raise UsageError(f"{name} was made for somebody who cannot agree to costs", "Plan it again.")
         return replace(
@@ -305,10 +318,11 @@ class QuoteRequests:
                             self._free.release()
                     if not has_begun:
                         break
+                self.end_unallowed()
                 if time.monotonic() - renewed_s >= _RENEW_EVERY_S:
                     renewed_s = time.monotonic()
                     self._renew()
-            self._news.wait(_LOOK_EVERY_S)
+            self._news.wait(LOOK_EVERY_S)
             self._news.clear()
 
     def _begin(self) -> bool:
@@ -329,6 +343,35 @@ class QuoteRequests:
         assert self._pool is not None
         self._pool.submit(self._work, worker, row)
         return True
+
+    def end_unallowed(self) -> None:
+        """End what is worked on here for somebody who may not ask for it any more.
+
+        Raises:
+            StoreError: the database is away.
+        """
+        for worker, row in list(self._held.items()):
+            try:
+                self._check_right(row)
+            except AccessError as refusal:
+                self._end(worker, None, _told(refusal))
+                if (planner := self._planners.get(worker)) is not None:
+                    planner.interrupt()
+                self.listeners.tell(row["id"])
+
+    def _check_right(self, row: RowMapping) -> None:
+        """Refuse to work for an account or a token that is not good any more, or may less now.
+
+        Raises:
+            AccessError: saying why.
+        """
+        request = json.loads(row["request"])
+        account, token = request.get(_ASKER, (None, None))
+        asker = Access(self._service.database).still(
+            Maker(row["asked_by"], account, token, row["team"] or None)
+        )
+        for scope in request.get("scopes", ["run"]):
+            asker.need(scope)
 
     def _renew(self) -> None:
         for worker, planner in list(self._planners.items()):
@@ -353,6 +396,7 @@ class QuoteRequests:
             self._end(worker, None, what)
         finally:
             self._planners.pop(worker, None)
+            self._held.pop(worker, None)
             if row["kind"] in self._operations:
                 self._is_operating = False
             self._free.release()
@@ -383,6 +427,7 @@ class QuoteRequests:
 
         planner = RunPlanner(self._service.of_team(row["team"] or None), self._environ, tell, show)
         self._planners[worker] = planner
+        self._held[worker] = row
         answer, error = None, None
         try:
             if row["attempts"] > _MOST_ATTEMPTS:
@@ -390,6 +435,7 @@ class QuoteRequests:
                     f"the servers that worked on it have ended, {_MOST_ATTEMPTS} times",
                     "Their logs say why. Ask again.",
                 )
+            self._check_right(row)
             answer = self._answer(row, planner, tell)
         except TrainmasterError as refusal:
             if self._over.is_set():  # we have interrupted it ourselves
@@ -410,12 +456,12 @@ class QuoteRequests:
 
     def _answer(self, row: RowMapping, planner: RunPlanner, tell: _Tell) -> dict[str, Any]:
         if (operation := self._operations.get(row["kind"])) is not None:  # what it may was looked at
-            asked = json.loads(row["request"])
+            asked = _asked(row)
             asked_by = make_caller(row["asked_by"], row["team"] or None, asked.pop("scopes"))
             return operation(asked_by, asked, tell)
-        ask = QuoteAsk(**json.loads(row["request"]))
+        ask = QuoteAsk(**_asked(row))
         caller = make_caller(row["asked_by"], row["team"] or None, ["read", "run"])
-        recipe = self._submissions.read(caller, ask.run_request)
+        recipe = self._submissions.read(caller, ask.run_request, is_asked=False)
         path = self._submissions.keep(recipe)
         is_shared = self._submissions.is_shared(caller)
         if is_shared:
@@ -469,6 +515,13 @@ def _as_text(what: object) -> str:
     '"from measurements.csv: all"'
     """
     return _PLACE.sub("", json.dumps(what, allow_nan=False))
+
+
+def _asked(row: RowMapping) -> dict[str, Any]:
+    """What was asked, without by whom."""
+    request: dict[str, Any] = json.loads(row["request"])
+    request.pop(_ASKER, None)
+    return request
 
 
 def _told(error: TrainmasterError) -> dict[str, Any]:

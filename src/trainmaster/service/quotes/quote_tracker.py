@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.measuring import measurement_of
 from trainmaster.control.recording import Where
-from trainmaster.db import Database, NewQuote
+from trainmaster.db import Database, NewQuote, Note
 from trainmaster.executors import detect_capacity
 from trainmaster.service.quotes.forecast_inputs import NotKnown, RentedNow, forecast_inputs, gang_nodes
 from trainmaster.service.quotes.quote_record import QuoteRecord, most_usd, told, told_in_full
@@ -138,17 +138,17 @@ class QuoteTracker:
 
     def look(
         self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
-    ) -> list[str]:
+    ) -> list[Note]:
         """See `Forecaster`. The maths is done by a thread: nobody waits for it."""
         try:
             return self._look(run_state, progress, now)
         except Exception as error:  # noqa: BLE001 - a run must not end because its end cannot be foretold
             self._next_at = float("inf")
-            return [f"no quote: internal error: {type(error).__name__}: {error}"]
+            return [Note(f"no quote: internal error: {type(error).__name__}: {error}")]
 
     def _look(
         self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
-    ) -> list[str]:
+    ) -> list[Note]:
         lines = self._collect(run_state, now)
         if self._busy or now < self._next_at or run_state.state is not State.RUNNING:
             return lines
@@ -170,11 +170,11 @@ class QuoteTracker:
             self._think("binding", run_state, progress, now)
         return lines
 
-    def _tell_upset(self) -> list[str]:
+    def _tell_upset(self) -> list[Note]:
         if self._binding is None or self._is_upset:
             return []
         self._is_upset = True
-        return ["something has to begin again: the quote is looked at again once it trains steadily"]
+        return [Note("something has to begin again: the quote is looked at again once it trains steadily")]
 
     def _begin(self) -> None:
         """Read what was measured and promised before; a run that is resumed keeps its quote."""
@@ -257,7 +257,7 @@ class QuoteTracker:
 
     def _warn(
         self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
-    ) -> list[str]:
+    ) -> list[Note]:
         """Which key to set where no quote can be made, once for each experiment."""
         lines = []
         for (name, number), found in progress.items():
@@ -268,15 +268,17 @@ class QuoteTracker:
                 continue
             self._warned.add(name)
             if found.trace is None or found.trace.first_at is None:
-                lines.append(
+                told = (
                     f"warning: no quote for {name}: no steps are seen; show them with "
                     "trainmaster.report(step=...), or set metrics.pattern to what it prints"
                 )
+                lines.append(Note(told))
             elif name in self._lengthless:
-                lines.append(
+                told = (
                     f"warning: no quote for {name}: how many steps it makes is unknown; set steps, or epochs "
                     "with examples and batch, which the command may have as {{steps}}, {{epochs}}"
                 )
+                lines.append(Note(told))
             else:
                 self._warned.discard(name)  # its steps are few, but they come
         return lines
@@ -324,7 +326,7 @@ class QuoteTracker:
 
         threading.Thread(target=work, name="forecast", daemon=True).start()
 
-    def _collect(self, run_state: RunState, now: float) -> list[str]:
+    def _collect(self, run_state: RunState, now: float) -> list[Note]:
         try:
             found = self._done.get_nowait()
         except queue.Empty:
@@ -345,18 +347,16 @@ class QuoteTracker:
             score = f"; what it waits for other runs is not counted{score}"
         if found.kind == "estimate":
             many = "1 measurement" if found.measurements == 1 else f"{found.measurements} measurements"
-            return [f"estimate: {told(found.time_s)}, from {many} of earlier runs{score}"]
+            return [Note(f"estimate: {told(found.time_s)}, from {many} of earlier runs{score}")]
         self._binding = found
         self._next_at = now + FORECAST_EVERY_S
         within = f"ends within {format_duration(found.time_s.p95)}"
         if found.cost_usd.p95:
             within += f" and costs at most {dollars(found.cost_usd.p95)}"
-        return [
-            f"{QUOTE_BOUND}{told_in_full(found.time_s, found.cost_usd)}; "
-            f"it is kept if the run {within}{score}"
-        ]
+        words = told_in_full(found.time_s, found.cost_usd)
+        return [Note(f"quote: {words}; it is kept if the run {within}{score}", topic=QUOTE_BOUND)]
 
-    def _compare(self, forecast: QuoteRecord) -> list[str]:
+    def _compare(self, forecast: QuoteRecord) -> list[Note]:
         """Tell when the forecast leaves the quote, and when it comes back."""
         assert self._binding is not None
         time_s, cost_usd = forecast.time_s.p50, forecast.cost_usd.p50
@@ -368,7 +368,7 @@ class QuoteTracker:
                 return []
             word = "still" if self._told is None else "again"
             self._told = None
-            return [f"{word} within the quote: {told_in_full(forecast.time_s, forecast.cost_usd)}"]
+            return [Note(f"{word} within the quote: {told_in_full(forecast.time_s, forecast.cost_usd)}")]
         if self._told is not None and time_s < _WORSE * self._told[0] and cost_usd <= _WORSE * self._told[1]:
             return []
         self._told = (time_s, cost_usd)
@@ -376,11 +376,11 @@ class QuoteTracker:
         most = [format_duration(self._binding.time_s.p95)] * late + [
             dollars(self._binding.cost_usd.p95)
         ] * dear
-        return [
-            f"{QUOTE_IN_DANGER}{' and '.join(what)} than quoted: "
-            f"{told_in_full(forecast.time_s, forecast.cost_usd)}; "
+        words = (
+            f"it will {' and '.join(what)} than quoted: {told_in_full(forecast.time_s, forecast.cost_usd)}; "
             f"quoted were at most {' and '.join(most)}. {self._choices()}"
-        ]
+        )
+        return [Note(words, topic=QUOTE_IN_DANGER)]
 
     def _choices(self) -> str:
         """What the user can do about it."""

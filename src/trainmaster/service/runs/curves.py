@@ -13,7 +13,7 @@ from trainmaster.spec.errors import NotFoundError
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
-    from trainmaster.control.layout import AttemptPlace, Home
+    from trainmaster.control.layout import AttemptPlace, RunFiles
     from trainmaster.executors.metrics import Metrics
     from trainmaster.spec import Experiment
     from trainmaster.sweeps import Curve
@@ -84,7 +84,7 @@ class ExperimentCurves:
         return list(names)[:MAX_METRICS]
 
 
-def run_curves(database: Database, home: Home, run: str) -> list[ExperimentCurves]:
+def run_curves(database: Database, files: RunFiles, run: str) -> list[ExperimentCurves]:
     """The curves of all experiments of a run that have some; reads the metrics files of their tasks."""
     from trainmaster.service.runs.stored_recipe import stored_recipe
 
@@ -97,7 +97,7 @@ def run_curves(database: Database, home: Home, run: str) -> list[ExperimentCurve
         for row in (rows[index] for index in _evenly(len(rows))):
             bad = row["state"] == State.DONE and row["reason"] not in (EndReason.SUCCEEDED, EndReason.PRUNED)
             task = TaskCurves(row["number"], json.loads(row["parameters"]), bad)
-            places = (home.attempt(run, name, row["number"], n) for n in range(1, row["attempt"] + 1))
+            places = (files.attempt(run, name, row["number"], n) for n in range(1, row["attempt"] + 1))
             axis = _read(experiment, places, task.metrics) or axis
             if task.metrics:
                 tasks.append(task)
@@ -107,13 +107,13 @@ def run_curves(database: Database, home: Home, run: str) -> list[ExperimentCurve
 
 
 def reported(
-    database: Database, home: Home, run: str, experiment: str | None = None, task: int | None = None
+    database: Database, files: RunFiles, run: str, experiment: str | None = None, task: int | None = None
 ) -> Iterator[dict[str, Any]]:
     """What the tasks of a run have reported, in order: a dictionary per line, from the first member's files.
 
     Args:
         database: the database.
-        home: of the run.
+        files: of the run.
         run: its id.
         experiment: only this one.
         task: only this number.
@@ -130,7 +130,7 @@ def reported(
     recipe = stored_recipe(database.run_row(run))
     for row in queries.attempts(database, run, experiment, task):
         name = row["experiment"]
-        place = home.attempt(run, name, row["task"], row["number"])
+        place = files.attempt(run, name, row["task"], row["number"])
         at = {"experiment": name, "task": row["task"], "attempt": row["number"]}
         for line in attempt_reports(recipe.experiments[name], place):
             yield {**at, **line, **at}  # first, and not what the script calls so

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.control.recorded_environment import noted_environment
+from trainmaster.control.recorded_environment import environment_noted_before
 from trainmaster.db import queries
+from trainmaster.db.run_facts import facts_of
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.service.workflows.started import started_by
 from trainmaster.spec.errors import TrainmasterError, UsageError
+from trainmaster.spec.facts import Fact
 from trainmaster.spec.redaction import redacted
 
 if TYPE_CHECKING:
+    from trainmaster.control.layout import Home
     from trainmaster.service.open_home import OpenHome
 
 
@@ -28,12 +32,17 @@ def lineage(opened: OpenHome, run: str, experiment: str, task: int) -> dict[str,
         ``made_by``, if a task of a run has pushed that version: the run; and ``workflow``: ``workflow``,
         ``trigger`` and ``cause`` of what started the run, or None.
     """
-    from trainmaster.control.data_sources import volume_url
+    from trainmaster.control.data_sources import BUILT_IN_PREFIX, volume_url
 
     database = opened.database
     row = database.run_row(run)
     recipe = stored_recipe(row)
-    used = _volumes(opened, run)
+    facts = facts_of(database, run)
+    try:  # what an earlier Trainmaster found out lies in files there, and nowhere else
+        here = opened.home_of(run)
+    except UsageError:
+        here = None
+    before = [] if here is None else _volumes_seen_before(here, run)
     data = []
     for name, source in recipe.experiments[experiment].data.items():
         kind, text = next(
@@ -49,18 +58,18 @@ def lineage(opened: OpenHome, run: str, experiment: str, task: int) -> dict[str,
         )
         if kind == "volume":
             place = volume_url(text, row["store_url"])
-            text = next(
-                (uri for uri in used if uri.rpartition("@")[0] in (place, place.rpartition("@")[0])), text
-            )
+            of_old = (uri for uri in before if uri.rpartition("@")[0] in (place, place.rpartition("@")[0]))
+            known = facts.get((Fact.VOLUME, text)) or next(of_old, text)
+            text = text if known.startswith(BUILT_IN_PREFIX) else known
         found = {"name": name, "kind": kind, "source": redacted(text)}
         if kind == "volume" and (made_by := _made_by(volume_url(text, row["store_url"]))):
             found["made_by"] = made_by
         data.append(found)
     attempts = [each["number"] for each in queries.attempts(database, run, experiment, task)]
-    try:
-        environment = noted_environment(opened.home_of(run), run, experiment)
-    except UsageError:
-        environment = None
+    noted = facts.get((Fact.ENVIRONMENT, experiment))
+    environment = None if noted is None else json.loads(noted)
+    if environment is None and here is not None:
+        environment = environment_noted_before(here, run, experiment)
     return {
         "code": Path(row["code_path"]).name,
         "seed": recipe.seed,
@@ -87,10 +96,9 @@ def _made_by(uri: str) -> str:
     return ""
 
 
-def _volumes(opened: OpenHome, run: str) -> list[str]:
-    """Which versions of volumes a run has looked at, as far as its home is here."""
+def _volumes_seen_before(home: Home, run: str) -> list[str]:
+    """Which versions of volumes an earlier Trainmaster wrote down, beside a run's data."""
     try:
-        directory = opened.home_of(run).data_directory(run)
-        return sorted({pin.read_text() for pin in directory.rglob("*.volume")})
-    except (UsageError, OSError):
+        return sorted({pin.read_text() for pin in home.data_directory(run).rglob("*.volume")})
+    except OSError:
         return []

@@ -131,7 +131,7 @@ class LogStreams:
     ) -> None:
         self._service = service
         self._run = run
-        self._home = service.home_of(run)
+        self._files = service.files_of(run)
         self._experiment = experiment
         self._task = task
         self._member = member
@@ -192,17 +192,20 @@ class LogStreams:
                 continue
             self._open[row["id"]] = _Attempt(row["experiment"], row["task"], row["number"], row["ended_at"])
         ended = queries.ended_attempts(database, list(self._open))
-        before, self._home = self._home, self._service.home_of(self._run)  # another server may have the files
-        if self._home.root != before.root:
+        before, self._files = (
+            self._files,
+            self._service.files_of(self._run),
+        )  # another server may have the files
+        if self._files.root != before.root:
             for stream in self._streams.values():
-                stream.directory = self._home.root / stream.directory.relative_to(before.root)
+                stream.directory = self._files.root / stream.directory.relative_to(before.root)
         for key, attempt in list(self._open.items()):
             self._find_streams(key, attempt)
             if key in ended:  # asked before we looked: all its files are there
                 del self._open[key]
 
     def _find_streams(self, key: int, attempt: _Attempt) -> None:
-        place = self._home.attempt(self._run, attempt.experiment, attempt.task, attempt.number)
+        place = self._files.attempt(self._run, attempt.experiment, attempt.task, attempt.number)
         for path in sorted(place.directory.glob("*.log")):
             member = path.name.removesuffix(".log")
             if (key, member) not in self._streams and self._member in (None, member):

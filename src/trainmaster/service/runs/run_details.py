@@ -83,7 +83,7 @@ class RunDetails:
         Returns:
             ``experiment``, ``task``, ``checkpoint``, ``uri``, ``attempt``, ``created_at``, ``size_bytes``.
         """
-        home = self._service.home_of(self._run)
+        home = self._service.own_home_for(self._service.database.run_row(self._run))  # they are on its store
         recipe = self.recipe()
         rows = [
             row
@@ -175,14 +175,14 @@ class RunDetails:
 
         most = points or POINTS
         row = self._service.database.run_row(self._run)
-        home = self._service.home_of(self._run)
+        files = self._service.files_of(self._run)
         database, machine, nodes = self._service.database, None, []
         if capabilities_of(row["provider"]).is_here:
             until = row["closed_at"] or row["ended_at"] or time.time()
-            machine = machine_curves(home, row["created_at"], until, most)
+            machine = machine_curves(self._service.home_of(self._run), row["created_at"], until, most)
         else:
-            nodes = node_curves(database, home, self._run, most)
-        members = usage_curves(database, home, self._run, most)
+            nodes = node_curves(database, files, self._run, most)
+        members = usage_curves(database, files, self._run, most)
         return {"members": members, "machine": machine, "nodes": nodes}
 
 

@@ -123,7 +123,7 @@ class RunStream:
     ) -> None:
         self._service = service
         self._run = run
-        self._home = service.home_of(run)
+        self._files = service.files_of(run)
         self.cursor = cursor or Cursor()
         self.tail_bytes, self.since = tail_bytes, since
         self._open: dict[int, _Attempt] = {}
@@ -184,10 +184,10 @@ class RunStream:
 
     def _look_for_files(self) -> None:
         """Another server may have the files, and yet another one since."""
-        before, self._home = self._home, self._service.home_of(self._run)
-        if self._home.root != before.root:
+        before, self._files = self._files, self._service.files_of(self._run)
+        if self._files.root != before.root:
             for attempt in self._open.values():
-                attempt.directory = self._home.root / attempt.directory.relative_to(before.root)
+                attempt.directory = self._files.root / attempt.directory.relative_to(before.root)
 
     def _attempts(self) -> set[int]:
         database = self._service.database
@@ -197,7 +197,7 @@ class RunStream:
                 continue
             experiment = self._experiments[name]
             self._open[number] = _Attempt(
-                self._home.attempt(self._run, name, row["task"], row["number"]).directory,
+                self._files.attempt(self._run, name, row["task"], row["number"]).directory,
                 {"experiment": name, "task": row["task"], "attempt": row["number"]},
                 "{}-{}".format(*member_names(experiment)[0]),
                 experiment.metrics.pattern if experiment.metrics else None,

@@ -15,7 +15,7 @@ from trainmaster.db import Database, queries
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
-    from trainmaster.control.layout import Home
+    from trainmaster.control.layout import RunFiles
     from trainmaster.sweeps import Curve, Goal, SearchSpace, Trial
 
 #: Of these a last value counts as long as the experiment is not over.
@@ -78,7 +78,7 @@ class SearchResults:
         return importance(self.trials, self.space, self.goal)
 
 
-def search_results(database: Database, home: Home, run: str) -> list[SearchResults]:
+def search_results(database: Database, files: RunFiles, run: str) -> list[SearchResults]:
     """All searching experiments of a run; reads the metrics files of all their tasks."""
     from trainmaster.control.progress import read_curve
     from trainmaster.service.runs.stored_recipe import stored_recipe
@@ -98,7 +98,7 @@ def search_results(database: Database, home: Home, run: str) -> list[SearchResul
             if row["state"] == State.DONE:
                 state = states.get(EndReason(row["reason"]), TrialState.FAILED)
             attempts = range(1, row["attempt"] + 1)
-            curve = read_curve(experiment, (home.attempt(run, name, row["number"], n) for n in attempts))
+            curve = read_curve(experiment, (files.attempt(run, name, row["number"], n) for n in attempts))
             value = _last_value(json.loads(row["metrics"]), search.metric, curve)
             trials.append(Trial(row["number"], json.loads(row["parameters"]), state, value, curve))
         best = best_tasks(database, run, name, search.model_dump(mode="json"), 1)

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.engine import RowMapping
 
+from trainmaster.control.layout import Home
 from trainmaster.control.run_state import RUNNING_STATES, tally
 from trainmaster.db import Database, endpoint_rows, is_alive, queries
 from trainmaster.db.leases import LEASE_S, Holder, holder
 from trainmaster.db.run_rows import driven_until
+from trainmaster.executors.base import QueuePlace
 from trainmaster.service.endpoints.endpoint_summaries import endpoint_summaries
 from trainmaster.service.models.unpublished_models import unsaved_summary
 from trainmaster.service.quotes.quote_record import quote_summary
@@ -24,10 +26,10 @@ from trainmaster.service.workflows.started import started_by
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.plain_json import parsed_json
 from trainmaster.spec.states import EndReason, State
-from trainmaster.spec.topics import PROMOTED
+from trainmaster.spec.topics import GATE_SAID, MODEL_PROMOTED, NOT_PROMOTED
 
 if TYPE_CHECKING:
-    from trainmaster.control.layout import Home
+    from trainmaster.control.layout import RunFiles
 
 #: A whole sweep's models belong into `trainmaster models RUN`; a summary shows the first ones.
 MAX_SHOWN_MODELS = 1000
@@ -69,8 +71,8 @@ def highlights(database: Database, run: str) -> Highlights:
     )
 
 
-def run_summary(database: Database, run: str, home: Home | None = None) -> dict[str, Any]:
-    """One run: state, counters, models; with its ``home`` also what its tasks have used, as far as was seen.
+def run_summary(database: Database, run: str, files: RunFiles | None = None) -> dict[str, Any]:
+    """One run: state, counters, models; with its ``files`` also what its tasks have used, as far as was seen.
 
     One that was sent to a server and stays there has ``bound_to``: ``home``, and ``why``.
 
@@ -87,7 +89,7 @@ def run_summary(database: Database, run: str, home: Home | None = None) -> dict[
     for found in database.tallies(run):
         counts.setdefault(found["experiment"], []).append(found)
     rows = database.experiment_rows(run)
-    usage = {} if home is None else run_usage(database, home, run, rows)
+    usage = {} if files is None else run_usage(database, files, run, rows)
     for experiment in rows:
         shown: dict[str, Any] = {"state": experiment["state"], "reason": experiment["reason"]}
         if experiment["message"]:
@@ -115,7 +117,8 @@ def run_summary(database: Database, run: str, home: Home | None = None) -> dict[
     ]
     now = database.clock_s()
     quote = quote_summary(database, run)
-    unsaved = unsaved_summary(database, home, run)
+    # What is not published lies where it was made: a replica has none of it.
+    unsaved = unsaved_summary(database, files if isinstance(files, Home) else None, run)
     workflow = started_by(database, run) if recipe.get("on") else None
     services = endpoint_summaries(database, endpoint_rows.of_run(database, run))
     return {
@@ -156,6 +159,8 @@ def _queued(row: RowMapping, now: float) -> dict[str, Any]:
     found = json.loads(row["queued_for"])
     if "waits_for" not in found and not is_driven(row, now):
         return {}  # the process that wrote that is gone
+    if "waits_for" not in found:
+        found = {**found, "waits_for": QueuePlace(**found).words}
     return {"queued": {"since": row["queued_at"], **found}}
 
 
@@ -174,10 +179,10 @@ def _verdicts(database: Database, run: str, stored: Mapping[str, Any]) -> dict[s
     told: dict[str, dict[str, str]] = {}
     for row in queries.experiment_notes(database, run, asked) if asked else ():
         name, message = row["experiment"], row["message"]
-        target, said = asked[name].get("promote"), told.setdefault(name, {})
-        if message.startswith(gate := f"gate of {name}: "):
-            said["gate"] = message.removeprefix(gate)
-        elif target and message.startswith((PROMOTED, f"nothing becomes {target}", f"{target} was moved")):
+        said = told.setdefault(name, {})
+        if row["topic"] == GATE_SAID:
+            said["gate"] = message.removeprefix(f"gate of {name}: ")
+        elif row["topic"] in (MODEL_PROMOTED, NOT_PROMOTED):
             said["promotion"] = message
     return told
 

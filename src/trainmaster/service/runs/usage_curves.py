@@ -9,7 +9,7 @@ from trainmaster.db import queries
 from trainmaster.executors.usage import machine_samples, member_samples, node_samples
 
 if TYPE_CHECKING:
-    from trainmaster.control.layout import Home
+    from trainmaster.control.layout import Home, RunFiles
     from trainmaster.db import Database
 
 #: Of a run with more attempts the last ones are shown.
@@ -18,12 +18,12 @@ MAX_ATTEMPTS: Final = 40
 POINTS: Final = 200
 
 
-def usage_curves(database: Database, home: Home, run: str, points: int = POINTS) -> list[dict[str, Any]]:
+def usage_curves(database: Database, files: RunFiles, run: str, points: int = POINTS) -> list[dict[str, Any]]:
     """What each member of the last attempts of a run has used.
 
     Args:
         database: the database.
-        home: where the run's attempts lie.
+        files: where the run's attempts lie.
         run: its id.
         points: of one curve, at most.
 
@@ -34,7 +34,7 @@ def usage_curves(database: Database, home: Home, run: str, points: int = POINTS)
     """
     found = []
     for row in queries.attempts(database, run)[-MAX_ATTEMPTS:]:
-        place = home.attempt(run, row["experiment"], row["task"], row["number"])
+        place = files.attempt(run, row["experiment"], row["task"], row["number"])
         for member, samples in sorted(member_samples(place.directory).items()):
             curves = member_curves(samples, points)
             if curves["times"]:
@@ -54,12 +54,12 @@ def machine_curves(home: Home, since: float, until: float, points: int = POINTS)
     return _system_curves(_evenly(samples, points))
 
 
-def node_curves(database: Database, home: Home, run: str, points: int = POINTS) -> list[dict[str, Any]]:
+def node_curves(database: Database, files: RunFiles, run: str, points: int = POINTS) -> list[dict[str, Any]]:
     """What the operating systems of the nodes of a run saw while its last attempts ran there.
 
     Args:
         database: the database.
-        home: where the copies of the run's attempts lie.
+        files: where the copies of the run's attempts lie.
         run: its id.
         points: of one curve, at most.
 
@@ -68,7 +68,7 @@ def node_curves(database: Database, home: Home, run: str, points: int = POINTS) 
     """
     found: dict[str, dict[float, Mapping[str, Any]]] = {}
     for row in queries.attempts(database, run)[-MAX_ATTEMPTS:]:
-        place = home.attempt(run, row["experiment"], row["task"], row["number"])
+        place = files.attempt(run, row["experiment"], row["task"], row["number"])
         for node, samples in node_samples(place.directory).items():
             found.setdefault(node, {}).update((sample["time"], sample) for sample in samples)
     curves = []

@@ -12,7 +12,7 @@ from trainmaster.spec.states import State
 if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
 
-    from trainmaster.control.layout import Home
+    from trainmaster.control.layout import RunFiles
     from trainmaster.db import Database
 
 #: Of a run with more tasks only those that run now are looked at, and no more than so many of them.
@@ -22,7 +22,7 @@ MIN_SECONDS = 2.0
 
 
 def run_usage(
-    database: Database, home: Home, run: str, experiments: Sequence[RowMapping]
+    database: Database, files: RunFiles, run: str, experiments: Sequence[RowMapping]
 ) -> dict[str, dict[str, Any]]:
     """Usage by experiment, over the latest attempt of each task; those of which nothing was seen are missing.
 
@@ -32,7 +32,7 @@ def run_usage(
 
     Args:
         database: the database.
-        home: where the run's attempts lie.
+        files: where the run's attempts lie.
         run: its id.
         experiments: its rows.
     """
@@ -44,7 +44,7 @@ def run_usage(
     for row in rows:
         if not row["attempt"]:
             continue
-        place = home.attempt(run, row["experiment"], row["number"], row["attempt"])
+        place = files.attempt(run, row["experiment"], row["number"], row["attempt"])
         members = read_usage(place.directory, whole=False)
         if any(each.seconds >= MIN_SECONDS for each in members.values()):
             found.setdefault(row["experiment"], []).append(members)

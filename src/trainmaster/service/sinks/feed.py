@@ -56,7 +56,7 @@ class Feed(ABC):
         self._run, self._kind = row["run_id"], row["kind"]
         run = self._database.run_row(self._run)  # before its tasks: if it is over, so are they
         self._is_over = run["state"] == State.DONE
-        self._recipe, self._home = stored_recipe(run), opened.home_of(self._run)
+        self._recipe, self._files = stored_recipe(run), opened.files_of(self._run)
         self._cursors = sinks.cursors(self._database, self._run, self._kind)
 
     @abstractmethod

@@ -135,7 +135,8 @@ class SinkFeeder:
         return f"sinks: offline runs of W&B: `wandb sync {place}/*/wandb/offline-run-*` sends them"
 
     def _wandb_place(self, run: str) -> Path:
-        return self._opened.home_of(run).run_directory(run) / "wandb"
+        # The server that sends writes it, wherever the run is driven.
+        return (self._opened.home_if_here(run) or self._opened.home).run_directory(run) / "wandb"
 
     def has_wandb(self, run: str | None) -> bool:
         """Whether something is still to be done by `wandb`."""
@@ -156,7 +157,7 @@ class SinkFeeder:
 
     def _is_here(self, run: str) -> bool:
         try:
-            self._opened.home_of(run)
+            self._opened.files_of(run)
         except UsageError:
             return False
         return True

@@ -96,7 +96,7 @@ class MlflowFeed(Feed):
     def _send(self, attempt: RowMapping) -> None:
         """Send what an attempt has reported since."""
         experiment = self._recipe.experiments[attempt["experiment"]]
-        place = self._home.attempt(self._run, experiment.name, attempt["task"], attempt["number"])
+        place = self._files.attempt(self._run, experiment.name, attempt["task"], attempt["number"])
         found: list[tuple[int, Value]] = []
         number, step = 0, None
         for number, report in enumerate(attempt_reports(experiment, place), 1):

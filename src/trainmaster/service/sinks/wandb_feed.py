@@ -102,7 +102,7 @@ class WandbFeed(Feed):
         counts = []
         with (draft / "reports.jsonl").open("w") as file:
             for attempt in attempts:
-                where = self._home.attempt(self._run, experiment.name, task["number"], attempt["number"])
+                where = self._files.attempt(self._run, experiment.name, task["number"], attempt["number"])
                 number, step = 0, None
                 for number, report in enumerate(attempt_reports(experiment, where), 1):
                     step = known if (known := step_of(report)) is not None else step

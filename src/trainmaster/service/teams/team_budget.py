@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 #: The owner of the home, whose runs belong to no team.
 OWNER: Final = ""
 #: All rows of a query: of a database, or within a transaction.
+#: What of a team can be limited; those of `TeamBudget`, in order.
+LIMITS: Final = ("monthly_usd", "runs_at_once", "usd_per_hour", "cpus_at_once")
 Read = Callable[["Select[Any]"], Sequence["RowMapping"]]
 
 
@@ -40,6 +42,7 @@ class TeamBudget:
         reserved_usd: what those that go on may still cost.
         runs_at_once: how many of its runs may go on at the same time; None is no limit.
         usd_per_hour: what these may cost per hour; likewise.
+        cpus_at_once: how many cores of a server's own machine its tasks may take; likewise.
     """
 
     team: str
@@ -48,6 +51,7 @@ class TeamBudget:
     reserved_usd: float
     runs_at_once: int | None = None
     usd_per_hour: float | None = None
+    cpus_at_once: int | None = None
 
     @property
     def left_usd(self) -> float | None:
@@ -114,10 +118,8 @@ class Budgets:
         limits = self._limits.get(team, {})
         balance = self._balances.get(team, Balance())
         spent, reserved = ledger.dollars(balance.spent), ledger.dollars(balance.reserved)
-        monthly, at_once, per_hour = (
-            limits.get(key) for key in ("monthly_usd", "runs_at_once", "usd_per_hour")
-        )
-        return TeamBudget(team, monthly, spent, reserved, at_once, per_hour)
+        monthly, *others = (limits.get(key) for key in LIMITS)
+        return TeamBudget(team, monthly, spent, reserved, *others)
 
 
 def budgets(database: Database, now: float) -> list[TeamBudget]:
@@ -142,7 +144,7 @@ def set_budget(
     Args:
         database: of the home.
         team: None for the owner of the home, `ALL` for everybody together.
-        limits: ``monthly_usd``, ``runs_at_once``, ``usd_per_hour``.
+        limits: of `LIMITS`.
         now: Unix seconds.
 
     Raises:
@@ -191,7 +193,7 @@ def checked_limits(limits: Mapping[str, float | None]) -> dict[str, float | None
     """
     given = {key: value for key, value in limits.items() if value is not None}
     for key, value in given.items():
-        if not value > 0 or (key == "runs_at_once" and value % 1):
+        if not value > 0 or (key.endswith("_at_once") and value % 1):
             raise UsageError(f"{key}: {value:g} is no limit", "Give an amount above 0.")
     return {key: None if value == math.inf else value for key, value in given.items()}
 

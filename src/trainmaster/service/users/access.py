@@ -7,23 +7,24 @@ import math
 import re
 import secrets
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import access, accounts
-from trainmaster.service.teams.team_budget import budgets, checked_limits
+from trainmaster.service.teams.team_budget import LIMITS, budgets, checked_limits
 from trainmaster.service.users.caller import (
     SCOPES,
     Caller,
     Credential,
     ForbiddenError,
+    Maker,
     TooOftenError,
     UnknownCallerError,
     caller_now,
     no_team,
 )
-from trainmaster.spec.errors import NotFoundError, StoreError, UsageError
+from trainmaster.spec.errors import AccessError, NotFoundError, StoreError, UsageError
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
@@ -126,6 +127,49 @@ class Access:
                 found[each] = caller_now(row, token, standing, each.team, self._has_team)
         return found
 
+    def left_by(self, makers: Collection[Maker]) -> dict[Maker, Caller | AccessError]:
+        """What may be done now for those who have made something that goes on without them; else why not.
+
+        Account and token must both be good, and both bind it. A handful of queries for all.
+        """
+        used = {maker.token for maker in makers if maker.token is not None}
+        tokens = access.tokens_by_name(self._database, used)
+        names = {maker.account for maker in makers if maker.account is not None}
+        standings, now = accounts.standings(self._database, names), self._database.clock_s()
+        found: dict[Maker, Caller | AccessError] = {}
+        for maker in makers:
+            row: Mapping[Any, Any] = {
+                "name": maker.name,
+                "account": maker.account,
+                "team": maker.team,
+                "scopes": " ".join(SCOPES),
+                "expires_at": math.inf,
+            }
+            token = None
+            try:
+                if maker.token is not None:
+                    row = token = _token(tokens.get(maker.token), now, f"the token {maker.token}")
+                standing = standings.get(maker.account or "", accounts.NO_STANDING)
+                found[maker] = caller_now(row, token, standing, maker.team, self._has_team)
+            except UnknownCallerError as error:
+                found[maker] = error
+            except NotFoundError:
+                found[maker] = ForbiddenError(
+                    f"{maker.name} is not in team {maker.team} any more", "Ask a manager of the team."
+                )
+        return found
+
+    def still(self, maker: Maker) -> Caller:
+        """What may be done now for who has made something.
+
+        Raises:
+            AccessError: nothing: the account or the token is not good any more.
+        """
+        found = self.left_by([maker])[maker]
+        if isinstance(found, AccessError):
+            raise found
+        return found
+
     def _sessions_of(self, who: Caller) -> Sequence[RowMapping]:
         whose = None if who.sees_all else who.account
         return access.sessions(self._database, whose, self._database.clock_s())
@@ -141,6 +185,7 @@ class Access:
         monthly_usd: float | None = None,
         runs_at_once: float | None = None,
         usd_per_hour: float | None = None,
+        cpus_at_once: float | None = None,
     ) -> dict[str, Any]:
         """Make a team, or change its limits: None stays as it is, infinity is no limit.
 
@@ -149,12 +194,13 @@ class Access:
             monthly_usd: what it may spend in a calendar month.
             runs_at_once: how many of its runs may go on at the same time.
             usd_per_hour: what these may cost per hour.
+            cpus_at_once: how many cores of a server's own machine its tasks may take at the same time.
 
         Raises:
             UsageError: a wrong name or amount.
         """
         check_name(name, "team")
-        limits = {"monthly_usd": monthly_usd, "runs_at_once": runs_at_once, "usd_per_hour": usd_per_hour}
+        limits = dict(zip(LIMITS, (monthly_usd, runs_at_once, usd_per_hour, cpus_at_once), strict=True))
         access.add_team(self._database, name, checked_limits(limits), self._database.clock_s())
         return self.team(name)
 
@@ -243,15 +289,21 @@ class Access:
             who.need("manage")
         return [_shown(row) for row in access.tokens(self._database) if who is None or _is_seen(row, who)]
 
-    def revoke_token(self, name: str, who: Caller | None = None) -> None:
+    def revoke_token(self, name: str, who: Caller | None = None) -> list[str]:
         """End a token, what was made with it, and the sessions that were opened with them.
+
+        Returns:
+            Names of the workflows that were registered with them, which are paused.
 
         Raises:
             NotFoundError: there is none of that name, or not one that the caller sees.
         """
         seen = any(token["name"] == name for token in self.tokens(who))
-        if not seen or not access.revoke_token(self._database, name, self._database.clock_s()):
+        now = self._database.clock_s()
+        paused = access.revoke_token(self._database, name, now) if seen else None
+        if paused is None:
             raise NotFoundError(f"there is no token {name!r}", "`trainmaster token list` shows them.")
+        return paused
 
     def by_token(self, secret: str, team: str | None = None) -> Caller:
         """Whose token this is, and what it allows now.
@@ -378,11 +430,11 @@ def check_name(name: str, what: str) -> None:
         )
 
 
-def _token(row: RowMapping | None, now: float) -> RowMapping:
+def _token(row: RowMapping | None, now: float, name: str = "the token") -> RowMapping:
     if row is None or row["revoked_at"] is not None or row["expires_at"] <= now:
         what = "is not known" if row is None else "was revoked" if row["revoked_at"] else "has expired"
         raise UnknownCallerError(
-            f"the token {what}", "Ask for a new one: `trainmaster token create NAME --scopes read,run`."
+            f"{name} {what}", "Ask for a new one: `trainmaster token create NAME --scopes read,run`."
         )
     return row
 

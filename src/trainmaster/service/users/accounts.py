@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Collection
@@ -10,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.db import access
 from trainmaster.db import accounts as db
 from trainmaster.service.users.access import TOKEN_S, Access, check_lasts, check_name, digest_of
-from trainmaster.service.users.caller import ROLES, Caller, ForbiddenError
-from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.service.users.caller import ROLES, Caller, ForbiddenError, Maker
+from trainmaster.spec.errors import AccessError, NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
@@ -225,8 +226,9 @@ class Accounts:
             "team": team,
             "role": role,
             "invited_by": caller.account if caller else None,
+            "made_with": caller.token if caller else None,
             "created_at": now,
-            "expires_at": now + lasts_s,
+            "expires_at": min(now + lasts_s, caller.expires_at if caller and caller.token else math.inf),
             "used_by": None,
         }
         db.add_invite(self._database, row)
@@ -257,8 +259,7 @@ class Accounts:
         if row is None or row["used_by"] is not None or row["expires_at"] <= self._database.clock_s():
             what = "is not known" if row is None else "was used" if row["used_by"] else "has expired"
             raise UsageError(f"this invite {what}", "Ask for a new one.")
-        if row["invited_by"] is not None and not self._may_invite(row):
-            raise UsageError("who made this invite may not invite any more", "Ask for a new one.")
+        self._check_inviter(row)
         return _shown(row)
 
     def join(self, code: str, name: str, who: Caller | None = None) -> Caller:
@@ -291,12 +292,20 @@ class Accounts:
             raise UsageError(f"there is a user {row['name']!r} already", "Names are not used again.")
         return self.user(row["name"])
 
-    def _may_invite(self, row: RowMapping) -> bool:
-        inviter, roles = db.standing(self._database, row["invited_by"])
-        if inviter is None or inviter["disabled_at"] is not None:
-            return False
-        has = ROLES.get(roles.get(row["team"], ""), frozenset())
-        return inviter["admin_by"] is not None or ("manage" in has and ROLES[row["role"]] <= has)
+    def _check_inviter(self, row: RowMapping) -> None:
+        """Refuse an invite whose maker may not give that role any more, or whose token is not good.
+
+        Raises:
+            UsageError: saying why.
+        """
+        token = row["made_with"]
+        maker = Maker(row["invited_by"] or token or "owner", row["invited_by"], token, row["team"])
+        try:
+            _check_role(row["role"], Access(self._database).still(maker))
+        except AccessError as error:
+            raise UsageError(
+                f"who made this invite may not invite any more: {error.args[0]}", "Ask for a new one."
+            ) from None
 
 
 def new_account(name: str, admin_by: str | None = None) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""`Audit`: who did, or was refused, what; for whom, from where, and with which token."""
+"""`Audit`: who did, or was refused, what; for whom, from where, with which token; is it whole."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.db import access
+from trainmaster.db import audit
 
 if TYPE_CHECKING:
     from trainmaster.db import Database
@@ -27,6 +27,25 @@ class AuditFilter:
     name: str | None = None
     action: str | None = None
     is_denied: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What was found by going through all of the audit.
+
+    Attributes:
+        entries: so many there are.
+        unchained: so many of them, the oldest, are of a version that made no chain.
+        head: hash of the newest.
+        broken: id of the first entry that does not fit to those before it; None if all do.
+        why: what is wrong; empty if nothing is.
+    """
+
+    entries: int
+    unchained: int
+    head: str
+    broken: int | None = None
+    why: str = ""
 
 
 class Audit:
@@ -52,8 +71,48 @@ class Audit:
         caller.need("manage")
         which = which or AuditFilter()
         team = which.team if caller.sees_all else caller.team or ""
-        rows = access.requests(
+        rows = audit.entries(
             self._database, team, after, limit + 1, which.name, which.action, is_denied=which.is_denied
         )
         found = [dict(row) for row in rows[:limit]]
         return {"audit": found, "next": found[-1]["id"] if len(rows) > limit else None}
+
+    def verify(self, head: str = "") -> Verified:
+        """Go through the chain.
+
+        Args:
+            head: a hash that was kept elsewhere: an entry must have it.
+
+        Raises:
+            StoreError: the database cannot be used.
+        """
+        while True:
+            first = audit.first_id(self._database)
+            found = self._walked(head)
+            if not found.why or audit.first_id(self._database) == first:
+                return found  # else entries were removed below our feet, as they were old
+
+    def sent(self) -> list[dict[str, Any]]:
+        """Where it is sent, how far that is, and why it is no further."""
+        shown = ("target", "sent", "sent_at", "failures", "trouble")
+        return [{key: row[key] for key in shown} for row in audit.sinks(self._database)]
+
+    def _walked(self, head: str) -> Verified:
+        entries = unchained = 0
+        before, has_head = None, not head
+        for row in audit.walk(self._database):
+            entries += 1
+            if not row["hash"] and before is None:
+                unchained += 1
+                continue
+            fits = {before or audit.BEGINNING}
+            if before is None and not unchained:
+                fits |= audit.removed_up_to(self._database)
+            if not any(audit.hash_of(each, row) == row["hash"] for each in fits):
+                is_first = entries == 1
+                why = "entries before it are missing" if is_first else "one before it was put in or taken out"
+                return Verified(entries, unchained, before or "", row["id"], f"it was changed, or {why}")
+            before = row["hash"]
+            has_head = has_head or before == head
+        why = "" if has_head else f"no entry has the hash {head}: the newest are missing, or it is long ago"
+        return Verified(entries, unchained, before or "", None, why)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.spec.errors import AccessError, NotFoundError, TrainmasterError
 
@@ -53,6 +53,23 @@ class TooOftenError(TrainmasterError):
 
 
 @dataclass(frozen=True, slots=True)
+class Maker:
+    """By whom something was made that goes on without him, and with what.
+
+    Attributes:
+        name: of the user or service account; of the token if it is nobody's.
+        account: of whom it is; None of nobody's.
+        token: name of the token; None without one.
+        team: for which.
+    """
+
+    name: str
+    account: str | None
+    token: str | None
+    team: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Caller:
     """Who asks, as the database says at that moment.
 
@@ -78,6 +95,11 @@ class Caller:
     def sees_all(self) -> bool:
         """Whether what every team has is seen."""
         return "admin" in self.scopes
+
+    @property
+    def maker(self) -> Maker:
+        """As it is written down with what goes on without him."""
+        return Maker(self.name, self.account, self.token, self.team)
 
     def sees(self, team: str | None) -> bool:
         """Whether what belongs to a team (None: to the owner of the home) is seen."""
@@ -147,7 +169,7 @@ class Credential:
 
 
 def caller_now(
-    row: RowMapping,
+    row: Mapping[Any, Any],
     token: RowMapping | None,
     standing: tuple[RowMapping | None, Mapping[str, str]],
     wanted: str | None,

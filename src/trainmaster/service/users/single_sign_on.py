@@ -9,7 +9,8 @@ import secrets
 import threading
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -36,6 +37,12 @@ _TIMEOUT_S: Final = 10.0
 #: Between its clock and ours, in seconds.
 _LEEWAY_S: Final = 60
 _LEAST: Final = "viewer"
+#: So long OpenID Connect lets it be.
+_MOST_SUBJECT: Final = 255
+#: Logins that ask the provider at once: while it does not answer, threads of requests wait with them.
+_AT_ONCE: Final = 8
+_NEEDED: Final = ("authorization_endpoint", "token_endpoint", "jwks_uri")
+_PLACES: Final = (*_NEEDED, "userinfo_endpoint")
 _ALGORITHMS: Final = ("RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512")
 _log = logging.getLogger(__name__)
 
@@ -158,6 +165,7 @@ class SingleSignOn:
         self.settings = settings
         self._database = database
         self._lock = threading.Lock()
+        self._places = threading.BoundedSemaphore(_AT_ONCE)
         self._metadata: tuple[float, dict[str, Any]] = (0.0, {})
         self._keys: tuple[float, dict[str, Any]] = (0.0, {})
 
@@ -174,7 +182,7 @@ class SingleSignOn:
         from authlib.common.security import generate_token
 
         cookie, nonce, verifier = secrets.token_urlsafe(32), generate_token(32), generate_token(64)
-        with self._client(redirect_uri) as client:
+        with self._place(), self._client(redirect_uri) as client:
             url, state = client.create_authorization_url(
                 self._about()["authorization_endpoint"], nonce=nonce, code_verifier=verifier
             )
@@ -201,10 +209,28 @@ class SingleSignOn:
         is_late = row is None or row["expires_at"] <= self._database.clock_s()
         if row is None or is_late or not hmac.compare_digest(row["state"], state):
             raise SignInError("logging in was not begun in this browser, or took too long", "Log in again.")
-        claims = self._claims(row, code, redirect_uri)
+        with self._place():
+            claims = self._claims(row, code, redirect_uri)
         return self._user(claims), row["wanted"]
 
     # --- parts --------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        """One of the few that ask the provider.
+
+        Raises:
+            ProviderError: all are taken.
+        """
+        if not self._places.acquire(blocking=False):
+            raise ProviderError(
+                f"{_AT_ONCE} others wait for {self.settings.issuer}, which answers slowly",
+                "Try again in a minute.",
+            )
+        try:
+            yield
+        finally:
+            self._places.release()
 
     def _claims(self, row: Mapping[Any, Any], code: str, redirect_uri: str) -> dict[str, Any]:
         import httpx2
@@ -237,16 +263,26 @@ class SingleSignOn:
                 )
                 claims.validate(leeway=_LEEWAY_S)
                 found = dict(claims)
+                if not isinstance(found["sub"], str) or not 0 < len(found["sub"]) <= _MOST_SUBJECT:
+                    raise ValueError("sub is no name of anybody")
                 if self.settings.groups_claim not in found and "userinfo_endpoint" in about:
                     answer = client.get(about["userinfo_endpoint"])
                     answer.raise_for_status()
-                    more = answer.json()
+                    more = _object(answer.json())
                     if more.get("sub") == found["sub"]:
                         found = {**more, **found}
                 return found
         except httpx2.HTTPError as error:
             raise ProviderError(f"{self.settings.issuer} does not answer: {error}", "Try again.") from error
-        except (OAuthError, JoseError, KeyError, ValueError) as error:
+        except (
+            OAuthError,
+            JoseError,
+            LookupError,
+            ValueError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+        ) as error:
             _log.warning("a sign-in at %s was refused: %s", self.settings.issuer, error)
             raise SignInError("what the provider has answered is not good", "Log in again.") from error
 
@@ -299,13 +335,15 @@ class SingleSignOn:
     def _client(self, redirect_uri: str) -> Any:  # noqa: ANN401 - Authlib has no types
         from authlib.integrations.httpx_client import OAuth2Client
 
+        from trainmaster.service.users.bounded_answers import bounded
+
         return OAuth2Client(
             self.settings.client_id,
             self.settings.client_secret,
             scope="openid profile email",
             redirect_uri=redirect_uri,
             code_challenge_method="S256",
-            timeout=_TIMEOUT_S,
+            **bounded(_TIMEOUT_S),
         )
 
     def _about(self) -> dict[str, Any]:
@@ -323,8 +361,24 @@ class SingleSignOn:
                     raise ProviderError(
                         f"{url} is about {found.get('issuer')}", "Is `issuer` written as there?"
                     )
+                self._check_places(found)
                 self._metadata = (time.monotonic(), found)
             return found
+
+    def _check_places(self, about: Mapping[str, Any]) -> None:
+        """What a provider leads this server to is as safe as it is itself: nothing without TLS, inside.
+
+        Raises:
+            ProviderError: naming what is not.
+        """
+        begins = tuple({"https://", self.settings.issuer.partition("//")[0] + "//"})
+        for name in _PLACES:
+            url = about.get(name, "" if name in _NEEDED else "https://")
+            if not isinstance(url, str) or not url.startswith(begins):
+                raise ProviderError(
+                    f"{self.settings.issuer}: {name} is {str(url)[:100]!r}, which is not https",
+                    "Ask its admin.",
+                )
 
     def _jwks(self, most_age_s: float) -> Any:  # noqa: ANN401 - JSON
         url = self._about()["jwks_uri"]
@@ -339,10 +393,18 @@ class SingleSignOn:
 def _fetched(url: str) -> dict[str, Any]:
     import httpx2
 
+    from trainmaster.service.users.bounded_answers import bounded
+
     try:
-        answer = httpx2.get(url, timeout=_TIMEOUT_S)
+        with httpx2.Client(**bounded(_TIMEOUT_S)) as client:
+            answer = client.get(url)
         answer.raise_for_status()
-        found: dict[str, Any] = answer.json()
-    except (httpx2.HTTPError, ValueError) as error:
+        return _object(answer.json())
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, RecursionError) as error:
         raise ProviderError(f"{url} does not answer: {error}", "Is `issuer` right?") from error
+
+
+def _object(found: object) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise ValueError("it answers with what is no JSON object")
     return found

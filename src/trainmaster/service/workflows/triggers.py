@@ -16,14 +16,12 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.db import access, accounts
 from trainmaster.db import workflow_rows as rows
 from trainmaster.db.workflow_starts import StartTakenError
 from trainmaster.objects import ObjectStore
 from trainmaster.service.driving.submissions import RunRequest, Start
 from trainmaster.service.server_loops import Turns
 from trainmaster.service.teams.team_volumes import volumes_url
-from trainmaster.service.users.caller import ROLES, Caller, caller
 from trainmaster.service.workflows.decisions import (
     Due,
     Waiting,
@@ -32,6 +30,7 @@ from trainmaster.service.workflows.decisions import (
     due_version,
     plan,
 )
+from trainmaster.service.workflows.registrants import registrants
 from trainmaster.spec.errors import (
     FullDiskError,
     ProviderError,
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
     from trainmaster.service.service import Service
 
 #: New versions and times are looked for so often, in seconds.
-LOOK_S: Final = 2.0
+LOOK_S: Final = 1.5
 #: All versions of a volume are listed at every so many looks; else one object is asked for.
 _LIST_EVERY: Final = 30
 #: A server that starts a run has so long, before another server may try.
@@ -126,7 +125,7 @@ class Triggers:
         """
         self._looks += 1
         known, self._times = self._times, {}
-        workflows = rows.enabled(self._database)
+        workflows = self._allowed(rows.enabled(self._database))
         triggers = rows.triggers(self._database, [row["id"] for row in workflows]) if workflows else {}
         for workflow in workflows:
             for row in triggers[workflow["id"]]:
@@ -146,6 +145,14 @@ class Triggers:
         """After how many seconds to look again: no schedule's time is waited past."""
         now = self._database.clock_s()
         return min([LOOK_S, *(max(at - now, 0.0) for at in self._times.values())])
+
+    def _allowed(self, workflows: Sequence[RowMapping]) -> list[RowMapping]:
+        """Those that may start runs still; the others are paused."""
+        found = registrants(self._database, workflows)
+        for row, who in zip(workflows, found, strict=True):
+            if isinstance(who, str):
+                rows.refuse(self._database, row["id"], who, self._database.clock_s())
+        return [row for row, who in zip(workflows, found, strict=True) if not isinstance(who, str)]
 
     # --- what has come ------------------------------------------------------------------------------
 
@@ -240,9 +247,9 @@ class Triggers:
     def _submit(self, row: RowMapping, now: float) -> None:
         firing, team = int(row["id"]), row["team"] or None
         try:
-            who, why = self._caller(row, now)
-            if who is None:
-                rows.end(self._database, firing, rows.REFUSED, why, now)
+            (who,) = registrants(self._database, [row])
+            if isinstance(who, str):
+                rows.end(self._database, firing, rows.REFUSED, who, now)
                 return
             request = RunRequest(**json.loads(row["request"]))
             self._submissions.submit(who, request, start=Start(firing, _versions(row)))
@@ -261,24 +268,6 @@ class Triggers:
             log.exception("%s could not be started", row["name"])
             why = f"internal error: {type(error).__name__}: {error}"
             rows.end(self._database, firing, rows.REFUSED, why, now)
-
-    def _caller(self, row: Mapping[Any, Any], now: float) -> tuple[Caller | None, str]:
-        """Who has registered it, if that one may still run something in the team; else why not."""
-        team, name = row["team"] or None, row["registered_by"]
-        if row["account"] is not None:
-            found, roles = accounts.standing(self._database, row["account"])
-            scopes = ROLES.get(roles.get(team or "", ""), frozenset())
-            may = found is not None and found["disabled_at"] is None
-            may = may and ("run" in scopes or (found is not None and found["admin_by"] is not None))
-            if not may:
-                return None, f"{name}, who has registered it, may not run it any more: register it again"
-        elif row["token"] is not None:
-            token = access.tokens_by_name(self._database, [row["token"]]).get(row["token"])
-            is_revoked = token is None or token["revoked_at"] is not None
-            if token is None or is_revoked or token["expires_at"] <= now:
-                end = "was revoked" if is_revoked else "has expired"
-                return None, f"the token {row['token']} that it was registered with {end}: register it again"
-        return caller(name, team, ["read", "run"]), ""
 
 
 def _versions(row: Mapping[Any, Any]) -> dict[str, int]:

@@ -8,7 +8,7 @@ import json
 import logging
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,18 +16,23 @@ from trainmaster.db import workflow_rows as rows
 from trainmaster.objects import ObjectStore
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.encryption import SealingKey
+from trainmaster.service.driving.replicas import why_bound_of
 from trainmaster.service.driving.submissions import MAX_KEY
 from trainmaster.service.notifications.webhooks import signature
+from trainmaster.service.runs.summary import is_driven
 from trainmaster.service.teams.team_volumes import volumes_url
 from trainmaster.service.users.caller import NO_TEAM, UnknownCallerError
 from trainmaster.service.workflows.decisions import loop_at
+from trainmaster.service.workflows.registrants import registrants
 from trainmaster.spec.errors import NotFoundError, StoreError, TrainmasterError, UsageError, one_line
+from trainmaster.spec.states import State
 from trainmaster.spec.trigger import Trigger, pushed_volumes
 from trainmaster.volumes.packed.head import head_numbers, newest_version
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
 
+    from trainmaster.db import Database
     from trainmaster.service.driving.submissions import RunRequest, Submissions
     from trainmaster.service.service import Service
     from trainmaster.service.users.caller import Caller
@@ -121,7 +126,7 @@ class Workflows:
             "revision": 1,
             "registered_by": caller.name,
             "account": caller.account,
-            "token": None if caller.account else caller.token,
+            "token": caller.token,
             "secret": None if secret is None else self._key().seal(secret.encode(), f"workflow/{name}"),
             "created_at": now,
             "changed_at": now,
@@ -147,9 +152,16 @@ class Workflows:
         return self.show(caller, name)
 
     def resume(self, caller: Caller, name: str) -> dict[str, Any]:
-        """Go on, with what comes from now on."""
+        """Go on, with what comes from now on.
+
+        Raises:
+            UsageError: who has registered it may not run it any more.
+        """
         caller.need("run")
         row, now = self._row(caller, name), self._database.clock_s()
+        (who,) = registrants(self._database, [row])
+        if isinstance(who, str):
+            raise UsageError(f"{name} may start nothing: {who}", "`trainmaster run RECIPE` registers it.")
         if row["state"] == rows.PAUSED:
             for found in rows.triggers(self._database, [row["id"]])[row["id"]]:
                 trigger = Trigger.model_validate_json(found["data"])
@@ -236,7 +248,8 @@ class Workflows:
         found = rows.of_teams(self._database, None if caller.sees_all else [_team(caller)])
         ids = [row["id"] for row in found]
         triggers, last = rows.triggers(self._database, ids), rows.last_starts(self._database, ids)
-        return [self._about(row, triggers[row["id"]], last.get(row["id"])) for row in found]
+        before = self._before([each for each in last.values() if each["state"] == rows.WAITING])
+        return [self._about(row, triggers[row["id"]], last.get(row["id"]), before) for row in found]
 
     def show(self, caller: Caller, name: str) -> dict[str, Any]:
         """One of them.
@@ -256,11 +269,12 @@ class Workflows:
         row = self._row(caller, name)
         history = rows.history(self._database, row["id"], SHOWN)
         triggers = rows.triggers(self._database, [row["id"]])[row["id"]]
+        before = self._before([each for each in history if each["state"] == rows.WAITING])
         return {
-            **self._about(row, triggers, history[0] if history else None),
+            **self._about(row, triggers, history[0] if history else None, before),
             "under_way": rows.under_way(self._database, [row["id"]]).get(row["id"], []),
             "recipe": json.loads(row["request"])["recipe"],
-            "history": [_start(each) for each in history],
+            "history": [_start(each, before) for each in history],
         }
 
     # --- parts --------------------------------------------------------------------------------------
@@ -271,7 +285,14 @@ class Workflows:
             raise NotFoundError(f"there is no workflow {name[:100]!r}", "`trainmaster workflows` lists them.")
         return row
 
-    def _about(self, row: RowMapping, triggers: list[RowMapping], last: RowMapping | None) -> dict[str, Any]:
+    def _before(self, waiting: Sequence[RowMapping]) -> dict[str, str]:
+        """What starts wait for, by workflow: none of those that wait for a time only."""
+        runs = rows.under_way(self._database, {each["workflow_id"] for each in waiting}) if waiting else {}
+        return {name: _why_waiting(self._database, found[0]) for name, found in runs.items()}
+
+    def _about(
+        self, row: RowMapping, triggers: list[RowMapping], last: RowMapping | None, before: Mapping[str, str]
+    ) -> dict[str, Any]:
         request, now = json.loads(row["request"]), self._database.clock_s()
         on = []
         for each in triggers:
@@ -291,7 +312,7 @@ class Workflows:
             "changed_at": row["changed_at"],
             "code": request["code"],
             "hook": f"/api/v1/hooks/{row['id']}" if any(t["key"] == WEBHOOK for t in triggers) else None,
-            "last": None if last is None else _start(last),
+            "last": None if last is None else _start(last, before),
         }
 
     def _check_loop(self, team: str, recipe: Recipe, pushes: list[str]) -> None:
@@ -377,7 +398,24 @@ def _unknown() -> UnknownCallerError:
     )
 
 
-def _start(row: RowMapping) -> dict[str, Any]:
+def _why_waiting(database: Database, run: str) -> str:
+    """That a start waits for the end of a run, and who goes on with that if it was left."""
+    row = database.run_row(run)
+    was_driven = row["lease_owner"] is not None or row["state"] != State.WAITING
+    if not was_driven or is_driven(row, database.clock_s()):
+        return f"waits for the end of {run}"
+    why = why_bound_of(row, is_shared=database.is_shared)
+    who = (
+        f"only the server of {row['home']} goes on with it or ends it ({why}): start that server again"
+        if why
+        else "the next server goes on with it within a minute"
+    )
+    return f"waits for the end of {run}, which no process drives: {who}"
+
+
+def _start(row: RowMapping, before: Mapping[str, str]) -> dict[str, Any]:
+    """As `Workflows.show` has it; one that waits for the end of a run says so."""
+    waits = before.get(row["workflow_id"], "") if row["state"] == rows.WAITING else ""
     return {
         "start": row["id"],
         "trigger": row["trigger"],
@@ -387,5 +425,5 @@ def _start(row: RowMapping) -> dict[str, Any]:
         "run": row["run_id"],
         "run_state": row["run_state"],
         "run_reason": row["run_reason"],
-        "message": row["message"],
+        "message": "; ".join(filter(None, (row["message"], waits))),
     }

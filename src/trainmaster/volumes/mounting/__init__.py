@@ -6,6 +6,7 @@ from trainmaster.lazy import lazy_exports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from trainmaster.volumes.mounting.errors import InUseError as InUseError
     from trainmaster.volumes.mounting.errors import MountError as MountError
     from trainmaster.volumes.mounting.lifecycle import mount as mount
     from trainmaster.volumes.mounting.lifecycle import unmount as unmount
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 __all__, __getattr__ = lazy_exports(
     __name__,
     {
-        "errors": "MountError",
+        "errors": "InUseError MountError",
         "lifecycle": "mount unmount",
         "mounts": "available",
         "providing": "provide provided withdraw",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trainmaster.spec.errors import MissingPartError, UsageError
 from trainmaster.volumes.mounting.delegated_credentials import hand_over
-from trainmaster.volumes.mounting.errors import MountError
+from trainmaster.volumes.mounting.errors import InUseError, MountError
 from trainmaster.volumes.mounting.mounts import (
     SERVER,
     Means,
@@ -98,13 +98,18 @@ def mount(
     return uri
 
 
-def unmount(directory: Path) -> bool:
+def unmount(directory: Path, *, waits: bool = False) -> bool:
     """Ends a mount. Programs that still have files open there keep them until they close them.
+
+    Args:
+        directory: where it is.
+        waits: one that is in use stays.
 
     Returns:
         False if no volume was mounted there.
 
     Raises:
+        InUseError: it is in use, and stays.
         MountError: it could not be ended.
     """
     place = os.path.abspath(directory)
@@ -114,6 +119,8 @@ def unmount(directory: Path) -> bool:
             raise MountError(f"{place}: that is no volume but {mounted.source}.", "Unmount it with umount.")
         return False
     is_free = detach(place, lazily=False)
+    if not is_free and waits and is_ours(place):
+        raise InUseError(f"{place}: {mounted.source} is still read there.", "End what reads it.")
     if not is_free and not detach(place) and is_ours(place):
         raise MountError(f"{place} cannot be unmounted.", "Only who mounted it may, and root.")
     began_s = time.monotonic()

@@ -30,8 +30,8 @@ def provide(
 ) -> Means:
     """Makes a volume's files appear at a directory: mounted, else fetched whole and linked.
 
-    The files of a fetched one lie below ``TRAINMASTER_CACHE/volumes/whole``, where all of a node
-    share them, whole or not at all.
+    Another volume, or version, that was mounted there goes, unless it is still read. The files of a fetched
+    one lie below ``TRAINMASTER_CACHE/volumes/whole``, where all of a node share them, whole or not at all.
 
     Args:
         uri: ``URL``, ``NAME``, ``URL@VERSION`` or ``NAME@VERSION``.
@@ -44,8 +44,11 @@ def provide(
         By what means.
 
     Raises:
-        The same as :func:`mount`, and what fetching raises.
+        InUseError: another one is still read there.
+        Exception: the same as :func:`mount`, and what fetching raises.
     """
+    clear_stale(os.path.abspath(directory))
+    unmount(directory, waits=True)
     if means != "fetched":
         try:
             mount(uri, directory, cache=cache)
@@ -58,7 +61,6 @@ def provide(
         else:
             return "mounted"
     place = os.path.abspath(directory)
-    clear_stale(place)
     whole = fetched(open_volume(uri, cache), cache, progress)
     _link(place, whole)
     return "fetched"

@@ -14,6 +14,35 @@ from trainmaster.service.users.caller import UnknownCallerError
 from trainmaster.spec.errors import NotFoundError
 
 WAIT_S = 60
+_OK = b"HTTP/1.1 200 OK\r\n"
+_SWITCH = b"HTTP/1.1 101 Switching Protocols\r\n"
+_UPGRADED = b"upgrade: websocket\r\nconnection: upgrade\r\n"
+#: Answers that are none, by what is asked for.
+LIES = {
+    "many-headers": _OK + b"".join(b"x-%d: y\r\n" % number for number in range(20_000)),
+    "long-header": _OK + b"x: " + b"y" * (1 << 20) + b"\r\ncontent-length: 0\r\n\r\n",
+    "open-header": _OK + b"x: y\r\n",
+    "two-lengths": _OK + b"content-length: 1\r\ncontent-length: 2\r\n\r\nab",
+    "both-lengths": _OK + b"content-length: 3\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
+    "more": _OK + b"content-length: 1\r\n\r\nabHTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil",
+    "bad-chunk": _OK + b"transfer-encoding: chunked\r\n\r\nzz\r\na\r\n0\r\n\r\n",
+    "huge-chunk": _OK + b"transfer-encoding: chunked\r\n\r\n" + b"f" * 100 + b"\r\na",
+    "null": _OK + b"x: a\x00b\r\ncontent-length: 0\r\n\r\n",
+    "return": _OK + b"x: a\rset-cookie: trainmaster=x\r\ncontent-length: 0\r\n\r\n",
+    "folded": _OK + b"x: a\r\n set-cookie: trainmaster=x\r\ncontent-length: 0\r\n\r\n",
+    "status": b"HTTP/1.1 999999 No\r\ncontent-length: 0\r\n\r\n",
+    "switches": _SWITCH + _UPGRADED + b"\r\n" + _OK + b"\r\n",
+    "other-switch": _SWITCH + b"upgrade: h2c\r\nconnection: upgrade\r\n\r\nPRI * HTTP/2.0\r\n",
+    "cookies-of-parents": _OK
+    + b"set-cookie: a=1; Domain=127.0.0.1; Path=/\r\nset-cookie: b=1; domain=.1; path=/apps/\r\n"
+    + b"set-cookie: __Host-trainmaster-app=x; Path=/; Secure\r\nset-cookie: trainmaster-app=good; Path=/\r\n"
+    + b"set-cookie:  Trainmaster =x\r\nset-cookie: c=1; Path=/apps/evil-1/../other/\r\n"
+    + b"content-length: 0\r\n\r\n",
+    "login": b"HTTP/1.1 401 No\r\nwww-authenticate: Basic realm=trainmaster\r\ncontent-length: 0\r\n\r\n",
+    "refresh": _OK + b"refresh: 0; url=https://evil.example.org/\r\ncontent-length: 0\r\n\r\n",
+    "link": _OK
+    + b"location: https://evil.example.org/\r\ncontent-location: //evil\r\ncontent-length: 0\r\n\r\n",
+}
 
 
 class EvilApp:
@@ -77,6 +106,22 @@ class EvilApp:
                 writer.write(data)
                 await writer.drain()
             return False
+        if what == "endless":
+            writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+            while True:
+                writer.write(b"10000\r\n" + b"x" * 65536 + b"\r\n")
+                await writer.drain()
+        if what == "continues":
+            while True:
+                writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
+                await writer.drain()
+        if what in LIES:
+            writer.write(LIES[what])
+            await writer.drain()
+            if what.startswith("open"):
+                self.asked.set()
+                await self.release.wait()
+            return False
         if what == "large":
             writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
             for number in range(64):
@@ -132,12 +177,13 @@ class Setting:
 
     def __init__(self, **options):
         self.answer_s = options.pop("answer_s", 60.0)
+        self.hosts = options.pop("hosts", None)
         self.options = options
 
     async def __aenter__(self):
         self.app = EvilApp()
         self.gate = OneGate(await self.app.start())
-        self.proxy = AppProxy(Grants(self.gate, **self.options), answer_s=self.answer_s)
+        self.proxy = AppProxy(Grants(self.gate, **self.options), answer_s=self.answer_s, hosts=self.hosts)
         listener = socket.create_server(("127.0.0.1", 0))
         self.port = listener.getsockname()[1]
         await self.proxy.start(listener)
@@ -156,16 +202,15 @@ class Setting:
         self.writers.append(writer)
         return reader, writer
 
-    def head(self, method, path, *headers, cookie="good"):
-        kept = [f"cookie: trainmaster-app={cookie}"] if cookie else []
-        return "\r\n".join(
-            [f"{method} {path} HTTP/1.1", f"host: 127.0.0.1:{self.port}", *kept, *headers, "", ""]
-        )
+    def head(self, method, path, *headers, cookie="good", host=""):
+        kept = [f"cookie: {self.proxy._grants.cookie}={cookie}"] if cookie else []
+        host = host or f"127.0.0.1:{self.port}"
+        return "\r\n".join([f"{method} {path} HTTP/1.1", f"host: {host}", *kept, *headers, "", ""])
 
-    async def ask(self, method, path, *headers, body=b"", cookie="good", on=None):
+    async def ask(self, method, path, *headers, body=b"", cookie="good", on=None, host=""):
         """Status, headers, body."""
         reader, writer = on or await self.connect()
-        writer.write(self.head(method, path, *headers, cookie=cookie).encode() + body)
+        writer.write(self.head(method, path, *headers, cookie=cookie, host=host).encode() + body)
         return await read_answer(reader, method)
 
 

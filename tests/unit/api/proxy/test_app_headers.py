@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.api.proxy.headers import Target, location, to_app, to_browser
+from trainmaster.api.proxy.headers import Target, is_websocket, location, to_app, to_browser
 
 APP = Target("tb-1", 6006, "token abc")
 ORIGIN = "https://apps.example.org"
@@ -109,3 +109,17 @@ def test_whatever_an_app_says_a_browser_stays_in_it(text):
     if found is not None:
         parts = urlsplit(urljoin(f"{ORIGIN}/apps/tb-1/", found))
         assert (f"{parts.scheme}://{parts.netloc}", parts.path[:11]) == (ORIGIN, "/apps/tb-1/")
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_one"),
+    [
+        ({"connection": "keep-alive, Upgrade", "upgrade": "WebSocket"}, True),
+        ({"connection": "upgrade", "upgrade": "h2c"}, False),
+        ({"connection": "keep-alive", "upgrade": "websocket"}, False),
+        ({"upgrade": "websocket"}, False),
+        ({"connection": "upgrade"}, False),
+    ],
+)
+def test_what_asks_for_a_websocket(headers, is_one):
+    assert is_websocket([(name.encode(), value.encode()) for name, value in headers.items()]) is is_one

@@ -10,7 +10,9 @@ import pytest
 pytest.importorskip("h11", reason="the extra `apps` is not installed")
 from evil_app import WAIT_S, Setting, read_answer
 
+from trainmaster.api.own_hosts import OwnHosts
 from trainmaster.api.proxy import connection, proxy
+from trainmaster.api.proxy.services import Services
 from trainmaster.spec.errors import ProviderError
 
 APP = "/apps/evil-1/"
@@ -314,6 +316,7 @@ def test_who_says_nothing_takes_no_place_for_long(monkeypatch):
     async def play(at):
         known = await at.connect()
         assert (await at.ask("GET", APP, on=known))[0] == 200
+        assert connection.FIRST_S == 10.0
         monkeypatch.setattr(connection, "FIRST_S", 0.05)
         silent, _ = await at.connect()
         assert await ended(silent)
@@ -418,5 +421,102 @@ def test_a_machine_that_cannot_be_reached_is_said_to_be():
         at.gate.more = {"open": leads}
         status, _, body = await at.ask("GET", APP)
         assert (status, body.decode()) == (502, "the machine is gone\nTry again.")
+
+    run(play)
+
+
+@pytest.mark.parametrize("host", ["evil.org", "127.0.0.1.evil.org:80", "10.1.2.3", "a b", "[::g]"])
+def test_what_is_asked_of_another_host_is_refused_before_anything_is_looked_at(host):
+    async def play(at):
+        for path in (APP, "/enter/once", "/services/digits/"):
+            assert (await at.ask("GET", path, host=host))[0] == 421
+        assert (at.gate.asked, at.app.seen) == (0, [])
+        assert (await at.ask("GET", APP, host="localhost"))[0] == 200
+
+    run(play)
+
+
+OWN = "evil-1.apps.example.org"
+OWN_HOSTS = {
+    "is_secure": True,
+    "domain": "apps.example.org",
+    "hosts": OwnHosts(frozenset({"*.apps.example.org"})),
+}
+
+
+def test_an_app_with_a_host_of_its_own_is_entered_there_with_a_cookie_of_that_host():
+    async def play(at):
+        status, headers, _ = await at.ask("GET", "/enter/once", cookie=None, host="other-1.apps.example.org")
+        assert status == 404, "the cookie would be that of another app's host"
+        assert "set-cookie" not in dict(headers)
+        _, headers, _ = await at.ask("GET", "/enter/once", cookie=None, host=OWN)
+        found = dict(headers)
+        assert found["location"] == APP
+        assert found["set-cookie"].startswith("__Host-trainmaster-app=good; Path=/; ")
+        assert "Secure" in found["set-cookie"]
+        assert "Domain" not in found["set-cookie"]
+        assert (await at.ask("GET", APP + "x", host=OWN))[2].decode() == APP + "x"
+        assert "good" not in at.app.seen[0]
+
+    run(play, **OWN_HOSTS)
+
+
+@pytest.mark.parametrize(
+    ("host", "more", "status"),
+    [
+        ("other-1.apps.example.org", (), 404),
+        ("services.apps.example.org", (), 404),
+        ("a.evil-1.apps.example.org", (), 421),
+        ("apps.example.org", (), 421),
+        ("127.0.0.1", (), 401),  # no cookie is good there
+        ("127.0.0.1", ("authorization: Bearer good",), 200),
+        (OWN, ("cookie: trainmaster-app=good",), 200),
+        (OWN, ("sec-fetch-site: same-origin", "sec-fetch-mode: cors"), 200),
+        (OWN, ("sec-fetch-site: same-site", "sec-fetch-mode: no-cors", "sec-fetch-dest: script"), 403),
+        (OWN, ("sec-fetch-site: same-site", "sec-fetch-mode: navigate", "sec-fetch-dest: iframe"), 403),
+        (OWN, ("sec-fetch-site: cross-site", "sec-fetch-mode: navigate", "sec-fetch-dest: document"), 200),
+    ],
+)
+def test_the_host_of_an_app_is_that_apps_only_and_pages_of_others_get_nothing_there(host, more, status):
+    async def play(at):
+        assert (await at.ask("GET", APP, *more, host=host))[0] == status
+
+    run(play, **OWN_HOSTS)
+
+
+def test_a_cookie_that_another_apps_page_can_set_is_not_looked_at():
+    async def play(at):
+        status, _, _ = await at.ask("GET", APP, "cookie: trainmaster-app=good", cookie=None, host=OWN)
+        assert (status, at.gate.asked) == (401, 1)
+
+    run(play, **OWN_HOSTS)
+
+
+def test_websockets_and_writes_are_taken_from_the_apps_own_host_only():
+    async def play(at):
+        for origin, status in ((f"https://{OWN}", 200), ("https://other-1.apps.example.org", 403)):
+            answer = await at.ask(
+                "POST", APP + "x", f"origin: {origin}", "content-length: 2", body=b"{}", host=OWN
+            )
+            assert answer[0] == status
+        other = "origin: https://other-1.apps.example.org"
+        assert (await at.ask("GET", APP + "ws", *SOCKET, other, host=OWN))[0] == 403
+
+    run(play, **OWN_HOSTS)
+
+
+def test_absolute_paths_at_the_host_of_an_app_are_those_of_the_app():
+    async def play(at):
+        status, headers, _ = await at.ask("GET", "/static/app.js?v=1", host=OWN)
+        assert (status, dict(headers)["location"]) == (307, APP + "static/app.js?v=1")
+
+    run(play, **OWN_HOSTS)
+
+
+def test_apps_are_asked_where_there_are_services_too():
+    async def play(at):
+        at.proxy._services = Services(None)
+        assert (await at.ask("GET", APP + "x"))[0] == 200
+        assert (await at.ask("GET", "/services"))[0] == 404
 
     run(play)

@@ -67,7 +67,12 @@ def test_a_server_keeps_it_and_the_verbs_look_after_it(server, recipe):
     call("workflows", "resume", "nightly")
     assert "whsec_" in call("workflows", "secret", "nightly").stderr
     found = json.loads(call("workflows", "trigger", "nightly", "--json").stdout)
-    assert found["history"][0]["trigger"] == "by hand"
+    (start,) = found["history"]
+    assert start["trigger"] == "by hand"
+    assert call("workflows").stdout.rstrip().endswith("  by hand: waiting")
+    shown = call("workflows", "show", "nightly").stdout
+    assert shown.rstrip().endswith("  by hand  waiting")
+    assert start["cause"] not in shown + call("workflows").stdout, "it is a key of ours"
     call("workflows", "rm", "nightly")
     assert "there is none" in call("workflows").stderr
 

@@ -12,9 +12,17 @@ pytest.importorskip("pyarrow", reason="the extra `volumes` is not installed")
 from served_office import Office
 from test_routes import asked, routes
 
-from trainmaster.api.rest.limits import BURST, CHECK_EVERY_S, Rates, Stream, Streams, Waits
+from trainmaster.api.rest.limits import CHECK_EVERY_S, Stream, Streams, Waits
 from trainmaster.service.users.access import ATTEMPTS, digest_of
-from trainmaster.service.users.caller import ROLES, SCOPES, Credential, TooOftenError, caller
+from trainmaster.service.users.caller import (
+    ROLES,
+    SCOPES,
+    Credential,
+    ForbiddenError,
+    TooOftenError,
+    caller,
+)
+from trainmaster.service.users.rates import BURST, Rates
 from trainmaster.spec.errors import StoreError
 
 #: Of these everybody has his own, so a viewer may ask; a token that is nobody's needs `manage`.
@@ -185,7 +193,14 @@ def credential(who):
     return Credential(who.name, is_session=False, team=None)
 
 
-def follows(*answers, check_every_s=0.0):
+async def looked_at(streams, until=10):
+    """Pieces, with a look at the rights of all before each."""
+    for number in range(until):
+        await streams.look()
+        yield number
+
+
+def follows(*answers):
     """What somebody is told while each look at the rights of all gives the next answer; and the streams."""
     who, left = caller("ann", "red", ["read", "run"]), list(answers)
 
@@ -196,10 +211,10 @@ def follows(*answers, check_every_s=0.0):
             raise answer
         return {credential(who): answer} if answer else {}
 
-    streams = Streams(ask, check_every_s=check_every_s)
+    streams = Streams(ask)
 
     async def read():
-        return [piece async for piece in Stream(streams, who, credential(who)).of(pieces())]
+        return [piece async for piece in Stream(streams, who, credential(who)).of(looked_at(streams))]
 
     return asyncio.run(read()), streams
 
@@ -210,30 +225,62 @@ def test_a_stream_ends_when_its_caller_may_less_or_is_not_known_any_more():
     assert follows(before, None)[0] == [0]
     away = StoreError("the database cannot be read", "")
     assert follows(before, away, None)[0] == [0, 1], "nothing new comes from there either"
-    told, streams = follows(before, check_every_s=100)
-    assert told == list(range(10)), "they are looked at now and then only"
+    told, streams = follows(*[before] * 10)
+    assert told == list(range(10))
     assert not streams._open
 
 
-def test_the_rights_of_all_who_listen_are_one_question():
-    asked, now = [], [0.0]
+def test_what_has_an_end_says_that_it_was_cut_off():
+    """Half a file must not look whole, and who sends one is told."""
+    ann = caller("ann", "red", ["run"])
+    streams = Streams(lambda _: {}, most=1)
+
+    def transfer():
+        return Stream(streams, ann, credential(ann))
+
+    async def everything():
+        sent = transfer()
+        got = sent.sent(iter([b"a", b"b"]))
+        assert await anext(got) == b"a"
+        await streams.look()
+        with pytest.raises(ForbiddenError, match="has changed"):
+            await anext(got)
+        with pytest.raises(ForbiddenError, match="has changed"):
+            async for _ in transfer().body(looked_at(streams)):
+                pass
+        with pytest.raises(ForbiddenError, match="has changed"):
+            await transfer().answer(streams.look())
+        assert [piece async for piece in transfer().sent(iter([b"a", b"b"]))] == [b"a", b"b"]
+
+    asyncio.run(everything())
+    assert not streams._open
+
+
+def test_the_rights_of_all_who_listen_are_one_question_and_silent_streams_end():
+    asked = []
     people = [caller(f"user-{number}", "red", ["read"]) for number in range(50)]
 
     def ask(wanted):
         asked.append(len(wanted))
-        known = people if len(asked) == 1 else people[10:]
-        return {credential(who): who for who in known}
+        return {credential(who): who for who in people[10:]}
 
-    streams = Streams(ask, clock=lambda: now[0])
+    async def silent():
+        yield 0
+        await asyncio.Event().wait()
 
     async def follow():
-        following = [Stream(streams, who, credential(who)).of(pieces()) for who in people]
-        first = await asyncio.gather(*(anext(each) for each in following))
-        now[0] += CHECK_EVERY_S
-        return first, await asyncio.gather(*(anext(each, None) for each in following))
+        turns = asyncio.Queue()
+        streams = Streams(ask, check_every_s=7.0, pause=lambda seconds: turns.get() if seconds == 7 else None)
+        following = [Stream(streams, who, credential(who)).of(silent()) for who in people]
+        assert await asyncio.gather(*(anext(each) for each in following)) == [0] * 50
+        rest = [asyncio.ensure_future(anext(each, None)) for each in following]
+        turns.put_nowait(None)
+        assert await asyncio.gather(*rest[:10]) == [None] * 10
+        assert not any(each.done() for each in rest[10:])
 
-    assert asyncio.run(follow()) == ([0] * 50, [None] * 10 + [1] * 40)
-    assert asked == [50, 50]
+    asyncio.run(follow())
+    assert asked == [50]
+    assert CHECK_EVERY_S <= 1.0, "nothing is given for longer than 2 s"
 
 
 def test_a_user_follows_so_many_streams_and_no_more():
@@ -273,10 +320,10 @@ def test_a_demotion_closes_the_stream_of_a_run(office):
     office.add("brief", "red", "viewer")
     who = office.state.access.by_token(office.tokens["brief"])
     asks_with = Credential(digest_of(office.tokens["brief"]), is_session=False, team=None)
-    streams, seen = Streams(office.state.access.callers, check_every_s=0), []
+    streams, seen = Streams(office.state.access.callers), []
 
     async def follow():
-        async for piece in Stream(streams, who, asks_with).of(pieces()):
+        async for piece in Stream(streams, who, asks_with).of(looked_at(streams)):
             seen.append(piece)
             if piece == 3:
                 office.state.accounts.remove_member("red", "brief")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import re
 import zipfile
+from dataclasses import replace
 
 import pytest
 
-from trainmaster.service.users.caller import caller
+from trainmaster.service.users.caller import TooOftenError, caller
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from served_home import RECIPE
@@ -340,8 +341,8 @@ def test_mistakes_are_told_with_place_and_hint(served):
     for body in ({"recipe": RECIPE, "unknown": 1}, {"recipe": 3}, [], "x"):
         assert served.ask("red-user", "POST", "/api/v1/runs", json=body).status_code == 422
     assert served.ask("red-read", "GET", "/api/v1/runs?limit=100000").status_code == 422
-    large = {"recipe": "#" * (1 << 20) + RECIPE}
-    assert "1 MiB" in served.ask("red-user", "POST", "/api/v1/recipes/check", json=large).json()["title"]
+    large = {"recipe": "#" * (100 << 10) + RECIPE}
+    assert "100 KiB" in served.ask("red-user", "POST", "/api/v1/recipes/check", json=large).json()["title"]
     assert served.ask("red-user", "POST", "/api/v1/runs", content=b"x" * (5 << 20)).status_code == 413
     pieces = (b"x" * (1 << 20) for _ in range(6))
     assert served.ask("red-user", "POST", "/api/v1/runs", content=pieces).status_code == 413
@@ -418,3 +419,58 @@ def test_who_is_not_known_does_not_learn_what_there_is(served):
     assert served.ask(None, "GET", "/api/v1/nothing").status_code == 401
     assert served.ask("red-read", "GET", "/api/v1/nothing").status_code == 404
     assert served.ask(None, "PATCH", "/api/v1/runs").status_code == 401
+
+
+def test_what_errors_are_answered_with():
+    from trainmaster.api.rest import state
+
+    assert {kind.__name__: status for kind, status in state._STATUS} == {
+        "UnknownCallerError": 401, "ForbiddenError": 403, "NotFoundError": 404, "KeyUsedError": 409,
+        "TooManyError": 429, "ClientVersionError": 426, "MissingPartError": 501, "TooOftenError": 429,
+        "OverBudgetError": 409, "UploadConflictError": 409, "AliasMovedError": 409, "ModelInUseError": 409,
+        "StartTakenError": 409, "TooMuchError": 413, "QuotaError": 507, "FullStoreError": 507,
+        "FullDiskError": 507, "LeaseLostError": 409, "UsageError": 422, "StoreError": 503,
+        "ProviderError": 502, "PublishError": 502,
+    }  # fmt: skip
+    for number, (kind, status) in enumerate(state._STATUS):
+        earlier = [
+            each for each, other in state._STATUS[:number] if issubclass(kind, each) and other != status
+        ]
+        assert not earlier, f"{kind.__name__} would be answered as {earlier[0].__name__}"
+    for status, header in (
+        (401, "www-authenticate"),
+        (429, "retry-after"),
+        (503, "retry-after"),
+        (500, None),
+    ):
+        found = {"www-authenticate", "retry-after"} & set(state.problem(status, "t").headers)
+        assert found == ({header} if header else set())
+    answer = state.told(TooOftenError("too often", 7.2))
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "8")
+
+
+@pytest.mark.parametrize(
+    ("url", "headers", "taken"),
+    [
+        ("", {"origin": "http://testserver"}, True),
+        ("", {"origin": "https://tm.example.org"}, False),
+        ("https://tm.example.org", {"origin": "https://tm.example.org"}, True),
+        ("https://tm.example.org", {"origin": "http://testserver"}, True),
+        ("https://tm.example.org", {"origin": "https://evil.example.org"}, False),
+        ("", {"origin": "null"}, False),
+        ("", {"sec-fetch-site": "none"}, True),
+        ("", {"sec-fetch-site": "same-site"}, False),
+        ("", {"sec-fetch-site": "same-origin", "origin": "https://evil.example.org"}, False),
+        ("", {"sec-fetch-site": "cross-site", "origin": "http://testserver"}, False),
+        ("", {}, False),
+    ],
+)
+def test_whose_pages_may_write(served, url, headers, taken):
+    who = served.state.access.by_token(served.tokens["red-user"])
+    cookie = f"{served.state.cookie}={served.state.access.open_session(who)}"
+    served.app.state.server = replace(served.state, url=url)
+    answer = served.ask(
+        None, "POST", "/team/choose", data={"team": "none"}, headers={"cookie": cookie, **headers}
+    )
+    served.app.state.server = served.state
+    assert answer.status_code == (404 if taken else 403), answer.text

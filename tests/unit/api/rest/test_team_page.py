@@ -105,6 +105,21 @@ def test_a_manager_changes_roles_and_takes_people_out(office):
     assert manager.ask("POST", "/team/members/chief", role="viewer").status_code == 404
 
 
+def test_who_revokes_a_token_on_the_page_is_told_which_workflows_are_paused(office):
+    made = office.state.access.create_token("leaked", ["read", "run"], "red", account="member")
+    office.tokens["leaked"] = made["token"]
+    recipe = "name: <b>\nprovider: lab\non: webhook\nexperiments:\n  main: {command: 'true'}\n"
+    for name in ("nightly", "weekly"):
+        body = {"recipe": recipe.replace("<b>", name), "max_usd": 1}
+        assert office.ask("leaked", "POST", "/api/v1/workflows", json=body).status_code == 201
+    told = Browser(office, "manager").ask("POST", "/team/tokens/leaked/revoke")
+    assert (told.status_code, "leaked is revoked. Paused, as they were registered" in told.text) == (
+        200,
+        True,
+    )
+    assert '<a href="/workflows/nightly">nightly</a>, <a href="/workflows/weekly">' in told.text
+
+
 def test_tokens_service_accounts_and_sessions_are_made_and_ended(office):
     manager = Browser(office, "manager")
     manager.does("/team/service-accounts", name="ci", role="member")

@@ -144,9 +144,9 @@ def test_who_may_no_more_is_cut_off_also_if_his_client_reads_nothing(alone, tmp_
     """The command ends, although telling why waits for the client."""
     name = f"short-{fails}"
     token = alone.state.access.create_token(name, ["read", "run"])["token"]
-    monkeypatch.setattr(tunnels, "_LOOK_S", 0.01)
     monkeypatch.setattr(tunnels, "_TELL_S", 0.01)
-    monkeypatch.setattr(alone.state.tunnels, "_check_every_s", 0.0)
+    monkeypatch.setattr(alone.state.tunnels, "_check_every_s", 0.01)
+    monkeypatch.setattr(alone.state.tunnels, "_watching", None)  # that of the other tests' event loop
     (tmp_path / "pid").touch()
     asked = f"command=echo $$ > {tmp_path / 'pid'}; echo up; exec sleep 600"
     scope = {

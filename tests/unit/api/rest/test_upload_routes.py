@@ -18,6 +18,7 @@ from trainmaster.objects.errors import FullStoreError
 from trainmaster.service import Service
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.uploads import upload_finishing
+from trainmaster.service.uploads.code_uploads import QuotaError
 from trainmaster.service.uploads.uploads import PART_BYTES, UNUSED_S, Uploads
 from trainmaster.spec.errors import UsageError
 
@@ -396,3 +397,47 @@ def test_a_teams_recipe_names_its_own_volumes_only(server):
     ):
         with pytest.raises(UsageError, match=r"experiments\.main\.data\.d\.volume"):
             place(name)
+
+
+def test_how_much_an_upload_may_have(server):
+    def begin(size_bytes, kind="volume"):
+        return server.ask("POST", "", json={"name": "a", "size_bytes": size_bytes, "kind": kind}).status_code
+
+    assert begin(50_000 * (4 << 20) + 1) == 413
+    assert begin(50_000 * (4 << 20)) == 507, "a part more is too much for any; so much for this team"
+    assert begin(30 * 10**9) == 201
+    assert begin(1) == 507
+
+
+def test_what_a_version_may_become(server, tmp_path, monkeypatch):
+    """Of the team's share, of this disk, and of what was sent."""
+    finishing, store = server.state.finishing, tmp_path / "volumes"
+    store.mkdir()
+    (store / "chunk").write_bytes(b"x" * 100)
+    monkeypatch.setattr(finishing, "_quota_bytes", 1000)
+    here = [10**12]
+    monkeypatch.setattr(upload_finishing, "room_bytes", lambda *_: here[0])
+
+    def most(packed_bytes, team=None):
+        limits = finishing._room(team, f"file://{store}", packed_bytes, tmp_path)
+        assert limits.most_entries == 2_000_000
+        return limits.most_bytes
+
+    assert most(10) == 2 << 30, "small things may be packed as they like"
+    assert most(10**9) == 100 * 10**9
+    assert most(10**10) == 10**12 - 10**10, "the disk"
+    assert most(900, "red") == most(10, "red") == 900, "the share of the team: not twice what is there"
+    with pytest.raises(QuotaError, match="volumes take 100 of 1,000"):
+        most(901, "red")
+    here[0] = 200
+    assert most(100) == 100
+    with pytest.raises(FullStoreError, match="twice their size"):
+        most(101)
+
+
+def test_so_many_uploads_become_one_version(server):
+    row = {"team": "red", "kind": "volume", "name": "a.txt"}
+    assert server.state.finishing._maker([row] * 1000, "pets", "")
+    for rows in ([row] * 1001, [row, {**row, "team": "blue"}], [row, {**row, "kind": "code"}]):
+        with pytest.raises(UsageError, match="do not belong together"):
+            server.state.finishing._maker(rows, "pets", "")

@@ -40,7 +40,8 @@ def test_a_workflow_is_shown_and_changed_by_forms(served):
     assert "<form" not in shown.split("<main")[1], "who only reads has no buttons"
     assert "Pause" in served.ask("red-user", "GET", "/workflows/nightly").text
     assert post("start").status_code == 303
-    assert "by hand" in served.ask("red-user", "GET", "/workflows/nightly").text
+    started = served.ask("red-user", "GET", "/workflows/nightly").text
+    assert '<td data-label="Trigger">by hand</td><td data-label="Cause">–</td>' in started
     assert post("pause").headers["location"] == "/workflows/nightly"
     shown = served.ask("red-user", "GET", "/workflows/nightly").text
     assert "Go on" in shown

@@ -6,6 +6,7 @@ import json
 import time
 
 import pytest
+import sqlalchemy as sa
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 pytest.importorskip("cronsim", reason="the extra `server` is not installed")
@@ -255,6 +256,97 @@ def test_who_may_not_run_any_more_starts_nothing(served, ask, look, end):
     assert (last["state"], f"{end}: register it again" in last["message"]) == ("REFUSED", True)
 
 
+@pytest.mark.parametrize(("end", "state"), [("was revoked", "PAUSED"), ("has expired", "ENABLED")])
+def test_a_token_of_an_account_that_ends_takes_its_workflows_along(
+    served, ask, look, monkeypatch, end, state
+):
+    """Who revokes a token that was found by somebody else is rid of what that one has registered."""
+    monkeypatch.setattr(served.state.submissions, "is_shared", lambda _: False)
+    ask("PUT", "/teams", {"team": "red"}, "admin")
+    access = served.state.access
+    served.state.accounts.create_user("ann")
+    served.state.accounts.set_member("red", "ann", "member")
+    made = access.create_token("leaked", ["read", "run"], "red", 3600.0, account="ann")
+    served.tokens["ann"] = made["token"]
+    assert ask("POST", "/workflows", recipe("webhook"), "ann")[0] == 201
+    if end == "was revoked":
+        code, answer = ask("DELETE", "/tokens/leaked", who="admin")
+        assert (code, answer) == (200, {"paused_workflows": ["nightly"]})
+        assert access.revoke_token("leaked") == ["nightly"], "also when it is done again"
+    else:
+        over = t.token.update().where(t.token.c.name == "leaked").values(expires_at=0.0)
+        served.service.database.write(lambda connection, _: connection.execute(over))
+    (row,) = served.service.database.read(sa.select(t.workflow))
+    assert (row["state"], row["account"], row["token"]) == (state, "ann", "leaked")
+    look()
+    found = ask("GET", "/workflows/nightly", who="red-user")[1]
+    assert (found["state"], len(found["history"])) == ("PAUSED", 1)
+    assert found["last"]["message"] == f"the token leaked {end}: register it again"
+
+
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [
+        (lambda at: at.accounts.remove_member("red", "ann"), "ann is not in team red any more"),
+        (lambda at: at.accounts.set_member("red", "ann", "viewer"), "ann may not send runs, and end them"),
+        (lambda at: at.accounts.change_user("ann", is_disabled=True), "ann may not use this server any more"),
+    ],
+)
+def test_a_workflow_is_paused_with_its_registrants_right_and_goes_on_with_it(served, ask, look, end, why):
+    served.state.access.make_team("red", 100.0)
+    served.state.accounts.create_user("ann")
+    served.state.accounts.set_member("red", "ann", "member")
+    served.tokens["ann"] = served.state.access.create_token("anns", ["read", "run"], "red", account="ann")[
+        "token"
+    ]
+    hook = {"target": "https://example.org/", "topics": ["workflow.refused"]}
+    hook = ask("POST", "/webhooks", hook, "red-manage")[1]["id"]
+    body = recipe("webhook", more="provider: lab\n") | {"max_usd": 5}
+    assert ask("POST", "/workflows", body, "ann")[0] == 201
+    look()
+    assert ask("GET", "/workflows/nightly", who="red-user")[1]["state"] == "ENABLED"
+    end(served.state)
+    look()
+    found = ask("GET", "/workflows/nightly", who="red-user")[1]
+    assert (found["state"], found["last"]["state"]) == ("PAUSED", "REFUSED")
+    assert (len(found["history"]), found["last"]["message"]) == (1, f"{why}: register it again")
+    told = ask("GET", f"/webhooks/{hook}/deliveries", who="red-manage")[1]["deliveries"]
+    assert [each["topic"] for each in told] == ["workflow.refused"]
+    ask("POST", "/workflows/nightly/trigger", who="red-user")
+    look()
+    assert ask("GET", "/workflows/nightly", who="red-user")[1]["last"]["message"].startswith(why)
+    code, problem = ask("POST", "/workflows/nightly/resume", who="red-user")
+    assert (code, why in problem["title"]) == (422, True)
+    served.state.accounts.change_user("ann", is_disabled=False)
+    served.state.accounts.set_member("red", "ann", "member")
+    assert ask("POST", "/workflows/nightly/resume", who="red-user")[1]["state"] == "ENABLED"
+    look()
+    ask("POST", "/workflows/nightly/trigger", who="red-user")
+    look()
+    found = ask("GET", "/workflows/nightly", who="red-user")[1]
+    assert (found["state"], "register it again" in found["last"]["message"]) == ("ENABLED", False)
+
+
+def test_a_workflow_may_no_more_than_its_token(served, ask, look):
+    """Whoever has no right to run anything registers nothing; a token for less binds what it has made."""
+    from trainmaster.service.users.caller import Maker
+    from trainmaster.service.workflows.registrants import registrants
+
+    served.state.accounts.create_user("ann", is_admin=True)
+    made = {"registered_by": "ann", "account": "ann", "token": None, "team": "red"}
+    (who,) = registrants(served.service.database, [made])
+    assert (who.name, who.team, who.scopes) == ("ann", "red", {"read", "run"})
+    for scopes, allowed in ((["read"], None), (["run"], {"run"}), (["admin"], {"read", "run"})):
+        name = "-".join(scopes)
+        served.state.access.create_token(name, scopes, "red", account="ann")
+        (who,) = registrants(served.service.database, [{**made, "token": name}])
+        assert (who == "ann may not send runs, and end them: register it again") is (allowed is None)
+        assert allowed is None or who.scopes == allowed
+    maker = Maker("ann", "ann", "no-such", "red")
+    (error,) = served.state.access.left_by([maker]).values()
+    assert "no-such is not known" in str(error)
+
+
 def test_what_is_no_workflow_is_refused_with_what_to_do(served, ask):
     assert ask("POST", "/workflows", {"recipe": "name: x\nexperiments: {a: {command: x}}\n"})[0] == 422
     code, problem = ask("POST", "/runs", recipe("webhook"))
@@ -295,11 +387,38 @@ def test_a_start_while_a_run_is_under_way(served, ask, look, concurrency):
     if concurrency == "skip":
         assert (last["state"], last["message"]) == ("SKIPPED", f"{run} was under way")
         return
-    assert last["state"] == "WAITING"
+    assert (last["state"], last["message"]) == ("WAITING", f"waits for the end of {run}")
     assert served.service.database.stop_wanted(run) is EndReason.CANCELLED
     end(served, run)
     look()
     assert ask("GET", "/workflows/nightly")[1]["last"]["state"] == "STARTED"
+
+
+@pytest.mark.parametrize(
+    ("can_move", "says"),
+    [(False, "only the server of {home} goes on with it or ends it (it runs on local, which only that "),
+     (True, "the next server goes on with it within a minute")],
+)  # fmt: skip
+def test_a_start_that_waits_for_a_run_whose_server_was_killed_says_so(served, ask, look, can_move, says):
+    ask("POST", "/workflows", recipe("webhook"))
+    ask("POST", "/workflows/nightly/trigger")
+    look()
+    run, database = ask("GET", "/workflows/nightly")[1]["under_way"][0], served.service.database
+    gone = {
+        "lease_owner": "another/1:2:3",
+        "lease_expires_at": 1.0,
+        "can_move": can_move,
+        "home": "/its/home",
+    }
+    left = t.run.update().where(t.run.c.id == run).values(**gone)
+    database.write(lambda connection, _: connection.execute(left))
+    ask("POST", "/workflows/nightly/trigger")
+    look()
+    shown, (listed,) = ask("GET", "/workflows/nightly")[1], ask("GET", "/workflows")[1]["workflows"]
+    words = f"waits for the end of {run}, which no process drives: {says.format(home='/its/home')}"
+    for start in (shown["last"], shown["history"][0], listed["last"]):
+        assert start["state"] == "WAITING"
+        assert start["message"].startswith(words)
 
 
 def test_a_server_with_another_key_tells_nobody_why_it_cannot_check(served, ask):
@@ -327,3 +446,59 @@ def test_what_passes_by_itself_is_tried_again(served, ask, look, monkeypatch):
     look()
     last = ask("GET", "/workflows/nightly")[1]["last"]
     assert last["state"] == "STARTED"
+
+
+def test_what_was_missed_and_is_not_made_up_for_is_looked_at_once(served, ask, monkeypatch):
+    day, triggers = 1_800_000_000 // 86400 * 86400, served.state.triggers
+    clock = [float(day)]
+    monkeypatch.setattr(type(served.service.database), "clock_s", lambda _: clock[0])
+    assert ask("POST", "/workflows", recipe("{schedule: '0 3 * * *', catch_up: false}"))[0] == 201
+    clock[0] += 4 * 3600
+    triggers.look()
+    found = ask("GET", "/workflows/nightly")[1]
+    assert (found["history"], found["on"][0]["seen"]) == ([], day + 3 * 3600.0)
+
+
+def test_what_was_skipped_is_told_once_however_often_it_is_tried(served, ask, look, pets, monkeypatch):
+    from trainmaster.spec.errors import ProviderError
+
+    def away(*_, **__):
+        raise ProviderError("the provider is away", "wait")
+
+    ask("POST", "/workflows", recipe("{volume: pets}"))
+    pets()
+    pets()
+    now = [served.service.database.clock_s()]
+    monkeypatch.setattr(served.service.database, "clock_s", lambda *_: now[0])
+    monkeypatch.setattr(served.state.submissions, "submit", away)
+    message = "version 1 was skipped: 2 is newer tried again: the provider is away. wait"
+    for tries in range(1, 9):
+        look()
+        (row,) = served.service.database.read(sa.select(t.workflow_firing))
+        assert (row["message"], row["tries"]) == (message, tries)
+        assert row["due_at"] - now[0] == min(5.0 * 2 ** (tries - 1), 600.0)
+        now[0] = row["due_at"]
+
+
+def test_it_looks_until_it_is_over_and_when_it_is_woken(served, monkeypatch):
+    """Each look is after what has woken it was taken back: what comes meanwhile wakes it again."""
+    triggers, steps = Triggers(served.service, served.state.submissions, {}), []
+
+    class Wake:
+        def clear(self):
+            steps.append("clear")
+
+        def wait(self, pause_s):
+            steps.append(pause_s)
+            if len(steps) > 5:
+                triggers._over.set()
+
+    def look():
+        steps.append("look")
+        if len(steps) > 3:
+            raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setattr(triggers, "_wake", Wake())
+    monkeypatch.setattr(triggers, "look", look)
+    triggers._watch()
+    assert steps == ["clear", "look", LOOK_S] * 2

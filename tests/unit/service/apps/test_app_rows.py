@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from trainmaster.api.local_apps import LocalApps
 from trainmaster.control.layout import Home
 from trainmaster.db import NewRun, Submission, TaskChange, apps
 from trainmaster.db.leases import this_process
@@ -22,7 +23,7 @@ from trainmaster.service.apps.app_hosts import AppHosts
 from trainmaster.service.apps.apps import MOST_OPEN, Apps
 from trainmaster.service.apps.event_mirror import EventMirror
 from trainmaster.service.users.access import Access, digest_of
-from trainmaster.service.users.caller import Credential, ForbiddenError, UnknownCallerError, caller
+from trainmaster.service.users.caller import SCOPES, Credential, ForbiddenError, UnknownCallerError, caller
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
 from trainmaster.spec.states import State
@@ -355,3 +356,16 @@ def test_ports_that_there_cannot_be_are_refused(place):
         Apps(place.service, caller("bob", "blue", ["read", "run"])).port("job-a", None, 80)
     with pytest.raises(ForbiddenError):
         Apps(place.service, caller("eve", "red", ["read"])).port("job-a", None, 80)
+
+
+def test_what_a_page_has_opened_does_not_end_with_a_terminal(place):
+    owner = Apps(place.service, caller("owner", None, SCOPES))
+    app = owner.port("job-a", None, 8265)["app"]
+    terminal = LocalApps(place.service, {})
+    assert terminal.port("job-a", None, 8265)["app"] == app
+    terminal.leave(app)
+    assert owner.show(app)["state"] == State.RUNNING
+    own = terminal.port("job-b", None, 8265)["app"]
+    terminal.leave(own)
+    assert owner.show(own)["state"] == State.DONE
+    assert terminal.port("job-b", None, 8265)["app"] != own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import pwd
 import sys
@@ -10,15 +11,39 @@ from types import SimpleNamespace
 
 import pytest
 
+from trainmaster.control.effects import Policy
+from trainmaster.control.isolation import MOST_GRACE_S, Isolation
 from trainmaster.control.layout import Home
+from trainmaster.control.outcome import classify
+from trainmaster.db import queries
+from trainmaster.executors.base import GangStatus, MemberStatus, Phase
+from trainmaster.service import cloud_metadata
 from trainmaster.service.driving import local_runs
-from trainmaster.service.driving.local_runs import LocalRuns, isolation_of, keep, local_runs_of
+from trainmaster.service.driving.local_runs import (
+    LocalRuns,
+    close_metadata,
+    isolation_of,
+    keep,
+    local_runs_of,
+    open_metadata,
+)
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.states import EndReason
 
 
 @pytest.fixture
 def home(tmp_path):
     return Home.from_environment({"TRAINMASTER_HOME": str(tmp_path / "home")})
+
+
+@pytest.fixture(autouse=True)
+def rules(monkeypatch):
+    """What was asked of the packet filter, which is left alone; nothing answers."""
+    asked = []
+    monkeypatch.setattr(cloud_metadata, "keep_away", lambda home: asked.append("keep away") or "")
+    monkeypatch.setattr(cloud_metadata, "let_through", lambda home: asked.append("let through"))
+    monkeypatch.setattr(cloud_metadata, "ADDRESSES", ())
+    return asked
 
 
 @pytest.fixture
@@ -39,14 +64,34 @@ def as_root(monkeypatch):
         ("none", "None"),
         ("user", "user:tm-{team}"),
         ("user:x-{team}", "user:x-{team}"),
+        ("user,metadata", "user:tm-{team},metadata"),
+        ("user:x-{team},metadata", "user:x-{team},metadata"),
+        ("user,max=24h,metadata", "user:tm-{team},metadata,max=86400s"),
         ("container:registry:5000/i:1", "container:registry:5000/i:1"),
+        ("container:i:1,max=90m", "container:i:1,max=5400s"),
     ],
 )
 def test_what_may_be_said(text, meant):
     assert str(LocalRuns.parse(text)) == meant
 
 
-@pytest.mark.parametrize("text", ["", "users", "user:nobody", "user:{team}-{team}", "none:x"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "users",
+        "user:nobody",
+        "user:{team}-{team}",
+        "none:x",
+        "none,metadata",
+        "container:i,metadata",
+        "none,max=1h",
+        "user,max=",
+        "user,max=0s",
+        "user,max=soon",
+        "user,most=1h",
+    ],
+)
 def test_what_means_nothing(text):
     with pytest.raises(UsageError) as caught:
         LocalRuns.parse(text)
@@ -112,3 +157,66 @@ def test_a_python_that_is_closed_to_the_users_of_teams_is_told_when_it_is_tried(
     monkeypatch.setattr(sys, "executable", str(python))
     found = LocalRuns.parse("user").check(home, os.environ)
     assert found.startswith(f"possible, but without Trainmaster's Python: {python.resolve()} is closed")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root tries it")
+def test_rules_are_there_while_the_home_keeps_that_users_stay_away_from_metadata(home, rules):
+    local_runs_of(home, "user", {})
+    assert rules == ["keep away"]
+    close_metadata(home)
+    assert rules == ["keep away"] * 2
+    assert "reach what a cloud tells" in local_runs_of(home, "user,metadata", {})
+    assert rules[2:] == ["let through"]
+    close_metadata(home)
+    local_runs_of(home, "user", {}, keeps=False)
+    assert rules[3:] == ["keep away", "let through"]
+    local_runs_of(home, "none", {})
+    assert rules[5:] == ["let through"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "gone"),
+    [
+        ([], True),
+        ([{"team": "red", "state": "DONE"}, {"team": None, "state": "RUNNING"}], True),
+        ([{"team": "red", "state": "WAITING"}], False),
+    ],
+)
+def test_rules_go_with_the_server_if_no_task_of_a_team_goes_on(home, rules, monkeypatch, rows, gone):
+    monkeypatch.setattr(queries, "runs", lambda database: rows)
+    open_metadata(home, None)
+    assert rules == []
+    keep(home, "user")
+    open_metadata(home, None)
+    assert rules == ["let through"] * gone
+
+
+def test_all_that_is_tried_is_covered_by_a_rule():
+    for address in map(ipaddress.ip_address, cloud_metadata.ADDRESSES):
+        assert any(address in network for network in cloud_metadata.NETWORKS), address
+    tables = cloud_metadata.table("C", 4) + cloud_metadata.table("C", 6)
+    assert all(tables.count(f"-d {network} -j REJECT") == 1 for network in cloud_metadata.NETWORKS)
+
+
+def test_what_is_written_is_read_again():
+    assert LocalRuns.parse("user:tm-{team},metadata,max=86400s") == LocalRuns.parse("user,metadata,max=24h")
+
+
+def test_the_longest_time_holds_for_all_and_is_told_as_such():
+    isolation = Isolation(990, 990, most_s=3600.0)
+    policies = {
+        "none": Policy(grace_s=1e9),
+        "less": Policy(timeout_s=60.0, grace_s=5.0),
+        "more": Policy(timeout_s=7200.0, retries=2),
+    }
+    found = isolation.bounded(policies)
+    assert {name: each.timeout_s for name, each in found.items()} == {"none": 3600, "less": 60, "more": 3600}
+    assert found["none"].grace_s == MOST_GRACE_S
+    assert found["less"] == policies["less"]
+    assert found["more"].retries == 2
+    stopped = (MemberStatus("worker-0", stopped=True),)
+    gang = GangStatus("a", Phase.EXITED, stopped, started_at=0.0, ended_at=3601.0)
+    told = classify(gang, found["more"].timeout_s, timeout_name=found["more"].timeout_name)
+    assert told.reason is EndReason.TIMEOUT
+    assert told.message == "stopped after 3601 s (longest time of a team's tasks on this machine: 3600s)"
+    assert Isolation(990, 990).bounded(policies) == policies

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
@@ -36,7 +37,7 @@ from trainmaster.service.driving.replicas import Replicas, bring_code, send_code
 from trainmaster.service.driving.replication import SECRETS, private_place
 from trainmaster.service.runs.run_stream import RunStream
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import LeaseLostError, PublishError, StoreError, UsageError
+from trainmaster.spec.errors import LeaseLostError, NotFoundError, PublishError, StoreError, UsageError
 from trainmaster.spec.states import EndReason, State
 
 RECIPE = Recipe.from_dict({"name": "r", "experiments": {"main": {"command": "true"}}}).model_dump_json()
@@ -146,12 +147,12 @@ def test_whatever_is_written_when_another_server_sees_the_same(tmp_path_factory,
         if sends or how in ("remove", "empty"):  # what grows is not seen to begin anew with as many bytes
             files.flush()
         if looks:
-            b.replicas.home(b.row(run))
+            b.replicas.files(b.row(run))
     files.flush()
     assert run_files.sizes(database, run).keys() == {f"tasks/main/0/1/{p.name}" for p in directory.iterdir()}
     database.release(lease, time.time())
     b.take(run)
-    assert files_of(b.replicas.home(b.row(run)), run) == files_of(a.home, run)
+    assert files_of(b.replicas.taken(b.row(run)), run) == files_of(a.home, run)
 
 
 def test_a_reader_elsewhere_has_lines_once_also_when_the_run_moves(servers, database, run):
@@ -176,7 +177,7 @@ def test_a_reader_elsewhere_has_lines_once_also_when_the_run_moves(servers, data
     files.flush()
     database.release(lease, time.time())
     lease = b.take(run)
-    moved = b.replicas.home(b.row(run)).attempt(run, "main", 0, 1).log("worker-0")
+    moved = b.replicas.taken(b.row(run)).attempt(run, "main", 0, 1).log("worker-0")
     assert b.home.root in moved.parents
     assert lines() == ["two\n"]
     with moved.open("a") as log:
@@ -191,6 +192,27 @@ def test_a_reader_elsewhere_has_lines_once_also_when_the_run_moves(servers, data
     again.close(None)
     stream = RunStream(Service(a.home, database), run)
     assert "".join(lines()) == "one\ntwo\nthree\n", "also on the server that it began on"
+
+
+def test_which_hdfs_holds_what_was_staged_comes_along_and_data_do_not(servers, database, run):
+    """Another driver that knew nothing of it would make another one, under members that read the first."""
+    a, b = servers
+    lease = a.accept(run)
+    inputs = a.home.data_directory(run)
+    (inputs / "hdfs" / "name").mkdir(parents=True)
+    (inputs / "hdfs" / "name" / "image").write_text("large")
+    (inputs / "at-images.lock").touch()
+    (inputs / "hdfs.json").write_text('{"m-1": {"id": "1"}}')
+    files = a.replication(lease)
+    files.begin()
+    (inputs / "hdfs.json").write_text('{"m-1": {"id": "2"}}')
+    begin(database, lease)
+    files.close(None)
+    database.release(lease, time.time())
+    lease = b.take(run)
+    there = b.replicas.taken(b.row(run)).data_directory(run)
+    assert [path.name for path in there.iterdir()] == ["hdfs.json"]
+    assert (there / "hdfs.json").read_text() == '{"m-1": {"id": "2"}}'
 
 
 def test_what_is_private_is_sealed_and_comes_along(servers, database, run):
@@ -215,7 +237,7 @@ def test_what_is_private_is_sealed_and_comes_along(servers, database, run):
     assert not any(b"PRIVATE KEY" in sealed or b"secret" in sealed for sealed in rows.values())
     database.release(lease, time.time())
     b.take(run)
-    home = b.replicas.home(b.row(run))
+    home = b.replicas.taken(b.row(run))
     assert home.identity() == a.home.identity() != b.home.identity()
     brought = AwsMemory(home.root / "providers" / "lab")
     assert (brought.public_key(), brought.regions()) == (public, ["us-east-1"])
@@ -224,6 +246,41 @@ def test_what_is_private_is_sealed_and_comes_along(servers, database, run):
     assert (home.code_directory(run) / "train.py").read_text() == "1"
     assert brought.host_key(f"{run}.main", "worker-0") == memory.host_key(f"{run}.main", "worker-0")
     assert (home.root / "clusters" / f"{run}.main" / "1" / "token").read_text() == "secret"
+
+
+def test_a_run_that_is_elsewhere_is_looked_at_and_reached_but_is_no_home(servers, database, run):
+    a, b = servers
+    lease = a.accept(run)
+    database.put_cluster(lease, cluster_row(run), time.time())
+    memory = AwsMemory(a.home.root / "providers" / "lab")
+    memory.directory.mkdir(parents=True)
+    memory.public_key()
+    memory.add_region("us-east-1")
+    log = a.home.attempt(run, "main", 0, 1).log("worker-0")
+    log.parent.mkdir(parents=True)
+    log.write_text("one\n")
+    elsewhere = Service(b.home, database)
+    with pytest.raises(NotFoundError, match="no key of its machines is kept"):
+        elsewhere.access_to(run, b.environ)
+    a.replication(lease).close(None)
+    with pytest.raises(UsageError, match="is driven elsewhere"):
+        elsewhere.home_of(run)
+    assert elsewhere.home_if_here(run) is None
+    files = elsewhere.files_of(run)
+    assert not isinstance(files, Home), "what it has is for looking at"
+    assert files.attempt(run, "main", 0, 1).log("worker-0").read_text() == "one\n"
+    for _ in range(2):  # a client may read it while another one begins
+        place = elsewhere.access_to(run, b.environ)
+        known = AwsMemory(place.directory("lab"))
+        assert (place.identity, known.regions()) == (a.home.identity(), ["us-east-1"])
+        assert known.private_key.read_bytes() == memory.private_key.read_bytes()
+        assert known.private_key.stat().st_mode & 0o777 == 0o600
+    database.commit(lease, [RunChange(State.WAITING, State.DONE, EndReason.CANCELLED)], time.time())
+    other = f"{run}-2"
+    a.accept(other)
+    with suppress(NotFoundError):
+        elsewhere.access_to(other, b.environ)
+    assert not place.root.exists(), "keys of a run that is over are not kept"
 
 
 def cluster_row(run):
@@ -264,7 +321,7 @@ def test_who_is_killed_while_it_brings_a_run_over_begins_again(servers, database
     assert b.row(run)["kept_by"] is None
     database.release(Lease(run, b.row(run)["lease_token"], ""), time.time())
     b.take(run)
-    assert files_of(b.replicas.home(b.row(run)), run) == files_of(a.home, run)
+    assert files_of(b.replicas.taken(b.row(run)), run) == files_of(a.home, run)
 
 
 def test_a_run_comes_back_with_what_was_written_elsewhere(servers, database, run):
@@ -277,7 +334,7 @@ def test_a_run_comes_back_with_what_was_written_elsewhere(servers, database, run
     for server, more in ((b, "two\n"), (a, "three\n"), (b, "four\n")):
         database.release(lease, time.time())
         lease = server.take(run)
-        log = server.replicas.home(server.row(run)).attempt(run, "main", 0, 1).log("worker-0")
+        log = server.replicas.taken(server.row(run)).attempt(run, "main", 0, 1).log("worker-0")
         with log.open("a") as file:
             file.write(more)
         files = server.replication(lease)
@@ -452,7 +509,7 @@ def test_a_path_out_of_the_run_is_refused(servers, database, run):
     lease = a.accept(run)
     run_files.put_pieces(database, lease, [run_files.Piece("../../identity", 0, b"x")])
     with pytest.raises(PublishError, match="a file of it is called"):
-        b.replicas.home(b.row(run))
+        b.replicas.files(b.row(run))
 
 
 def test_what_is_sent_can_move_where_others_can_reach_all_of_it(servers, postgres, tmp_path, monkeypatch):

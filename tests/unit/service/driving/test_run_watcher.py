@@ -50,8 +50,8 @@ def watched(tmp_path, **keys):
     return RunWatcher(service, session, shown.say, shown.show, 0.0), shown
 
 
-def failure(number, message="exit code 1"):
-    closes = ClosedAttempt(1, EndReason.USER_ERROR, message, 1.0, 2.0, None, "[]")
+def failure(number, message="exit code 1", unexplained="worker-0"):
+    closes = ClosedAttempt(1, EndReason.USER_ERROR, message, 1.0, 2.0, None, "[]", unexplained)
     return TaskChange("main", number, 1, State.RUNNING, State.DONE, EndReason.USER_ERROR, closes=closes)
 
 
@@ -97,6 +97,17 @@ def test_the_first_five_failures_are_told_with_their_last_words(tmp_path):
     watcher.turned(state, Turn([failure(number) for number in range(7)]), {})
     assert [type(each) for each in shown.happened] == [AttemptEnded] * 5 + [MoreFailures]
     assert {each.said for each in shown.happened[:5]} == {"KeyError: 'lr'"}
+
+
+def test_what_is_explained_needs_no_last_words_whatever_it_says(tmp_path):
+    watcher, shown = watched(tmp_path, parameters={"a": [1, 2]})
+    log = AttemptPlace(tmp_path / "main" / "0" / "1").log("worker-0")
+    log.parent.mkdir(parents=True)
+    log.write_text("KeyError: 'lr'\n")
+    told = failure(0, "setup failed with exit code 3: no such package", unexplained="")
+    watcher.turned(RunState("r", {"main": Experiment("main", (), total=2, window=2)}), Turn([told]), {})
+    (ended,) = shown.happened
+    assert ended.said == ""
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster.service.driving.submissions import RunRequest, refusals
+from trainmaster.control.layout import Home
+from trainmaster.service import Service
+from trainmaster.service.driving import local_runs
+from trainmaster.service.driving.submissions import RunRequest, Submissions, refusals
 from trainmaster.service.runs.curves import thinned
+from trainmaster.service.users.access import Access
+from trainmaster.service.users.caller import caller
 from trainmaster.spec import Recipe
 
 
@@ -116,3 +121,27 @@ def test_thinning_keeps_the_ends_and_the_extremes():
         assert {0, 9_999} <= set(kept)
     kept = [values[index] for index in thinned(values, 50)]
     assert (min(kept), max(kept)) == (min(values), max(values))
+
+
+@pytest.mark.parametrize("has_local", [False, True])
+def test_on_what_a_caller_may_run(tmp_path, has_local):
+    home = Home(tmp_path, tmp_path / "cache", f"file://{tmp_path}/s", f"sqlite:///{tmp_path / 'd.db'}")
+    service = Service(home)
+    access = Access(service.database)
+    submissions = Submissions(service, access, {}, is_private=True)
+    red, owner, admin = (caller("a", team, ["run"]) for team in ("red", None, ""))
+    assert all(submissions.may_run_on(owner, name) for name in ("local", "hosts", "aws")), "he is alone"
+    if has_local:
+        local_runs.keep(home, "container")
+    access.make_team("red", None)
+    found = [
+        [name for name in ("local", "hosts", "aws") if submissions.may_run_on(who, name)]
+        for who in (red, owner, admin)
+    ]
+    assert found == [["local", "aws"] if has_local else ["aws"], ["aws"], ["aws"]]
+    service.close()
+
+
+def test_what_a_request_says_if_nobody_says_it():
+    plain = RunRequest("a: 1")
+    assert (plain.max_usd, plain.agreed_usd_per_hour, plain.allow_stale) == (None, None, False)

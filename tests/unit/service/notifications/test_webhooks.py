@@ -314,3 +314,10 @@ def test_slack_and_email_are_told_in_words(service, receiver, monkeypatch):
     assert "webhook-signature" not in headers
     assert sent[0] == ("mail.example", 2525)
     assert (sent[1]["To"], sent[1]["Subject"]) == ("ann@example.org", "r-1: a run has ended: SUCCEEDED")
+
+
+def test_what_cannot_be_connected_to_has_no_status():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    answer = post(f"http://127.0.0.1:{port}/", b"{}", {}, networks(LOCAL))
+    assert (answer.status, bool(answer.trouble), answer.retry_after_s) == (0, True, 0.0)

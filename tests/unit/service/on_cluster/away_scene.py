@@ -19,12 +19,14 @@ from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.driving.replicas import send_code
 from trainmaster.service.driving.replication import SECRETS, private_place
 from trainmaster.service.on_cluster import machine_driver
-from trainmaster.service.on_cluster.assignment import Assignment
+from trainmaster.service.on_cluster.assignment import Assignment, Record
 from trainmaster.service.on_cluster.away import AwayRuns
-from trainmaster.service.on_cluster.hand_over import HandingOver
+from trainmaster.service.on_cluster.driver_store import DriverStore
+from trainmaster.service.on_cluster.hand_over import HandingOver, _Ready
 from trainmaster.service.on_cluster.machine_driver import MachineDriver
 from trainmaster.service.on_cluster.publication import Publication
 from trainmaster.spec import Recipe
+from trainmaster.spec.errors import UsageError
 
 WRITTEN = {"name": "r", "provider": "aws", "experiments": {"main": {"command": "true"}}}
 RECIPE = Recipe.from_dict(WRITTEN)
@@ -54,19 +56,29 @@ class Scene:
         )  # fmt: skip
         self.lease = self.home.database.create_run(new, time.time())
         self.sent: list[Assignment] = []
+        self.last: list[Record] = []
+        self.while_it_waits = lambda: None
         self.drivers: list[MachineDriver] = []
         self.publications: list[Publication] = []
 
     def hand_over(self, machine):
-        """Hand the run over; ``machine`` is what it does with the assignment: its answer."""
+        """Hand the run over; ``machine`` is what it does when it is sent all: why it does not drive."""
         handing = HandingOver(self.home, RUN, self.environ, lambda _: None)
-        handing._ready = "c-1", SimpleNamespace(id="i-1", root="/var/tmp/x"), "python3"
+        store = DriverStore.free(self.store_url, RUN)
+        try:
+            assignment = Assignment.unpacked(handing._assignment("c-1", "i-1", store).packed())
+        except UsageError:  # as `HandingOver._prepare` takes it: it is driven here
+            return False
 
-        def send(_node, _python, assignment):
-            self.sent.append(Assignment.unpacked(assignment.packed()))
+        def begin(record):
+            self.sent.append(assignment)
+            self.last.append(Record.unpacked(record))
             return machine(self.sent[-1])
 
-        handing._send = send
+        link = SimpleNamespace(begin=begin, is_open=lambda: True)
+        handing._ready = _Ready("c-1", "i-1", store.claim, assignment.record.begun, link)
+        assert handing.is_due()
+        self.while_it_waits()
         return handing.perform(self.lease)
 
     def driver(self, assignment=None):
@@ -77,7 +89,7 @@ class Scene:
         return found
 
     def begins(self, assignment):
-        return "driving" if self.driver(assignment).settle() else "another driver has it"
+        return "" if self.driver(assignment).settle(self.last[-1]) else "another driver has it"
 
     def drives(self, driver):
         """What it drives with."""

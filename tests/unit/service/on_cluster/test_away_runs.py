@@ -17,10 +17,12 @@ from botocore.exceptions import ClientError
 from trainmaster.cluster.record import ClusterState
 from trainmaster.db import ClusterRow, RunChange, TaskChange, run_files, run_transfer
 from trainmaster.db.run_files import Piece
+from trainmaster.objects import ObjectStore
 from trainmaster.service import clusters
 from trainmaster.service.driving.encryption import SealingKey
+from trainmaster.service.on_cluster import away as away_runs
 from trainmaster.service.on_cluster.away import AwayRuns
-from trainmaster.service.on_cluster.credentials import driver_environment, sent_to_machine
+from trainmaster.service.on_cluster.credentials import check_narrow, driver_environment, sent_to_machine
 from trainmaster.service.on_cluster.driver_store import LOST_S, DriverStore
 from trainmaster.service.on_cluster.hand_over import HandingOver, why_not
 from trainmaster.spec import Recipe
@@ -50,7 +52,7 @@ def test_the_record_comes_back_whole(scene):
     assert (scene.row["state"], scene.row["away"] is None) == ("RUNNING", False)
     assert scene.home.brief(RUN)["driven"]
     assert scene.home.status(RUN)["driver"]["machine"] == "i-1"
-    log = scene.home.home_of(RUN).run_directory(RUN) / "tasks/main/3/1/worker-0.log"
+    log = scene.home.files_of(RUN).run_directory(RUN) / "tasks/main/3/1/worker-0.log"
     assert log.read_bytes() == b"one\n"
 
     database.commit(lease, [RunChange(State.RUNNING, State.DONE, EndReason.SUCCEEDED, "well")], time.time())
@@ -61,7 +63,29 @@ def test_the_record_comes_back_whole(scene):
     assert (scene.row["state"], scene.row["reason"], scene.row["away"]) == ("DONE", "SUCCEEDED", None)
     events = [(event["kind"], event["after"]) for event in scene.home.events(RUN)]
     assert events == [("run", "WAITING"), ("run", "RUNNING"), ("task", "ACQUIRING"), ("run", "DONE")]
-    assert not scene.drivers[-1].settle()  # nobody begins it once more
+    assert not scene.drivers[-1].settle(scene.last[-1])  # nobody begins it once more
+
+
+def test_what_the_home_has_done_while_the_driver_waited_is_in_its_record(scene):
+    log, home = "tasks/main/3/1/worker-0.log", scene.home.database
+    run_files.put_pieces(home, scene.lease, [Piece(log, 0, b"one\n"), Piece("gone", 0, b"1")])
+
+    def drives_on():
+        home.commit(scene.lease, [RunChange(State.WAITING, State.RUNNING)], time.time())
+        begun_anew = [Piece(log, 0, b"two"), Piece(log, 3, b" and three\n")]
+        run_files.put_pieces(home, scene.lease, begun_anew)
+
+    scene.while_it_waits = drives_on
+    assert scene.hand_over(scene.begins)
+    database, _, publication = scene.drives(scene.drivers[-1])
+    assert database.run_row(RUN)["state"] == "RUNNING"
+    found = {piece.path: piece.data for _, piece in run_files.pieces(database, RUN, 0)}
+    assert found == {"gone": b"1", log: b" and three\n"}
+    driven = scene.drivers[-1]._service.home_of(RUN).run_directory(RUN)
+    assert (driven / log).read_bytes() == b"two and three\n"
+    publication.begin()
+    scene.away().look(RUN)
+    assert (scene.home.files_of(RUN).run_directory(RUN) / log).read_bytes() == b"two and three\n"
 
 
 def test_its_machines_are_given_back_while_the_next_look_would_do_it_again(scene, monkeypatch):
@@ -105,7 +129,7 @@ def test_a_machine_is_lost_and_the_home_goes_on(scene, fate):
         scene.away(lost_s=-1).take_back(RUN)
     assert scene.row["away"] is None
     assert scene.is_free()
-    assert not scene.driver().settle()  # it was only cut off, and is there again
+    assert not scene.driver().settle(scene.last[-1])  # it was only cut off, and is there again
 
 
 def test_a_machine_that_was_taken_for_lost_does_nothing_any_more(scene):
@@ -142,7 +166,7 @@ def test_a_home_that_is_killed_while_it_takes_back_does_so_again(scene):
 
 
 def test_a_home_that_is_killed_before_it_leaves_has_the_run_as_ever(scene, monkeypatch):
-    monkeypatch.setattr(HandingOver, "_assignment", killed)
+    monkeypatch.setattr(HandingOver, "_record", killed)
     with pytest.raises(KeyboardInterrupt):
         scene.hand_over(scene.begins)
     assert (scene.row["away"], scene.sent) == (None, [])
@@ -225,7 +249,7 @@ def test_a_driver_that_was_killed_goes_on_where_it_was(scene):
     publication.publish()
     database.release(lease, time.time())
     again = scene.driver()
-    assert again.settle()
+    assert again.settle(scene.last[-1])
     database, lease, publication = scene.drives(again)
     publication.begin()
     database.commit(lease, [RunChange(State.RUNNING, State.STOPPING)], time.time())
@@ -250,7 +274,7 @@ def test_a_driver_that_was_killed_between_its_news_and_its_state_publishes_them_
     assert scene.row["state"] == "WAITING"  # nobody has said that its news are whole
     database.release(lease, time.time())
     again = scene.driver()
-    assert again.settle()
+    assert again.settle(scene.last[-1])
     scene.drives(again)[2].begin()
     for _ in range(2):
         scene.away().look(RUN)
@@ -291,7 +315,7 @@ def test_a_wish_reaches_the_machine(scene):
 
 def test_secrets_are_sealed_with_a_key_of_the_run_alone(scene):
     scene.hand_over(scene.begins)
-    (sealed,) = scene.sent[-1].rows.private
+    (sealed,) = scene.last[-1].rows.private
     theirs = SealingKey.of(scene.drivers[-1]._service.home.root, scene.drivers[-1]._environ)
     ours = SealingKey.of(scene.home.home.root, scene.environ)
     assert theirs.key != ours.key
@@ -396,7 +420,30 @@ def test_what_is_sent_is_told_before(tmp_path):
     lines = sent_to_machine(RECIPE, environ)
     assert "AKIA1" in lines[0]
     assert "rent machines" in lines[0]
-    assert "onto its disk" in lines[1]
+    assert "TRAINMASTER_DRIVER_ROLE" in lines[1]
+    assert "onto its disk" in lines[2]
+
+
+@pytest.mark.parametrize(
+    ("provider", "more", "told"),
+    [
+        ("aws", {}, "your keys would be sent .* as wide as they are"),
+        ("aws", {"TRAINMASTER_DRIVER_ROLE": ROLE}, None),
+        ("aws", {"TRAINMASTER_DRIVER_PROFILE": "narrow"}, None),
+        ("aws", {"TRAINMASTER_STORE": "gs://b", "TRAINMASTER_DRIVER_ROLE": ROLE}, "your keys of gs://b"),
+        ("lab", {}, None),
+    ],
+)
+def test_keys_as_wide_as_they_are_are_not_sent_without_being_asked(tmp_path, provider, more, told):
+    environ = {"TRAINMASTER_HOME": str(tmp_path), "TRAINMASTER_STORE": "s3://b", **more}
+    recipe = RECIPE.model_copy(update={"provider": provider})
+    if told is None:
+        check_narrow(recipe, environ)
+        return
+    with pytest.raises(UsageError, match=told) as refused:
+        check_narrow(recipe, environ)
+    assert "--send-keys" in refused.value.hint
+    assert ("TRAINMASTER_DRIVER_ROLE" in refused.value.hint) == environ["TRAINMASTER_STORE"].startswith("s3")
 
 
 def test_a_run_is_shown_as_it_was_while_its_store_cannot_be_read(scene, monkeypatch):
@@ -458,3 +505,25 @@ def refuse(error):
 
 def refused(_store):
     raise PublishError("the store does not answer")
+
+
+def test_who_cancels_is_told_at_once_that_the_store_says_nothing(scene, monkeypatch):
+    scene.hand_over(lambda assignment: lost_when_it_drives(scene, assignment))
+    gate, state, asked = threading.Event(), DriverStore.state, []
+    monkeypatch.setattr(DriverStore, "state", lambda store: gate.wait(60) and state(store))
+    monkeypatch.setattr(away_runs, "_SLOW_S", 0.01)
+    answers = [True, False]
+    monkeypatch.setattr(ObjectStore, "answers", lambda _, limit_s: asked.append(limit_s) or answers.pop(0))
+    try:
+        with pytest.raises(
+            PublishError, match=r"i-1 has heard .* does not answer\. At .* was WAITING"
+        ) as told:
+            AwayRuns(scene.home, scene.environ, answers_within_s=3.0).cancel(RUN)
+        assert not gate.is_set()
+        assert asked == [3.0, 3.0]  # one that is only slow is waited for
+        assert f"`trainmaster cancel {RUN}` once more" in told.value.hint
+    finally:
+        gate.set()
+        for thread in threading.enumerate():
+            if thread.name.startswith("cancels"):
+                thread.join()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -9,19 +10,64 @@ import pytest
 
 from trainmaster.service.on_cluster import keeper
 
+#: A keeper whose driver only says what it was sent; its last words are for the test.
+KEEPER = """
+import subprocess, sys
+from pathlib import Path
+from trainmaster.service.on_cluster import keeper
+
+DRIVER = '''
+import sys
+from trainmaster.service.on_cluster.keeper import read_part
+assert read_part(sys.stdin.buffer) == b"first"
+print("ready", flush=True)
+assert read_part(sys.stdin.buffer) == b"last"
+print("driving", flush=True)
+'''
+drivers = []
+
+
+def started(_place, first):
+    driver = subprocess.Popen([sys.executable, "-c", DRIVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    keeper._tell(driver, first)
+    drivers.append(driver)
+    return driver
+
+
+keeper._started = started
+code = keeper.stay(Path(sys.argv[1]))
+print(code, [driver.returncode for driver in drivers], file=sys.stderr)
+"""
+
+
+def kept(tmp_path, sent):
+    """What a keeper says to it, and its last words."""
+    (tmp_path / "place").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", KEEPER, tmp_path / "place"], input=sent, capture_output=True, check=True
+    )
+    assert not (tmp_path / "place").exists()
+    return done.stdout.decode().split(), done.stderr.decode().strip()
+
+
+def test_a_driver_is_ready_before_it_is_to_begin(tmp_path):
+    said, ended = kept(tmp_path, keeper.part(b"first") + keeper.part(b"last"))
+    assert (said, ended) == (["ready", "driving"], "0 [0]")
+
+
+@pytest.mark.parametrize("rest", [b"", keeper.part(b"last")[:-1]])
+def test_a_home_that_is_killed_before_all_was_sent_leaves_no_driver(tmp_path, rest):
+    said, ended = kept(tmp_path, keeper.part(b"first") + rest)
+    assert (said, ended) == (["ready"], f"{keeper.REFUSED} [-9]")
+
 
 def test_nobody_else_may_look_before_anything_was_read(tmp_path, monkeypatch):
     done = []
-
-    def no_keeper(*_, **__):
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(keeper, "forbid_looking", lambda: done.append("closed"))
-    monkeypatch.setattr(keeper.subprocess, "Popen", no_keeper)
-    read = SimpleNamespace(read=lambda: done.append("read") or b"{}")
+    monkeypatch.setattr(keeper.subprocess, "Popen", lambda *_, **__: None)
+    read = SimpleNamespace(read=lambda _: done.append("read") or b"")
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=read))
-    with pytest.raises(KeyboardInterrupt):
-        keeper.main(tmp_path / "place")
+    assert keeper.main(tmp_path / "place") == 1
     assert done == ["closed", "read"]
 
 

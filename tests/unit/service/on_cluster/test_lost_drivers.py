@@ -123,7 +123,7 @@ def test_of_two_that_take_a_run_over_at_once_and_its_machine_that_comes_back_one
     database.commit(lease, [RunChange(State.WAITING, State.RUNNING)], time.time())
     with pytest.raises(LeaseLostError):
         publication.publish()
-    assert not scene.driver().settle()
+    assert not scene.driver().settle(scene.last[-1])
 
 
 def test_who_looks_is_told_that_it_goes_on_or_why_it_cannot(scene, monkeypatch):

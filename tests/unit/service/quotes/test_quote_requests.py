@@ -24,6 +24,7 @@ from trainmaster.service.quotes.quote_requests import (
 )
 from trainmaster.service.run_planning import RunPlanner
 from trainmaster.service.users.access import Access
+from trainmaster.service.users.accounts import Accounts
 from trainmaster.service.users.caller import caller
 from trainmaster.spec.errors import InterruptedByUser, NotFoundError, RecipeError, StoreError, UsageError
 from trainmaster.spec.states import State
@@ -82,6 +83,47 @@ def test_a_policy_answers_for_a_team_without_measuring_its_code(service):
     asked = quotes.send(RED, QUOTE, QuoteAsk(RENTED, catalogue="fc2-2018"))
     work_once(service, quotes)
     assert "code of others is not measured" in quotes.show(RED, QUOTE, asked["id"])["error"]["title"]
+
+
+ENDS = {
+    "removed": (lambda access, at: at.remove_member("red", "ann"), "ann is not in team red any more"),
+    "demoted": (lambda access, at: at.set_member("red", "ann", "viewer"), "ann may not send runs"),
+    "disabled": (
+        lambda access, at: at.change_user("ann", is_disabled=True),
+        "may not use this server any more",
+    ),
+    "revoked": (lambda access, at: access.revoke_token("a"), "the token a was revoked"),
+}
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+@pytest.mark.parametrize("end", ENDS)
+def test_a_quote_ends_with_the_right_of_who_has_asked_for_it(service, monkeypatch, end, when):
+    access, accounts, quotes = Access(service.database), Accounts(service.database), requests(service)
+    accounts.create_user("ann")
+    accounts.set_member("red", "ann", "member")
+    ann = access.by_token(access.create_token("a", ["read", "run"], "red", account="ann")["token"])
+    lose, why = ENDS[end]
+    interrupted = []
+
+    def quote(planner, *_):
+        assert when == "meanwhile"
+        quotes.end_unallowed()
+        assert quotes.show(RED, QUOTE, asked)["state"] == State.RUNNING, "she may still"
+        lose(access, accounts)
+        quotes.end_unallowed()
+        assert quotes.show(RED, QUOTE, asked)["state"] == State.DONE, "whatever the planner does yet"
+        raise InterruptedByUser("it was interrupted")
+
+    monkeypatch.setattr(RunPlanner, "quote", quote)
+    monkeypatch.setattr(RunPlanner, "interrupt", lambda planner: interrupted.append(planner))
+    asked = quotes.send(ann, QUOTE, QuoteAsk(RENTED, policy="cost-opt"))["id"]
+    if when == "before":
+        lose(access, accounts)
+    work_once(service, quotes)
+    found = quotes.show(RED, QUOTE, asked)
+    assert (found["state"], found["answer"], why in found["error"]["title"]) == (State.DONE, None, True)
+    assert len(interrupted) == (when == "meanwhile")
 
 
 def test_what_another_team_asked_is_not_there(service):

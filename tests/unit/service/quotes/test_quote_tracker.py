@@ -78,7 +78,7 @@ class World:
                 step = int(i * every_s / step_s) + 1
                 self.trace.add(now, step)
                 self.progress["main", 0].metrics["step"] = step
-            lines += self.tracker.look(self.run_state, self.progress, now)
+            lines += [note.message for note in self.tracker.look(self.run_state, self.progress, now)]
             until(lambda: not self.tracker._busy or not self.tracker._done.empty(), "its quote")
         return lines
 

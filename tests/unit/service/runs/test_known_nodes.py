@@ -66,13 +66,17 @@ def test_a_cloud_is_asked_once_for_the_machine_of_a_member(tmp_path, monkeypatch
     monkeypatch.setattr(record.ClusterRecord, "of_row", lambda _: rented)
     monkeypatch.setattr(shells, "_machine", lambda *_: "i-1")
     monkeypatch.setattr(finding, "get_provider", lambda *_: SimpleNamespace(nodes=nodes))
-    home = SimpleNamespace(root=tmp_path, identity=lambda: "home")
-    service = SimpleNamespace(database=SimpleNamespace(clusters_of=lambda _: ["row"]))
+    place = SimpleNamespace(root=tmp_path, identity="home")
+    service = SimpleNamespace(
+        database=SimpleNamespace(clusters_of=lambda _: ["row"]),
+        files_of=lambda _: None,
+        access_to=lambda *_: place,
+    )
     there, known = [True], KnownNodes(lambda _: there[0])
     monkeypatch.setattr(known_nodes, "_FRESH_S", 0.0)
     for _ in range(3):
-        assert shells._node(service, home, "run", None, {}, known) is machine
+        assert shells._node(service, "run", None, {}, known) == (place, machine)
     assert asked == ["c"]
     there[0] = False
-    assert shells._node(service, home, "run", None, {}, known) is machine
+    assert shells._node(service, "run", None, {}, known) == (place, machine)
     assert asked == ["c", "c"]

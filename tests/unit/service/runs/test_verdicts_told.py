@@ -11,6 +11,7 @@ from trainmaster.db.changes import Note, Promotion
 from trainmaster.service import Service
 from trainmaster.spec import Recipe
 from trainmaster.spec.states import EndReason, State
+from trainmaster.spec.topics import GATE_SAID
 
 RECIPE = """name: job
 experiments:
@@ -41,8 +42,9 @@ def told(service, tmp_path, *changes):
 def test_a_gate_that_holds_and_why_nothing_was_promoted(service, tmp_path):
     promotes = Promotion("digits", "production", "accuracy")
     done = ExperimentChange("train", State.RUNNING, State.DONE, EndReason.SUCCEEDED, promotes=promotes)
-    note = Note("gate of train: accuracy 0.9 is at least 0.5", "train")
-    experiment, lines = told(service, tmp_path, note, Note("something else", "train"), done)
+    note = Note("gate of train: accuracy 0.9 is at least 0.5", "train", topic=GATE_SAID)
+    script = Note("gate of train: what a script says", "train")
+    experiment, lines = told(service, tmp_path, note, script, done)
     assert experiment["gate"] == "accuracy 0.9 is at least 0.5"
     assert lines == [
         "gate of train: accuracy 0.9 is at least 0.5",

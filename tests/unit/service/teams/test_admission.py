@@ -16,6 +16,7 @@ from trainmaster.service.teams.admission import (
     Application,
     BudgetLeft,
     Request,
+    _used_usd,
     admit_waiting,
     decide,
     entrance,
@@ -318,3 +319,19 @@ def test_many_servers_that_decide_at_once_give_nothing_twice(servers):
     assert found["blue"].reserved_usd == 20.0
     started = [run[0] for run in undriven(office.database, "h")]
     assert (started.count("r"), started.count("b")) == (5, 2)
+
+
+def test_what_was_spent_a_week_ago_counts_half(monkeypatch):
+    charged = [("red", 0, 8.0), ("red", 7, 8.0), ("blue", 14, 8.0), ("blue", -1, 1.0)]
+
+    def by_day(_, since):
+        assert since == ledger.day_of(NOW - 70 * DAY_S)
+        return [
+            {"team": team, "day": ledger.day_of(NOW - days * DAY_S), "micro_usd": int(usd * 1e6)}
+            for team, days, usd in charged
+        ]
+
+    monkeypatch.setattr(ledger, "charged_by_day", by_day)
+    assert _used_usd(None, NOW) == {"red": 12.0, "blue": 3.0}, (
+        "what is of tomorrow, by another clock, counts whole"
+    )

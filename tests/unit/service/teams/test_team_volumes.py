@@ -4,6 +4,7 @@ import pytest
 
 from trainmaster.control.data_sources import pinned_volume, provide_volume, require_volume, volume_url
 from trainmaster.control.layout import Home
+from trainmaster.control.run_facts import RunFacts
 from trainmaster.service.teams.team_volumes import with_team_volumes
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
@@ -39,10 +40,10 @@ def test_a_built_in_set_is_meant_whatever_volumes_the_owner_has(home, tmp_path):
     pytest.importorskip("sklearn", reason="it has the set")
     name, address = meant(home, "digits")
     require_volume(name, address)
-    assert pinned_volume(name, address, tmp_path / "there") is None
-    provide_volume(name, address, tmp_path / "there")
+    assert pinned_volume(name, address, tmp_path / "there", RunFacts()) is None
+    provide_volume(name, address, tmp_path / "there", RunFacts())
     assert [path.name for path in (tmp_path / "there").iterdir()] == ["digits.csv"]
-    own = pinned_volume(*meant(home, "digits", team=None), tmp_path / "own")
+    own = pinned_volume(*meant(home, "digits", team=None), tmp_path / "own", RunFacts())
     assert own == f"{home.store_url}/volumes/digits@1", "short names mean the owner's for the owner"
 
 

@@ -95,7 +95,7 @@ def test_a_team_knows_what_it_may_spend(of_home):
     assert of_home.make_team("vision")["monthly_usd"] == 50, "what is not named stays"
     assert of_home.make_team("vision", math.inf, runs_at_once=2) == {
         "team": "vision", "monthly_usd": None, "spent_usd": 0.0, "reserved_usd": 0.0, "left_usd": None,
-        "runs_at_once": 2, "usd_per_hour": None,
+        "runs_at_once": 2, "usd_per_hour": None, "cpus_at_once": None,
     }  # fmt: skip
     with pytest.raises(UsageError):
         of_home.make_team("vision", -1)
@@ -109,3 +109,16 @@ def test_a_token_or_invite_that_is_over_at_once_or_never_ends_is_not_made(of_hom
     with pytest.raises(UsageError, match="days: "):
         Accounts(of_home._database).invite("red", "viewer", lasts_s=lasts_s)
     assert of_home.tokens() == []
+
+
+def test_how_long_things_are_good(of_home, clock):
+    """As docs/server.md says."""
+    made = of_home.create_token("ci", ["read"])
+    assert made["expires_at"] - made["created_at"] == 90 * 86400
+    who = of_home.by_token(made["token"])
+    session = of_home.open_session(who)
+    clock[0] += 12 * 3600 - 1
+    assert of_home.by_session(session).name == "ci"
+    clock[0] += 1
+    with pytest.raises(UnknownCallerError, match="is over"):
+        of_home.by_session(session)

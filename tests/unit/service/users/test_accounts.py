@@ -232,6 +232,38 @@ def test_a_service_account_is_its_teams_and_has_no_pages(office):
         office.token("bot")
 
 
+@pytest.mark.parametrize("end", ["was revoked", "has expired"])
+def test_an_invite_ends_with_the_token_that_it_was_made_with(office, end, monkeypatch):
+    """Also with the token that made that one: whose it is, nobody, or who has the role still."""
+    for number, account in enumerate(("max", None)):
+        first, second = f"first-{number}", f"second-{number}"
+        made = office.access.create_token(first, ["read", "manage"], "red", 50.0, account=account)
+        maker = office.access.by_token(made["token"])
+        token = office.accounts.make_token(maker, second, ["read", "manage"], 1000.0)["token"]
+        code = office.accounts.invite("red", "viewer", office.access.by_token(token))["code"]
+        assert office.accounts.open_invite(code)["role"] == "viewer"
+        assert office.accounts.open_invite(code)["expires_at"] == made["expires_at"]
+        with monkeypatch.context() as patch:
+            if end == "was revoked":
+                office.access.revoke_token(first)
+            else:
+                now = office.database.clock_s()
+                patch.setattr(office.database, "clock_s", lambda *_, now=now: now + 51)
+            with pytest.raises(UsageError, match=f"token {second} {end}|invite {end}"):
+                office.accounts.join(code, "eve")
+
+
+def test_an_invite_gives_no_more_than_its_token_may(office):
+    token = office.access.create_token("small", ["manage"], "red", account="max")["token"]
+    small = office.access.by_token(token)
+    with pytest.raises(ForbiddenError):
+        office.accounts.invite("red", "member", small)
+    code = office.accounts.invite("red", "viewer", small)["code"]
+    office.accounts.set_member("red", "max", "member")
+    with pytest.raises(UsageError, match="may not invite any more"):
+        office.accounts.join(code, "eve")
+
+
 def test_an_invite_lets_one_in_once_and_only_while_its_maker_might(office, monkeypatch):
     manager = office.who("max")
     code = office.accounts.invite("red", "member", manager)["code"]

@@ -141,3 +141,32 @@ def test_chains_end():
     assert chain_fault("a", ["a", "b"], names).startswith("a loop: clean -> train -> clean;")
     assert chain_fault("c", ["a", "b"], names) == ""
     assert "no more than that" in chain_fault("c", [str(each) for each in range(LONGEST_CHAIN)], names)
+
+
+def test_a_loop_of_others_does_not_keep_anybody_busy():
+    others = {"a": ({"x"}, {"y"}), "b": ({"y"}, {"x"})}
+    assert loop_at("c", {"z"}, {"x"}, others) == []
+    long = {**others, "d": ({"y"}, {"z"})}
+    assert loop_at("c", {"z"}, {"x"}, long) == ["c", "a", "d", "c"], "the shortest"
+
+
+def test_of_many_versions_the_last_few_are_named():
+    assert due_version("p", 0, range(1, 7)).message == "versions 1, 2, 3, 4, 5 were skipped: 6 is newer"
+    assert due_version("p", 0, range(1, 9)).message == "versions 3, 4, 5, 6, 7 ... were skipped: 8 is newer"
+    assert due_version("p", 0, [1]).message == ""
+
+
+def test_a_time_is_late_after_a_minute():
+    nightly, strict = Trigger(schedule="0 3 * * *"), Trigger(schedule="0 3 * * *", catch_up=False)
+    at = 3 * 3600.0
+    assert (due_time(nightly, 0.0, at).message, due_time(nightly, 0.0, at + 60.0).message) == ("", "")
+    assert due_time(nightly, 0.0, at + 61.0).message == "it was missed, and is made up for"
+    assert due_time(nightly, 0.0, 86400.0 + at).message == "1 earlier time was missed"
+    missed = due_time(strict, 0.0, at + 61.0)
+    assert (missed.starts, missed.message) == (False, "it was missed, and catch_up is false")
+    assert due_time(nightly, 0.0, at - 1.0) is None
+
+
+def test_eight_workflows_start_each_other_and_no_more():
+    assert chain_fault("x", [str(each) for each in range(7)], {}) == ""
+    assert chain_fault("x", [str(each) for each in range(8)], {}).startswith("8 workflows")

@@ -1,0 +1,140 @@
+"""`OwnHosts`: the names under which a server answers. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from trainmaster.spec.errors import UsageError
+
+#: An address in brackets or a name, then perhaps a port.
+_HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?", re.IGNORECASE)
+_LABEL: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
+
+
+@dataclass(frozen=True, slots=True)
+class OwnHosts:
+    """Names and addresses of a server: a page under any other name that leads here is not ours.
+
+    Names of the loopback interface and the address at which a connection arrived are always ours: no name
+    that others give out is among them.
+
+    Attributes:
+        names: further ones, in small letters; ``*.example.org`` is any one label there.
+        are_all: whatever is asked for; of a server that only this process reaches.
+    """
+
+    names: frozenset[str] = frozenset()
+    are_all: bool = False
+
+    def knows(self, host: str, arrived_at: str = "") -> bool:
+        """Whether a ``Host`` is ours.
+
+        Args:
+            host: the header; empty if a request has none, so names nobody.
+            arrived_at: our end of the connection.
+
+        >>> hosts = OwnHosts(frozenset({"tm.example.org", "*.apps.example.org"}))
+        >>> [hosts.knows(host) for host in ("TM.example.org:8470", "x.apps.example.org", "[::1]:80", "")]
+        [True, True, True, True]
+        >>> [hosts.knows(host) for host in ("evil.org", "a.x.apps.example.org", "tm.example.org.evil.org")]
+        [False, False, False]
+        >>> hosts.knows("10.0.0.5", "10.0.0.5"), hosts.knows("10.0.0.6", "10.0.0.5")
+        (True, False)
+        """
+        if self.are_all or not host:
+            return True
+        name = name_of(host)
+        if not name:
+            return False
+        return is_loopback(name) or name in self.names or name == name_of(arrived_at) or self._is_below(name)
+
+    def _is_below(self, name: str) -> bool:
+        label, dot, rest = name.partition(".")
+        return bool(dot) and f"*.{rest}" in self.names and _LABEL.fullmatch(label) is not None
+
+
+def name_of(host: str) -> str:
+    """The name or address of a ``Host``, as one is compared with another; empty for what is none.
+
+    >>> name_of("Example.org.:80"), name_of("[::FFFF:10.0.0.5]:80"), name_of("::1"), name_of("a b")
+    ('example.org', '10.0.0.5', '::1', '')
+    """
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        found = _HOST.fullmatch(host)
+        if found is None:
+            return ""
+        name = found[1].lower().removesuffix(".")
+        try:
+            address = ipaddress.ip_address(name.strip("[]"))
+        except ValueError:
+            return "" if name.startswith("[") else name
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
+
+
+def is_loopback(name: str) -> bool:
+    """Whether a name can only mean the machine on which it is used."""
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def origin_of(option: str, text: str, *, is_wildcard: bool = False) -> str:
+    """Scheme, host and port of a URL that an option names.
+
+    Args:
+        option: that names it.
+        text: the URL.
+        is_wildcard: its first label may be ``*``.
+
+    Raises:
+        UsageError: it is no such URL, or its tokens would go over a network in clear.
+
+    >>> origin_of("--url", "HTTPS://Tm.example.org:8443/")
+    'https://tm.example.org:8443'
+    """
+    hint = f"Write {option} https://HOST, without a path."
+    try:
+        found = urlsplit(text)
+        port = found.port
+    except ValueError as error:
+        raise UsageError(f"{option} {text}: {error}", hint) from None
+    host, scheme = found.hostname or "", found.scheme.lower()
+    plain = host.removeprefix("*.") if is_wildcard else host
+    is_bare = found.path in ("", "/") and not (found.query or found.fragment or "@" in found.netloc)
+    if scheme not in ("http", "https") or not is_bare or not name_of(plain):
+        raise UsageError(f"{option} {text}: that is no address of a server", hint)
+    if scheme == "http" and not is_loopback(plain):
+        raise UsageError(f"{option} {text}: tokens would go over the network in clear", hint)
+    shown = f"[{host}]" if ":" in host else host
+    return f"{scheme}://{shown}" + (f":{port}" if port is not None else "")
+
+
+def names_of_urls(urls: Iterable[str]) -> frozenset[str]:
+    """The names in such origins."""
+    hosts = [urlsplit(url).hostname or "" for url in urls]
+    return frozenset(host if host.startswith("*.") else name_of(host) for host in hosts)
+
+
+def names_of_certificate(pem: Path) -> frozenset[str]:
+    """The names for which a certificate was made; none if it is none that we can read."""
+    from cryptography import x509
+
+    try:
+        certificate = x509.load_pem_x509_certificate(pem.read_bytes())
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (OSError, ValueError, x509.ExtensionNotFound):
+        return frozenset()
+    names = [name.lower() for name in found.get_values_for_type(x509.DNSName)]
+    return frozenset([*names, *(str(each) for each in found.get_values_for_type(x509.IPAddress))])

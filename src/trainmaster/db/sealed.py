@@ -1,0 +1,76 @@
+"""Columns that hold what is sealed, by their tables: which keys sealed what, and the same sealed anew."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from trainmaster.db import tables as t
+from trainmaster.db.database import Database
+
+#: All that is sealed. A new column of that kind belongs here, or it is lost with the key before.
+COLUMNS: Final[tuple[sa.Column[Any], ...]] = (
+    t.team_secret.c.sealed,
+    t.webhook.c.secrets,
+    t.workflow.c.secret,
+    t.run_private.c.sealed,
+)
+
+
+def heads(database: Database, head_bytes: int) -> Counter[bytes]:
+    """How many values begin with what, which names their keys.
+
+    Raises:
+        StoreError: the database cannot be used.
+    """
+    found: Counter[bytes] = Counter()
+    for column in COLUMNS:
+        head = sa.func.substr(column, 1, head_bytes, type_=sa.LargeBinary()).label("head")
+        query = sa.select(head, sa.func.count().label("values")).where(column.is_not(None)).group_by(head)
+        rows: Sequence[RowMapping] = database.read(query)  # type: ignore[arg-type]  # of no table
+        for row in rows:
+            found[bytes(row["head"])] += row["values"]
+    return found
+
+
+def with_other_heads(database: Database, head: bytes) -> Iterator[tuple[sa.Column[Any], RowMapping]]:
+    """Columns and rows whose values begin otherwise, as they are when their turn comes.
+
+    Raises:
+        StoreError: the database cannot be used.
+    """
+    for column in COLUMNS:
+        is_other = sa.func.substr(column, 1, len(head), type_=sa.LargeBinary()) != head
+        for key in database.read(sa.select(*column.table.primary_key.columns).where(is_other)):
+            same = [column.table.c[name] == value for name, value in key.items()]
+            for row in database.read(sa.select(column.table).where(*same, is_other)):
+                yield column, row
+
+
+def put(database: Database, column: sa.Column[Any], row: RowMapping, value: bytes) -> bool:
+    """Write a value in place of the one of a row; False if somebody has written another one since.
+
+    Raises:
+        StoreError: the database cannot be used.
+    """
+    same = [each == row[each.name] for each in column.table.primary_key.columns]
+    change = column.table.update().where(*same, column == row[column.name])
+
+    def write(connection: Connection, _: object) -> bool:
+        return connection.execute(change.values({column.name: value})).rowcount == 1
+
+    return database.write(write)
+
+
+def runs_away(database: Database) -> list[str]:
+    """Runs that a machine of their own drives, with what this database had sealed for it.
+
+    Raises:
+        StoreError: the database cannot be used.
+    """
+    rows = database.read(sa.select(t.run.c.id).where(t.run.c.away.is_not(None)).order_by(t.run.c.id))
+    return [row["id"] for row in rows]

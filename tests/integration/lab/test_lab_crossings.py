@@ -1,0 +1,215 @@
+"""A machine of a gang whose members talk to each other is lost: never the user's fault, and the gang goes on.
+
+A table: framework x which machine x what befalls it x who drives the run. `make crossings` runs all of it;
+`make test` a cover with each value at least once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ray", reason="ray is not installed")
+pytest.importorskip("boto3", reason="boto3 is not installed")
+
+from renter import Renter, Renting
+from running_server import RunningServer
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
+
+GANGS = Path(__file__).parent / "gangs"
+#: A weight that is trained: each step takes a thousandth of it, times the mean of 1, 2, ... by member.
+RATE = 0.001
+#: How many, and seconds between those of the first attempt: the fault must come before the last.
+STEPS, PAUSE_S = 300, 0.4
+RECIPE = """
+name: steps
+experiments:
+  train:
+    framework: {framework}
+    distributed: {{strategy: {strategy}, workers: {workers}{more}}}
+    hardware: {{instance: m4.xlarge{spot}}}
+    env: {{TF_CPP_MIN_LOG_LEVEL: 2, WORKERS: {workers}, JAVA_HOME: /tmp/java}}
+    checkpoint: {{every: 1s}}
+    grace: 5s
+    command: {command}
+"""
+#: Machines of the lab have no Java: it goes with the code. What `setup` makes finds this Python's packages.
+JAVA = f"""
+    setup:
+      - ln -sfn "$PWD/java" /tmp/java
+      - python -c 'import site; print(site.getsitepackages()[0])' > place
+      - echo {sysconfig.get_path("purelib")} > $(cat place)/here.pth
+"""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A script, how its recipe runs it, whose log tells the end, and whether workers may be lost."""
+
+    framework: str
+    module: str
+    script: str
+    strategy: str = "allreduce"
+    more: str = ""
+    log: str = "worker-0"
+    survives: bool = False
+
+
+KINDS = {
+    "torch": Kind("pytorch", "torch", "plain_torch.py"),
+    "ddp": Kind("pytorch", "torch", "ddp.py"),
+    "fsdp": Kind("pytorch", "torch", "fsdp.py"),
+    "accelerate": Kind("pytorch", "accelerate", "accelerated.py"),
+    "mirrored": Kind("tensorflow", "tensorflow", "mirrored.py"),
+    "jax": Kind("jax", "jax", "jax_sum.py"),
+    "mpi": Kind("mpi", "mpi4py", "mpi_sum.py"),
+    # TensorFlow survives the loss of a worker mostly, and its chief fails else: both are right.
+    "servers": Kind(
+        "tensorflow", "tensorflow", "servers.py", "ps-async", ", parameter_servers: 1", "chief-0"
+    ),
+    "spark": Kind("spark", "pyspark", "spark_sum.py", survives=True),
+}
+SEATS = ("first", "other")
+FAULTS = ("terminate", "freeze", "cut 3", "cut 12", "cut 60", "notice")
+DRIVERS = ("home", "server", "cluster")
+#: Each value at least once: it runs with all tests.
+COVER = (
+    ("torch", "other", "terminate", "server", 3),
+    ("ddp", "first", "cut 12", "home", 2),
+    ("fsdp", "other", "freeze", "home", 2),
+    ("accelerate", "first", "notice", "home", 2),
+    ("mirrored", "other", "terminate", "home", 2),
+    ("jax", "first", "cut 60", "home", 2),
+    ("mpi", "other", "cut 3", "cluster", 2),
+    ("servers", "other", "terminate", "home", 3),
+    ("spark", "other", "terminate", "home", 2),
+)
+ALL = [
+    (kind, seat, fault, driver, workers)
+    for kind, seat, fault, driver in itertools.product(KINDS, (*SEATS, "server"), FAULTS, DRIVERS)
+    for workers in {"torch": (2, 3), "servers": (3,)}.get(kind, (2,))
+    if seat in SEATS or (kind == "servers" and driver != "cluster")
+]
+CROSSINGS = ALL if os.environ.get("TRAINMASTER_CROSSINGS") else COVER
+
+
+def begun(renter: Renter, renting: Renting, driver: str) -> str:
+    """Its id, when some steps were made, and at home a checkpoint is there."""
+    run = renting.run
+    if driver != "cluster":
+        renting.until(lambda: renter.checkpoints(run), "a checkpoint")
+    else:
+        renting.until_said("drives it from now on")
+        renting.until(lambda: "step=" in renter.call("status", run).stdout, "what the machine reports")
+    return run
+
+
+def take_java_along(work: Path) -> None:
+    """What runs programs, without what compiles them: a third of 160 MB."""
+    jlink = Path(os.path.realpath(shutil.which("java") or "")).with_name("jlink")
+    if not jlink.exists():
+        pytest.skip("no jlink beside java")
+    modules = [
+        "--add-modules",
+        "java.se,jdk.unsupported,jdk.incubator.vector,jdk.security.auth",
+        "--strip-debug",
+        "--compress=2",
+    ]
+    subprocess.run([jlink, *modules, "--output", work / "java"], check=True)
+
+
+def serving(renter: Renter) -> dict[str, str]:
+    """What a call needs to ask a server of this home, which has begun."""
+    token = json.loads(renter.call("token", "create", "own", "--json").stdout)["token"]
+    server = RunningServer(renter.start)
+    server.start()
+    return {"TRAINMASTER_URL": server.url, "TRAINMASTER_TOKEN": token}
+
+
+def machine_of(renter: Renter, run: str, kind: Kind, seat: str, driver: str) -> str:
+    """The machine of the first member, of the parameter server, or one that has workers only."""
+    if driver == "cluster":  # only the machine knows; members that are all alike sit where their names say
+        seats = renter.machines(run)
+        return seats["worker-0"] if seat == "first" else seats[max(seats)]
+    (text,) = (renter.lab.home / "runs" / run / "tasks/train/0").glob("1/places.json")
+    places: dict[str, str] = json.loads(text.read_text())
+    first = places[kind.log]
+    if seat == "first":
+        return first
+    if seat == "server":
+        return places["ps-0"]
+    busy = {first, places.get("ps-0")}
+    return next(machine for machine in places.values() if machine not in busy)
+
+
+def befall(renter: Renter, renting: Renting, machine: str, fault: str) -> None:
+    what, _, for_s = fault.partition(" ")
+    assert renting.process.poll() is None, f"it ended before that:\n{renting.text}"
+    if what == "notice":
+        renter.lab.call("interrupt", machine, "--notice", "20")
+        return
+    renter.lab.call(what, machine)
+    if for_s:
+        time.sleep(float(for_s))
+        renter.call("lab", "heal", machine, code=None)  # it may have been given back meanwhile
+
+
+@pytest.mark.parametrize(("name", "seat", "fault", "driver", "workers"), CROSSINGS)
+def test_a_lost_machine_is_nobodys_fault(
+    request: pytest.FixtureRequest,
+    renter: Renter,
+    name: str,
+    seat: str,
+    fault: str,
+    driver: str,
+    workers: int,
+) -> None:
+    kind = KINDS[name]
+    if driver == "cluster":
+        request.getfixturevalue("store")
+    pytest.importorskip(kind.module)
+    for path in GANGS.glob("*.py"):
+        shutil.copy(path, renter.work)
+    if name == "spark":
+        take_java_along(renter.work)
+    spot = ", spot: true" if fault == "notice" else ""
+    text = RECIPE.format(
+        framework=kind.framework,
+        strategy=kind.strategy,
+        workers=workers,
+        more=kind.more,
+        spot=spot,
+        command=f"python {kind.script} {STEPS} {PAUSE_S}",
+    ) + (JAVA.lstrip("\n") if name == "spark" else "")
+    options = ["--on-cluster"] if driver == "cluster" else []
+    env = serving(renter) if driver == "server" else {}
+    renting = renter.run(renter.recipe(text), *options, **env)
+    run = begun(renter, renting, driver)
+    machine = machine_of(renter, run, kind, seat, driver)
+    befall(renter, renting, machine, fault)
+    found = renting.end()
+    assert found["reason"] == "SUCCEEDED", renting.text
+    attempts = renter.attempts(run)
+    assert set(attempts[:-1]) <= {"NODE_LOST", "PREEMPTED"}, (attempts, renting.text)
+    if kind.survives and seat == "other" and fault != "notice" and driver != "cluster":
+        assert len(attempts) == 1, (renter.call("status", run, "--json").stdout, renting.text)
+    log = renter.call("logs", run, "--member", kind.log).stdout
+    said = re.findall(rf"done at {STEPS} weight (\S+)", log)
+    assert said, (attempts, log, renting.text)
+    weight = float(said[-1])
+    mean = (workers + 1) / 2
+    assert weight == pytest.approx((1 - RATE * mean) ** STEPS, rel=1e-3), "each step counts once"
+    if len(attempts) > 1:
+        started = [step for _, step in renter.starts(run, kind.log)]
+        assert started[-1] > 0, "it went on from a checkpoint"

@@ -1,0 +1,120 @@
+"""A gang over several machines with a member that failed: whether a machine was lost before that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from executor_bench import ONE, Bench, Clock, FakeCluster, FakeLoop, gang, made, phases, running
+
+from trainmaster.control.outcome import classify
+from trainmaster.executors.base import Phase
+from trainmaster.spec.states import EndReason
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return made(Clock(), FakeLoop(), {0: FakeCluster(), 1: FakeCluster()}, tmp_path)
+
+
+def running_on_two(bench: Bench) -> None:
+    bench.rent("i-1", "10.0.0.1")
+    bench.rent("i-2", "10.0.0.2")
+    bench.loop.form(0)
+    bench.cluster_executor.submit([gang()])
+    bench.until(lambda: bench.asked("submit", ONE))
+    bench.clusters[0].runs_on_two(ONE)
+    assert phases(bench.cluster_executor.changes(0.0))[ONE] is Phase.RUNNING
+
+
+def test_the_end_of_a_gang_over_machines_is_told_when_each_has_answered(bench: Bench) -> None:
+    running_on_two(bench)
+    bench.clusters[0].fails_on_two(ONE, Phase.RUNNING)
+    bench.cluster_executor.changes(0.0)
+    assert bench.witness.asked == {(ONE, "i-1"), (ONE, "i-2")}, "while the others are being stopped"
+    bench.clusters[0].fails_on_two(ONE)
+    bench.witness.answered = {"i-1": True}
+    assert phases(bench.cluster_executor.changes(0.0)) == {ONE: Phase.RUNNING}
+    assert bench.cluster_executor.changes(0.0) == []
+    bench.witness.answered["i-2"] = True
+    (ended,) = bench.cluster_executor.changes(0.0)
+    assert (ended.phase, ended.lost_nodes) == (Phase.EXITED, ())
+    assert bench.cluster_executor.changes(0.0) == [], "it is told once"
+
+
+def test_a_machine_that_does_not_answer_was_lost_before_the_member_failed(bench: Bench) -> None:
+    lost: list[tuple[str, Sequence[str]]] = []
+    bench.cluster_executor.on_lost = lambda attempt, members: lost.append((attempt, members))
+    running_on_two(bench)
+    bench.clusters[0].fails_on_two(ONE)
+    bench.witness.answered = {"i-2": False}
+    (ended,) = bench.cluster_executor.changes(0.0)
+    assert ended.lost_nodes == ("machine i-2 of worker-1 did not answer any more",)
+    assert classify(ended, None).reason is EndReason.NODE_LOST
+    assert lost == [(ONE, ["worker-1"])], "what was left there is not waited for"
+
+
+def test_a_loss_that_is_noticed_after_the_verdict_changes_it(bench: Bench) -> None:
+    running_on_two(bench)
+    bench.clusters[0].fails_on_two(ONE)
+    bench.witness.answered = {"i-1": True, "i-2": True}
+    (ended,) = bench.cluster_executor.changes(0.0)
+    assert classify(ended, None).reason is EndReason.USER_ERROR
+    bench.loop.gone = frozenset({"i-2"})
+    (ended,) = bench.cluster_executor.changes(0.0)
+    assert ended.lost_nodes == ("machine i-2 of worker-1 was lost",)
+    bench.cluster_executor.forget([ONE])
+    bench.loop.gone = frozenset()
+    assert bench.cluster_executor.changes(0.0) == [], "its end is recorded"
+
+
+@pytest.mark.parametrize("words", ["did not answer for a while", "is taken back by its provider"])
+def test_what_befell_a_machine_shortly_before_counts_as_its_loss(bench: Bench, words: str) -> None:
+    running_on_two(bench)
+    bench.loop.befell = {"i-2": words}
+    bench.clusters[0].fails_on_two(ONE)
+    (ended,) = bench.cluster_executor.changes(0.0)
+    assert ended.lost_nodes == (f"machine i-2 of worker-1 {words}",)
+
+
+def test_the_head_that_is_lost_with_a_member_is_named(bench: Bench) -> None:
+    """Its members had no time to say where they were; one of another machine had failed before."""
+    running_on_two(bench)
+    bench.clusters[0].fails_on_two(ONE, Phase.RUNNING)
+    bench.witness.answered = {"i-1": True, "i-2": True}
+    bench.cluster_executor.changes(0.0)
+    bench.loop.formation = None
+    (ended,) = bench.cluster_executor.changes(0.0)
+    assert ended.lost_nodes == ("machine i-2 of worker-1 was lost",)
+
+
+def test_a_gang_that_is_asked_to_end_is_not_held_up(bench: Bench) -> None:
+    running_on_two(bench)
+    bench.cluster_executor.stop(ONE, 1.0)
+    bench.clusters[0].fails_on_two(ONE)
+    (ended,) = bench.cluster_executor.changes(0.0)
+    assert (ended.phase, ended.lost_nodes) == (Phase.EXITED, ())
+
+
+def test_a_gang_on_one_machine_loses_no_time(bench: Bench) -> None:
+    bench.rent("i-2", "10.0.0.2")
+    running(bench)
+    known = bench.clusters[0].gangs[ONE]
+    failed = tuple(replace(m, ended_at=1009.0, exit_code=1) for m in known.members)
+    bench.clusters[0].gangs[ONE] = replace(known, phase=Phase.EXITED, members=failed, ended_at=1009.0)
+    assert phases(bench.cluster_executor.changes(0.0)) == {ONE: Phase.EXITED}
+    assert not bench.witness.asked
+
+
+def test_a_successor_asks_for_itself(bench: Bench) -> None:
+    """The driver was killed while it waited for an answer."""
+    running_on_two(bench)
+    bench.clusters[0].fails_on_two(ONE)
+    bench.cluster_executor.changes(0.0)
+    after = bench.succeeded()
+    assert phases(after.cluster_executor.observe([ONE])) == {ONE: Phase.RUNNING}
+    after.witness.answered = {"i-1": True, "i-2": False}
+    (ended,) = after.cluster_executor.changes(0.0)
+    assert ended.lost_nodes == ("machine i-2 of worker-1 did not answer any more",)
