@@ -145,15 +145,13 @@ def renew(database: Database, uploads: Sequence[str], token: int, now: float) ->
 def end(
     database: Database, uploads: Sequence[str], token: int, state: str, result: str | None, now: float
 ) -> bool:
-    """End a claim with what came of it; False if it was lost meanwhile."""
+    """End a claim with what came of it; False if it was lost meanwhile. To be told twice changes nothing."""
 
-    def write(connection: Connection, this: Try) -> bool:
+    def write(connection: Connection, _: Try) -> bool:
         values = {"state": state, "result": result, "used_at": now, "claimed_until": None}
-        changed = connection.execute(_claimed(uploads, token).values(values)).rowcount
-        if not changed and this.again:
-            found = connection.execute(_by_id(uploads[0])).mappings().first()
-            return found is not None and (found["claim"], found["state"]) == (token, state)
-        return bool(changed)
+        connection.execute(_claimed(uploads, token).values(values))
+        found = connection.execute(_by_id(uploads[0])).mappings().first()
+        return found is not None and (found["claim"], found["state"]) == (token, state)
 
     return database.write(write)
 

@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from trainmaster.artifacts import publish
 from trainmaster.control.layout import Home
-from trainmaster.db import Database, NewRun, tables
+from trainmaster.db import ClosedAttempt, Database, NewRun, RunChange, TaskChange, registry, tables
 from trainmaster.db import retention as rows
+from trainmaster.db.registry_rows import NewVersion, RunModel
 from trainmaster.service.driving.replicas import send_code
 from trainmaster.service.retention import DAY_S, KEPT, VARIABLE, Retention, kept, told
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.states import EndReason, State
 
 DOCS = Path(__file__).parents[3] / "docs" / "server.md"
 NEW = NewRun("r-1", "r", "{}", "r.yaml", "aws", "code", "file:///s", [("main", 1)], home_id="h")
@@ -73,6 +76,28 @@ def test_the_clock_is_that_of_the_database(home, database, monkeypatch):
     now = database.clock_s()
     monkeypatch.setattr(database, "clock_s", lambda *_: now + 2 * DAY_S)
     assert Retention(home, database, {}).sweep()["audit"] == 1
+
+
+def test_files_of_a_removed_model_are_kept_for_thirty_days(home, database, monkeypatch):
+    folder, uri = home.root / "files", home.model_uri("r-1", "main", 0)
+    folder.mkdir()
+    (folder / "weights").write_text("1")
+    publish({"": folder}, uri, kind="model")
+    lease = database.create_run(NEW, 1.0)
+    closes = ClosedAttempt(1, EndReason.SUCCEEDED, "", 1.0, 2.0, None, "[]")
+    runs, ends = {"creates": True, "opens": True, "fields": {"model_uri": uri}}, {"closes": closes}
+    task = [
+        TaskChange("main", 0, 1, State.WAITING, State.RUNNING, **runs),
+        TaskChange("main", 0, 1, State.RUNNING, State.DONE, EndReason.SUCCEEDED, **ends),
+    ]
+    database.commit(lease, [*task, RunChange(State.WAITING, State.DONE, EndReason.SUCCEEDED)], 3.0)
+    new = NewVersion("", "digits", RunModel("r-1", "main", 0, uri), "ann")
+    number, _ = registry.register(database, new, None, 1.0)
+    registry.remove_version(database, "", "digits", number)
+    now = database.clock_s()
+    for days, removed in ((29, {}), (31, {"models": 1})):
+        monkeypatch.setattr(database, "clock_s", lambda *_, at=now + days * DAY_S: at)
+        assert Retention(home, database, {}).sweep() == removed
 
 
 def test_a_variable_says_otherwise():

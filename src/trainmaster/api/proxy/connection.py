@@ -191,7 +191,7 @@ class Connection(Exchange):
             grant = await services.admitted(key)
             self.is_known = True
             self._most_body_bytes = services.body_bytes
-            if _length(headers) > services.body_bytes:
+            if int(header(headers, b"content-length") or "0") > services.body_bytes:
                 raise RefusedError(413, f"the body has more than {services.body_bytes} bytes")
             task = asyncio.current_task()
             assert task is not None
@@ -297,11 +297,6 @@ class Connection(Exchange):
 def _bearer(headers: Sequence[tuple[bytes, bytes]]) -> str:
     kind, _, bearer = header(headers, b"authorization").partition(" ")
     return bearer.strip() if kind.lower() == "bearer" else ""
-
-
-def _length(headers: Sequence[tuple[bytes, bytes]]) -> int:
-    text = header(headers, b"content-length")
-    return int(text) if text.isdecimal() else 0
 
 
 def _check_is_own_page(headers: Sequence[tuple[bytes, bytes]], origin: str) -> None:

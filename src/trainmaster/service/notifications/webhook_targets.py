@@ -84,7 +84,7 @@ def check_url(url: str, allowed: Sequence[Network]) -> None:
     """
     try:
         found = urllib.parse.urlsplit(url)
-        is_good = bool(found.hostname) and found.username is None and (found.port or 1) > 0
+        is_good = bool(found.hostname) and found.username is None and found.port != 0
     except ValueError:
         is_good = False
     if not is_good or not url.isascii() or any(letter <= " " for letter in url):

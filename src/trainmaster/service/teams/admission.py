@@ -202,9 +202,9 @@ class Application:
         waits: for money, too; without it a run that does not fit in the month is refused.
     """
 
-    priority: int = 0
-    usd_per_hour: float = 0.0
-    waits: bool = False
+    priority: int
+    usd_per_hour: float
+    waits: bool
 
 
 def entrance(

@@ -132,7 +132,7 @@ class Triggers:
                 try:
                     self._fire(workflow, row, known)
                 except (PublishError, OSError) as error:  # of the volume's store
-                    log.info("%s of %s: %s", row["key"], workflow["name"], error)
+                    log.info("%s of %s: %s", row["key"], workflow["name"], one_line(error))
                 except StoreError:
                     raise
                 except (

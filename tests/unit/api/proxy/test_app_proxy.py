@@ -178,6 +178,9 @@ def test_a_ticket_becomes_a_cookie_for_one_app():
         assert found["set-cookie"] == (
             f"trainmaster-app=good; Path={APP}; Max-Age=60; HttpOnly; SameSite=Lax"
         )
+        at.proxy._grants.is_secure = True
+        kept = dict((await at.ask("GET", "/enter/once", cookie=""))[1])["set-cookie"]
+        assert kept == found["set-cookie"] + "; Secure"
         assert (await at.ask("GET", "/enter/twice", cookie=""))[0] == 401
         status, headers, _ = await at.ask("GET", "/apps/evil-1?a=b")
         assert (status, dict(headers)["location"]) == (308, APP + "?a=b")

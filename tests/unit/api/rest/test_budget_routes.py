@@ -71,7 +71,7 @@ def test_budgets_ledger_and_queue_are_of_what_one_sees(served):
             run, "job", "{}", "r.yaml", "aws", "code", "file:///s", [("main", 1)], home_id="elsewhere",
             submission=Submission("x", "blue"),
         )  # fmt: skip
-        admit = entrance(run, "blue", most_usd, Application(waits=True), time.time())
+        admit = entrance(run, "blue", most_usd, Application(0, 0.0, waits=True), time.time())
         served.database.create_run(new, time.time(), admit, waits=True)
     (entry,) = ask("blue-read", "ledger?limit=1")["entries"]
     assert (entry["run"], entry["kind"], entry["usd"]) == ("paid", "reserve", 4.0)

@@ -409,6 +409,17 @@ def test_how_much_an_upload_may_have(server):
     assert begin(1) == 507
 
 
+def test_a_full_share_is_told_and_an_upload_ends_by_itself_after_a_day(server):
+    begun = [server.begin(b"x" * size) for size in (7, 5)]
+    found = server.ask("GET", f"/{begun[0]}").json()
+    assert found["expires_at"] - found["created_at"] == 86400
+    answer = server.ask("POST", "", json={"name": "a", "size_bytes": 30 * 10**9, "kind": "volume"})
+    assert (answer.status_code, answer.json()["title"]) == (
+        507,
+        "30,000,000,000 bytes do not fit: 2 uploads have 12 of 30,000,000,000 bytes, and may be 1000",
+    )
+
+
 def test_what_a_version_may_become(server, tmp_path, monkeypatch):
     """Of the team's share, of this disk, and of what was sent."""
     finishing, store = server.state.finishing, tmp_path / "volumes"

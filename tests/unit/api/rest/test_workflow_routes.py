@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 
 import pytest
@@ -15,10 +16,12 @@ pytest.importorskip("pyarrow", reason="the extra `volumes` is not installed")
 from served_home import Served
 
 from trainmaster.db import tables as t
+from trainmaster.db import workflow_rows as rows
 from trainmaster.service.notifications.webhooks import signature
 from trainmaster.service.runs.lineage import lineage
 from trainmaster.service.volumes import push
 from trainmaster.service.workflows.triggers import LOOK_S, Triggers
+from trainmaster.spec.errors import PublishError, StoreError
 from trainmaster.spec.states import EndReason
 
 RECIPE = "name: {name}\non: {on}\n{more}experiments:\n  main:\n    command: '{command}'\n"
@@ -446,6 +449,67 @@ def test_what_passes_by_itself_is_tried_again(served, ask, look, monkeypatch):
     look()
     last = ask("GET", "/workflows/nightly")[1]["last"]
     assert last["state"] == "STARTED"
+
+
+def test_a_mistake_of_ours_ends_a_start_and_is_told(served, ask, look, monkeypatch, caplog):
+    def broken(*_, **__):
+        raise KeyError("no such thing")
+
+    ask("POST", "/workflows", recipe("webhook"))
+    ask("POST", "/workflows/nightly/trigger")
+    monkeypatch.setattr(served.state.submissions, "submit", broken)
+    look()
+    (start,) = ask("GET", "/workflows/nightly")[1]["history"]
+    assert (start["state"], start["message"]) == ("REFUSED", "internal error: KeyError: 'no such thing'")
+    assert "nightly could not be started" in caplog.text
+
+
+def test_a_store_that_is_away_holds_up_no_other_workflow_and_is_told(served, ask, look, monkeypatch, caplog):
+    def away(*_):
+        raise PublishError("the store is away", "wait")
+
+    caplog.set_level("INFO", "trainmaster")
+    ask("POST", "/workflows", recipe("{volume: pets}", "a"))
+    ask("POST", "/workflows", recipe("webhook", "b"))
+    ask("POST", "/workflows/b/trigger")
+    monkeypatch.setattr("trainmaster.service.workflows.triggers.head_numbers", away)
+    look()
+    assert ask("GET", "/workflows/b")[1]["last"]["state"] == "STARTED"
+    told = [each.message for each in caplog.records if each.name == "trainmaster.service.workflows.triggers"]
+    assert set(told) == {"volume pets of a: the store is away. wait"}
+
+
+def test_a_database_that_is_away_ends_a_look_with_all_that_was_left(served, ask, monkeypatch):
+    asked = []
+
+    def away(*_):
+        asked.append("fire")
+        raise StoreError("the database is away", "wait")
+
+    for name in ("a", "b"):
+        ask("POST", "/workflows", recipe("{schedule: '0 3 * * *'}", name))
+    now = served.service.database.clock_s()
+    monkeypatch.setattr(served.service.database, "clock_s", lambda *_: now + 86400.0)
+    monkeypatch.setattr("trainmaster.db.workflow_rows.fire", away)
+    with pytest.raises(StoreError):
+        served.state.triggers.look()
+    assert asked == ["fire"], "nothing else is asked of it, and nothing is logged as a mistake"
+
+
+def test_after_it_was_stopped_no_look_goes_on(served, monkeypatch):
+    triggers, steps, looks = Triggers(served.service, served.state.submissions, {}), [], threading.Event()
+
+    def look():
+        looks.set()
+        triggers._over.wait(60)
+        steps.append(rows.enabled(served.service.database))
+
+    monkeypatch.setattr(triggers, "look", look)
+    triggers.start()
+    assert looks.wait(60)
+    assert triggers._thread.daemon, "a server that is killed waits for none"
+    triggers.stop()
+    assert steps == [[]]
 
 
 def test_what_was_missed_and_is_not_made_up_for_is_looked_at_once(served, ask, monkeypatch):

@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 
 from trainmaster.control.layout import Home
+from trainmaster.db import NewRun, Submission
 from trainmaster.service import Service
 from trainmaster.service.driving import local_runs
 from trainmaster.service.driving.submissions import RunRequest, Submissions, refusals
 from trainmaster.service.runs.curves import thinned
 from trainmaster.service.users.access import Access
-from trainmaster.service.users.caller import caller
+from trainmaster.service.users.caller import ForbiddenError, caller
 from trainmaster.spec import Recipe
+from trainmaster.spec.errors import NotFoundError, UsageError
 
 
 @pytest.fixture
@@ -121,6 +123,55 @@ def test_thinning_keeps_the_ends_and_the_extremes():
         assert {0, 9_999} <= set(kept)
     kept = [values[index] for index in thinned(values, 50)]
     assert (min(kept), max(kept)) == (min(values), max(values))
+
+
+@pytest.fixture
+def at_server(tmp_path):
+    """A server with two teams; what takes requests, and what makes a run of one."""
+    home = Home(tmp_path, tmp_path / "cache", f"file://{tmp_path}/s", f"sqlite:///{tmp_path / 'd.db'}")
+    service = Service(home)
+    access = Access(service.database)
+    for team in ("red", "blue"):
+        access.make_team(team, None)
+
+    def make(run, provider="aws", code="https://example.org/repository.git"):
+        content = {"name": "a", "code": code, "experiments": {"main": {"command": "true"}}}
+        recipe = Recipe.from_dict(content, directory=tmp_path).model_dump_json()
+        new = NewRun(
+            run, "a", recipe, "r.yaml", provider, "code", "file:///s", [("main", 1)],
+            submission=Submission("ann", "red"),
+        )  # fmt: skip
+        service.database.create_run(new, 1.0)
+        return run
+
+    yield Submissions(service, access, {}, is_private=True), make
+    service.close()
+
+
+def test_the_code_of_a_run_is_for_those_who_see_it(at_server):
+    submissions, make = at_server
+    there, away, part = make("there"), make("away", code="."), make("part", code="src")
+    red, blue = (caller("ann", team, ["run"]) for team in ("red", "blue"))
+    assert submissions.code_of(red, there) is None, "a URL names it"
+    for run, why in ((away, "is not on this server"), (part, "was only a part")):
+        with pytest.raises(UsageError, match=why):
+            submissions.code_of(red, run)
+    for who, run in ((blue, there), (blue, away), (red, "no-such")):
+        with pytest.raises(NotFoundError):
+            submissions.code_of(who, run)
+
+
+def test_machines_of_a_run_are_open_to_those_who_may_run_in_its_team(at_server):
+    submissions, make = at_server
+    rented, own = make("rented"), make("own", "hosts")
+    red, blue = (caller("ann", team, ["run"]) for team in ("red", "blue"))
+    submissions.need_entry(red, rented)
+    with pytest.raises(NotFoundError):
+        submissions.need_entry(blue, rented)
+    with pytest.raises(ForbiddenError, match="'run'"):
+        submissions.need_entry(caller("ann", "red", ["read"]), rented)
+    with pytest.raises(ForbiddenError, match="closed to others"):
+        submissions.need_entry(red, own)
 
 
 @pytest.mark.parametrize("has_local", [False, True])

@@ -152,6 +152,14 @@ def test_failures_are_tried_again_for_a_day_and_then_it_is_disabled(service, web
     assert send_due(webhooks, service, at + 2 * GIVE_UP_S) == 1
 
 
+@pytest.mark.parametrize(("asks", "waits_s"), [("999999", 999_999), ("1000000", 0), ("soon", 0), ("", 0)])
+def test_so_much_of_an_answer_is_read_and_believed(receiver, asks, waits_s):
+    receiver.answers = [answer(503, {"retry-after": asks}, "come later"), answer(200, {}, "taken")]
+    found = post(receiver.url, b"{}", {}, networks(LOCAL), most_bytes=4)
+    assert (found.status, found.retry_after_s, found.body) == (503, waits_s, b"come")
+    assert post(receiver.url, b"{}", {}, networks(LOCAL)).body == b"", "nothing is kept that nobody asked for"
+
+
 def test_who_was_away_for_a_day_tries_a_few_times_before_it_gives_up(service, webhooks, receiver):
     made = webhooks.create(MANAGER, "webhook", receiver.url + HOOK)
     webhooks.test(MANAGER, made["id"])
@@ -218,12 +226,22 @@ def test_what_is_another_teams_is_not_there(webhooks, receiver):
         "https://u:p@example.org/",
         "https://",
         "https://a b/",
+        "https://example.org:0/",
+        "https://example.org:65536/",
+        "https://example.org:https/",
         "x",
     ],
 )
 def test_targets_that_are_refused_at_once(service, url):
     with pytest.raises(UsageError):
         Webhooks(service, {}).create(MANAGER, "webhook", url)
+
+
+@pytest.mark.parametrize(
+    "url", ["https://example.org", "https://example.org/a?b=c", "https://example.org:1/"]
+)
+def test_targets_with_a_port_and_without_are_taken(service, url):
+    assert Webhooks(service, {}).create(MANAGER, "webhook", url)["target"]
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ class Office:
             run, "r", "{}", "r.yaml", "aws", "code", "file:///s", [("main", 1)], home_id="h",
             submission=Submission("ann", team),
         )  # fmt: skip
-        application = Application(**{"waits": True} | wish)
+        application = Application(**{"priority": 0, "usd_per_hour": 0.0, "waits": True} | wish)
         self.database.create_run(
             new, now, entrance(run, team or OWNER, most_usd, application, now), waits=True
         )
@@ -214,6 +214,17 @@ def test_limits_of_what_goes_on_at_once_make_runs_wait(office):
     assert office.queued("d")["waits_for"].startswith("the end of a run: all teams together")
     office.end("c")
     assert admit_waiting(office.database, NOW) == ["d"]
+
+
+def test_a_team_that_has_had_nothing_comes_before_one_that_has_had_a_little(office):
+    office.limit(ALL, runs_at_once=1)
+    office.send("earlier", "blue")
+    office.end("earlier", cost_usd=0.25)
+    office.send("holds it up", None)
+    for number, team in enumerate(("blue", "red")):
+        assert not office.send(f"of {team}", team, now=NOW + number)
+    office.end("holds it up")
+    assert admit_waiting(office.database, NOW + 2) == ["of red"]
 
 
 def test_a_new_month_has_new_money(office):

@@ -48,7 +48,7 @@ class Town:
             [("main", 1)],
             submission=Submission("x", team),
         )
-        admit = entrance(name, team, p95_usd, Application(waits=True), self.now)
+        admit = entrance(name, team, p95_usd, Application(0, 0.0, waits=True), self.now)
         self.database.create_run(new, self.now, admit, waits=True)
         meter = Meter()
         allowance = Allowance(self.database, name, team, math.inf, 0.0)

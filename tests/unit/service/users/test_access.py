@@ -12,7 +12,7 @@ from trainmaster.db import Database
 from trainmaster.service.users import access
 from trainmaster.service.users.access import Access
 from trainmaster.service.users.accounts import Accounts
-from trainmaster.service.users.caller import SCOPES, ForbiddenError, UnknownCallerError, caller
+from trainmaster.service.users.caller import SCOPES, ForbiddenError, TooOftenError, UnknownCallerError, caller
 from trainmaster.spec.errors import NotFoundError, UsageError
 
 
@@ -113,6 +113,16 @@ def test_a_token_or_invite_that_is_over_at_once_or_never_ends_is_not_made(of_hom
 
 def test_how_long_things_are_good(of_home, clock):
     """As docs/server.md says."""
+    for _ in range(10):
+        of_home.admit_attempt("10.0.0.1")
+        of_home.note_wrong_attempt("10.0.0.1")
+    clock[0] += 299
+    with pytest.raises(TooOftenError) as closed:
+        of_home.admit_attempt("10.0.0.1")
+    assert closed.value.retry_after_s == 1
+    of_home.admit_attempt("10.0.0.2")
+    clock[0] += 1.5
+    of_home.admit_attempt("10.0.0.1")
     made = of_home.create_token("ci", ["read"])
     assert made["expires_at"] - made["created_at"] == 90 * 86400
     who = of_home.by_token(made["token"])
