@@ -22,7 +22,7 @@ from trainmaster.db.urls import make_engine, shown
 from trainmaster.spec.errors import StoreError
 
 #: Alembic revision that `metadata` describes; a migration that changes tables changes this too.
-SCHEMA_REVISION = "0015"
+SCHEMA_REVISION = "0011"
 BUSY_TIMEOUT_MS = 30_000
 #: A controller that is stopped (SIGSTOP, a vanished laptop) in mid-transaction blocks others no longer.
 IDLE_TRANSACTION_TIMEOUT_MS = 30_000

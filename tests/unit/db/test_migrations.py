@@ -107,7 +107,7 @@ def test_what_groups_gave_before_it_had_an_end_ends_after_a_week(engine_name, ur
 
 def test_notes_of_before_get_the_topic_that_they_begin_with(engine_name, url):
     """From then on nobody looks at their words."""
-    load(url, (RELEASED / f"0012.{engine_name}.sql").read_text())
+    load(url, (RELEASED / f"0010.{engine_name}.sql").read_text())
     told = [
         ("run", "RUNNING", None, "", "run.started"),
         ("run", "DONE", "SUCCEEDED", "quote: no note", "run.ended"),

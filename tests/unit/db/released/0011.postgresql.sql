@@ -79,7 +79,8 @@ CREATE TABLE audit (
     address text NOT NULL,
     action text NOT NULL,
     status integer NOT NULL,
-    token text
+    token text,
+    hash text DEFAULT ''::text NOT NULL
 );
 CREATE SEQUENCE audit_id_seq
     START WITH 1
@@ -88,11 +89,22 @@ CREATE SEQUENCE audit_id_seq
     NO MAXVALUE
     CACHE 1;
 ALTER SEQUENCE audit_id_seq OWNED BY audit.id;
+CREATE TABLE audit_sink (
+    target text NOT NULL,
+    sent bigint DEFAULT '0'::bigint NOT NULL,
+    sent_at double precision,
+    trouble text DEFAULT ''::text NOT NULL,
+    failures integer DEFAULT 0 NOT NULL,
+    try_at double precision DEFAULT '0'::double precision NOT NULL,
+    owner text,
+    expires_at double precision
+);
 CREATE TABLE budget (
     team text NOT NULL,
     monthly_usd double precision,
     runs_at_once integer,
-    usd_per_hour double precision
+    usd_per_hour double precision,
+    cpus_at_once integer
 );
 CREATE TABLE budget_warning (
     team text NOT NULL,
@@ -146,7 +158,8 @@ CREATE TABLE event (
     before text,
     after text,
     reason text,
-    message text DEFAULT ''::text NOT NULL
+    message text DEFAULT ''::text NOT NULL,
+    topic text
 );
 CREATE SEQUENCE event_id_seq
     START WITH 1
@@ -401,6 +414,12 @@ CREATE TABLE run (
     kept_by text,
     away text
 );
+CREATE TABLE run_fact (
+    run_id text NOT NULL,
+    kind text NOT NULL,
+    name text NOT NULL,
+    value text NOT NULL
+);
 CREATE TABLE run_file (
     id bigint NOT NULL,
     run_id text NOT NULL,
@@ -631,19 +650,20 @@ INSERT INTO app VALUES ('{}', '{}', '{}', '{}', '{}', '{}', 'r-1', '{}', '{}', '
 INSERT INTO app_pass VALUES ('{}', '{}', true, 1, '{}', true, '{}');
 INSERT INTO attempt VALUES (2, 1, 1, 1, NULL, '', 1000000, NULL, NULL, NULL, NULL);
 INSERT INTO attempt VALUES (1, 1, 0, 1, 'SUCCEEDED', 'so', 1000000, 1000000, 1000005, NULL, '[]');
-INSERT INTO audit VALUES (1, 1, '{}', '{}', '{}', '{}', 1, '{}');
-INSERT INTO budget VALUES ('{}', 1, 1, 1);
+INSERT INTO audit VALUES (1, 1, '{}', '{}', '{}', '{}', 1, '{}', '{}');
+INSERT INTO audit_sink VALUES ('{}', 1, 1, '{}', 1, 1, '{}', 1);
+INSERT INTO budget VALUES ('{}', 1, 1, 1, 1);
 INSERT INTO budget_warning VALUES ('{}', '{}', 1, 1);
 INSERT INTO cluster VALUES ('r-1.a', 'r-1', 'lab', 'h', 'ACTIVE', NULL, 9.5, '{"asked": 1}', 1000000);
 INSERT INTO device_login VALUES ('{}', '{}', '{}', 1, '{}');
 INSERT INTO endpoint VALUES ('{}', '{}', '{}', '{}', 'r-1', '{}', '{}', '{}', '{}', '{}', 1, 1, 1, 1, 1);
-INSERT INTO event VALUES (1, 'r-1', NULL, NULL, NULL, 1000000, 'run', NULL, 'WAITING', NULL, '');
-INSERT INTO event VALUES (2, 'r-1', NULL, NULL, NULL, 1000000, 'run', 'WAITING', 'RUNNING', NULL, '');
-INSERT INTO event VALUES (3, 'r-1', 'a', 0, 0, 1000000, 'task', 'WAITING', 'PLANNED', NULL, '');
-INSERT INTO event VALUES (4, 'r-1', 'a', 0, 1, 1000000, 'task', 'PLANNED', 'ACQUIRING', NULL, '');
-INSERT INTO event VALUES (5, 'r-1', 'a', 1, 0, 1000000, 'task', 'WAITING', 'PLANNED', NULL, '');
-INSERT INTO event VALUES (6, 'r-1', 'a', 1, 1, 1000000, 'task', 'PLANNED', 'ACQUIRING', NULL, '');
-INSERT INTO event VALUES (7, 'r-1', 'a', 0, 1, 1000000, 'task', 'SAVING', 'DONE', 'SUCCEEDED', 'so');
+INSERT INTO event VALUES (1, 'r-1', NULL, NULL, NULL, 1000000, 'run', NULL, 'WAITING', NULL, '', NULL);
+INSERT INTO event VALUES (2, 'r-1', NULL, NULL, NULL, 1000000, 'run', 'WAITING', 'RUNNING', NULL, '', 'run.started');
+INSERT INTO event VALUES (3, 'r-1', 'a', 0, 0, 1000000, 'task', 'WAITING', 'PLANNED', NULL, '', NULL);
+INSERT INTO event VALUES (4, 'r-1', 'a', 0, 1, 1000000, 'task', 'PLANNED', 'ACQUIRING', NULL, '', NULL);
+INSERT INTO event VALUES (5, 'r-1', 'a', 1, 0, 1000000, 'task', 'WAITING', 'PLANNED', NULL, '', NULL);
+INSERT INTO event VALUES (6, 'r-1', 'a', 1, 1, 1000000, 'task', 'PLANNED', 'ACQUIRING', NULL, '', NULL);
+INSERT INTO event VALUES (7, 'r-1', 'a', 0, 1, 1000000, 'task', 'SAVING', 'DONE', 'SUCCEEDED', 'so', NULL);
 INSERT INTO experiment VALUES (1, 'r-1', 0, 'a', 'WAITING', NULL, '', 3, NULL);
 INSERT INTO experiment VALUES (2, 'r-1', 1, 'b', 'WAITING', NULL, '', 1, NULL);
 INSERT INTO invite VALUES ('{}', '{}', '{}', '{}', '{}', 1, 1, '{}');
@@ -663,7 +683,8 @@ INSERT INTO registered_model VALUES ('{}', '{}', '{}', '{}', 1, 1);
 INSERT INTO removed_model VALUES ('r-1', '{}', 1, '{}', '{}', '{}', 1, 1);
 INSERT INTO replica VALUES ('{}', '{}', 1, 1, '{}', '{}', '{}', '{}', 1, '{}', 1, 1, 1, 1);
 INSERT INTO replica_load VALUES ('{}', '{}', 1, 1);
-INSERT INTO run VALUES ('r-1', 'r', '{}', '/recipe.yaml', 'local', '/code', 'file:///store', 'RUNNING', NULL, '', 1000000, 1000000, NULL, NULL, 0, NULL, NULL, 0, 0, NULL, NULL, 1, 1795503999.9558413, 2, '', '', NULL, NULL, NULL, false, NULL, NULL);
+INSERT INTO run VALUES ('r-1', 'r', '{}', '/recipe.yaml', 'local', '/code', 'file:///store', 'RUNNING', NULL, '', 1000000, 1000000, NULL, NULL, 0, NULL, NULL, 0, 0, NULL, NULL, 1, 1795512672.4861202, 2, '', '', NULL, NULL, NULL, false, NULL, NULL);
+INSERT INTO run_fact VALUES ('r-1', '{}', '{}', '{}');
 INSERT INTO run_file VALUES (1, 'r-1', '{}', 1, '\x7b7d');
 INSERT INTO run_model VALUES ('r-1', '{}', '{}', '{}', '{}', 1);
 INSERT INTO run_private VALUES ('r-1', '{}', '\x7b7d');
@@ -710,6 +731,8 @@ ALTER TABLE ONLY attempt
     ADD CONSTRAINT pk_attempt PRIMARY KEY (id);
 ALTER TABLE ONLY audit
     ADD CONSTRAINT pk_audit PRIMARY KEY (id);
+ALTER TABLE ONLY audit_sink
+    ADD CONSTRAINT pk_audit_sink PRIMARY KEY (target);
 ALTER TABLE ONLY budget
     ADD CONSTRAINT pk_budget PRIMARY KEY (team);
 ALTER TABLE ONLY budget_warning
@@ -758,6 +781,8 @@ ALTER TABLE ONLY replica_load
     ADD CONSTRAINT pk_replica_load PRIMARY KEY (replica_id, server);
 ALTER TABLE ONLY run
     ADD CONSTRAINT pk_run PRIMARY KEY (id);
+ALTER TABLE ONLY run_fact
+    ADD CONSTRAINT pk_run_fact PRIMARY KEY (run_id, kind, name);
 ALTER TABLE ONLY run_file
     ADD CONSTRAINT pk_run_file PRIMARY KEY (id);
 ALTER TABLE ONLY run_model
@@ -911,6 +936,8 @@ ALTER TABLE ONLY replica
     ADD CONSTRAINT fk_replica_endpoint_id FOREIGN KEY (endpoint_id) REFERENCES endpoint(id);
 ALTER TABLE ONLY replica_load
     ADD CONSTRAINT fk_replica_load_replica_id FOREIGN KEY (replica_id) REFERENCES replica(id);
+ALTER TABLE ONLY run_fact
+    ADD CONSTRAINT fk_run_fact_run_id FOREIGN KEY (run_id) REFERENCES run(id);
 ALTER TABLE ONLY run_file
     ADD CONSTRAINT fk_run_file_run_id FOREIGN KEY (run_id) REFERENCES run(id);
 ALTER TABLE ONLY run_model

@@ -92,17 +92,31 @@ CREATE TABLE audit (
 	action TEXT NOT NULL, 
 	status INTEGER NOT NULL, 
 	token TEXT, 
+	hash TEXT DEFAULT '' NOT NULL, 
 	CONSTRAINT pk_audit PRIMARY KEY (id)
 );
-INSERT INTO "audit" VALUES(1,1.0,'{}','{}','{}','{}',1,'{}');
+INSERT INTO "audit" VALUES(1,1.0,'{}','{}','{}','{}',1,'{}','{}');
+CREATE TABLE audit_sink (
+	target TEXT NOT NULL, 
+	sent BIGINT DEFAULT '0' NOT NULL, 
+	sent_at FLOAT, 
+	trouble TEXT DEFAULT '' NOT NULL, 
+	failures INTEGER DEFAULT '0' NOT NULL, 
+	try_at FLOAT DEFAULT '0' NOT NULL, 
+	owner TEXT, 
+	expires_at FLOAT, 
+	CONSTRAINT pk_audit_sink PRIMARY KEY (target)
+);
+INSERT INTO "audit_sink" VALUES('{}',1,1.0,'{}',1,1.0,'{}',1.0);
 CREATE TABLE budget (
 	team TEXT NOT NULL, 
 	monthly_usd FLOAT, 
 	runs_at_once INTEGER, 
 	usd_per_hour FLOAT, 
+	cpus_at_once INTEGER, 
 	CONSTRAINT pk_budget PRIMARY KEY (team)
 );
-INSERT INTO "budget" VALUES('{}',1.0,1,1.0);
+INSERT INTO "budget" VALUES('{}',1.0,1,1.0,1);
 CREATE TABLE budget_warning (
 	team TEXT NOT NULL, 
 	month TEXT NOT NULL, 
@@ -170,15 +184,16 @@ CREATE TABLE event (
 	"after" TEXT, 
 	reason TEXT, 
 	message TEXT DEFAULT '' NOT NULL, 
+	topic TEXT, 
 	CONSTRAINT pk_event PRIMARY KEY (id)
 );
-INSERT INTO "event" VALUES(1,'r-1',NULL,NULL,NULL,1000000.0,'run',NULL,'WAITING',NULL,'');
-INSERT INTO "event" VALUES(2,'r-1',NULL,NULL,NULL,1000000.0,'run','WAITING','RUNNING',NULL,'');
-INSERT INTO "event" VALUES(3,'r-1','a',0,0,1000000.0,'task','WAITING','PLANNED',NULL,'');
-INSERT INTO "event" VALUES(4,'r-1','a',0,1,1000000.0,'task','PLANNED','ACQUIRING',NULL,'');
-INSERT INTO "event" VALUES(5,'r-1','a',1,0,1000000.0,'task','WAITING','PLANNED',NULL,'');
-INSERT INTO "event" VALUES(6,'r-1','a',1,1,1000000.0,'task','PLANNED','ACQUIRING',NULL,'');
-INSERT INTO "event" VALUES(7,'r-1','a',0,1,1000000.0,'task','SAVING','DONE','SUCCEEDED','so');
+INSERT INTO "event" VALUES(1,'r-1',NULL,NULL,NULL,1000000.0,'run',NULL,'WAITING',NULL,'',NULL);
+INSERT INTO "event" VALUES(2,'r-1',NULL,NULL,NULL,1000000.0,'run','WAITING','RUNNING',NULL,'','run.started');
+INSERT INTO "event" VALUES(3,'r-1','a',0,0,1000000.0,'task','WAITING','PLANNED',NULL,'',NULL);
+INSERT INTO "event" VALUES(4,'r-1','a',0,1,1000000.0,'task','PLANNED','ACQUIRING',NULL,'',NULL);
+INSERT INTO "event" VALUES(5,'r-1','a',1,0,1000000.0,'task','WAITING','PLANNED',NULL,'',NULL);
+INSERT INTO "event" VALUES(6,'r-1','a',1,1,1000000.0,'task','PLANNED','ACQUIRING',NULL,'',NULL);
+INSERT INTO "event" VALUES(7,'r-1','a',0,1,1000000.0,'task','SAVING','DONE','SUCCEEDED','so',NULL);
 CREATE TABLE experiment (
 	id INTEGER NOT NULL, 
 	run_id TEXT NOT NULL, 
@@ -440,7 +455,16 @@ CREATE TABLE run (
 	away TEXT, 
 	CONSTRAINT pk_run PRIMARY KEY (id)
 );
-INSERT INTO "run" VALUES('r-1','r','{}','/recipe.yaml','local','/code','file:///store','RUNNING',NULL,'',1000000.0,1000000.0,NULL,NULL,0.0,NULL,NULL,0.0,0.0,NULL,NULL,1,1.79550399740295362469e+09,2,'','',NULL,NULL,NULL,0,NULL,NULL);
+INSERT INTO "run" VALUES('r-1','r','{}','/recipe.yaml','local','/code','file:///store','RUNNING',NULL,'',1000000.0,1000000.0,NULL,NULL,0.0,NULL,NULL,0.0,0.0,NULL,NULL,1,1.79551266867755365376e+09,2,'','',NULL,NULL,NULL,0,NULL,NULL);
+CREATE TABLE run_fact (
+	run_id TEXT NOT NULL, 
+	kind TEXT NOT NULL, 
+	name TEXT NOT NULL, 
+	value TEXT NOT NULL, 
+	CONSTRAINT pk_run_fact PRIMARY KEY (run_id, kind, name), 
+	CONSTRAINT fk_run_fact_run_id FOREIGN KEY(run_id) REFERENCES run (id)
+);
+INSERT INTO "run_fact" VALUES('r-1','{}','{}','{}');
 CREATE TABLE run_file (
 	id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, 
 	run_id TEXT NOT NULL, 
@@ -689,15 +713,15 @@ CREATE TABLE workflow_trigger (
 	CONSTRAINT fk_workflow_trigger_workflow_id FOREIGN KEY(workflow_id) REFERENCES workflow (id)
 );
 INSERT INTO "workflow_trigger" VALUES('{}','{}',1,'{}',1.0);
-CREATE INDEX ix_run_open ON run (lease_owner) WHERE state != 'DONE';
 CREATE INDEX ix_run_created_at ON run (created_at);
-CREATE INDEX ix_run_team_created_at ON run (team, created_at);
 CREATE INDEX ix_run_away ON run (away);
+CREATE INDEX ix_run_open ON run (lease_owner) WHERE state != 'DONE';
+CREATE INDEX ix_run_team_created_at ON run (team, created_at);
 CREATE INDEX ix_event_run_id_id ON event (run_id, id);
 CREATE INDEX ix_measurement_fingerprint_measured_at ON measurement (fingerprint, measured_at);
 CREATE INDEX ix_measurement_similar_measured_at ON measurement (similar, measured_at);
-CREATE INDEX ix_quote_request_team_created_at ON quote_request (team, created_at);
 CREATE INDEX ix_quote_request_state ON quote_request (state);
+CREATE INDEX ix_quote_request_team_created_at ON quote_request (team, created_at);
 CREATE INDEX ix_webhook_team ON webhook (team);
 CREATE INDEX ix_login_attempt_address_at ON login_attempt (address, at);
 CREATE INDEX ix_audit_at ON audit (at);
@@ -711,17 +735,17 @@ CREATE INDEX ix_endpoint_team_created_at ON endpoint (team, created_at);
 CREATE INDEX ix_model_version_run_id ON model_version (run_id);
 CREATE INDEX ix_run_model_team_name_version ON run_model (team, name, version);
 CREATE INDEX ix_sink_state ON sink (state);
-CREATE INDEX ix_notice_done_at_due_at ON notice (done_at, due_at);
 CREATE INDEX ix_notice_webhook_id_at ON notice (webhook_id, at);
+CREATE INDEX ix_notice_done_at_due_at ON notice (done_at, due_at);
 CREATE INDEX ix_ledger_day ON ledger (day);
 CREATE INDEX ix_invite_team ON invite (team);
 CREATE INDEX ix_upload_team ON upload (team);
+CREATE INDEX ix_workflow_firing_workflow_id_id ON workflow_firing (workflow_id, id);
 CREATE INDEX ix_workflow_firing_state ON workflow_firing (state);
 CREATE INDEX ix_workflow_firing_run_id ON workflow_firing (run_id);
-CREATE INDEX ix_workflow_firing_workflow_id_id ON workflow_firing (workflow_id, id);
 CREATE INDEX ix_task_model ON task (experiment_id, number) WHERE model_uri IS NOT NULL;
-CREATE INDEX ix_task_kept ON task (experiment_id, number) WHERE kept_model IS NOT NULL;
 CREATE INDEX ix_task_experiment_id_state_reason ON task (experiment_id, state, reason);
+CREATE INDEX ix_task_kept ON task (experiment_id, number) WHERE kept_model IS NOT NULL;
 CREATE INDEX ix_app_pass_app_id ON app_pass (app_id);
 CREATE INDEX ix_member_account ON member (account);
 DELETE FROM "sqlite_sequence";
