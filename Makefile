@@ -105,9 +105,9 @@ gpu: install
 real-aws: install
 	@$(BIN)/python scripts/real_aws.py --cap $(CAP)
 
-# Every framework x machine x fault x driver, and what a run has in it x who drives it: hours.
+# Every framework x machine x fault x driver, what a run has in it x who drives it, and the minute of a hand-over: hours.
 crossings: install
-	@TRAINMASTER_CROSSINGS=all $(BIN)/python -m pytest -v tests/integration/lab/test_lab_crossings.py tests/integration/lab/test_lab_elsewhere.py
+	@TRAINMASTER_CROSSINGS=all $(BIN)/python -m pytest -v tests/integration/lab/test_lab_crossings.py tests/integration/lab/test_lab_elsewhere.py tests/integration/lab/test_lab_hand_over.py
 
 clean:
 	rm -rf dist site $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -6,7 +6,7 @@
 set -mu -o pipefail # each part is a process group of its own; without -m, what runs in the background ignores SIGINT
 python=${1:-python3}
 at_once=5
-parts=(lab runs crossings others unit hosts last rest remote volumes contract)
+parts=(hosts lab others runs crossings unit last rest remote volumes contract)
 lab=tests/integration/lab
 others=(tests/integration/test_[!c]*.py tests/integration/test_cli_[a-f]*.py)
 last=(tests/integration/test_cli_[s-z]*.py)

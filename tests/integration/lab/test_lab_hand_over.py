@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import re
 import sqlite3
 import time
@@ -84,8 +86,13 @@ def when_it_has_moved(renter: Renter, renting: Renting, run: str) -> None:
     time.sleep(EVERY_S)
 
 
-@pytest.mark.parametrize("seat", ["worker-0", "worker-1"])
-@pytest.mark.parametrize("when", [when_it_runs, when_it_moves, when_it_has_moved])
+SEATS, WHEN = ("worker-0", "worker-1"), (when_it_runs, when_it_moves, when_it_has_moved)
+#: Each value at least once: it runs with all tests, the others with `make crossings`.
+COVER = (("worker-1", when_it_runs), ("worker-0", when_it_moves), ("worker-1", when_it_has_moved))
+CROSSINGS = tuple(itertools.product(SEATS, WHEN)) if os.environ.get("TRAINMASTER_CROSSINGS") else COVER
+
+
+@pytest.mark.parametrize(("seat", "when"), CROSSINGS)
 def test_a_machine_is_lost_while_a_run_is_handed_over(
     renter: Renter, store: str, when: Callable[[Renter, Renting, str], None], seat: str
 ) -> None:
