@@ -157,6 +157,58 @@ def audit(
         raise typer.Exit(1)
 
 
+@app.command(no_args_is_help=True)
+def backup(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A new one; keep it as safe as the home.")],
+    as_json: AsJson = False,
+) -> None:
+    """Write this home and its database into one file. Servers and runs go on meanwhile."""
+    import os
+
+    from trainmaster.service import Service
+    from trainmaster.service.backup.writing import back_up
+
+    refuse_on_server("server backup")
+    service = Service.from_environment()
+    found = back_up(service.home, service.database, file, os.environ)
+    if as_json:
+        print_json(found)
+    else:
+        say(f"{found['file']} has {found['files']} files and the database, {found['bytes']:,} bytes")
+    for each in found["elsewhere"]:
+        say(f"not in it: {each}")
+    for each in found["unreadable"]:
+        say(f"warning: not in it, as it cannot be read: {each}")
+
+
+@app.command(no_args_is_help=True)
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `server backup` has written.")],
+    go_on: Annotated[
+        bool,
+        typer.Option("--go-on", help="The home that was saved is gone for good: its runs go on here."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make the home that TRAINMASTER_HOME names, which is empty, and its database of a backup."""
+    import time
+
+    from trainmaster.service.backup.restoring import restore as restore_home
+
+    refuse_on_server("server restore")
+    found = restore_home(file, goes_on=go_on)
+    if as_json:
+        print_json(found)
+    else:
+        at = time.strftime("%F %H:%M:%S", time.localtime(found["at"]))
+        say(f"{found['home']} is as it was at {at}: {found['files']} files and the database")
+    for each in found["elsewhere"]:
+        say(f"not in the backup: {each}")
+    if not go_on:
+        say(f"{found['held']} runs that were under way are ended, workflows are paused: see `resume`")
+    say("two homes from one backup must not be used at once: each would end machines of the other")
+
+
 @key_app.command("list")
 def keys(as_json: AsJson = False) -> None:
     """Show the keys by name: which one seals, and how many values each has sealed."""

@@ -1,0 +1,1 @@
+"""A home and its database in one file, and back."""
