@@ -26,7 +26,6 @@ def drive(
     session = service.take(run, os.environ)
     if session is not None:
         gc.freeze()
-        gc.enable()  # `main` turned it off for quick verbs
         if on_cluster:
             from trainmaster.service.on_cluster.hand_over import drive_away
 
@@ -48,7 +47,6 @@ def drive_many(number: Annotated[int, typer.Argument()]) -> None:
         return
     logging.basicConfig(format="%(asctime)s %(message)s")
     gc.freeze()
-    gc.enable()
     Driver(service, os.environ, wakes=pipe_of(service.home.root, number)).work()
 
 
@@ -59,5 +57,4 @@ def look_after_app(app: Annotated[str, typer.Argument()]) -> None:
     from trainmaster.service.apps.kinds import KINDS
 
     gc.freeze()
-    gc.enable()
     AppHost(Service.from_environment(), app, KINDS).work()

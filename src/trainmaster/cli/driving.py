@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
@@ -56,8 +55,6 @@ def see_to_end(client: ClientProtocol, accepted: Accepted, left_to: str, *, as_j
         say(f"{run}: runs on {accepted.server} (Ctrl-C leaves it there, `trainmaster cancel {run}` ends it)")
     else:
         say(f"{run}: started (stop it with Ctrl-C, go on with `trainmaster resume {run}`)")
-    gc.freeze()
-    gc.enable()
     interrupted: InterruptedByUser | None = None
     with _display(rents=accepted.rents) as display:
         stream = client.drive_run(run, display.view_every_s)
@@ -104,7 +101,6 @@ def _display(*, rents: bool) -> Iterator[PlainDisplay]:
 
 def attach(client: ClientProtocol, run: str, *, as_json: bool) -> int:
     """Show a run that another process drives until it ends; the exit code."""
-    gc.enable()  # `main` turned it off for quick verbs
     known, losses = "working", Losses(waits=False)
     for seen in client.watch_run(run):
         losses.waits = seen.rents

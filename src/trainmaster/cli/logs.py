@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from typing import Annotated
@@ -30,7 +29,6 @@ def logs(
 
     client = open_client()
     pieces = client.logs(client.resolve(run), LogQuery(follow, experiment, task, member, tail, grep, since))
-    gc.enable()  # `main` turned it off for quick verbs; -f may take days
     try:
         for piece in pieces:
             sys.stdout.buffer.write(piece)

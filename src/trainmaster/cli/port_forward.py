@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import signal
 import threading
 from typing import Annotated
@@ -31,7 +30,6 @@ def port_forward(
         raise UsageError(f"{ports!r} are no ports", "Write such as 6006, or 6006:16006.")
     client, over = open_client(), threading.Event()
     found = client.resolve(run)
-    gc.enable()  # `main` turned it off for quick verbs
     with client.forward(found, member, int(there), int(here or there), say) as forward:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: over.set())

@@ -113,7 +113,6 @@ def server(
         say(f"open {at.setup_url} to log in as its owner; it works once")
 
     gc.freeze()
-    gc.enable()  # `main` turned it off for quick verbs
     environ = {**os.environ, AUDIT_TO: " ".join(audit_to or ())}
     serve(service, environ, where, ready, _pages, oidc)
     open_metadata(service.home, service.database)

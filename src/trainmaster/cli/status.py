@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import time
 from collections import Counter
@@ -80,7 +79,6 @@ def status(
 
 def _watch(client: ClientProtocol, run: str | None, limit: int | None) -> None:
     """Anew on the same screen, or one below the other where there is none."""
-    gc.enable()  # `main` turned it off for quick verbs
     found = None if run is None else client.resolve(run)
     while True:
         if sys.stdout.isatty():
