@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainmaster.advisor import papers
-from trainmaster.advisor.papers.policy_quote import Measured, lookup
+from trainmaster.advisor.papers.lookup import Measured, lookup
 from trainmaster.spec.errors import NotFoundError
 
 DATA = Path(__file__).parents[2] / "data"
