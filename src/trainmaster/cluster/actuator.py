@@ -205,10 +205,13 @@ class Actuator:
         self._provisioner.memory(record.id).clear()
         formation, self._observed.formation = self._observed.formation, None
         accesses = list(self._observed.accesses.values())
-        with self._ray:
-            self._provisioner.take_back(
-                record, formation.ray if formation else None, accesses, self._observed.nodes
-            )
+        if not any(machine.rental.is_rented for machine in record.machines):
+            # Hosts of one's own go on without us. Of rented ones nothing is asked, so nothing is waited for
+            # that is still being done to a Ray: of machines that are gone it may take minutes.
+            with self._ray:
+                self._provisioner.take_back(
+                    record, formation.ray if formation else None, accesses, self._observed.nodes
+                )
         try:
             self._provider.release(record.id)
         except ProviderGoneError:  # nothing of it is left

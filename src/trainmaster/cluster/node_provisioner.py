@@ -334,7 +334,7 @@ class NodeProvisioner:
         accesses: Sequence[NodeAccess],
         machines: Mapping[str, Node],
     ) -> None:
-        """End what is ours on hosts of one's own: they go on without us. Rented machines are simply ended.
+        """End what is ours on hosts of one's own: they go on without us.
 
         Args:
             record: the cluster.
@@ -342,8 +342,6 @@ class NodeProvisioner:
             accesses: nodes that were reached.
             machines: as the provider lists them, by id.
         """
-        if any(machine.rental.is_rented for machine in record.machines):
-            return
         from trainmaster.cluster.bootstrap.cluster_keys import ClusterKeys
         from trainmaster.cluster.node_files.node_files import remove_run
         from trainmaster.executors.ray.cluster import RayCluster

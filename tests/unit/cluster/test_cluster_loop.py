@@ -12,6 +12,7 @@ from cluster_bench import NOW, Bench, record
 from trainmaster.cluster.cluster_loop import ClusterLoop
 from trainmaster.cluster.observed import Observed
 from trainmaster.cluster.record import ClusterRecord, ClusterState
+from trainmaster.cluster.renting.plan import Rental
 from trainmaster.cluster.tasks import Tasks
 from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, NodeState, ProviderGoneError
 from trainmaster.spec.errors import ExecutorError, LeaseLostError, ProviderError, UsageError
@@ -160,7 +161,22 @@ def test_what_is_given_back_is_known_no_more(bench: Bench) -> None:
     bench.until(lambda: bench.loop.formation)
     bench.loop.end()
     bench.until(lambda: bench.loop.is_over)
-    assert bench.provisioner.done == ["forget nodes", "take back"]
+    assert bench.provisioner.done == ["forget nodes"]
+
+
+def test_rented_machines_are_given_back_whatever_is_still_done_to_their_ray(bench: Bench) -> None:
+    """To end a Ray on machines that are gone may take minutes; of hosts of one's own that is waited for."""
+    bench.until(lambda: bench.loop.formation)
+    with bench.loop._actuator._ray:
+        bench.loop.end()
+        bench.until(lambda: bench.loop.is_over, most_s=10)
+    assert not bench.provider.live
+    own = Bench(record(rental=Rental(slots=2, is_rented=False)))
+    own.loop.want()
+    own.until(lambda: own.loop.formation)
+    own.loop.end()
+    own.until(lambda: own.loop.is_over)
+    assert own.provisioner.done == ["forget nodes", "take back"]
 
 
 def test_a_machine_that_ended_before_it_was_named_is_on_the_bill(bench: Bench) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import astuple, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 #: Of members that only serve the others; those are a gang of their own to their node's supervisor.
 SERVING = "-serving"
 _ANY_SLOTS = 1 << 30
+#: What a machine that is switched off sends to all that runs there.
+_SWITCHED_OFF = (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
 
 
 class Part:
@@ -86,6 +89,16 @@ class Part:
             name: row if row.ended_at is not None else replace(row, lost=True, ended_at=self.lost_at)
             for name, row in found.items()
         }
+
+
+def _went_with_its_machine(row: MemberStatus) -> bool:
+    """Whether a member was lost, or ended as one does whose machine is switched off.
+
+    Its supervisor may still tell how it ended, so before anybody knows of the machine's end.
+    """
+    if row.lost or row.stopped:
+        return True
+    return not (row.oom or row.error) and (row.signal or (row.exit_code or 0) - 128) in _SWITCHED_OFF
 
 
 class PlacedGang:
@@ -264,7 +277,7 @@ class PlacedGang:
         return any(
             row.ended_at is not None and row.exit_code != 0 and (self.essential[name] or serving)
             for name, row in rows.items()
-            if not (row.lost and name in self.dispensable)
+            if not (name in self.dispensable and _went_with_its_machine(row))
         )
 
     @property
