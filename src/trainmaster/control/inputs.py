@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from trainmaster.control.framework_notes import framework_notes
 from trainmaster.control.layout import Home
 from trainmaster.control.preflight import check_data_parts, check_directories, check_urls, check_volumes
 from trainmaster.control.store_verdicts import Moment, Verdict, verdict
@@ -54,7 +55,7 @@ def check_inputs(
         lambda: _check_code(recipe, excluded),
         lambda: check_urls(recipe),
     )
-    notes: list[str] = []  # the network is asked if nothing is wrong on this machine
+    notes = framework_notes(recipe, environ)  # the network is asked if nothing is wrong on this machine
     here = measures or capabilities_of(recipe.provider).is_here
     if measures:
         try:

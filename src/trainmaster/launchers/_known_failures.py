@@ -20,7 +20,8 @@ def not_installed(module: str, package: str) -> tuple[str, str]:
     return (
         f"No module named '{module}'",
         f"{package} is not installed for the Python that ran: add `setup: pip install {package}` to the "
-        "experiment, or activate the virtual environment that has it before `trainmaster run`.",
+        "experiment, or `container: auto` if it has a `framework` with an image, or activate the virtual "
+        "environment that has it before `trainmaster run`.",
     )
 
 

@@ -39,6 +39,18 @@ class OfferSource(StrEnum):
     CATALOGUE = "catalogue"
 
 
+class Installed(StrEnum):
+    """What its machines have of Python's packages before anything of ours or the user's comes there.
+
+    OURS: what is installed for the Python that runs Trainmaster. NOTHING: a system only. UNKNOWN: whatever
+    the user has put there.
+    """
+
+    OURS = "ours"
+    NOTHING = "nothing"
+    UNKNOWN = "unknown"
+
+
 #: Of a provider that says nothing.
 _THERE_S: Final = LogNormal(180.0, 0.8)
 _GIVEN_BACK_S: Final = LogNormal(30.0, 0.6)
@@ -60,6 +72,8 @@ class Capabilities:
         moves: another server can go on with its machines: what must be known of them is kept by `AwsMemory`.
         offers: where it is written what it has.
         tells_prices: its API tells the prices of the user's account, whose settings also choose a region.
+        installed: what is on its machines from the start.
+        image_variable: with it users name an image of their own; then nobody knows what is installed.
         billing: how it bills.
         provisioning_s: seconds from asking for machines until they can be worked on, before any were seen.
         giving_back_s: seconds from the end of the work until machines are paid for no more.
@@ -75,6 +89,8 @@ class Capabilities:
     moves: bool = False
     offers: OfferSource = OfferSource.CATALOGUE
     tells_prices: bool = False
+    installed: Installed = Installed.UNKNOWN
+    image_variable: str = ""
     billing: Billing = billing.UNKNOWN
     provisioning_s: LogNormal = _THERE_S
     giving_back_s: LogNormal = _GIVEN_BACK_S
@@ -89,7 +105,13 @@ _OWN: Final = Capabilities(
     rents=False, costs=False, spot=False, ends_itself=False, billing=billing.NOTHING_BESIDE
 )
 BUILT_IN: Final = {
-    "local": replace(_OWN, reach=Reach.HERE, offers=OfferSource.MACHINE, provisioning_s=LogNormal(0.0, 0.0)),
+    "local": replace(
+        _OWN,
+        reach=Reach.HERE,
+        offers=OfferSource.MACHINE,
+        installed=Installed.OURS,
+        provisioning_s=LogNormal(0.0, 0.0),
+    ),
     "hosts": replace(
         _OWN,
         offers=OfferSource.INVENTORY,
@@ -97,7 +119,12 @@ BUILT_IN: Final = {
         giving_back_s=LogNormal(0.5, 0.7),
     ),
     "aws": Capabilities(
-        moves=True, tells_prices=True, billing=billing.AWS, provisioning_s=LogNormal(90.0, 0.5)
+        moves=True,
+        tells_prices=True,
+        installed=Installed.NOTHING,
+        image_variable="TRAINMASTER_AWS_IMAGE",
+        billing=billing.AWS,
+        provisioning_s=LogNormal(90.0, 0.5),
     ),
     "im": Capabilities(
         spot=False,
@@ -110,6 +137,7 @@ BUILT_IN: Final = {
     "lab": Capabilities(
         moves=True,
         offers=OfferSource.LAB,
+        installed=Installed.OURS,
         billing=billing.NOTHING_BESIDE,
         provisioning_s=LogNormal(15.0, 0.5),
         giving_back_s=LogNormal(3.0, 0.7),

@@ -17,6 +17,7 @@ from trainmaster.cluster.renting.plan_clusters import pinned, plan_clusters
 from trainmaster.cluster.renting.price_cap import capped, dearest_usd_per_hour, most_at_once, words
 from trainmaster.cluster.renting.requirements import Pick
 from trainmaster.control.budget import SWITCH_OFF_S, USUAL_LEASE_S, Meter
+from trainmaster.control.framework_notes import framework_notes
 from trainmaster.control.preflight import check_parts, data_notes
 from trainmaster.control.saving_money import saving_limit_usd
 from trainmaster.providers.capabilities import capabilities_of
@@ -245,7 +246,8 @@ def dry_run(
         recipe.provider, ProviderPlace(service.home.root, service.home.identity(), environ)
     )
     shown = [each for plan in plans for each in provider.dry_run(plan.name, _requests(plan))]
-    return shown, list(dict.fromkeys(note for plan in plans for note in plan.notes))
+    notes = framework_notes(probe, environ)
+    return shown, [*notes, *dict.fromkeys(note for plan in plans for note in plan.notes)]
 
 
 def check_with_provider(

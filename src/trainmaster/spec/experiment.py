@@ -128,7 +128,8 @@ class Experiment(Noun):
         workers: most nodes (local: slots) that its tasks spread over; None is all there are.
         distributed: how its processes work together; None is a single process.
         framework: as written; see `launcher`.
-        container: image to run in.
+        container: image to run in; ``auto`` becomes that of its framework when the recipe is read.
+        chooses_image: it said ``auto``.
         hardware: what each node must have.
         batch: examples per step.
         steps: steps to train.
@@ -185,6 +186,7 @@ class Experiment(Noun):
     require: Annotated[Requirement | None, Key("require", noun(Requirement))] = None
     promote: Annotated[str | None, Key("promote", pattern(PROMOTION, PROMOTION_RIGHT))] = None
     serve: Annotated[Serve | None, Key("serve", noun(Serve))] = None
+    chooses_image: bool = False
 
     @classmethod
     def prepare(cls, node: YamlNode, path: Path, problems: Problems) -> YamlNode:
@@ -334,6 +336,7 @@ class Experiment(Noun):
             "hardware": self.hardware.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
             "distributed": None if self.distributed is None else self.distributed.model_dump(mode="json"),
             "launcher": self.launcher,
+            "container": self.container,
             "members": self._member_counts(),
             "parameters": {
                 name: parameter.model_dump(mode="json", exclude_defaults=True, exclude={"texts"})

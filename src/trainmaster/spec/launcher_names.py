@@ -1,7 +1,9 @@
-"""Which launcher a framework has."""
+"""What a framework needs: its launcher, the module that scripts import, and an image that has it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 #: By what people write as ``framework``; a launcher's own name is one, too.
@@ -20,3 +22,80 @@ LAUNCHERS: Final[dict[str, str]] = {
     "spark": "spark",
     "plain": "plain",
 }
+#: As a ``container``: the image of the experiment's framework.
+AUTO: Final = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Packages:
+    """What scripts of a framework need on a machine.
+
+    Attributes:
+        module: that they import.
+        package: that brings it, for pip.
+        image: that has it; empty where nobody publishes one that is kept.
+        gpu_image: the same where GPUs are asked for; empty: ``image`` has both.
+    """
+
+    module: str
+    package: str
+    image: str = ""
+    gpu_image: str = ""
+
+
+_PYTORCH: Final = Packages("torch", "torch", "docker.io/pytorch/pytorch:2.5.1-cuda12.4-cudnn9-runtime")
+_TENSORFLOW: Final = Packages(
+    "tensorflow",
+    "tensorflow",
+    "docker.io/tensorflow/tensorflow:2.18.0",
+    "docker.io/tensorflow/tensorflow:2.18.0-gpu",
+)
+_JAX: Final = Packages("jax", "jax")
+PACKAGES: Final[dict[str, Packages]] = {
+    "pytorch": _PYTORCH,
+    "torch": _PYTORCH,
+    "torchrun": _PYTORCH,
+    "lightning": _PYTORCH,
+    "tensorflow": _TENSORFLOW,
+    "keras": _TENSORFLOW,
+    "jax": _JAX,
+    "flax": _JAX,
+    "mxnet": Packages("mxnet", "mxnet"),
+    "horovod": Packages("horovod", "horovod", "docker.io/horovod/horovod:0.28.1"),
+    "spark": Packages("pyspark", "pyspark"),
+}
+
+
+def packages_of(framework: str | None) -> Packages | None:
+    """What scripts of a framework need; None of one that is no library of Python, or that we do not know."""
+    return PACKAGES.get(framework.lower()) if framework else None
+
+
+def image_variable(framework: str) -> str:
+    """The variable that names another image for a framework.
+
+    >>> image_variable("pytorch")
+    'TRAINMASTER_IMAGE_PYTORCH'
+    """
+    return f"TRAINMASTER_IMAGE_{framework.upper().replace('-', '_')}"
+
+
+def image_of_framework(framework: str | None, environ: Mapping[str, str], *, gpus: bool) -> str:
+    """What ``container: auto`` takes; empty where there is none.
+
+    Args:
+        framework: as written.
+        environ: may name another one.
+        gpus: whether the experiment asks for any.
+
+    >>> image_of_framework("keras", {}, gpus=False)
+    'docker.io/tensorflow/tensorflow:2.18.0'
+    >>> image_of_framework("jax", {"TRAINMASTER_IMAGE_JAX": "me/jax:1"}, gpus=True)
+    'me/jax:1'
+    """
+    if framework is None:
+        return ""
+    if own := environ.get(image_variable(framework), ""):
+        return own
+    packages = packages_of(framework)
+    return "" if packages is None else (packages.gpu_image if gpus else "") or packages.image

@@ -17,6 +17,7 @@ from trainmaster.spec.budget import Budget
 from trainmaster.spec.data_source import EXPERIMENT_NAME, EXPERIMENT_NAME_RIGHT, DataSource
 from trainmaster.spec.errors import Mistake, RecipeError, TrainmasterError, UsageError
 from trainmaster.spec.experiment import Experiment, read_data, read_env, read_secrets
+from trainmaster.spec.launcher_names import AUTO, image_of_framework, image_variable
 from trainmaster.spec.node import MAX_RECIPE_BYTES, Kind, YamlNode, compose, nearest, place, written
 from trainmaster.spec.notification import Subscription, read_notify
 from trainmaster.spec.objective import Objective, read_objective
@@ -321,7 +322,41 @@ def _read_text(
     except Refused:
         raise RecipeError(shown, problems.in_order()) from None
     told = {"source_text": redacted(source), "overrides": tuple(redacted(each) for each in changes)}
-    return recipe.model_copy(update={"directory": directory, "file": shown, **told})
+    return _with_images(recipe.model_copy(update={"directory": directory, "file": shown, **told}), os.environ)
+
+
+def _with_images(recipe: Recipe, environ: Mapping[str, str]) -> Recipe:
+    """With the image of its framework for each experiment that leaves the choice to us.
+
+    It becomes an override: a run that goes on later, or elsewhere, goes on in the same image.
+
+    Raises:
+        RecipeError: there is none for a framework.
+    """
+    found, mistakes = {}, []
+    for name, experiment in recipe.experiments.items():
+        if experiment.container != AUTO:
+            continue
+        image = image_of_framework(experiment.framework, environ, gpus=bool(experiment.hardware.gpu_count))
+        if image:
+            found[name] = experiment.model_copy(update={"container": image, "chooses_image": True})
+            continue
+        framework = experiment.framework
+        why = f"no image is known for {framework}" if framework else "there is no `framework` to choose it by"
+        variable = f", or set {image_variable(framework)}" if framework else ""
+        error = UsageError(f"{AUTO}: {why}", f"Write an image's name{variable}.")
+        mistakes.append((("experiments", name, "container"), error))
+    if mistakes:
+        raise recipe.refused(mistakes)
+    if not found:
+        return recipe
+    chosen = tuple(f"experiments.{name}.container={each.container}" for name, each in found.items())
+    return recipe.model_copy(
+        update={
+            "experiments": {**recipe.experiments, **found},
+            "overrides": (*recipe.overrides, *chosen),
+        }
+    )
 
 
 def _read(root: YamlNode, problems: Problems, stem: str) -> Recipe:

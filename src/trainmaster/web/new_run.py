@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -16,6 +17,7 @@ from trainmaster.api.rest.registry import registry_of
 from trainmaster.api.rest.state import Runs, ServerState, State, Submitter
 from trainmaster.artifacts.code_sources import as_git
 from trainmaster.control.data_sources import BUILT_IN
+from trainmaster.control.framework_notes import framework_notes
 from trainmaster.providers.capabilities import BUILT_IN as PROVIDERS
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.endpoints.serving_recipe import must_be_servable, serving_recipe
@@ -182,7 +184,11 @@ def _with_code(
 @router.post("/new/check")
 def check(request: Request, state: State, caller: Submitter, form: Filled) -> Response:
     """What is wrong with a recipe while it is typed."""
-    return page(request, "checked.html", **_checked(_mistake(state, caller, form)))
+    try:
+        recipe = state.submissions.read(caller, form.request())
+    except TrainmasterError as error:
+        return page(request, "checked.html", **_checked(error))
+    return page(request, "checked.html", **_checked(None, framework_notes(recipe, state.environ)))
 
 
 @router.post("/new/quote")
@@ -248,5 +254,5 @@ def _mistake(state: ServerState, who: Caller, form: NewRun) -> TrainmasterError 
     return None
 
 
-def _checked(error: TrainmasterError | None) -> dict[str, Any]:
-    return {"mistakes": mistakes_of(error)}
+def _checked(error: TrainmasterError | None, notes: Sequence[str] = ()) -> dict[str, Any]:
+    return {"mistakes": mistakes_of(error), "notes": notes}

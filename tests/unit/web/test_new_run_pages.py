@@ -114,6 +114,11 @@ def test_what_is_filled_in_becomes_a_recipe_that_is_checked(browser):
     assert recipe_of(part) == recipe_of(page)
     page = browser.post("/new/check", data={"recipe": "name: x\nexperimentz: 1\n"}).text
     assert "line 2, column 1" in page
+    chosen = f"{RENTED}    framework: pytorch\n    container: auto\n"
+    assert (
+        "container: auto is docker.io/pytorch/pytorch:"
+        in browser.post("/new/check", data={"recipe": chosen}).text
+    )
 
 
 def test_wrong_recipes_and_amounts_come_back_as_they_were(browser):

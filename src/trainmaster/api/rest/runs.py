@@ -14,6 +14,7 @@ from starlette.concurrency import run_in_threadpool
 
 from trainmaster.api.rest.server_sent import HEADERS
 from trainmaster.api.rest.state import Following, Reader, Runs, ServerState, State, Submitter, Transfer
+from trainmaster.control.framework_notes import framework_notes
 from trainmaster.service import capabilities_of
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.teams.team_runs import MAX_PAGE, POINTS, TeamRuns
@@ -135,9 +136,12 @@ def _accepted(state: ServerState, run: str, notes: list[str]) -> dict[str, Any]:
 
 @router.post("/recipes/check")
 def check(body: NewRun, state: State, caller: Reader) -> dict[str, Any]:
-    """Whether a recipe is right: 422 with all mistakes, each with line and column, else what was read."""
+    """Whether a recipe is right: 422 with all mistakes, each with line and column, else what was read.
+
+    `notes` says which image `container: auto` is, and which machines lack the recipe's framework.
+    """
     recipe = state.submissions.read(caller, body.request(state, caller))
-    return recipe.summary()
+    return {**recipe.summary(), "notes": framework_notes(recipe, state.environ)}
 
 
 @router.get("/runs")

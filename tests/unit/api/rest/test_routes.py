@@ -335,6 +335,10 @@ def test_mistakes_are_told_with_place_and_hint(served):
     )
     assert answer.status_code == 422
     assert {"line": 2, "column": 1, "key": "experimentz"}.items() <= answer.json()["mistakes"][-1].items()
+    chosen = {"recipe": RECIPE.replace("'true'", "'true', framework: pytorch, container: auto")}
+    chosen = served.ask("red-user", "POST", "/api/v1/recipes/check", json=chosen | {"provider": "aws"}).json()
+    (image,) = {each["container"] for each in chosen["experiments"].values()}
+    assert chosen["notes"] == [f"main: container: auto is {image} (TRAINMASTER_IMAGE_PYTORCH names another)"]
     answer = served.ask("red-user", "POST", "/api/v1/runs", json={"recipe": RECIPE})
     assert answer.status_code == 422
     assert "runs on rented machines only" in answer.json()["title"]
