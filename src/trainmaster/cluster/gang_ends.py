@@ -8,6 +8,7 @@ gang's end is held back until all have answered or one has not.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -62,7 +63,7 @@ class GangEnds:
     def __init__(self, witness: Witness, clock: Callable[[], float]) -> None:
         self._witness = witness
         self._clock = clock
-        self._failed_at: dict[str, float] = {}
+        self._heard: dict[str, dict[str, float]] = {}  # when members were heard to have failed, or to be lost
         self._ended: dict[str, GangStatus] = {}
         self._told: dict[str, GangStatus] = {}
 
@@ -79,18 +80,22 @@ class GangEnds:
         failed = [member for member in status.members if failed_by_itself(member)]
         if len({machine for _, machine in places.machines}) < 2:  # only what its machine may have ended
             failed = [member for member in failed if _was_killed(member)]
+        heard = self._hear(attempt, [each.name for each in status.members if each.lost or each in failed])
         if not failed or not places.machines:
             return status
-        now = self._clock()
-        failed_at = self._failed_at.setdefault(attempt, now)
-        here = {machine for _, machine in places.machines}
+        last_at = max(heard[member.name] for member in failed)
+        outlived = {name for name, at in heard.items() if at < last_at - REACTION_S}
+        failed_at = min(heard[member.name] for member in failed if member.name not in outlived)
+        status = _without(status, outlived)
+        machines = [(name, machine) for name, machine in places.machines if name not in outlived]
+        here = {machine for _, machine in machines}
         self._witness.doubt(attempt, [places.nodes[each] for each in here if each in places.nodes])
         if status.phase is Phase.EXITED:
             self._ended[attempt] = status
         answers = {machine: self._witness.answers(attempt, machine) for machine in here & places.nodes.keys()}
         troubles = {**dict.fromkeys(here - places.nodes.keys(), "was lost")}
         troubles |= places.troubles(failed_at - REACTION_S)
-        found = judge(status, places.machines, answers, troubles, waits=not places.is_asked_to_end)
+        found = judge(status, machines, answers, troubles, waits=not places.is_asked_to_end)
         self._told[attempt] = found
         return found
 
@@ -107,8 +112,26 @@ class GangEnds:
     def forget(self, attempt: str) -> None:
         """Its end is recorded."""
         self._witness.forget(attempt)
-        for memory in (self._failed_at, self._ended, self._told):
+        for memory in (self._heard, self._ended, self._told):
             memory.pop(attempt, None)
+
+    def _hear(self, attempt: str, ended: Iterable[str]) -> dict[str, float]:
+        """When each was heard first, Unix seconds; for what comes much later machines are asked anew."""
+        heard, now = self._heard.setdefault(attempt, {}), self._clock()
+        for name in ended:
+            if name not in heard and any(at < now - REACTION_S for at in heard.values()):
+                self._witness.forget(attempt)
+            heard.setdefault(name, now)
+        return heard
+
+
+def _without(status: GangStatus, outlived: AbstractSet[str]) -> GangStatus:
+    """Others that failed by themselves much later had gone on without these members: no reason of the end."""
+    members = tuple(
+        replace(member, lost=False, stopped=True) if member.name in outlived else member
+        for member in status.members
+    )
+    return replace(status, members=members)
 
 
 def _was_killed(member: MemberStatus) -> bool:

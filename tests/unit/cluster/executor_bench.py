@@ -115,6 +115,19 @@ class FakeCluster:
             second = replace(second, ended_at=1010.0, **how)
         self.gangs[attempt] = replace(known, phase=phase, members=(first, second), ended_at=1010.0)
 
+    def goes_on_without(self, attempt: str, **how: Any) -> None:
+        """The second member has ended, and the first one needs no others."""
+        known = self.gangs[attempt]
+        second = replace(known.members[1], ended_at=1009.0, **how)
+        self.gangs[attempt] = replace(known, members=(known.members[0], second))
+
+    def fails_later(self, attempt: str) -> None:
+        """So does the first member, by itself."""
+        known = self.gangs[attempt]
+        first = replace(known.members[0], ended_at=1060.0, exit_code=1)
+        members = (first, known.members[1])
+        self.gangs[attempt] = replace(known, phase=Phase.EXITED, members=members, ended_at=1060.0)
+
     def exits(self, attempt: str) -> None:
         known = self.gangs[attempt]
         members = tuple(replace(m, ended_at=1009.0, exit_code=0) for m in known.members)
@@ -192,6 +205,7 @@ class FakeWitness:
     def __init__(self) -> None:
         self.asked: set[tuple[str, str]] = set()
         self.answered: dict[str, bool] = {}
+        self.forgotten: list[str] = []
 
     def doubt(self, attempt: str, nodes: Iterable[Any]) -> None:
         self.asked |= {(attempt, node.id) for node in nodes}
@@ -201,6 +215,7 @@ class FakeWitness:
 
     def forget(self, attempt: str) -> None:
         self.asked = {key for key in self.asked if key[0] != attempt}
+        self.forgotten.append(attempt)
 
 
 @dataclass

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from executor_bench import ONE, Bench, Clock, FakeCluster, FakeLoop, gang, made, phases, running
 
+from trainmaster.cluster.gang_ends import REACTION_S
 from trainmaster.control.outcome import classify
 from trainmaster.executors.base import Phase
 from trainmaster.spec.states import EndReason
@@ -88,6 +90,39 @@ def test_the_head_that_is_lost_with_a_member_is_named(bench: Bench) -> None:
     bench.loop.formation = None
     (ended,) = bench.cluster_executor.changes(0.0)
     assert ended.lost_nodes == ("machine i-2 of worker-1 was lost",)
+
+
+@pytest.mark.parametrize("how", [{"lost": True}, {"exit_code": 143}])
+@pytest.mark.parametrize(
+    ("later_s", "reason"), [(5, EndReason.NODE_LOST), (REACTION_S + 10, EndReason.USER_ERROR)]
+)
+def test_an_error_long_after_a_loss_that_the_gang_outlived_is_the_users(
+    bench: Bench, how: dict[str, Any], later_s: float, reason: EndReason
+) -> None:
+    """As of Spark's driver, which goes on without a worker."""
+    running_on_two(bench)
+    bench.clusters[0].goes_on_without(ONE, **how)
+    bench.loop.gone = frozenset({"i-2"})
+    assert phases(bench.cluster_executor.changes(0.0)) == {ONE: Phase.RUNNING}
+    bench.clock.now += later_s
+    bench.clusters[0].fails_later(ONE)
+    bench.witness.answered = {"i-1": True}
+    (ended,) = bench.cluster_executor.changes(0.0)
+    assert classify(ended, None).reason is reason
+    assert bench.cluster_executor.changes(0.0) == [], "it is told once"
+
+
+def test_another_machine_that_is_lost_much_later_is_asked_anew(bench: Bench) -> None:
+    running_on_two(bench)
+    bench.clusters[0].goes_on_without(ONE, exit_code=143)
+    bench.witness.answered = {"i-1": True, "i-2": True}
+    bench.cluster_executor.changes(0.0)
+    bench.clock.now += REACTION_S + 10
+    bench.clusters[0].fails_later(ONE)
+    bench.witness.answered = {"i-1": False, "i-2": True}
+    (ended,) = bench.cluster_executor.changes(0.0)
+    assert ended.lost_nodes == ("machine i-1 of worker-0 did not answer any more",)
+    assert bench.witness.forgotten == [ONE], "what they answered then says nothing of now"
 
 
 def test_a_gang_that_is_asked_to_end_is_not_held_up(bench: Bench) -> None:
