@@ -26,6 +26,8 @@ BEGINNING: Final = ""
 FIELDS: Final = ("at", "name", "team", "address", "action", "status", "token")
 #: How the action begins that says that older rows were removed. A request's method is followed by a path.
 PRUNED: Final = "PRUNE audit, hash "
+#: HTTP status of what was refused to who asked.
+DENIED: Final = (401, 403, 429)
 #: Any number: that of nothing else of ours. Writers come one after the other, as SQLite's do anyway.
 _LOCK: Final = 0x7A11_0002
 _AT_ONCE: Final = 1000
@@ -79,7 +81,7 @@ def entries(
         None if before is None else _A.id < before,
         None if name is None else _A.name == name,
         None if action is None else _A.action.contains(action, autoescape=True),
-        _A.status.in_((401, 403, 429)) if is_denied else None,
+        _A.status.in_(DENIED) if is_denied else None,
     ]
     query = sa.select(t.audit).where(*(each for each in wanted if each is not None))
     return database.read(query.order_by(_A.id.desc()).limit(limit))

@@ -66,7 +66,7 @@ class TooLargeError(HTTPException):
 
 
 class Audit:
-    """What was asked of this process, as rows; of who is not known, a part.
+    """What was asked of this process, as rows; of who is not known, and of what is refused, a part.
 
     Args:
         database: that has them.
@@ -74,10 +74,10 @@ class Audit:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._strangers = Rates(STRANGERS_PER_S, STRANGERS_BURST)
+        self._refused = Rates(STRANGERS_PER_S, STRANGERS_BURST)
 
     def note(self, address: str, action: str, status: int, caller: Caller | None = None) -> None:
-        """Add a row, if whoever is not known does not fill the database with such.
+        """Add a row, if nobody fills the database with such.
 
         Args:
             address: of who asked.
@@ -85,9 +85,9 @@ class Audit:
             status: of the answer.
             caller: who asked, if that is known.
         """
-        if caller is None:
+        if caller is None or status in audit.DENIED:
             try:
-                self._strangers.take(address)
+                self._refused.take(address if caller is None else f"{caller.name} {caller.token}")
             except TooOftenError:
                 return
         row = {

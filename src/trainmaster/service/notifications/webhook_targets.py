@@ -21,6 +21,11 @@ PRIVATE_VARIABLE: Final = "TRAINMASTER_WEBHOOK_NETWORKS"
 TIMEOUT_S: Final = 10.0
 #: Addresses of version 6 that stand for one of version 4: its last 32 bits.
 _TRANSLATED: Final = ipaddress.ip_network("64:ff9b::/96")
+#: Others of that kind, whatever of version 4 is in them: 6to4, Teredo, compatible, SIIT, NAT64 of a network.
+_TUNNELS: Final = tuple(
+    ipaddress.ip_network(each)
+    for each in ("2002::/16", "2001::/32", "::/96", "::ffff:0:0:0/96", "64:ff9b:1::/48")
+)
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -73,7 +78,8 @@ def may_reach(address: Address, allowed: Sequence[Network], *, is_tls: bool) -> 
         return False
     if any(address in network for network in allowed):
         return True
-    return is_tls and address.is_global and not address.is_multicast
+    is_public = address.is_global and not address.is_multicast
+    return is_tls and is_public and not any(address in network for network in _TUNNELS)
 
 
 def check_url(url: str, allowed: Sequence[Network]) -> None:

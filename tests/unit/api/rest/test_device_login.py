@@ -103,7 +103,7 @@ def test_one_address_does_not_take_all_places(anybody, state, monkeypatch):
     state.logins.take("another")
 
 
-def test_who_is_not_known_does_not_fill_the_audit(anybody, state, monkeypatch):
+def test_who_is_refused_does_not_fill_the_audit(anybody, state, monkeypatch):
     monkeypatch.setattr(guards, "STRANGERS_BURST", 3)
     monkeypatch.setattr(guards, "STRANGERS_PER_S", 1e-9)
     secret = state.access.create_token("root", ["admin"])["token"]
@@ -111,5 +111,9 @@ def test_who_is_not_known_does_not_fill_the_audit(anybody, state, monkeypatch):
     for method, path in 2 * (("GET", "/api/v1/runs"), ("POST", "/nothing"), ("POST", "/device/code")):
         assert anybody.request(method, path, json=[]).status_code in (401, 404, 422)
     assert anybody.delete("/api/v1/tokens/nobody", headers=known).status_code == 404
+    reads = state.access.create_token("reader", ["read"])["token"]
+    for _ in range(5):
+        refused = anybody.post("/api/v1/runs", headers={"authorization": f"Bearer {reads}"}, json={})
+        assert refused.status_code == 403
     found = anybody.get("/api/v1/audit", headers=known).json()["audit"]
-    assert [row["name"] for row in found] == ["root", "", "", ""]
+    assert [row["name"] for row in found] == [*3 * ["reader"], "root", "", "", ""]

@@ -247,7 +247,8 @@ def test_targets_with_a_port_and_without_are_taken(service, url):
 @pytest.mark.parametrize(
     "address",
     ["127.0.0.1", "10.1.2.3", "169.254.169.254", "::1", "fe80::1", "::ffff:10.0.0.1", "64:ff9b::a00:1",
-     "100.100.100.200", "168.63.129.16", "fd00:ec2::254", "0.0.0.0", "224.0.0.1", "192.168.0.1"],
+     "100.100.100.200", "168.63.129.16", "fd00:ec2::254", "0.0.0.0", "224.0.0.1", "192.168.0.1",
+     "2002:7f00:1::", "2001:0:1::1", "::127.0.0.1", "::ffff:0:127.0.0.1", "64:ff9b:1::a00:1"],
 )  # fmt: skip
 def test_addresses_that_are_not_reached(address):
     found = ipaddress.ip_address(address)
