@@ -1,4 +1,4 @@
-"""A server that is killed in the middle of everything, again and again: nothing is lost or done twice."""
+"""A server that is killed, or whose database is away, in the middle of everything: nothing is lost."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ pytestmark = pytest.mark.timeout(600)
 RUNS = 5
 KILLS = 3
 MOVES = 6
+READERS = 6
 PATIENCE_S = 200.0
 #: Of more seeds: TRAINMASTER_KILL_SEEDS=50.
 SEEDS = range(int(os.environ.get("TRAINMASTER_KILL_SEEDS", "1")))
@@ -249,3 +250,47 @@ def test_nothing_is_lost_and_nothing_is_done_twice(tm, server, receiver, seed):
         assert time.monotonic() < deadline, receiver.told
         time.sleep(0.2)
     assert Counter(subject for subject, _, _ in receiver.told) == dict.fromkeys(runs, 1), "one id for each"
+
+
+@pytest.mark.parametrize("server", ["postgresql"], indirect=True)
+def test_a_database_that_is_away_under_load_is_told_and_comes_back_to_everything(tm, server, postgres):
+    client, told, is_over_now = Client(server), Counter(), threading.Event()
+    code = packed({"train.py": SCRIPT.encode()})
+    digest = hashlib.sha256(code).hexdigest()
+    client.ask("PUT", f"/code/{digest}", code)
+
+    def read():
+        while not is_over_now.is_set():
+            try:
+                with server.open("GET", "/api/v1/runs") as answer:
+                    told[answer.status] += 1
+                    answer.read()
+            except urllib.error.HTTPError as refused:
+                told[refused.code] += 1
+                time.sleep(0.05)
+
+    def until_more(status):
+        """All who read are told so from now on."""
+        wanted = told[status] + READERS
+        tm.until(lambda: told[status] >= wanted, f"{status} of {told}")
+
+    with ThreadPoolExecutor(READERS + RUNS) as pool:
+        readers = [pool.submit(read) for _ in range(READERS)]
+        try:
+            until_more(200)
+            sent = [pool.submit(client.send, number, digest, RECIPE % tm.notes) for number in range(RUNS)]
+            for how in (signal.SIGINT, signal.SIGQUIT):
+                postgres.stop(how)
+                until_more(503)
+                postgres.start()
+                until_more(200)
+            runs = [each.result() for each in sent]
+        finally:
+            is_over_now.set()
+        for each in readers:
+            each.result()
+    assert told.keys() == {200, 503}
+    for run in runs:
+        assert client.until(f"/runs/{run}", is_over)["reason"] == "SUCCEEDED"
+    assert Counter((tm.notes / "ran").read_text().split()) == dict.fromkeys(runs, 1)
+    assert tm.call("server", "audit").code == 0

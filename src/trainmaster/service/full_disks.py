@@ -13,7 +13,8 @@ from trainmaster.spec.errors import FullDiskError
 if TYPE_CHECKING:
     from trainmaster.control.layout import Home
 
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+#: Errors of which `full_disk` has more to say than whoever meets them.
+FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 def full_disk(error: BaseException | None, home: Home) -> FullDiskError | None:
@@ -25,7 +26,7 @@ def full_disk(error: BaseException | None, home: Home) -> FullDiskError | None:
         error: what was raised.
         home: where is written most; an error does not always say where it was.
     """
-    if not isinstance(error, OSError) or error.errno not in _FULL:
+    if not isinstance(error, OSError) or error.errno not in FULL:
         return None
     named = error.filename2 or error.filename
     mount = _mount(Path(os.fsdecode(named)) if isinstance(named, str | bytes | Path) else _fullest(home))

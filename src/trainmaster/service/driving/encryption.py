@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.service.full_disks import FULL
 from trainmaster.spec.errors import MissingPartError, TrainmasterError, UsageError
 from trainmaster.spec.private_files import make_private, require_private
 
@@ -62,6 +63,7 @@ class SealingKey:
 
         Raises:
             UsageError: the file is not there, not a key, or others can read it.
+            OSError: a first one has no room.
         """
         named = environ.get(KEY_FILE_VARIABLE)
         file = Path(named).expanduser().absolute() if named else root / "server.key"
@@ -79,6 +81,8 @@ class SealingKey:
         except binascii.Error:
             keys = []
         except OSError as error:
+            if error.errno in FULL:
+                raise
             raise UsageError(
                 f"the key file {file} cannot be used: {error.strerror}",
                 f"{KEY_FILE_VARIABLE} names another one.",
