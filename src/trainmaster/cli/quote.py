@@ -22,8 +22,11 @@ _SHOWN_FRONT = 8
 def quote(
     recipe: Annotated[Path, typer.Argument(help="The YAML recipe, or a file that `export` has made.")],
     policy: Annotated[
-        str, typer.Option(help="quote, cost-opt, time-opt, scala-opt, scala-opt-m or lookup.")
-    ] = "quote",
+        str,
+        typer.Option(
+            help="quote, cost-opt, time-opt, scala-opt, scala-opt-m or lookup; else the recipe's objective."
+        ),
+    ] = "",
     catalogue: Annotated[
         str | None, typer.Option(metavar="NAME|FILE", help="Take these offers, whatever the provider is.")
     ] = None,
@@ -31,7 +34,17 @@ def quote(
         Path | None, typer.Option(help="CSV instance,mbps: measured traffic of one worker, for scala-opt.")
     ] = None,
     parameter_server: Annotated[
-        str | None, typer.Option(metavar="TYPE", help="Instance type of the parameter servers.")
+        str | None, typer.Option(metavar="TYPES", help="Types of parameter servers, with commas.")
+    ] = None,
+    worker_types: Annotated[
+        str | None, typer.Option(metavar="TYPES", help="Types of workers, with commas, for FC2's policies.")
+    ] = None,
+    usd_per_hour: Annotated[
+        float | None, typer.Option(metavar="N", help="Of all machines, instead of budget.per_hour.")
+    ] = None,
+    p: Annotated[
+        float | None,
+        typer.Option("--p", metavar="SHARE", help="Of the servers' bandwidth, for scala-opt (0.95)."),
     ] = None,
     max_workers: Annotated[int | None, typer.Option(min=1, help="Workers of one task at most.")] = None,
     measurements: Annotated[
@@ -69,6 +82,9 @@ def quote(
         fresh,
         allow_stale,
         measurements=measurements,
+        worker_types=worker_types,
+        p=p,
+        usd_per_hour=usd_per_hour,
     )
     client, tell = open_client(), say if as_json else show
     made = watched(client.quote_recipe(found, str(recipe), options), tell)

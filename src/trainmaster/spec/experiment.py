@@ -372,7 +372,9 @@ class Experiment(Noun):
 
     def _hardware_of(self, role: str) -> Hardware:
         override = self.distributed.hardware.get(role) if self.distributed else None
-        return self.hardware.overridden_by(override) if override else self.hardware
+        hardware = self.hardware  # what workers are is no wish for what servers are
+        hardware = hardware.model_copy(update={"instance": ()}) if role == "ps" else hardware
+        return hardware.overridden_by(override) if override else hardware
 
     def _texts(self, values: Mapping[str, ParameterValue]) -> dict[str, str]:
         texts = {}

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from trainmaster.spec.node import Kind, YamlNode
 from trainmaster.spec.reading import Key, Noun, Path, Problems, choice, number, read_noun
+
+#: Policies of published systems that choose clusters instead (`trainmaster.advisor.papers`).
+POLICIES: Final = ("cost-opt", "time-opt", "scala-opt", "scala-opt-m", "lookup")
+_WORDS: Final = ("cheapest", "fastest", *POLICIES)
+_RIGHT: Final = f"write {', '.join(_WORDS)}, {{time: a, cost: b}} or {{policy: P, p: 0.8}}"
 
 
 class Objective(Noun):
@@ -14,28 +19,39 @@ class Objective(Noun):
     Attributes:
         time: weight of the time.
         cost: weight of the cost.
+        policy: that chooses instead; empty for our own.
+        p: of FC2's Scala-Opt: the share of the servers' bandwidth that workers may use; None is its own.
     """
 
     time: Annotated[float, Key("time", number(0))] = 0.0
     cost: Annotated[float, Key("cost", number(0))] = 1.0
+    policy: Annotated[str, Key("policy", choice(*POLICIES))] = ""
+    p: Annotated[float | None, Key("p", number(0))] = None
 
     @property
     def name(self) -> str:
-        """``cheapest``, ``fastest`` or ``weighted``."""
-        if self.time == 0:
-            return "cheapest"
+        """``cheapest``, ``fastest``, ``weighted`` or that of a policy."""
+        if self.policy or self.time == 0:
+            return self.policy or "cheapest"
         return "fastest" if self.cost == 0 else "weighted"
 
     @classmethod
     def check(cls, values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
         """Check keys against each other."""
-        if set(node.entries) != {"time", "cost"} or values.get("time") == values.get("cost") == 0:
-            problems.add(node, path, "not two weights above 0; write cheapest, fastest or {time: a, cost: b}")
+        given = set(node.entries)
+        weighs = given == {"time", "cost"} and not values.get("time") == values.get("cost") == 0
+        if not weighs and not ("policy" in given and given <= {"policy", "p"}):
+            problems.add(node, path, f"not two weights above 0; {_RIGHT}")
+        elif (p := values.get("p")) is not None and not 0 < p <= 1:
+            right = "write more than 0 and at most 1, such as 0.8"
+            problems.add(node.entries["p"], (*path, "p"), f"{p:g}; {right}")
 
 
 def read_objective(node: YamlNode, path: Path, problems: Problems) -> Objective:
-    """Read ``cheapest``, ``fastest`` or ``{time: a, cost: b}``."""
+    """Read ``cheapest``, ``fastest``, a policy, ``{time: a, cost: b}`` or ``{policy: P, p: 0.8}``."""
     if node.kind is Kind.MAPPING:
         return read_noun(Objective, node, path, problems)
-    word = choice("cheapest", "fastest")(node, path, problems)
+    word = choice(*_WORDS)(node, path, problems)
+    if word in POLICIES:
+        return Objective(policy=word)
     return Objective(time=1.0, cost=0.0) if word == "fastest" else Objective()

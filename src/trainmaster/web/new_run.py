@@ -19,6 +19,7 @@ from trainmaster.artifacts.code_sources import as_git
 from trainmaster.control.data_sources import BUILT_IN
 from trainmaster.control.framework_notes import framework_notes
 from trainmaster.providers.capabilities import BUILT_IN as PROVIDERS
+from trainmaster.providers.loading import NAMED as CATALOGUES
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.endpoints.serving_recipe import must_be_servable, serving_recipe
 from trainmaster.service.quotes.quote_requests import QUOTE, QuoteAsk
@@ -42,12 +43,16 @@ SAMPLERS: Final = ("random", "grid", "qmc", "tpe", "cmaes")
 
 
 class NewRun(RecipeForm):
-    """All of the page: what is filled in, the recipe as it is now, what it may cost, if it waits, its key."""
+    """All of the page: what is filled in, the recipe as it is now, what it may cost, if it waits, its key.
+
+    And the ``catalogue`` that a quote takes prices from; empty is the provider's.
+    """
 
     #: Browsers send lines of a text as Windows writes them.
     recipe: Annotated[str, AfterValidator(lambda text: text.replace("\r\n", "\n"))] = ""
     max_usd: Typed = ""
     wait: Typed = ""
+    catalogue: Typed = ""
     key: Typed = Field(default_factory=new_key)
 
     def request(self) -> RunRequest:
@@ -75,7 +80,8 @@ class NewRun(RecipeForm):
         return QuoteAsk(
             self.recipe,
             self.digest or None,
-            policy=self.policy,
+            policy="" if self.policy == QUOTE else self.policy,
+            catalogue=self.catalogue or None,
             parameter_server=self.server or None,
             max_workers=int(self.most_workers) if self.most_workers else None,
         )
@@ -226,6 +232,7 @@ def show_form(
         "is_shared": state.submissions.is_shared(caller),
         "providers": _providers(state, caller),
         "policies": POLICIES,
+        "catalogues": [name for name in CATALOGUES if name != "local"],
         "sources": [*volumes_of(state, caller), *sorted(BUILT_IN)],
         "strategies": STRATEGIES,
         "frameworks": FRAMEWORKS,

@@ -66,14 +66,16 @@ def change(
         # As uncertain as what was quoted, which has an interval.
         width = own["p95"] / own["p50"] if own["p50"] else 1.0
         most_usd += taken["cost_usd"] * width - own["p95"]
-    elif ask.policy == QUOTE:
+    elif answer.get("policy") == QUOTE and not ask.parameter_server and not ask.catalogue:
         clusters = {}  # what is run is chosen as it was quoted
     for each, cluster in clusters.items():
         recipe = with_cluster(recipe, each, cluster)
     form = NewRun(
         recipe=recipe,
         digest=ask.code or "",
-        policy=ask.policy,
+        policy=ask.policy or QUOTE,
+        catalogue=ask.catalogue or "",
+        per_hour=f"{ask.usd_per_hour:g}" if ask.usd_per_hour else "",
         server=ask.parameter_server or "",
         most_workers=str(ask.max_workers or ""),
         max_usd=f"{most_usd + 0.005:.2f}" if most_usd > 0 else "",

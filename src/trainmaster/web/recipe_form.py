@@ -10,7 +10,9 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
+from trainmaster.service.quotes.quote_options import types_in
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.objective import POLICIES
 
 #: Text that YAML takes as it stands, and as text.
 _PLAIN: Final = re.compile(r"[A-Za-z_./][A-Za-z0-9_./+-]*( [A-Za-z0-9_./+-]+)*")
@@ -31,10 +33,11 @@ class RecipeForm(BaseModel):
         code: a git URL; empty for what was uploaded. digest: of what was uploaded.
         main: the script. arguments: after it. parameters: a line each, ``lr: 0.01, 0.1``. setup: a script.
         data: built-in, url or volume; empty for none. data_name: what the script knows it by. source: which.
-        provider: that gives machines. policy: that chooses them. instance, server: types of machines.
+        provider: that gives machines. policy: that chooses them. p: of Scala-Opt.
+        instance, server: types of machines, of workers and of parameter servers, with commas.
         region, spot: where, and whether they may be taken back.
         workers: a number, ``auto`` or such as ``1..8``. most_workers: that a quote looks at.
-        servers: parameter servers. deadline: such as ``2h``. budget: US dollars.
+        servers: parameter servers. deadline: such as ``2h``. budget, per_hour: US dollars.
         strategy: of a gang; empty for a single process. framework: by strategy if empty.
         batch, steps, epochs, examples: numbers. objective: what a quote chooses by.
         metric: that a search looks at. goal: max or min. sampler: that chooses. samples: how many tasks.
@@ -63,6 +66,8 @@ class RecipeForm(BaseModel):
     servers: Typed = ""
     deadline: Typed = ""
     budget: Typed = ""
+    per_hour: Typed = ""
+    p: Typed = ""
     strategy: Typed = ""
     framework: Typed = ""
     batch: Typed = ""
@@ -81,11 +86,17 @@ class RecipeForm(BaseModel):
 
     def _lines(self) -> Iterator[str]:
         yield f"name: {_scalar(self.name or 'run')}"
-        for key, value in (("code", self.code), ("provider", self.provider), ("objective", self.objective)):
+        for key, value in (("code", self.code), ("provider", self.provider)):
             if value:
                 yield f"{key}: {_scalar(value)}"
-        budget = {"total": self.budget and f"${self.budget.lstrip('$')}", "deadline": self.deadline}
-        yield from _mapping("budget", budget)
+        policy = self.policy if self.policy in POLICIES else ""
+        if policy and self.p:
+            yield from _mapping("objective", {"policy": policy, "p": self.p})
+        elif policy or self.objective:
+            yield f"objective: {_scalar(policy or self.objective)}"
+        usd = {"total": self.budget, "per_hour": self.per_hour}
+        budget = {key: value and f"${value.lstrip('$')}" for key, value in usd.items()}
+        yield from _mapping("budget", {**budget, "deadline": self.deadline})
         yield "experiments:"
         yield "  train:"
         yield from (f"    {line}" for line in self._experiment())
@@ -109,19 +120,31 @@ class RecipeForm(BaseModel):
         if self.data:
             kind = "url" if self.data == "url" else "volume"
             yield f"data: {{{_scalar(self.data_name or 'data')}: {{{kind}: {_scalar(self.source)}}}}}"
-        gang = {"workers": self.workers, "parameter_servers": self.servers}
-        if self.strategy or any(gang.values()):
-            usual = "ps-async" if self.servers else "allreduce"
-            yield from _mapping("distributed", {"strategy": self.strategy or usual, **gang})
+        yield from _mapping("distributed", self._distributed())
         if self.framework:
             yield f"framework: {_scalar(self.framework)}"
-        hardware = {"instance": self.instance, "region": self.region, "spot": "true" if self.spot else ""}
+        spot = "true" if self.spot else ""
+        hardware = {"instance": types_in(self.instance), "region": self.region, "spot": spot}
         yield from _mapping("hardware", hardware)
         if self.batch:
             yield f"batch: {{global: {_scalar(self.batch)}}}"
         for key, value in (("steps", self.steps), ("epochs", self.epochs), ("examples", self.examples)):
             if value:
                 yield f"{key}: {_scalar(value)}"
+
+    def _distributed(self) -> dict[str, Any]:
+        """FC2's policies, and a type of servers, are for a training with parameter servers."""
+        is_fc2 = self.policy in POLICIES and self.policy != "lookup"
+        workers, asks = self.workers, bool(self.servers or self.server or is_fc2)
+        if is_fc2 and not workers and self.most_workers.isdigit():
+            workers = f"1..{self.most_workers}"
+        if not (self.strategy or workers or asks):
+            return {}
+        strategy = self.strategy or ("ps-async" if asks else "allreduce")
+        server = {"instance": types_in(self.server)} if self.server and strategy != "allreduce" else {}
+        hardware = {"ps": server} if server else {}
+        gang = {"workers": workers, "parameter_servers": self.servers, "hardware": hardware}
+        return {"strategy": strategy, **gang}
 
     def _parameters(self) -> Iterator[tuple[str, str]]:
         for line in self.parameters.splitlines():
@@ -154,8 +177,20 @@ def with_cluster(text: str, experiment: str, cluster: Mapping[str, Any]) -> str:
     if worker["usd_per_hour"]:  # machines of one's own are not chosen
         hardware = block.setdefault("hardware", {})
         hardware["instance"], hardware["spot"] = worker["instance"], worker["spot"]
+        if worker.get("region") and worker.get("provider") == found.get("provider"):
+            hardware["region"] = worker["region"]
     if "distributed" in block:
-        block["distributed"]["workers"] = worker["processes"]
+        distributed, server = block["distributed"], cluster.get("parameter_server")
+        distributed["workers"] = worker["processes"]
+        if server and server["usd_per_hour"]:
+            roles = distributed.setdefault("hardware", {})
+            roles.setdefault("ps", {}).update(instance=server["instance"], spot=server["spot"])
+            distributed["parameter_servers"] = server["count"] // cluster.get("tasks_at_once", 1)
+        elif worker["usd_per_hour"] and "hardware" in distributed:  # they share the workers' machines
+            distributed["hardware"].pop("ps", None)
+    objective = found.get("objective")  # what a policy was to choose is chosen
+    if (isinstance(objective, dict) and "policy" in objective) or objective in POLICIES:
+        found.pop("objective")
     out = io.StringIO()
     yaml.dump(found, out)
     return out.getvalue()
@@ -181,10 +216,22 @@ def without_triggers(text: str) -> str:
     return out.getvalue()
 
 
-def _mapping(key: str, values: Mapping[str, str]) -> Iterator[str]:
-    given = [f"{name}: {_scalar(value)}" for name, value in values.items() if value]
-    if given:
-        yield f"{key}: {{{', '.join(given)}}}"
+def _mapping(key: str, values: Mapping[str, Any]) -> Iterator[str]:
+    if any(values.values()):
+        yield f"{key}: {_value(values)}"
+
+
+def _value(value: Any) -> str:  # noqa: ANN401 - a text, a list or a mapping of them
+    """A value of a recipe in one line, without what is empty.
+
+    >>> _value({"workers": "1..6", "servers": "", "hardware": {"ps": {"instance": ("m4.large", "m5.*")}}})
+    '{workers: "1..6", hardware: {ps: {instance: [m4.large, "m5.*"]}}}'
+    """
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name}: {_value(each)}' for name, each in value.items() if each)}}}"
+    if isinstance(value, tuple):
+        return _scalar(value[0]) if len(value) == 1 else f"[{', '.join(map(_scalar, value))}]"
+    return _scalar(value)
 
 
 def _scalar(text: str) -> str:

@@ -28,7 +28,7 @@ def given(case, **more):
     low, high = case.get("b_t_floor_mbps", (0, FC2["ps"][case["ps"]]["mbps"] * FC2["p"] / FC2["n_max"]))
     name = case["scala_opt"][0]
     mbps = {t: (low + high) / 2 if t == name else low / 2 + 1e-9 for t in case["types"]}
-    facts = {"server": case["ps"], "max_workers": FC2["n_max"], "bandwidth_mbps": mbps}
+    facts = {"servers": (case["ps"],), "max_workers": FC2["n_max"], "bandwidth_mbps": mbps}
     return PolicyInput(load_catalogue("fc2-2018"), **{**facts, **more})
 
 
@@ -82,7 +82,7 @@ def test_unknown_types_and_traffic_are_named():
     with pytest.raises(UsageError, match="no offer"):
         policy_quote("cost-opt", [servers(["nothing.like.it"])], given(case))
     with pytest.raises(UsageError, match=r"x9\.large"):
-        policy_quote("cost-opt", [servers(case["types"])], given(case, server="x9.large"))
+        policy_quote("cost-opt", [servers(case["types"])], given(case, servers=("x9.large",)))
     with pytest.raises(UsageError, match="traffic"):
         policy_quote("scala-opt", [servers(case["types"])], given(case, bandwidth_mbps={}))
 
@@ -114,7 +114,7 @@ def test_lookup_takes_only_what_was_measured_on_offers_of_the_catalogue():
 def test_the_recipe_can_name_the_server_and_a_type_can_be_both():
     case = FC2["cases"][0]
     named = replace(servers(case["types"]), server_hardware=Hardware(instance=("m4.xlarge",)))
-    found = policy_quote("cost-opt", [named], given(case, server=None)).main.cluster
+    found = policy_quote("cost-opt", [named], given(case, servers=())).main.cluster
     assert found.server.instance == "m4.xlarge"
     spot = offer("both", 0.1, gpus=0.0, spot=True)
     place = Catalogue("test", (spot, offer("both", 1.0, gpus=0.0)))
@@ -156,7 +156,7 @@ def test_a_bandwidth_file_is_read(tmp_path):
 def test_types_without_a_bandwidth_are_one_note():
     mbps = {"m4.large": 100.0}
     types = [each.instance_type for each in load_catalogue("fc2-2018")]
-    asked = PolicyInput(load_catalogue("fc2-2018"), mbps, "m4.large", 6)
+    asked = PolicyInput(load_catalogue("fc2-2018"), mbps, ("m4.large",), max_workers=6)
     (note,) = (n for n in policy_quote("scala-opt", [servers(types)], asked).main.notes if "left out" in n)
     assert note.startswith(f"{len(types) - 1} types are left out")
     assert note.endswith(", ...")
@@ -169,7 +169,62 @@ def test_types_without_a_bandwidth_are_one_note():
 def test_a_pick_that_the_recipe_cannot_run_says_why(lengths, word):
     some = servers(["m4.large"], most=8)
     length = some.lengths[1]
-    asked = PolicyInput(load_catalogue("fc2-2018"), server="m4.large", max_workers=6)
+    asked = PolicyInput(load_catalogue("fc2-2018"), servers=("m4.large",), max_workers=6)
     job = replace(some, lengths=dict.fromkeys(lengths, length))
     notes = " ".join(policy_quote("cost-opt", [job], asked).main.notes)
     assert (word in notes) if word else ("batch" not in notes and "at least" not in notes)
+
+
+def test_all_servers_are_charged_to_the_budget_and_carry_the_traffic():
+    two = replace(servers(["c4.xlarge"], is_bounded=False), servers=2)
+    mbps = {"c4.xlarge": 200.0}
+    asked = PolicyInput(
+        load_catalogue("fc2-2018"), mbps, servers=("m4.large",), usd_per_hour=2.0, max_workers=64
+    )
+    cost = policy_quote("cost-opt", [two], asked).main.cluster
+    assert (cost.worker.count, cost.server.count) == (int((2.0 - 2 * 0.125) / 0.231), 2)
+    assert cost.usd_per_hour <= 2.0
+    scala = policy_quote("scala-opt", [two], asked).main.cluster
+    assert scala.worker.count == int(0.95 * 2 * 450 / 200)
+    lower = policy_quote("scala-opt", [two], replace(asked, p=0.8)).main.cluster
+    assert lower.worker.count == int(0.8 * 2 * 450 / 200)
+    with pytest.raises(UsageError, match="p is 2"):
+        policy_quote("scala-opt", [two], replace(asked, p=2.0))
+
+
+def test_without_types_the_lists_are_those_of_the_papers_tables():
+    anything = workload(sync=Strategy.PS_ASYNC, servers=1, chief=1, hardware=Hardware())
+    found = policy_quote("cost-opt", [anything], PolicyInput(load_catalogue("fc2-2018"), max_workers=6)).main
+    assert set(found.types.servers) == set(FC2["ps"])
+    assert set(found.types.workers) == set(FC2["workers"])
+    assert found.cluster.worker.instance == "c4.xlarge"
+    assert found.cluster.server.instance == "m4.10xlarge"  # the largest bandwidth
+    few = replace(PolicyInput(load_catalogue("fc2-2018"), max_workers=6), workers=("m4.x*", "p2.*"))
+    assert policy_quote("time-opt", [anything], few).main.cluster.worker.instance == "p2.xlarge"
+    assert set(found.as_dict()["types"]) == {"workers", "servers", "traffic_mbps"}
+
+
+def test_workers_and_servers_are_in_one_region():
+    def at(name, price, region):
+        return replace(offer(name, price, gpus=0.0), region=region)
+
+    place = Catalogue("test", (at("w", 0.2, "a"), at("w", 0.1, "b"), at("s", 0.1, "a"), at("v", 9.0, "c")))
+    named = replace(servers(["w", "v"]), server_hardware=Hardware(instance=("s",)), own_servers=True)
+    found = policy_quote("cost-opt", [named], PolicyInput(place, max_workers=2)).main.cluster
+    assert (found.worker.region, found.server.region, found.worker.usd_per_hour) == ("a", "a", 0.2)
+    with pytest.raises(UsageError, match="no region has both"):
+        policy_quote("cost-opt", [servers(["v"])], PolicyInput(place, servers=("s",), max_workers=2))
+
+
+def test_a_worker_of_several_gpus_is_as_many_processes_as_a_run_places_there():
+    place = Catalogue("test", (offer("four", 4.0, gpus=4.0), offer("server", 0.1, gpus=0.0)))
+    job = workload(sync=Strategy.PS_ASYNC, servers=1, hardware=Hardware(gpu="v100"), is_bounded=False)
+    cluster = policy_quote("cost-opt", [job], PolicyInput(place, usd_per_hour=9.0, servers=("server",)))
+    shape = cluster.main.cluster
+    assert (shape.worker.count, shape.workers) == (2, 8)
+
+
+def test_machines_that_cost_nothing_are_not_for_these_policies():
+    place = Catalogue("test", (offer("own", 0.0, provider="local"),))
+    with pytest.raises(UsageError, match="have none"):
+        policy_quote("cost-opt", [servers(["own"])], PolicyInput(place, servers=("own",), max_workers=2))

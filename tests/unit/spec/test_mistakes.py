@@ -502,6 +502,14 @@ KEYS = {
         HEAD + "objective: {time: 1}\n",
         "4:12: objective: not two weights above 0; write cheapest",
     ),
+    "a policy's share": (
+        HEAD + "objective: {policy: scala-opt, p: 2}\n",
+        "4:35: objective.p: 2; write more than 0 and at most 1, such as 0.8",
+    ),
+    "a share without a policy": (
+        HEAD + "objective: {p: 0.8}\n",
+        "4:12: objective: not two weights above 0; write cheapest",
+    ),
     "a main": (HEAD + "main: a.py\n", "4:1: main: `main` without a wheel as `code`; leave it out"),
     "shapes": (
         HEAD + "    profile: {shapes: many}\n",

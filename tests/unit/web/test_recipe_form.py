@@ -96,3 +96,28 @@ def test_a_cluster_of_a_quote_is_taken_and_comments_stay(tmp_path):
     assert (main.distributed.workers, main.hardware.instance, main.hardware.spot) == (3, ("m4.large",), True)
     with pytest.raises(UsageError):
         with_cluster(text, "other", cluster)
+
+
+def test_the_server_that_is_filled_in_or_quoted_is_in_the_recipe(tmp_path):
+    filled = {"policy": "scala-opt", "p": "0.8", "per_hour": "2", "server": "m4.large, m4.2xlarge"}
+    form = RecipeForm.model_validate(
+        {**filled, "batch": "60", "steps": "9", "instance": "c4.xlarge,m4.xlarge", "most_workers": "6"}
+    )
+    found = Recipe.from_text(form.text(), directory=tmp_path)
+    train = found.experiments["train"]
+    assert (found.objective.policy, found.objective.p, found.budget.usd_per_hour) == ("scala-opt", 0.8, 2.0)
+    assert train.hardware.instance == ("c4.xlarge", "m4.xlarge")
+    assert train.distributed.hardware["ps"].instance == ("m4.large", "m4.2xlarge")
+    assert (train.distributed.strategy, train.distributed.workers) == ("ps-async", "1..6")
+
+    def rented(instance, count):
+        return {"instance": instance, "count": count, "spot": False, "processes": count, "usd_per_hour": 0.1}
+
+    cluster = {"worker": rented("c4.xlarge", 6), "parameter_server": rented("m4.large", 2)}
+    chosen = Recipe.from_text(with_cluster(form.text(), "train", cluster), directory=tmp_path)
+    gang = chosen.experiments["train"].distributed
+    assert (gang.workers, gang.parameter_servers, gang.hardware["ps"].instance) == (6, 2, ("m4.large",))
+    assert chosen.objective.policy == ""
+    alone = {"worker": rented("c4.xlarge", 1), "parameter_server": None}
+    shared = Recipe.from_text(with_cluster(form.text(), "train", alone), directory=tmp_path)
+    assert "ps" not in shared.experiments["train"].distributed.hardware

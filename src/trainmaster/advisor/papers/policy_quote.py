@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.papers.lookup import looked_up
-from trainmaster.advisor.papers.policies import PricedType, cost_opt, scala_opt, time_opt
-from trainmaster.advisor.quote.quote import ClusterShape, ExperimentQuote, Quote, Rented
+from trainmaster.advisor.papers.policies import HEADROOM, PricedType, cost_opt, scala_opt, time_opt
+from trainmaster.advisor.quote.quote import ClusterShape, ExperimentQuote, Quote, Rented, Types
 from trainmaster.providers import Catalogue, Offer, OfferFilter
+from trainmaster.providers.extras import Extras
 from trainmaster.spec.errors import UsageError
 
 #: Names for ``--policy``, and where they are from.
@@ -27,6 +29,10 @@ POLICIES: Final[Mapping[str, str]] = {
 
 #: Types that a note names.
 _NAMED: Final = 3
+#: GiB of memory per vCPU: compute families have less, general purpose ones are between, others have more.
+_GENERAL: Final = (3.0, 5.0)
+#: A worker with less holds no framework and a batch.
+_LEAST_BYTES: Final = 4 * 2**30
 
 
 @dataclass(frozen=True)
@@ -35,18 +41,25 @@ class PolicyInput:
 
     Attributes:
         catalogue: offers. bandwidth_mbps: traffic of one worker, by instance type.
-        server: the parameter server's type; None leaves it open.
+        servers, workers: types to choose from (FC2's L^p and L^w), instead of what the recipe's hardware
+            says; without either, `usual_servers` and `usual_workers`.
         max_workers: of one task, without servers. usd_per_hour: of the whole cluster.
         time_weight, cost_weight: of the objective (Anwar's alpha and beta).
+        p: share of the servers' bandwidth that the workers may use.
+        extras: what is rented with every machine. arch: processors that the code is known to run on.
     """
 
     catalogue: Catalogue
     bandwidth_mbps: Mapping[str, float] = field(default_factory=dict)
-    server: str | None = None
+    servers: tuple[str, ...] = ()
+    workers: tuple[str, ...] = ()
     max_workers: int | None = None
     usd_per_hour: float | None = None
     time_weight: float = 1.0
     cost_weight: float = 0.0
+    p: float = HEADROOM
+    extras: Extras = field(default_factory=Extras)
+    arch: str = ""
 
 
 def policy_quote(
@@ -98,14 +111,117 @@ def policy_quote(
     )
 
 
-def _picked(policy: str, workload: Workload, given: PolicyInput) -> ExperimentQuote:
-    offers = _cheapest_of_each_type(given.catalogue, OfferFilter.from_hardware(workload.hardware))
-    where = f"experiments.{workload.name}.hardware"
-    if not offers:
+def usual_workers(offers: Sequence[Offer]) -> list[Offer]:
+    """FC2's list L^w where nobody names one: GPUs, compute families, and what cannot be a server.
+
+    All of them if that leaves none.
+    """
+    return [
+        offer
+        for offer in offers
+        if offer.memory_bytes >= _LEAST_BYTES
+        and (
+            offer.accelerators
+            or _gib_per_cpu(offer) < _GENERAL[0]
+            or (not offer.nic_gbps and _gib_per_cpu(offer) <= _GENERAL[1])
+        )
+    ] or list(offers)
+
+
+def usual_servers(offers: Sequence[Offer]) -> list[Offer]:
+    """FC2's list L^p where nobody names one: general purpose types whose network card is known.
+
+    All of them if that leaves none.
+    """
+    return [
+        offer
+        for offer in offers
+        if offer.nic_gbps
+        and not offer.accelerators
+        and not offer.cpu_credits
+        and _GENERAL[0] <= _gib_per_cpu(offer) <= _GENERAL[1]
+    ] or list(offers)
+
+
+def _gib_per_cpu(offer: Offer) -> float:
+    return offer.memory_bytes / 2**30 / max(offer.vcpus, 1.0)
+
+
+def types_of(workload: Workload, given: PolicyInput) -> tuple[list[Offer], list[Offer]]:
+    """The cheapest offer of each type that workers, and of each that parameter servers may be, in one region.
+
+    Args:
+        workload: with parameter servers.
+        given: the offers, and types that the caller names.
+
+    Raises:
+        UsageError: there are none, or they cost nothing.
+    """
+    where = f"experiments.{workload.name}"
+    hardware, own = workload.hardware, workload.server_hardware
+    wanted = OfferFilter.from_hardware(hardware)
+    wanted = replace(wanted, gpus=hardware.gpu_count or None, instances=given.workers or hardware.instance)
+    is_open = not (wanted.instances or wanted.gpu or wanted.gpus or wanted.cpus or wanted.memory_bytes)
+    workers = _found(wanted, given, f"{where}.hardware")
+    servers_wanted = OfferFilter(
+        instances=given.servers or own.instance,
+        region=own.region,
+        spot=bool(own.spot),
+        cpus=own.cpus if workload.own_servers else None,
+        memory_bytes=own.memory_bytes if workload.own_servers else None,
+    )
+    servers = _found(servers_wanted, given, f"{where}.distributed.hardware.ps")
+    if is_open:
+        workers = usual_workers(workers)
+    if not (servers_wanted.instances or servers_wanted.cpus or servers_wanted.memory_bytes):
+        servers = usual_servers(servers)
+
+    def places(offers: Sequence[Offer]) -> set[tuple[str, str]]:
+        return {(offer.provider, offer.region) for offer in offers}
+
+    def rank(place: tuple[str, str]) -> tuple[object, ...]:
+        here = [[o for o in some if (o.provider, o.region) == place] for some in (workers, servers)]
+        usd = sum(min(offer.price_usd_per_hour for offer in some) for some in here)
+        return -len({offer.instance_type for offer in here[0]}), usd, place
+
+    both = places(workers) & places(servers)
+    if not both:
         raise UsageError(
-            f"{where}: no offer of the catalogue '{given.catalogue.name}' has all of that",
+            f"{where}: no region has both the workers' and the servers' machines",
+            "Widen hardware.region, or distributed.hardware.ps.",
+        )
+    place = min(both, key=rank)
+    found = [
+        _cheapest_of_each_type(
+            given.extras.added_to(offer, wishes.disk_bytes)
+            for offer in some
+            if (offer.provider, offer.region) == place
+        )
+        for some, wishes in ((workers, hardware), (servers, own))
+    ]
+    if not all(offer.price_usd_per_hour > 0 for some in found for offer in some):
+        raise UsageError(
+            f"{where}: FC2's policies choose by prices, and machines of '{place[0]}' have none",
+            "Take --policy quote, or name prices with --catalogue.",
+        )
+    return found[0], found[1]
+
+
+def _found(wanted: OfferFilter, given: PolicyInput, where: str) -> list[Offer]:
+    offers = list(given.catalogue.where(wanted))
+    if not offers:
+        named = f" (types {', '.join(wanted.instances)})" if wanted.instances else ""
+        raise UsageError(
+            f"{where}: no offer of the catalogue '{given.catalogue.name}' has all of that{named}",
             "`trainmaster offers` with the same wishes as options shows which one excludes all.",
         )
+    if wanted.instances or not given.arch:
+        return offers
+    return [offer for offer in offers if offer.arch in ("", given.arch)] or offers
+
+
+def _picked(policy: str, workload: Workload, given: PolicyInput) -> ExperimentQuote:
+    offers, hosts = types_of(workload, given)
     workers = [
         PricedType(
             offer.instance_type,
@@ -114,47 +230,59 @@ def _picked(policy: str, workload: Workload, given: PolicyInput) -> ExperimentQu
         )
         for offer in offers
     ]
-    wanted = replace(OfferFilter.from_hardware(workload.server_hardware), gpu=None, gpus=None)
-    if given.server:
-        wanted = OfferFilter(spot=wanted.spot, instances=(given.server,))
-    hosts = _cheapest_of_each_type(given.catalogue, wanted)
-    if not hosts:
-        raise UsageError(
-            f"--parameter-server: the catalogue '{given.catalogue.name}' has no "
-            f"{given.server or 'offer for distributed.hardware.ps'}",
-            "`trainmaster offers --catalogue ...` lists its types.",
-        )
+    many = workload.servers  # all of them are paid for, and share the traffic
     servers = [
-        PricedType(o.instance_type, o.price_usd_per_hour, o.nic_gbps * 1000 if o.nic_gbps else None)
+        PricedType(
+            o.instance_type, many * o.price_usd_per_hour, many * o.nic_gbps * 1000 if o.nic_gbps else None
+        )
         for o in hosts
     ]
-    most = _most(workload, given.max_workers)
     if policy == "scala-opt-m" and len(workers) != 1:
         raise UsageError(
-            f"{where}.instance: scala-opt-m counts workers of one type, {len(workers)} are possible",
+            f"experiments.{workload.name}.hardware.instance: scala-opt-m counts workers of one type, "
+            f"{len(workers)} are possible",
             "Name one type under hardware.instance.",
         )
-    rules = {"cost-opt": cost_opt, "time-opt": time_opt}
-    pick = rules.get(policy, scala_opt)(
-        workers, servers, budget_per_hour=given.usd_per_hour, max_workers=most
-    )
-    notes = (*_unsuitable(workload, pick.count), *_left_out(pick.skipped))
-    if pick.unrounded != pick.count:
-        notes += (f"{pick.unrounded:.2f} workers before rounding down, limited by {pick.limit}",)
+    most = _most(workload, given.max_workers)
+    limits: dict[str, Any] = {"budget_per_hour": given.usd_per_hour, "max_workers": most}
+    if policy in ("cost-opt", "time-opt"):
+        pick = (cost_opt if policy == "cost-opt" else time_opt)(workers, servers, **limits)
+    else:
+        pick = scala_opt(workers, servers, **limits, headroom=given.p)
     by_type = {offer.instance_type: offer for offer in offers}
     host_by_type = {offer.instance_type: offer for offer in hosts}
-    server = pick.server
+    worker, server = by_type[pick.worker.name], pick.server
+    each = _per_node(workload, worker)
+    count = pick.count * each if most is None else min(pick.count * each, most)
+    notes = (*_unsuitable(workload, count), *_left_out(pick.skipped))
+    if pick.unrounded != pick.count:
+        notes += (f"{pick.unrounded:.2f} workers before rounding down, limited by {pick.limit}",)
     return ExperimentQuote(
         name=workload.name,
         cluster=ClusterShape(
-            worker=Rented.of(by_type[pick.worker.name], pick.count),
-            server=Rented.of(host_by_type[server.name], workload.servers) if server else None,
-            workers=pick.count,
+            worker=Rented.of(worker, math.ceil(count / each)),
+            server=Rented.of(host_by_type[server.name], many) if server else None,
+            workers=count,
         ),
         bottleneck=pick.limit,
         candidates=len(workers) * len(servers),
         notes=notes,
+        types=Types(
+            tuple(each.name for each in workers),
+            tuple(each.name for each in servers),
+            {each.name: each.mbps for each in workers if each.mbps is not None},
+        ),
     )
+
+
+def _per_node(workload: Workload, offer: Offer) -> int:
+    """Training processes on a machine, as a run places them."""
+    hardware = workload.hardware
+    if workload.per_node is not None:
+        return workload.per_node
+    if not hardware.gpu_count:
+        return 1
+    return max(1, int(hardware.gpus if hardware.gpus is not None else offer.accelerators))
 
 
 def _unsuitable(workload: Workload, count: int) -> tuple[str, ...]:
@@ -183,10 +311,10 @@ def _most(workload: Workload, asked: int | None) -> int | None:
     return min(asked or workload.most_workers, workload.most_workers)
 
 
-def _cheapest_of_each_type(catalogue: Catalogue, wishes: OfferFilter) -> list[Offer]:
-    """In the catalogue's order; FC2 knows types, not places."""
+def _cheapest_of_each_type(offers: Iterable[Offer]) -> list[Offer]:
+    """In the catalogue's order."""
     found: dict[str, Offer] = {}
-    for offer in catalogue.where(replace(wishes, gpus=wishes.gpus or None)):
+    for offer in offers:
         known = found.get(offer.instance_type)
         if known is None or offer.price_usd_per_hour < known.price_usd_per_hour:
             found[offer.instance_type] = offer

@@ -33,7 +33,7 @@ class Market:
     Attributes:
         catalogue: offers. own_machine: it is the user's machine, where it was measured.
         slots: processes that run at once on it; None where nodes are rented.
-        server: the type that parameter servers must have; None leaves it open.
+        server_types: that parameter servers may have; empty leaves it open.
         waited_s: what earlier runs waited for machines.
         data_leaves: models and checkpoints are kept outside of the cloud that is rented.
         arch: processors that the code is known to run on, as in `Offer`; empty is any.
@@ -47,7 +47,7 @@ class Market:
     catalogue: Catalogue
     own_machine: bool = False
     slots: int | None = None
-    server: str | None = None
+    server_types: tuple[str, ...] = ()
     waited_s: tuple[float, ...] = ()
     data_leaves: bool = False
     arch: str = ""
@@ -144,15 +144,16 @@ def servers_for(workload: Workload, market: Market) -> Catalogue:
     """
     wishes = OfferFilter.from_hardware(workload.server_hardware)
     wishes = replace(wishes, spot=bool(workload.server_hardware.spot), gpu=None, gpus=None)
-    if market.server is not None:
-        wishes = OfferFilter(instances=(market.server,), spot=False)
+    if market.server_types:
+        wishes = OfferFilter(instances=market.server_types, spot=False)
     found = market.catalogue.where(wishes)
-    if market.server is None and not workload.server_hardware.instance and market.arch:
+    if not market.server_types and not workload.server_hardware.instance and market.arch:
         found = found.with_offers(o for o in found if o.arch in ("", market.arch)) or found
     if not len(found):
+        named = " or ".join(market.server_types)
         raise UsageError(
             f"experiments.{workload.name}: no offer of the catalogue '{market.catalogue.name}' "
-            f"for the parameter server{f' is a {market.server}' if market.server else ''}",
+            f"for the parameter server{f' is a {named}' if named else ''}",
             "Name a type of the catalogue with --parameter-server, or widen distributed.hardware.ps.",
         )
     disk_bytes = workload.server_hardware.disk_bytes

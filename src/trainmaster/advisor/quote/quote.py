@@ -164,6 +164,25 @@ class NextMeasurement:
 
 
 @dataclass(frozen=True)
+class Types:
+    """What one of FC2's policies chose from.
+
+    Attributes:
+        workers, servers: instance types (the paper's L^w and L^p).
+        traffic_mbps: of one worker (its b_t), of those where it is known.
+    """
+
+    workers: tuple[str, ...]
+    servers: tuple[str, ...]
+    traffic_mbps: Mapping[str, float] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json``."""
+        traffic = {name: round(mbps, 3) for name, mbps in self.traffic_mbps.items()}
+        return {"workers": list(self.workers), "servers": list(self.servers), "traffic_mbps": traffic}
+
+
+@dataclass(frozen=True)
 class ExperimentQuote:
     """Of one experiment.
 
@@ -181,6 +200,7 @@ class ExperimentQuote:
         notes: what the user should know.
         fingerprint: of what it rests on.
         measured: the measurements themselves.
+        types: of a policy of FC2.
     """
 
     name: str
@@ -198,6 +218,7 @@ class ExperimentQuote:
     notes: tuple[str, ...] = ()
     fingerprint: str = ""
     measured: tuple[Measurement, ...] = ()
+    types: Types | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
@@ -216,6 +237,7 @@ class ExperimentQuote:
             "notes": list(self.notes),
             "fingerprint": self.fingerprint,
             "measured": [measurement.as_dict() for measurement in self.measured],
+            **({"types": self.types.as_dict()} if self.types else {}),
         }
 
 

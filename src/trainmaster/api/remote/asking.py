@@ -107,8 +107,10 @@ def options_of(options: QuoteOptions) -> dict[str, Any]:
     Raises:
         UsageError: a file cannot be read.
     """
-    names = ("policy", "catalogue", "parameter_server", "max_workers", "fresh", "allow_stale")
+    names = ("catalogue", "parameter_server", "max_workers", "fresh", "allow_stale")
     found = {name: getattr(options, name) for name in names}
+    later = ("policy", "worker_types", "p", "usd_per_hour")  # servers of before know them not, or not empty
+    found |= {name: value for name in later if (value := getattr(options, name)) not in (None, "")}
     for name in ("bandwidth", "measurements"):
         path = getattr(options, name)
         try:

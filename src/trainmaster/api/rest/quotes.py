@@ -47,10 +47,13 @@ class NewAsk(BaseModel):
 class NewQuote(NewAsk):
     """What is to be quoted, and how: the options of `trainmaster quote`."""
 
-    policy: str = "quote"
+    policy: str = Field("", description="that chooses; empty is what the recipe's objective says")
     catalogue: str | None = Field(None, description="a name, such as builtin or fc2-2018")
-    parameter_server: str | None = Field(None, description="instance type of the parameter servers")
+    parameter_server: str | None = Field(None, description="types of parameter servers, with commas")
+    worker_types: str | None = Field(None, description="types of workers, with commas, for FC2's policies")
     max_workers: int | None = Field(None, ge=1)
+    usd_per_hour: float | None = Field(None, description="of all machines, instead of budget.per_hour")
+    p: float | None = Field(None, description="share of the servers' bandwidth for workers, for scala-opt")
     fresh: bool = Field(False, description="measure again what was measured before")
     bandwidth: str | None = Field(None, description="text of a CSV instance,mbps, for scala-opt")
     measurements: str | None = Field(None, description="text of a CSV of points that you measured")

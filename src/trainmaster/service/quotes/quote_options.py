@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmaster.spec.errors import UsageError
+
+if TYPE_CHECKING:
+    from trainmaster.spec import Recipe
 
 
 @dataclass(frozen=True)
@@ -11,17 +18,18 @@ class QuoteOptions:
     """The options of ``trainmaster quote``.
 
     Attributes:
-        policy: see `trainmaster.advisor.papers.policy_quote.POLICIES`.
+        policy: see `trainmaster.advisor.papers.policy_quote.POLICIES`; empty is what the recipe says.
         catalogue: a name or a file; its offers are the candidates whatever the provider is.
-        bandwidth: CSV ``instance,mbps``. parameter_server: instance type.
+        bandwidth: CSV ``instance,mbps``. parameter_server, worker_types: instance types, with commas.
         max_workers: of one task. fresh: measure again what was measured before.
         allow_stale: accept old prices without a warning.
         only: quote these experiments; None for all.
         measurements: CSV of points that the user measured; experiments with rows there are not measured.
         measures: False: what is not known is not measured on this machine.
+        p: of Scala-Opt. usd_per_hour: of all machines. Both instead of the recipe's.
     """
 
-    policy: str = "quote"
+    policy: str = ""
     catalogue: str | None = None
     bandwidth: Path | None = None
     parameter_server: str | None = None
@@ -31,3 +39,38 @@ class QuoteOptions:
     only: tuple[str, ...] | None = None
     measurements: Path | None = None
     measures: bool = True
+    worker_types: str | None = None
+    p: float | None = None
+    usd_per_hour: float | None = None
+
+    def for_recipe(self, recipe: Recipe) -> QuoteOptions:
+        """With what the recipe says where nothing is said here.
+
+        Raises:
+            UsageError: there is no such policy, or an amount is none.
+        """
+        from trainmaster.advisor.papers.policy_quote import POLICIES
+
+        if self.policy and self.policy not in POLICIES:
+            raise UsageError(
+                f"--policy {self.policy}: there is no such policy", f"Take one of {', '.join(POLICIES)}."
+            )
+        p = recipe.objective.p if self.p is None else self.p
+        if p is not None and not 0 < p <= 1:
+            raise UsageError(f"p is {p:g}; more than 0 and at most 1 is needed", "Give such as 0.8.")
+        if self.usd_per_hour is not None and not 0 < self.usd_per_hour < math.inf:
+            raise UsageError(
+                f"a budget of {self.usd_per_hour:g} USD per hour buys nothing", "Give more than 0, such as 2."
+            )
+        usd_per_hour = self.usd_per_hour or (recipe.budget.usd_per_hour if recipe.budget else None)
+        policy = self.policy or recipe.objective.policy or "quote"
+        return replace(self, policy=policy, p=p, usd_per_hour=usd_per_hour)
+
+
+def types_in(text: str | None) -> tuple[str, ...]:
+    """Instance types, or patterns of them, with commas between them.
+
+    >>> types_in("m4.large, m4.2xlarge"), types_in(None)
+    (('m4.large', 'm4.2xlarge'), ())
+    """
+    return tuple(name for part in (text or "").split(",") if (name := part.strip()))

@@ -83,7 +83,7 @@ class QuoteAsk:
 
     Attributes:
         recipe: its YAML. code, provider: as for a run.
-        policy, catalogue, parameter_server, max_workers, fresh: of a quote.
+        policy, catalogue, parameter_server, worker_types, max_workers, usd_per_hour, p, fresh: of a quote.
         bandwidth, measurements: of a quote: the text of such a file.
         allow_stale: old prices will do.
         can_agree, measure_first: of a plan.
@@ -92,7 +92,7 @@ class QuoteAsk:
     recipe: str
     code: str | None = None
     provider: str | None = None
-    policy: str = "quote"
+    policy: str = ""
     catalogue: str | None = None
     parameter_server: str | None = None
     max_workers: int | None = None
@@ -102,6 +102,9 @@ class QuoteAsk:
     allow_stale: bool = False
     can_agree: bool = True
     measure_first: bool = False
+    worker_types: str | None = None
+    usd_per_hour: float | None = None
+    p: float | None = None
 
     @property
     def run_request(self) -> RunRequest:
@@ -130,6 +133,9 @@ class QuoteAsk:
                 self.allow_stale,
                 measurements=paths["measurements"],
                 measures=measures,
+                worker_types=self.worker_types,
+                usd_per_hour=self.usd_per_hour,
+                p=self.p,
             )
 
 
@@ -187,14 +193,10 @@ class QuoteRequests:
             RecipeError: with all mistakes.
             UsageError: it would not be run here, or asks for files of the server.
         """
-        from trainmaster.advisor.papers.policy_quote import POLICIES
-
         caller.need("run")
-        self._submissions.read(caller, ask.run_request)
-        if ask.policy not in POLICIES:
-            raise UsageError(
-                f"policy {ask.policy}: there is no such policy", f"Take one of {', '.join(POLICIES)}."
-            )
+        recipe = self._submissions.read(caller, ask.run_request)
+        with ask.options(measures=False) as options:
+            options.for_recipe(recipe)
         check_named(ask.catalogue)
         return self.put(caller, kind, asdict(ask))
 

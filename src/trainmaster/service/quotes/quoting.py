@@ -20,7 +20,7 @@ from trainmaster.service.quotes.candidate_offers import (
 from trainmaster.service.quotes.job_knowledge import NO_END, JobKnowledge
 from trainmaster.service.quotes.knowledge_builder import KnowledgeBuilder
 from trainmaster.service.quotes.own_points import OwnPoints, with_shipped
-from trainmaster.service.quotes.quote_options import QuoteOptions
+from trainmaster.service.quotes.quote_options import QuoteOptions, types_in
 from trainmaster.service.quotes.quote_record import told
 from trainmaster.service.quotes.worker_counts import allowed_workers, with_workers
 from trainmaster.service.runs.summary import is_driven
@@ -97,12 +97,7 @@ class Quoter:
             UsageError: nothing is feasible, or a script shows no steps; names what to change.
             InterruptedByUser: while measuring.
         """
-        from trainmaster.advisor.papers.policy_quote import POLICIES
-
-        if options.policy not in POLICIES:
-            raise UsageError(
-                f"--policy {options.policy}: there is no such policy", f"Take one of {', '.join(POLICIES)}."
-            )
+        options = options.for_recipe(recipe)
         catalogue = self._catalogue(recipe, environ, options)
         if options.policy != "quote":
             return self._by_policy(recipe, catalogue, options)
@@ -230,7 +225,7 @@ class Quoter:
         limits = Limits(
             deadline_s=_or_infinite(budget.deadline_s if budget else None),
             budget_usd=_or_infinite(budget.total_usd if budget else None),
-            usd_per_hour=_or_infinite(budget.usd_per_hour if budget else None),
+            usd_per_hour=_or_infinite(options.for_recipe(recipe).usd_per_hour),
             time_weight=recipe.objective.time,
             cost_weight=recipe.objective.cost,
         )
@@ -284,7 +279,7 @@ class Quoter:
             catalogue,
             own,
             slots,
-            options.parameter_server,
+            types_in(options.parameter_server),
             tuple(self._service.database.cluster_waits(candidate_offers.provider))
             if candidate_offers
             else (),
@@ -310,16 +305,23 @@ class Quoter:
     def _by_policy(self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions) -> Quote:
         from trainmaster.advisor.market.workload import Workload
         from trainmaster.advisor.papers.bandwidth import read_bandwidth
+        from trainmaster.advisor.papers.policies import HEADROOM
         from trainmaster.advisor.papers.policy_quote import PolicyInput, policy_quote
+        from trainmaster.providers.extras import Extras
 
+        offers = self._candidate_offers if options.catalogue is None else None
         given = PolicyInput(
             catalogue=catalogue,
             bandwidth_mbps=read_bandwidth(options.bandwidth) if options.bandwidth else {},
-            server=options.parameter_server,
+            servers=types_in(options.parameter_server),
+            workers=types_in(options.worker_types),
             max_workers=options.max_workers,
-            usd_per_hour=recipe.budget.usd_per_hour if recipe.budget else None,
+            usd_per_hour=options.usd_per_hour,
             time_weight=recipe.objective.time,
             cost_weight=recipe.objective.cost,
+            p=HEADROOM if options.p is None else options.p,
+            extras=offers.extras if offers else Extras(),
+            arch=_ARCHES.get(platform.machine().lower(), "") if offers else "",
         )
         workloads = [Workload.of(e, recipe.seed, options.max_workers) for e in recipe.experiments.values()]
         history = {}
