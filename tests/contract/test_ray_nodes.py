@@ -71,22 +71,32 @@ def test_raylet_killed(bench, three, ray_node):
     until(lambda: not alive(left), "what was declared lost is ended when its node comes back")
 
 
-def test_a_gang_goes_on_without_a_dispensable_member(bench, three, ray_node):
+@pytest.mark.parametrize("is_switched_off", [False, True], ids=["lost", "switched off"])
+def test_a_gang_goes_on_without_a_dispensable_member(bench, three, ray_node, is_switched_off):
+    """A machine that is switched off ends its processes first, and its supervisor may still tell so."""
     script = "until [ -e go ]; do sleep 0.02; done"
     head = {0: {"trainmaster-node": "n0"}}  # it is another node that is killed
-    gang = bench.gang("0", script, LOOP, LOOP, labels=head, serving=(1, 2), dispensable=(1, 2))
+    loop = "while :; do sleep 0.05; done"
+    gang = bench.gang("0", script, loop, loop, labels=head, serving=(1, 2), dispensable=(1, 2))
     bench.executor.submit([gang])
     status = bench.all_started(gang)
     node = three.nodes[-1]
     (victim,) = [name for name, address in status.addresses.items() if address == node.address]
-    os.kill(raylet_pid(node), signal.SIGKILL)
 
     def seen():
         bench.executor.changes(0.2)
         return bench.executor.observe([gang.attempt])[0]
 
-    until(lambda: any(member.lost for member in seen().members), "the loss is told", patience_s=8.0)
+    def is_told():
+        return any(member.ended_at for member in seen().members)
+
+    if is_switched_off:
+        os.kill(next(member.pid for member in status.members if member.name == victim), signal.SIGTERM)
+        until(is_told, "its end is told")
+    os.kill(raylet_pid(node), signal.SIGKILL)
+    until(is_told, "the loss is told", patience_s=8.0)
     os.kill(bench.executor.supervisor_pid, signal.SIGKILL)  # the next one knows it from its records
+    until(is_told, "of a machine that was just switched off the next one has to hear that it is lost")
     for _ in range(5):
         now = seen()
         assert now.phase is Phase.RUNNING
@@ -94,7 +104,7 @@ def test_a_gang_goes_on_without_a_dispensable_member(bench, three, ray_node):
     (bench.directory / "go").touch()
     ended = {member.name: member for member in bench.wait(gang).members}
     assert ended["worker-0"].exit_code == 0
-    assert ended[victim].lost
+    assert ended[victim].lost, "of one that was switched off, too, the next gateway knows no more"
     three.add([node])
     again = bench.gang("1", "true", "true", "true")
     bench.executor.submit([again])

@@ -112,6 +112,10 @@ class Controller:
         wall: gives Unix seconds as other processes have them, for what they read.
         pace: how often it looks.
         leaves: says whether another driver goes on from now on; asked while nothing of ours is under way.
+
+    Attributes:
+        is_over: the run is recorded to be DONE. If that cannot be written, another driver goes on with all
+            that is there.
     """
 
     database: Records
@@ -135,6 +139,7 @@ class Controller:
     pace: Pace = USUAL_PACE
     leaves: Callable[[], bool] | None = None
     interrupts: int = field(default=0, init=False)
+    is_over: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         """Nothing is known of any attempt yet."""
@@ -199,6 +204,7 @@ class Controller:
             if turn.changes:
                 self.database.commit(self.lease, turn.changes, self.wall())
                 self._renewed_at = now
+            self.is_over = self.run_state.state is State.DONE
             for effect in turn.effects:
                 if effect.kind is EffectKind.CHECKPOINT and self._is_saved_to_leave(effect, now):
                     continue

@@ -418,7 +418,7 @@ class Driver:
             controller.run()
             self.watcher.require()
         finally:
-            if self.process.is_alive and controller.run_state.state is State.DONE:
+            if self.process.is_alive and controller.is_over:
                 machines.finish(succeeded=controller.run_state.reason is EndReason.SUCCEEDED)
             if self.process.is_alive:
                 machines.close()

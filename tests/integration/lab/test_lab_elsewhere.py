@@ -147,6 +147,18 @@ class Door:
             forward.interrupt()
             forward.process.wait(DEADLINE_S)
 
+    def app(self) -> bool:
+        """Whether a browser is shown what answers at that port."""
+        opened = self.renter.start("open", self.run, "worker-0:8123", **self.env)
+        until(lambda: "\n" in opened.out or opened.process.poll(), "it says where", DEADLINE_S)
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        try:
+            with browser.open(opened.out.strip(), timeout=60) as answer:
+                return 'href="page"' in answer.read().decode()
+        finally:
+            opened.interrupt()  # a server's goes on; it ends with the run
+            opened.process.wait(DEADLINE_S)
+
     def lines(self) -> set[str]:
         """What its members have said, without whose it is: an attempt that was lost has said the same."""
         said = self.call("logs", self.run).splitlines()
@@ -180,6 +192,7 @@ class Door:
             "ssh": self.call("ssh", self.run, "worker-0", "--", "echo $TRAINMASTER_RUN"),
             "cp": (self.place / "page").read_text(),
             "port-forward": self.page(),
+            "open": self.app(),
             "capsule": self.capsule(),
             "clusters": (listed["state"], listed["run"]),
         }
@@ -231,6 +244,7 @@ def expected(parts: str, run: str, *, attempt: int) -> tuple[dict[str, Any], dic
             "ssh": f"{run}\n",
             "cp": "page",
             "port-forward": "page",
+            "open": True,
             "capsule": capsule,
             "clusters": ("used", run),
         },

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
 import pytest
 from database_nouns import NOW
 
 from trainmaster.db import Database, RunChange, TaskChange, run_files, run_transfer
+from trainmaster.db import tables as t
 from trainmaster.db.patience import Try
 from trainmaster.db.run_facts import facts_of, put_fact
 from trainmaster.db.run_files import Piece
@@ -145,3 +146,33 @@ def test_tasks_and_attempts_come_back_once(database, lease, machine):
         rows = run_transfer.rows_of(machine, run)
         assert run_transfer.bring(database, run, json.dumps(away), away, (), rows, is_alive=True)
     assert [row["number"] for row in database.live_task_rows(run)] == [0]
+
+
+#: Tables with rows of a run that stay in the database that it was started in, and why no driver needs them.
+STAYS = {
+    "admission": "whose turn it is was decided before",
+    "app": "what its home shows of it",
+    "endpoint": "a run with a service is driven by its home",
+    "ledger": "its home charges it",
+    "model_move": "a run that promotes is driven by its home",
+    "model_version": "names are given at home",
+    "outbox": "its home tells of the events that come back",
+    "removed_model": "its home removes them",
+    "run_model": "its home holds the versions that it began with; their places are in the recipe",
+    "sink": "a run with sinks is driven by its home",
+    "sink_cursor": "likewise",
+    "submission": "that it was sent is known",
+    "workflow_firing": "what has started it",
+}
+
+
+def test_each_table_with_rows_of_a_run_is_carried_or_is_known_to_stay():
+    of_run = {
+        table.name
+        for table in t.metadata.sorted_tables
+        if any(column in table.c for column in ("run_id", "experiment_id"))
+    }
+    carried = {field.name.removesuffix("s") for field in fields(run_transfer.RunRows)} - {"run"}
+    carried = carried - {"private", "fact"} | {"run_private", "run_fact", "event", "run_file"}
+    assert carried | STAYS.keys() == of_run, "carry it in `RunRows` or `News`, or say here why it stays"
+    assert not carried & STAYS.keys()

@@ -150,7 +150,7 @@ def drive(
             _record_truth(opened, session.run)
         # Last: neither a quote nor what waits for the run or resumes it waits for what is told.
         for controller in controllers:
-            if controller.run_state.state is State.DONE:
+            if controller.is_over:
                 for left in _finish(delivery, feeding, controller):
                     _teller(watcher)(left)
         delivery.stop()
@@ -295,7 +295,7 @@ def _drive(
         database.patience.hurried = None
         if services is not None:
             services.close()
-        if controller.run_state.state is State.DONE:
+        if controller.is_over:
             data = home.data_directory(run)
             if machines is not None:
                 try:

@@ -19,6 +19,7 @@ from trainmaster.db import ClusterRow, RunChange, TaskChange, run_files, run_tra
 from trainmaster.db.run_files import Piece
 from trainmaster.objects import ObjectStore
 from trainmaster.service import clusters
+from trainmaster.service.apps.notebook_files import furnish
 from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.on_cluster import away as away_runs
 from trainmaster.service.on_cluster.away import AwayRuns
@@ -64,6 +65,14 @@ def test_the_record_comes_back_whole(scene):
     events = [(event["kind"], event["after"]) for event in scene.home.events(RUN)]
     assert events == [("run", "WAITING"), ("run", "RUNNING"), ("task", "ACQUIRING"), ("run", "DONE")]
     assert not scene.drivers[-1].settle(scene.last[-1])  # nobody begins it once more
+
+
+def test_a_notebook_of_a_run_that_is_driven_there_has_its_code_and_says_what_is_not_here(scene, tmp_path):
+    assert scene.hand_over(scene.begins)
+    found = furnish(scene.home, RUN, tmp_path / "notebook")
+    assert (tmp_path / "notebook" / "code" / "train.py").read_text() == "1"
+    assert any("`code/`" in note for note in found.notes)
+    assert found.pythons == {}, "its environment is on machines"
 
 
 def test_what_the_home_has_done_while_the_driver_waited_is_in_its_record(scene):
