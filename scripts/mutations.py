@@ -143,12 +143,15 @@ _SERVER = {
         f"{_SERVICE}/driving/test_submissions.py",
         f"{_SERVICE}/test_month_caps.py",
         f"{_ROUTES}/test_routes.py",
+        f"{_ROUTES}/test_workflow_routes.py",
     ],
     "api/rest/state.py": [
         f"{_ROUTES}/test_routes.py",
         f"{_ROUTES}/test_tunnels.py",
         f"{_ROUTES}/test_app_pages.py",
         f"{_ROUTES}/test_roles.py",
+        f"{_ROUTES}/test_rights_end.py",
+        "tests/unit/api/remote/test_workflow_verbs.py",
     ],
 }
 PARTS = {"runs": _RUNS, "server": _SERVER}
@@ -174,6 +177,9 @@ EQUIVALENT: dict[str, str] = {
     ),
     "db/leases.py:is_alive: return expires_at is not None and expires_at > now"
     " [34: expires_at > now -> expires_at >= now]": _MOMENT,
+    "db/retention.py:remove_older: undriven = t.run.c.lease_owner.is_(None)"
+    " | (t.run.c.lease_expires_at < before)"
+    " [44: t.run.c.lease_expires_at < before -> t.run.c.lease_expires_at <= before]": _MOMENT,
     "volumes/packed/garbage.py: _DELETED_AT_ONCE = 500 [19: 500 -> 5000]": (
         "fewer requests, of more names each"
     ),

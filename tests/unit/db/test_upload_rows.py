@@ -125,3 +125,9 @@ def test_of_two_uploads_that_do_not_fit_together_one_begins(database, url):
         assert sum(pool.map(begin, range(40))) == 1
     for other in others:
         other.close()
+
+
+def test_the_newest_that_was_found_in_a_version_is_kept(database):
+    for found in ("{}", '{"files": 1}'):
+        uploads.describe(database, "a", found)
+    assert uploads.described(database, "a") == '{"files": 1}'

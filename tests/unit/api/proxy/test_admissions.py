@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from trainmaster.api.proxy.admissions import CHECK_S, Admissions, RefusedError, status_of
+from trainmaster.api.proxy.grants import Grants
+from trainmaster.service.apps.app_access import AppWay
 from trainmaster.service.users.caller import ForbiddenError, UnknownCallerError
 from trainmaster.spec.errors import NotFoundError, StoreError, UsageError
 
@@ -176,3 +179,11 @@ def test_the_watch_asks_for_what_is_open_and_forgets_the_rest(doors, monkeypatch
         watch.cancel()
 
     asyncio.run(play())
+
+
+def test_an_app_on_another_machine_has_longer_to_be_reached():
+    ways = {"here": AppWay(1), "there": AppWay(1, open=object)}
+    gate = SimpleNamespace(cookie="c", admit=lambda app, *_: ways[app])
+    here, there = (Grants(gate).ask((app, frozenset(), "")) for app in ways)
+    assert (here.connect, here.connect_s < there.connect_s) == (None, True)
+    assert there.connect is not None

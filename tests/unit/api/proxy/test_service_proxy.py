@@ -201,9 +201,16 @@ def test_if_none_can_be_reached_those_are_asked_that_there_are_by_now(method):
         at.apps[0].server.close()
         later, at.gate.found = at.gate.found[1:], at.gate.found[:1]
         await at.services.admitted(("digits", "good", ""))
-        at.gate.found = later
+        at.gate.found, patiences_s, target = later, [], at.services.target
+
+        def noted(name, replica, connect_s):
+            patiences_s.append(connect_s)
+            return target(name, replica, connect_s)
+
+        at.services.target = noted
         assert (await at.ask(method, SERVICE + "x", body=b"a"))[0] == 200
         assert at.seen() == [0, 1]
+        assert patiences_s[0] < patiences_s[-1], "what nobody else can answer is waited for"
 
     run(play)
 

@@ -141,6 +141,7 @@ def test_of_two_connections_one_is_heard(server, monkeypatch):
     path = server.service.home.root / "file"
     uploads.write_to(upload, path)
     assert path.read_bytes() == b"abc3456789"
+    assert len(list(uploads._store(upload).list())) == 2, "what was not heard is not kept"
 
 
 def test_what_was_killed_between_store_and_row_does_not_count(server, tmp_path, monkeypatch):

@@ -510,6 +510,9 @@ def test_after_it_was_stopped_no_look_goes_on(served, monkeypatch):
     assert triggers._thread.daemon, "a server that is killed waits for none"
     triggers.stop()
     assert steps == [[]]
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        triggers._pool.submit(look)
+    Triggers(served.service, served.state.submissions, {}).stop()  # one that never began has nothing to stop
 
 
 def test_what_was_missed_and_is_not_made_up_for_is_looked_at_once(served, ask, monkeypatch):

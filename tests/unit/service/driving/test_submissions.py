@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 
 from trainmaster.control.layout import Home
-from trainmaster.db import NewRun, Submission
+from trainmaster.db import Database, NewRun, Submission
 from trainmaster.service import Service
 from trainmaster.service.driving import local_runs
-from trainmaster.service.driving.submissions import RunRequest, Submissions, refusals
+from trainmaster.service.driving.submissions import KeyUsedError, RunRequest, Submissions, refusals
 from trainmaster.service.runs.curves import thinned
 from trainmaster.service.users.access import Access
 from trainmaster.service.users.caller import ForbiddenError, caller
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.errors import NotFoundError, StoreError, UsageError
 
 
 @pytest.fixture
@@ -134,12 +137,12 @@ def at_server(tmp_path):
     for team in ("red", "blue"):
         access.make_team(team, None)
 
-    def make(run, provider="aws", code="https://example.org/repository.git"):
+    def make(run, provider="aws", code="https://example.org/repository.git", key="", digest=""):
         content = {"name": "a", "code": code, "experiments": {"main": {"command": "true"}}}
         recipe = Recipe.from_dict(content, directory=tmp_path).model_dump_json()
         new = NewRun(
             run, "a", recipe, "r.yaml", provider, "code", "file:///s", [("main", 1)],
-            submission=Submission("ann", "red"),
+            submission=Submission("ann", "red", key, digest),
         )  # fmt: skip
         service.database.create_run(new, 1.0)
         return run
@@ -161,6 +164,32 @@ def test_the_code_of_a_run_is_for_those_who_see_it(at_server):
             submissions.code_of(who, run)
 
 
+def test_what_is_sent_twice_is_one_run_also_at_the_same_time(at_server, monkeypatch):
+    submissions, make = at_server
+    red, other = caller("ann", "red", ["run"]), caller("bob", "blue", ["run"])
+    request = RunRequest("name: a\nprovider: aws\nexperiments: {main: {command: 'true'}}\n")
+
+    def start(recipe, path, submission, request, notes):
+        make(f"r-{submission.key}", key=submission.key, digest=submission.digest)
+        if submission.key == "late":  # its row is another server's
+            raise StoreError("there is one with this key", "")
+        return SimpleNamespace(run=f"r-{submission.key}", notes=[])
+
+    def away(*_):
+        raise StoreError("the database is away", "")
+
+    monkeypatch.setattr(submissions, "_start", start)
+    assert submissions.submit(red, request, "one") == ("r-one", True, [])
+    assert submissions.submit(red, request, "late") == ("r-late", False, [])
+    monkeypatch.setattr(submissions, "_start", away)
+    assert submissions.submit(red, request, "one") == ("r-one", False, [])
+    with pytest.raises(KeyUsedError, match="became r-one"):
+        submissions.submit(red, replace(request, max_usd=5.0), "one")
+    for who, key in ((red, "two"), (red, ""), (other, "one")):
+        with pytest.raises(StoreError, match="away"):
+            submissions.submit(who, request, key)
+
+
 def test_machines_of_a_run_are_open_to_those_who_may_run_in_its_team(at_server):
     submissions, make = at_server
     rented, own = make("rented"), make("own", "hosts")
@@ -172,6 +201,21 @@ def test_machines_of_a_run_are_open_to_those_who_may_run_in_its_team(at_server):
         submissions.need_entry(caller("ann", "red", ["read"]), rented)
     with pytest.raises(ForbiddenError, match="closed to others"):
         submissions.need_entry(red, own)
+
+
+def test_a_machine_that_others_use_obeys_its_admin_only(at_server, tmp_path):
+    submissions, _ = at_server
+    owner, red = (caller("a", team, ["run"]) for team in (None, "red"))
+    submissions.need_machine(caller("root", None, ["admin", "run"]))
+    for who in (owner, red):
+        with pytest.raises(ForbiddenError, match="all that the server may"):
+            submissions.need_machine(who)
+    alone = Submissions(
+        submissions._service, Access(Database(f"sqlite:///{tmp_path / 'alone.db'}")), {}, is_private=True
+    )
+    alone.need_machine(owner)
+    with pytest.raises(ForbiddenError, match="'run'"):
+        alone.need_machine(caller("a", None, ["read"]))
 
 
 @pytest.mark.parametrize("has_local", [False, True])

@@ -38,6 +38,17 @@ def test_a_token_says_who_asks_and_is_kept_nowhere(of_home, tmp_path):
     assert all(made["token"].encode() not in path.read_bytes() for path in tmp_path.iterdir())
 
 
+def test_tokens_of_a_team_are_shown_to_who_manages_it(of_home):
+    of_home.make_team("red", None)
+    for scope in ("read", "manage"):
+        of_home.create_token(scope, [scope], "red")
+    of_home.create_token("own", ["read"])
+    reads, manages = (caller("x", "red", [scope]) for scope in ("read", "manage"))
+    assert {each["name"] for each in of_home.tokens(manages)} == {"read", "manage"}
+    with pytest.raises(ForbiddenError, match="'manage'"):
+        of_home.tokens(reads)
+
+
 def test_what_is_over_revoked_mistyped_or_unknown_is_nobodys(of_home, clock):
     token = of_home.create_token("ci", ["read"], lasts_s=60)["token"]
     for wrong in ("", "tm_", token[:-1] + "~", token.swapcase(), access.new_secret()):

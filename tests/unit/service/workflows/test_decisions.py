@@ -85,6 +85,7 @@ def test_the_newest_version_starts_a_run_and_those_between_are_named(seen, versi
         return
     assert (due.seen, due.cause) == (fresh[-1], f"pets@{fresh[-1]}")
     assert bool(due.message) == (len(fresh) > 1)
+    assert due.message.startswith("version ") == (len(fresh) == 2)
 
 
 @settings(deadline=None)
