@@ -159,6 +159,13 @@ TESTS = _RUNS | _SERVER
 _MOMENT = "moves a moment by nothing that anybody can see"
 #: Of each module: mutations that change nothing anybody can see, as `Mutation.name` has them, and why.
 EQUIVALENT: dict[str, str] = {
+    "api/proxy/admissions.py:__init__: super().__init__(text) [0: super().__init__(text) -> pass]": (
+        "who catches it takes its attributes"
+    ),
+    "service/workflows/decisions.py:due_time: if not times and begin > seen:"
+    "  # a rare one, such as on each January 1st [17: begin > seen -> begin >= seen]": (
+        "looks once more at the same times"
+    ),
     "control/budget.py:_affordable_s: if self.bill(now + middle + after_s) <= self.cap_usd:"
     " [3: self.bill(now + middle + after_s) <= self.cap_usd"
     " -> self.bill(now + middle + after_s) < self.cap_usd]": (

@@ -210,7 +210,7 @@ def test_if_none_can_be_reached_those_are_asked_that_there_are_by_now(method):
         at.services.target = noted
         assert (await at.ask(method, SERVICE + "x", body=b"a"))[0] == 200
         assert at.seen() == [0, 1]
-        assert patiences_s[0] < patiences_s[-1], "what nobody else can answer is waited for"
+        assert patiences_s[0] < patiences_s[-1] <= 30, "what nobody else can answer is waited for"
 
     run(play)
 

@@ -20,6 +20,7 @@ from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.uploads import upload_finishing
 from trainmaster.service.uploads.code_uploads import QuotaError
 from trainmaster.service.uploads.uploads import PART_BYTES, UNUSED_S, Uploads
+from trainmaster.service.users.caller import ForbiddenError, caller
 from trainmaster.spec.errors import UsageError
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
@@ -186,6 +187,13 @@ def test_what_waits_for_long_to_be_finished_is_made_once(server, other, monkeypa
     assert server.ask("GET", f"/{upload}").json()["state"] == "DONE"
 
 
+def test_who_may_only_read_takes_no_upload_away(server):
+    upload = server.begin(b"0")
+    with pytest.raises(ForbiddenError, match="'run'"):
+        server.state.uploads.remove(caller("ann", "red", ["read"]), upload)
+    assert server.offset(upload) == 0
+
+
 def test_other_teams_uploads_are_not_there(server):
     upload = server.begin(b"0123456789")
     for method, path in (("GET", ""), ("HEAD", ""), ("DELETE", ""), ("POST", "/finish")):
@@ -203,6 +211,7 @@ def test_other_teams_uploads_are_not_there(server):
 def test_names_that_lead_elsewhere_are_refused(server, name):
     answer = server.ask("POST", "", json={"name": name, "size_bytes": 1, "kind": "volume"})
     assert (answer.status_code, "no name" in answer.json()["title"]) == (422, True)
+    assert len(answer.json()["title"]) < 200
 
 
 def test_what_is_too_large_is_refused_before_it_is_read(server):

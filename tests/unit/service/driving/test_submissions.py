@@ -190,6 +190,18 @@ def test_what_is_sent_twice_is_one_run_also_at_the_same_time(at_server, monkeypa
             submissions.submit(who, request, key)
 
 
+def test_what_somebody_asks_now_is_read_one_at_a_time_and_what_goes_on_without_him_is_not(
+    at_server, monkeypatch
+):
+    submissions, _ = at_server
+    users, read = [], submissions._readers.read
+    monkeypatch.setattr(submissions._readers, "read", lambda *of: users.append(of[-1]) or read(*of))
+    request = RunRequest("name: a\nprovider: aws\nexperiments: {main: {command: 'true'}}\n")
+    for is_asked in (True, False):
+        submissions.read(caller("ann", "red", ["run"]), request, is_asked=is_asked)
+    assert users == ["ann", None]
+
+
 def test_machines_of_a_run_are_open_to_those_who_may_run_in_its_team(at_server):
     submissions, make = at_server
     rented, own = make("rented"), make("own", "hosts")
