@@ -13,22 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from trainmaster.service import cloud_metadata
+from trainmaster.service.public_addresses import Network, address_of, is_metadata, is_public
 from trainmaster.spec.errors import UsageError
 
 #: Names networks, with commas, to which webhooks may go although they are private, and also without TLS.
 PRIVATE_VARIABLE: Final = "TRAINMASTER_WEBHOOK_NETWORKS"
 TIMEOUT_S: Final = 10.0
-#: Addresses of version 6 that stand for one of version 4: its last 32 bits.
-_TRANSLATED: Final = ipaddress.ip_network("64:ff9b::/96")
-#: Others of that kind, whatever of version 4 is in them: 6to4, Teredo, compatible, SIIT, NAT64 of a network.
-_TUNNELS: Final = tuple(
-    ipaddress.ip_network(each)
-    for each in ("2002::/16", "2001::/32", "::/96", "::ffff:0:0:0/96", "64:ff9b:1::/48")
-)
-
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +51,16 @@ def networks(environ: Mapping[str, str]) -> tuple[Network, ...]:
         raise UsageError(f"{PRIVATE_VARIABLE}: {error}", "Write networks such as 10.1.0.0/16.") from None
 
 
-def may_reach(address: Address, allowed: Sequence[Network], *, is_tls: bool) -> bool:
+def may_reach(address: str, allowed: Sequence[Network], *, is_tls: bool) -> bool:
     """Whether a message may be sent to an address.
 
-    >>> may_reach(ipaddress.ip_address("8.8.8.8"), (), is_tls=True)
-    True
-    >>> may_reach(ipaddress.ip_address("::ffff:10.0.0.1"), (), is_tls=True)
-    False
+    >>> may_reach("8.8.8.8", (), is_tls=True), may_reach("::ffff:10.0.0.1", (), is_tls=True)
+    (True, False)
     """
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
-            address = address.ipv4_mapped
-        elif address in _TRANSLATED:
-            address = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    if any(address in network for network in cloud_metadata.NETWORKS):
+    found = address_of(address)
+    if is_metadata(found):
         return False
-    if any(address in network for network in allowed):
-        return True
-    is_public = address.is_global and not address.is_multicast
-    return is_tls and is_public and not any(address in network for network in _TUNNELS)
+    return any(found in network for network in allowed) or (is_tls and is_public(found))
 
 
 def check_url(url: str, allowed: Sequence[Network]) -> None:
@@ -168,15 +149,15 @@ def _connect(
     """A connection to an address that may be reached, or why there is none."""
     trouble = f"{host} has no address"
     for family, kind, protocol, _, place in resolve(host, port, type=socket.SOCK_STREAM):
-        if not may_reach(ipaddress.ip_address(place[0].partition("%")[0]), allowed, is_tls=is_tls):
+        if not may_reach(place[0], allowed, is_tls=is_tls):
             trouble = f"{host} is {place[0]}, which messages are not sent to"
             continue
         found = socket.socket(family, kind, protocol)
         found.settimeout(TIMEOUT_S)
         try:
             found.connect(place)
-            peer = found.getpeername()[0].partition("%")[0]
-            if may_reach(ipaddress.ip_address(peer), allowed, is_tls=is_tls):
+            peer = found.getpeername()[0]
+            if may_reach(peer, allowed, is_tls=is_tls):
                 return found
             trouble = f"{host} is {peer}, which messages are not sent to"
         except OSError as error:

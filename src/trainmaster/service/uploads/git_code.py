@@ -6,7 +6,6 @@ to the address that was checked here: neither a name that changes its mind nor a
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 import socket
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from trainmaster.service.public_addresses import address_of, is_public
 from trainmaster.service.uploads.code_uploads import MAX_BYTES
 from trainmaster.service.users.caller import TooOftenError
 from trainmaster.spec.errors import UsageError
@@ -119,28 +119,12 @@ class GitCode:
             found = self._resolve(host, port)
         except OSError as error:
             raise UsageError(f"{host} is not known: {error}", "Look at the URL.") from error
-        if not found or not all(is_public(address) for address in found):
+        if not found or not all(is_public(address_of(address)) for address in found):
             raise UsageError(
                 f"{host} is not on the public internet", "Send the code itself: PUT /code/{sha256}."
             )
         shown = f"[{found[0]}]" if ":" in found[0] else found[0]
         return {"http.curloptResolve": f"{host}:{port}:{shown}"}
-
-
-def is_public(address: str) -> bool:
-    """Whether an address is on the public internet.
-
-    >>> [is_public(each) for each in ("8.8.8.8", "127.0.0.1", "169.254.169.254", "::ffff:10.0.0.1")]
-    [True, False, False, False]
-    """
-    found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address):
-        inner = found.ipv4_mapped or found.sixtofour
-        if inner is not None:
-            return is_public(str(inner))
-        if found in ipaddress.ip_network("64:ff9b::/32"):  # translated to an IPv4 address on the way
-            return False
-    return found.is_global and not found.is_multicast
 
 
 class _Git:
