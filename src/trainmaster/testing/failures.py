@@ -27,6 +27,7 @@ from trainmaster.cluster import cluster_connection, provider_outage
 from trainmaster.cluster.record import ClusterRecord, ClusterState, new_record
 from trainmaster.control import controller
 from trainmaster.executors.base import GangRequest
+from trainmaster.spec import processes
 from trainmaster.spec.states import EndReason, State
 from trainmaster.testing.simulated_cloud import SKEW_S, Cloud, Instance, ProviderMemory, provider_of
 from trainmaster.testing.simulated_driver import Driver, SimulatedDatabase, sleeping
@@ -142,6 +143,7 @@ class Failures:
         """
         if self.world.verbose:
             self.world.note(str(self.plan))
+        processes._space_of.cache_clear()  # a process of the schedule before may have had the same number
         for at_s, hazard, for_s in self.plan.befalls:
             self.world.after(at_s, lambda hazard=hazard, for_s=for_s: self.befall(hazard, for_s))  # type: ignore[misc]
         with ExitStack() as stack:

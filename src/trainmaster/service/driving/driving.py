@@ -142,7 +142,9 @@ def drive(
             machines.close()
         if files is not None:
             with suppress(StoreError):  # the next driver sends the rest
-                files.close(controllers[-1].run_state if controllers else None)
+                # Where the end could not be recorded, the next driver needs the keys.
+                is_over = bool(controllers) and controllers[-1].is_over
+                files.close(controllers[-1].run_state if is_over else None)
         if not is_left:
             with suppress(StoreError):  # it expires by itself, and is broken at once when this process ends
                 opened.database.release(session.lease, time.time())
