@@ -90,13 +90,17 @@ class Transactions:
     def _repeat(self, once: Callable[[Try], T], what: str, advice: str, *, patient: bool = True) -> T:
         wait = self.patience.begin()
         this: Try | None = Try()
+        has_clashed = False
         while True:
             assert this is not None
             try:
                 return once(this)
             except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
                 trouble = first_line(error)
-                if not is_transient(error):
+                # A server may still have been committing an earlier try when this one looked for its rows.
+                clashes = isinstance(error, sa.exc.IntegrityError) and this.again and not has_clashed
+                has_clashed = has_clashed or clashes
+                if not clashes and not is_transient(error):
                     raise StoreError(f"{what}: {trouble}", advice) from error
                 no_room = is_full(error)
                 waits = patient and (self.patience.waits_for_room or not no_room)

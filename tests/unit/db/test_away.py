@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from cutting_proxy import CuttingProxy
 from database_nouns import NOW, ended, everything, new_run, opened, planned
 
-from trainmaster.db import Database, Note, Patience, RunChange
+from trainmaster.db import Database, Note, Patience, RunChange, run_rows
 from trainmaster.db.leases import LEASE_S
 from trainmaster.spec.errors import LeaseLostError, StoreError
 from trainmaster.spec.states import EndReason, State
@@ -116,6 +116,20 @@ def test_a_commit_whose_answer_got_lost_is_not_written_twice(database, calm, tro
     assert trouble.count > 5
     schedule(calm, seed)
     assert facts(database) == facts(calm)
+
+
+def test_a_run_whose_commit_ends_after_the_next_try_has_looked_is_there_once(database, trouble, monkeypatch):
+    looked = iter([False])  # PostgreSQL goes on with a commit whose connection was cut
+    is_there = run_rows.was_inserted
+    monkeypatch.setattr(run_rows, "was_inserted", lambda *where: next(looked, True) and is_there(*where))
+    patient(database)
+    answers = iter([True])
+    trouble.after = lambda: next(answers, False)
+    lease = database.create_run(new_run("r-1", (("a", 1),)), NOW)
+    database.commit(lease, [RunChange(State.WAITING, State.RUNNING)], NOW)
+    assert trouble.count == 1
+    with pytest.raises(StoreError, match=r"(?i)unique"):
+        database.create_run(new_run("r-1", (("a", 1),)), NOW)
 
 
 def test_a_commit_is_not_taken_for_an_earlier_one(database, lease):
