@@ -260,7 +260,7 @@ class Trainmaster:
             assert (
                 {"state", "reason", "tasks"}
                 <= experiment.keys()
-                <= {"state", "reason", "tasks", "best", "top", "usage", "saving"} | optional
+                <= {"state", "reason", "tasks", "best", "top", "usage", "saving", "until"} | optional
             )
             tasks = experiment["tasks"]
             assert tasks.keys() == {"total", *COUNTERS}, tasks

@@ -21,7 +21,7 @@ from trainmaster.service.driving.run_news import (
     TaskView,
     WentOn,
 )
-from trainmaster.spec.states import EndReason, State
+from trainmaster.spec.states import FINISHED, EndReason, State
 
 if TYPE_CHECKING:
     from trainmaster.api import Event
@@ -149,7 +149,7 @@ def told_events(events: Iterable[Event], losses: Losses) -> list[str]:
             lines.append(about + event.message)
             if event.reason is EndReason.NODE_LOST:
                 losses.machine(now)
-        elif event.kind == "task" and event.reason not in (None, EndReason.SUCCEEDED, EndReason.PRUNED):
+        elif event.kind == "task" and event.reason not in (None, *FINISHED):
             line = f"{event.experiment}/{event.task}: attempt {event.attempt} {event.reason}{why}"
             is_lost = event.reason in LOST and event.after is State.RECOVERING
             lines += losses.attempt(line, now) if is_lost else [line]

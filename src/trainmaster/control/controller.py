@@ -19,6 +19,7 @@ from trainmaster.control.layout import attempt_id
 from trainmaster.control.reconcile import Turn, reconcile
 from trainmaster.control.run_state import RunState, Task
 from trainmaster.control.saving_money import SavingMoney
+from trainmaster.control.until_notes import UntilNotes
 from trainmaster.db import Change, Lease, Note, Progress
 from trainmaster.db.leases import RENEW_S
 from trainmaster.executors.base import Executor, GangStatus, Phase
@@ -145,6 +146,7 @@ class Controller:
         """Nothing is known of any attempt yet."""
         self.jobs = self.actions.jobs
         self._notes = JobNotes(self.saving)
+        self._until_notes = UntilNotes({name: policy.until for name, policy in self.policies.items()})
         self._gangs: dict[str, GangStatus] = {}
         self._launched: set[str] = set()
         self._stopping: dict[str, float] = {}
@@ -152,6 +154,7 @@ class Controller:
         self._running_since: dict[str, float] = {}  # by our clock: nodes have their own
         self._progress: dict[tuple[str, int], TaskProgress] = {}
         self._doomed: dict[tuple[str, int], str] = {}
+        self._reached: dict[str, str] = {}
         self._wanted: EndReason | None = None
         self._why_wanted = ""
         self._renewed_at = self._forecast_at = self.clock()
@@ -195,6 +198,7 @@ class Controller:
             turn = reconcile(self.run_state, self._look, self.policies, self.actions.columns, wanted, now)
             turn.changes += self._progress_changes(now)
             turn.changes += self._notes.look(self.run_state, self.jobs, self._checkpoint_at, now)
+            turn.changes += self._until_notes.look(self._progress, now)
             if self.silence is not None:
                 turn.changes += self.silence.look(self.run_state, self.jobs.pending, now)
             place = None if self.run_state.state is State.DONE else self.executor.queue_place()
@@ -343,6 +347,7 @@ class Controller:
             left_s=self._left_s,
             is_store_silent=self.silence is not None and self.silence.is_silent,
             more_memory=self._more_memory(task, gang),
+            reached=self._reached.get(attempt, ""),
         )
 
     def _more_memory(self, task: Task, gang: GangStatus) -> MoreMemory | None:
@@ -366,6 +371,8 @@ class Controller:
                 progress = self.actions.follow(task, self._progress.get(task.key))
                 progress.update(now)
                 running[task.key] = progress
+                if progress.reached:
+                    self._reached[self._id(task)] = progress.reached
                 if self.recorder is not None:
                     self.recorder.look(task, progress, self._gangs.get(self._id(task)), now)
         self._progress = running
@@ -469,6 +476,7 @@ class Controller:
                 memory.pop(attempt, None)
             self._notes.forget(attempt)
             self._launched.discard(attempt)
+            self._reached.pop(attempt, None)
             self._doomed.pop((effect.experiment, effect.task), None)
             if self.services is not None:
                 self.services.forget(effect.experiment, effect.task, effect.attempt)

@@ -78,7 +78,7 @@ def _decide_experiment(
         return
     if experiment.state is State.RUNNING and experiment.is_exhausted:
         if experiment.first_bad is None:
-            yield from _succeed(experiment, "")
+            yield from _succeed(experiment, _until_words(experiment))
         else:
             reason = experiment.first_bad.reason
             yield ExperimentChange(name, State.RUNNING, State.DONE, reason, _message(experiment))
@@ -129,12 +129,19 @@ def _begin_tasks(experiment: Experiment, plan: Plan) -> Iterator[TaskChange]:
         )
 
 
+def _until_words(experiment: Experiment) -> str:
+    """What `until` has done for it; empty if it has none."""
+    if experiment.total == 1 or not experiment.until_words:
+        return experiment.until_words
+    return f"`until` ended {experiment.ended[EndReason.UNTIL]} of {experiment.total} tasks early"
+
+
 def _message(experiment: Experiment) -> str:
     bad = experiment.first_bad
     if bad is None:
         return ""
     if experiment.total == 1:
         return bad.message
-    count = experiment.total - experiment.ended[EndReason.SUCCEEDED] - experiment.ended[EndReason.PRUNED]
+    count = experiment.total - sum(n for reason, n in experiment.ended.items() if reason.is_success)
     why = f": {bad.message}" if bad.message else ""  # not known of one that ended under an earlier controller
     return f"{count} of {experiment.total} tasks did not succeed, the first is task {bad.task}{why}"

@@ -17,6 +17,7 @@ from trainmaster.control.run_state import Task
 from trainmaster.db.changes import ClosedAttempt, Note, Progress, TaskChange
 from trainmaster.executors.base import Phase
 from trainmaster.spec.states import MAX_FREE_RESTARTS, EndReason, State
+from trainmaster.spec.until import Until
 
 #: An attempt that ends sooner than this without having shown any progress "died at once".
 DIED_AT_ONCE_S = 60.0
@@ -58,9 +59,9 @@ def recovering(task: Task, seen: Seen, now: float) -> list[Step]:
     return [*told, next_attempt(task, fields, closes), forget(task)]
 
 
-def saving(task: Task, seen: Seen, now: float) -> list[Step]:
+def saving(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step]:
     """What the last attempt left is saved: its model if it ended well, else its last checkpoint."""
-    kind = EffectKind.SAVE if task.end_reason is EndReason.SUCCEEDED else EffectKind.RECOVER
+    kind = EffectKind.SAVE if reason_of(task).is_whole else EffectKind.RECOVER
     job = _last_word(task, seen, kind, now)
     if isinstance(job, list):
         return job
@@ -73,7 +74,7 @@ def saving(task: Task, seen: Seen, now: float) -> list[Step]:
         }
         why = loss_words(seen.gang) or job.error or job.message
         return [move(task, State.RECOVERING, EndReason.NODE_LOST, why, fields)]
-    return finish(task, seen, job, now)
+    return finish(task, seen, job, now, until=policy.until)
 
 
 def stopping(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step]:
@@ -110,13 +111,20 @@ def begin(task: Task, kind: EffectKind, now: float) -> list[Step]:
     return _begun(task, kind)
 
 
-def finish(task: Task, seen: Seen, job: Job, now: float, reason: EndReason | None = None) -> list[Step]:
+def finish(
+    task: Task,
+    seen: Seen,
+    job: Job,
+    now: float,
+    reason: EndReason | None = None,
+    until: Until | None = None,
+) -> list[Step]:
     """The task is DONE."""
     reason = reason or reason_of(task)
     # How the members of one that nobody needs died tells nothing: they were told to.
     message = task.message if reason.is_of_no_use else _why(task, seen, job, reason)
-    told = _told(task, job) if reason is not EndReason.SUCCEEDED else []
-    if job.error and reason is EndReason.SUCCEEDED:
+    told = [] if reason.is_whole else _told(task, job)
+    if job.error and reason.is_whole:
         reason = EndReason.USER_ERROR if job.users_fault else EndReason.INTERNAL
         message = job.error
     elif job.reason is not None and reason is EndReason.USER_ERROR:
@@ -124,8 +132,9 @@ def finish(task: Task, seen: Seen, job: Job, now: float, reason: EndReason | Non
     if reason is EndReason.OOM:
         message = f"{message}. {MORE_MEMORY}"
     fields = {**job.fields, **_no_more_tries(task), "ended_at": now}
-    if reason is EndReason.SUCCEEDED:
-        message = ""
+    if reason.is_whole:
+        if reason is EndReason.SUCCEEDED:
+            message = until.missed({**task.metrics, **_metrics(job)}) if until is not None else ""
         if task.kept_model is not None:
             fields["kept_model"] = None
     else:
@@ -143,6 +152,12 @@ def next_attempt(
     fresh = {**(fields or {}), **_no_more_tries(task), **of_attempt}
     opened = move(task, State.ACQUIRING, fields=fresh)
     return replace(opened, attempt=task.attempt + 1, opens=True, closes=closes)
+
+
+def _metrics(job: Job) -> Mapping[str, object]:
+    """The last values that an attempt has reported, where the job has read them."""
+    found = job.fields.get("metrics")
+    return found if isinstance(found, Mapping) else {}
 
 
 def reason_of(task: Task) -> EndReason:

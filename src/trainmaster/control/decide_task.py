@@ -61,7 +61,7 @@ def decide_task(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step
         case State.RECOVERING:
             return recovering(task, seen, now)
         case State.SAVING:
-            return saving(task, seen, now)
+            return saving(task, seen, policy, now)
         case State.STOPPING:
             return stopping(task, seen, policy, now)
         case State.DONE:
@@ -108,6 +108,10 @@ def _stage_again(task: Task, now: float, *, is_bounded: bool) -> list[Step] | No
 def _running(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step]:
     match seen.gang.phase:
         case Phase.RUNNING:
+            if task.end_reason is EndReason.UNTIL:  # it is recorded: whoever drives it from now on knows
+                return [effect(task, EffectKind.STOP, policy.grace_s)]
+            if seen.reached:
+                return [Progress(task.experiment, task.number, {"end_reason": EndReason.UNTIL})]
             since = now if seen.running_since is None else seen.running_since
             if policy.timeout_s is not None and now - since >= policy.timeout_s:
                 return [effect(task, EffectKind.STOP, policy.grace_s)]
@@ -121,7 +125,11 @@ def _running(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step]:
                 return [effect(task, EffectKind.CHECKPOINT)]
             return []
         case Phase.EXITED:
-            outcome = classify(seen.gang, policy.timeout_s, policy.helpers, policy.timeout_name)
+            has_reached = task.end_reason is EndReason.UNTIL
+            timeout_s = None if has_reached else policy.timeout_s
+            outcome = classify(seen.gang, timeout_s, policy.helpers, policy.timeout_name)
+            if has_reached and outcome.reason is EndReason.PREEMPTED:  # it was we who stopped it
+                outcome = Outcome(EndReason.UNTIL, seen.reached or f"until {policy.until}: it held")
         case _:  # it ran, and its node knows nothing of it any more
             outcome = Outcome(EndReason.NODE_LOST, "its node lost all trace of it")
     fields: dict[str, object] = {"end_reason": outcome.reason}

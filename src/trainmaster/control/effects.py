@@ -10,6 +10,7 @@ from enum import StrEnum
 from trainmaster.db.changes import Note, Progress, TaskChange
 from trainmaster.executors.base import GangStatus
 from trainmaster.spec.states import EndReason
+from trainmaster.spec.until import Until
 
 
 class EffectKind(StrEnum):
@@ -82,6 +83,7 @@ class Policy:
     Attributes:
         helpers: members that only serve the others: how they end says nothing about the task.
         timeout_name: what the timeout is, for who is told that it has passed.
+        until: what ends the training early.
     """
 
     retries: int = 0
@@ -90,6 +92,7 @@ class Policy:
     checkpoint_every_s: float = 60.0
     helpers: frozenset[str] = frozenset()
     timeout_name: str = "timeout"
+    until: Until | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,7 @@ class Seen:
             that is not in sight.
         is_store_silent: the store answers nothing: what is under way with it may take for ever.
         more_memory: of an attempt that ran out of it; None where there are no larger machines to choose.
+        reached: what its first member reported when `until` held, in words; empty before.
     """
 
     gang: GangStatus
@@ -141,6 +145,7 @@ class Seen:
     left_s: float = math.inf
     is_store_silent: bool = False
     more_memory: MoreMemory | None = None
+    reached: str = ""
 
 
 Step = TaskChange | Progress | Note | Effect

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -19,6 +20,9 @@ from trainmaster.spec.errors import PublishError, TrainmasterError, UsageError, 
 
 #: A server that has not answered by then is not waited for: the task will ask it again.
 _ANSWER_S: Final = 10.0
+#: So many files of the code are looked through for a metric, and no larger ones.
+_MOST_FILES: Final = 1000
+_MOST_BYTES: Final = 1 << 20
 _REFUSALS: Final = (401, 403, 404, 410)
 _CORRECT: Final = "Correct the URL."
 
@@ -68,7 +72,25 @@ def check_inputs(
         *([lambda: notes.extend(_check_answers(recipe, home, values, here=here))] if asks_urls else []),
         *([lambda: notes.extend(_check_images(recipe, environ, here=here))] if asks_urls else []),
     )
-    return notes
+    return [*notes, *_unnamed_metrics(recipe)]
+
+
+def _unnamed_metrics(recipe: Recipe) -> Iterator[str]:
+    """Experiments that end at a metric which neither their command nor their code names: a slip, perhaps."""
+    untils = {e.name: until for e in recipe.experiments.values() if (until := e.ends_at) is not None}
+    code = recipe.directory / Path(recipe.code).expanduser()
+    if not untils or not code.is_dir():
+        return
+    files = [file for file in islice(code.rglob("*.py"), _MOST_FILES) if file.stat().st_size <= _MOST_BYTES]
+    texts = [file.read_text(errors="replace") for file in files]
+    for name, until in untils.items():
+        experiment = recipe.experiments[name]
+        pattern = experiment.metrics.pattern if experiment.metrics else None
+        if texts and not any(until.metric in text for text in (experiment.command, pattern or "", *texts)):
+            yield (
+                f"experiments.{name}.until: neither the command nor the code names {until.metric}; it ends "
+                f"nothing unless that is reported: trainmaster.report({until.metric}=...), or metrics.pattern"
+            )
 
 
 def check_store(home: Home) -> None:

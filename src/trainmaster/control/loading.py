@@ -182,6 +182,7 @@ def load_policies(recipe: Recipe) -> dict[str, Policy]:
             grace_s=experiment.grace_s,
             checkpoint_every_s=math.inf if experiment.serve else checkpoints_of(experiment).every_s,
             helpers=helpers_of(experiment, get_launcher(experiment.launcher)),
+            until=experiment.ends_at,
         )
         for name, experiment in recipe.experiments.items()
     }

@@ -16,6 +16,7 @@ from trainmaster.control.measuring import trace_of
 from trainmaster.executors.logs import read_log
 from trainmaster.executors.metrics import Metrics, MetricsReader, StepRate, json_safe
 from trainmaster.spec import Experiment
+from trainmaster.spec.until import Until
 from trainmaster.sweeps.curve import Curve
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class TaskProgress:
         from_step: the step that it has gone on from, as it says itself; of one that was followed later, the
             last one before that. None until that is known, and of attempts that begin with nothing.
         came_to: the last step of the attempt before it, None if unknown.
+        until: what ends it early.
+        reached: what it reported when that held, in words; empty before.
     """
 
     directory: Path
@@ -69,6 +72,8 @@ class TaskProgress:
     is_behind: bool = False
     from_step: float | None = None
     came_to: float | None = None
+    until: Until | None = None
+    reached: str = ""
     scanner: LogMetrics | None = None
     _has_begun: bool = field(default=False, init=False)
     _caught_up_at: float | None = field(default=None, init=False)
@@ -110,6 +115,7 @@ class TaskProgress:
             goes_on=context.attempt > 1 or context.parent is not None,
             is_behind=is_behind,
             came_to=None if is_behind else _number(earlier or {}, "step"),
+            until=experiment.ends_at,
         )
 
     @property
@@ -141,6 +147,8 @@ class TaskProgress:
         for row in rows:
             self.metrics.update(json_safe(row))
             self.changed = True
+            if self.until is not None and not self.reached and self.until.holds(row):
+                self.reached = self.until.reached({**self.metrics, **row})
             if self.metric is not None:
                 self._draw(row, self.metric)
             if self.trace is not None:

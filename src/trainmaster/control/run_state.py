@@ -107,6 +107,7 @@ class Experiment:
         results: tasks that are DONE, by number, with the reason in ``end_reason``; kept only where a search
             learns from them.
         serves: its tasks are replicas of a service: it is over when somebody ends it.
+        until_words: what `until` says of the last task that has succeeded; empty where it says nothing.
         last_ends: reason and message of its replicas that are DONE, until they have been looked at.
     """
 
@@ -127,6 +128,7 @@ class Experiment:
     gate: Gate | None = None
     verdict: Verdict | None = field(default=None, compare=False)
     serves: bool = False
+    until_words: str = field(default="", compare=False)
     last_ends: dict[int, tuple[EndReason, str]] = field(default_factory=dict, compare=False)
 
     @property
@@ -219,6 +221,8 @@ class RunState:
             if experiment.results is not None:
                 task.end_reason, task.message = change.reason, change.message
                 experiment.results[change.task] = task
+            if change.reason.is_whole:
+                experiment.until_words = change.message
             bad = experiment.first_bad
             if not change.reason.is_success and (bad is None or change.task < bad.task):
                 experiment.first_bad = FirstBad(change.task, change.reason, change.message)
@@ -247,7 +251,8 @@ def tally(
     counts = Counter(ended)
     if rest_reason is not None:
         counts[rest_reason] += total - created
-    counts[EndReason.SUCCEEDED] += counts.pop(EndReason.DRAINED, 0)  # it has done what it was for
+    for done in (EndReason.DRAINED, EndReason.UNTIL):  # they have done what they were for
+        counts[EndReason.SUCCEEDED] += counts.pop(done, 0)
     apart = (EndReason.SUCCEEDED, EndReason.PRUNED, EndReason.SKIPPED, EndReason.CANCELLED)
     return {
         "total": total,

@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 #: It has run under an earlier controller, and will not be seen to run again soon.
 _ENDING = (State.SAVING, State.RECOVERING, State.STOPPING)
-_STATES = {EndReason.SUCCEEDED: TrialState.COMPLETE, EndReason.PRUNED: TrialState.PRUNED}
+#: Of trials that are over; all others have failed.
+TRIAL_STATES = {
+    EndReason.SUCCEEDED: TrialState.COMPLETE,
+    EndReason.UNTIL: TrialState.COMPLETE,
+    EndReason.PRUNED: TrialState.PRUNED,
+}
 
 
 class Searcher:
@@ -85,7 +90,7 @@ class Searcher:
         if task is None:
             return Trial(number, experiment.live[number].parameters)
         assert task.end_reason is not None
-        state = _STATES.get(task.end_reason, TrialState.FAILED)
+        state = TRIAL_STATES.get(task.end_reason, TrialState.FAILED)
         value = _number(task.metrics, self._metric) if state is not TrialState.FAILED else None
         step = _number(task.metrics, "step")
         curve = Curve() if value is None or step is None else Curve([(step, value)])

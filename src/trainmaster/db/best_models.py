@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 from trainmaster.db import tables as t
 from trainmaster.spec.gate import Gate, Rival, Verdict, as_number, judge
 from trainmaster.spec.model_reference import ModelReference
-from trainmaster.spec.states import EndReason
+from trainmaster.spec.states import WHOLE
 
 _VERSION, _ALIAS = t.model_version.c, t.model_alias.c
 
@@ -35,7 +35,7 @@ class Result:
 
 def results(connection: Connection, run: str, experiment: str, *, models: bool) -> list[Result]:
     """What the tasks of an experiment have left, those with a model, or all that have succeeded."""
-    wanted = t.task.c.model_uri.is_not(None) if models else t.task.c.reason == EndReason.SUCCEEDED
+    wanted = t.task.c.model_uri.is_not(None) if models else t.task.c.reason.in_(WHOLE)
     rows = connection.execute(
         sa.select(t.task.c.number, t.task.c.model_uri, t.task.c.metrics)
         .join(t.experiment)

@@ -12,7 +12,7 @@ from sqlalchemy.engine import RowMapping
 from trainmaster.db import tables as t
 from trainmaster.db.database import Database
 from trainmaster.db.task_rows import tasks_of
-from trainmaster.spec.states import State
+from trainmaster.spec.states import FINISHED, WHOLE, State
 
 #: Of what is kept, or waits to be saved, a summary names the first ones.
 _MOST = 1000
@@ -202,7 +202,7 @@ def without_model(database: Database, run: str) -> Sequence[RowMapping]:
             sa.func.max(task.metrics).label("metrics"),
         )
         .select_from(t.task.join(t.experiment))
-        .where(t.experiment.c.run_id == run, task.reason == "SUCCEEDED", task.model_uri.is_(None))
+        .where(t.experiment.c.run_id == run, task.reason.in_(WHOLE), task.model_uri.is_(None))
         .group_by(t.experiment.c.name, t.experiment.c.ordinal)
         .order_by(t.experiment.c.ordinal)
     )
@@ -225,7 +225,7 @@ def tasks(
     if state is not None:
         query = query.where(t.task.c.state == state)
     if bad_only:
-        query = query.where(t.task.c.state == "DONE", t.task.c.reason.not_in(("SUCCEEDED", "PRUNED")))
+        query = query.where(t.task.c.state == "DONE", t.task.c.reason.not_in(FINISHED))
     return database.read(query)
 
 

@@ -9,16 +9,14 @@ from trainmaster.db import tables as t
 from trainmaster.db.endpoint_changes import reopen
 from trainmaster.db.events import event_row, insert_events
 from trainmaster.db.run_rows import run_row
-from trainmaster.spec.states import EndReason, State
-
-_FINISHED = tuple(reason for reason in EndReason if reason.is_success)
+from trainmaster.spec.states import FINISHED, EndReason, State
 
 
 def requeue_rows(connection: Connection, run: str, now: float) -> None:
     """Make everything WAITING again that ended without success; services get new replicas."""
     serves = sa.select(t.endpoint.c.experiment).where(t.endpoint.c.run_id == run)
     ids = sa.select(t.experiment.c.id).where(t.experiment.c.run_id == run, t.experiment.c.name.not_in(serves))
-    bad = (t.task.c.state == State.DONE, t.task.c.reason.not_in(_FINISHED))
+    bad = (t.task.c.state == State.DONE, t.task.c.reason.not_in(FINISHED))
     again = connection.execute(
         sa.select(t.task.c.number, t.task.c.reason, t.task.c.attempt, t.experiment.c.name)
         .join(t.experiment)
@@ -121,7 +119,7 @@ def record_saved(
         return
     bad = sa.exists().where(
         t.task.c.experiment_id == t.experiment.c.id,
-        sa.or_(t.task.c.state != State.DONE, t.task.c.reason.not_in(_FINISHED)),
+        sa.or_(t.task.c.state != State.DONE, t.task.c.reason.not_in(FINISHED)),
     )
     whole = connection.execute(
         t.experiment.update()

@@ -32,7 +32,6 @@ from trainmaster.spec.reading import (
     noun,
     pattern,
     shell_script,
-    text,
     verbatim,
 )
 from trainmaster.spec.requirement import Requirement
@@ -40,6 +39,7 @@ from trainmaster.spec.roles import Roles
 from trainmaster.spec.search import Search
 from trainmaster.spec.serve import Serve, check_serve, lift_command
 from trainmaster.spec.task_space import MAX_TASKS, TaskSpace
+from trainmaster.spec.until import Until, read_until
 from trainmaster.spec.values import ParameterValue, format_value
 
 
@@ -135,7 +135,7 @@ class Experiment(Noun):
         steps: steps to train.
         epochs: passes over the data.
         examples: size of the data.
-        until: what ends the training early, such as ``accuracy >= 0.97``, in the user's words.
+        until: what ends the training early, such as ``accuracy >= 0.97``; see `ends_at`.
         parameters: what the command's ``{{name}}`` can be.
         samples: how many tasks to draw; None for the whole product.
         search: what chooses parameters, and by which metric.
@@ -167,7 +167,7 @@ class Experiment(Noun):
     steps: Annotated[int | None, Key("steps", integer(1))] = None
     epochs: Annotated[int | None, Key("epochs", integer(1))] = None
     examples: Annotated[int | None, Key("examples", integer(1))] = None
-    until: Annotated[str | None, Key("until", text("write a condition such as accuracy >= 0.97"))] = None
+    until: Annotated[str | None, Key("until", read_until)] = None
     parameters: Annotated[dict[str, Parameter], Key("parameters", _PARAMETERS)] = Field(default={})
     samples: Annotated[int | None, Key("samples", integer(1, MAX_TASKS))] = None
     search: Annotated[Search | None, Key("search", noun(Search))] = None
@@ -222,6 +222,23 @@ class Experiment(Noun):
         if self.distributed is None:
             return "plain"
         return "tensorflow" if self.distributed.strategy.has_servers else "torchrun"
+
+    @property
+    def ends_at(self) -> Until | None:
+        """What ends its training early; None if nothing does: before it did, ``until`` was any words."""
+        try:
+            return Until.of(self.until) if self.until else None
+        except ValueError:
+            return None
+
+    @property
+    def until_caveat(self) -> str:
+        """What ``until`` means for its time, in words; empty without."""
+        if self.until is None:
+            return ""
+        if self.builtin_values().get("steps"):
+            return f"{self.name} ends at {self.until}: its time and cost are upper bounds"
+        return f"{self.name} ends at {self.until}: its time is that of its tasks in earlier runs"
 
     def tasks(self, seed: int) -> TaskSpace:
         """All tasks, none of them stored; of a service those that there may be at once.
@@ -347,6 +364,7 @@ class Experiment(Noun):
             "data": {
                 name: source.model_dump(mode="json", exclude_none=True) for name, source in self.data.items()
             },
+            **({} if self.until is None else {"until": self.until}),
             "retries": self.retries,
             "timeout_s": self.timeout_s,
             **({} if self.serve is None else {"serve": self.serve.model_dump(mode="json")}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 
 class State(StrEnum):
@@ -23,6 +24,7 @@ class EndReason(StrEnum):
     """Why something is DONE (or an attempt over); kept apart from the state."""
 
     SUCCEEDED = "SUCCEEDED"
+    UNTIL = "UNTIL"
     PRUNED = "PRUNED"
     USER_ERROR = "USER_ERROR"
     NODE_LOST = "NODE_LOST"
@@ -39,8 +41,13 @@ class EndReason(StrEnum):
 
     @property
     def is_success(self) -> bool:
-        """True if nothing is left to do: SUCCEEDED, PRUNED or DRAINED."""
-        return self in (EndReason.SUCCEEDED, EndReason.PRUNED, EndReason.DRAINED)
+        """True if nothing is left to do: SUCCEEDED, UNTIL, PRUNED or DRAINED."""
+        return self.is_whole or self in (EndReason.PRUNED, EndReason.DRAINED)
+
+    @property
+    def is_whole(self) -> bool:
+        """True if it trained as far as it was to: by itself, or `until` what the recipe says."""
+        return self in (EndReason.SUCCEEDED, EndReason.UNTIL)
 
     @property
     def is_of_no_use(self) -> bool:
@@ -57,6 +64,10 @@ class EndReason(StrEnum):
         """True if it was not the task's fault: another attempt is free."""
         return self in (EndReason.NODE_LOST, EndReason.PREEMPTED)
 
+
+#: Ends of what trained as far as it was to, and of that for which nothing is left to do.
+WHOLE: Final = tuple(reason for reason in EndReason if reason.is_whole)
+FINISHED: Final = tuple(reason for reason in EndReason if reason.is_success)
 
 #: What may follow what. ``DONE -> WAITING`` is `resume`.
 TRANSITIONS: dict[State, frozenset[State]] = {

@@ -12,7 +12,7 @@ from trainmaster.control.progress import TaskProgress
 from trainmaster.control.run_state import Experiment, Task
 from trainmaster.executors.base import GangRequest, GangStatus, MemberRequest
 from trainmaster.executors.metrics import MetricsReader
-from trainmaster.spec.states import EndReason
+from trainmaster.spec.states import WHOLE, EndReason
 from trainmaster.testing.simulated_plan import SchedulePlan
 from trainmaster.testing.simulated_world import ViolationError, World
 
@@ -126,7 +126,7 @@ class SimulatedActions:
         generation = self._plan.experiments[experiment.name].generation
         if generation and any(other < number - number % generation for other in experiment.live):
             return None
-        over = sum(task.end_reason is EndReason.SUCCEEDED for task in (experiment.results or {}).values())
+        over = sum(task.end_reason in WHOLE for task in (experiment.results or {}).values())
         return {"parameters": {"lr": number, "seen": over}}
 
     def judge(self, experiment: Experiment, running: Mapping[int, TaskProgress]) -> Mapping[int, str]:
@@ -164,7 +164,11 @@ class SimulatedActions:
         key = (task.experiment, task.number, task.attempt)
         if self.request(task).hold and key not in self._cared_for:
             raise ViolationError(f"{task.experiment}/{task.number}/{task.attempt}: nobody renews its keys")
-        return known or SimulatedProgress(Path("/"), "worker-0", None, _READER, None)
+        found = known or SimulatedProgress(Path("/"), "worker-0", None, _READER, None)
+        until = self._plan.experiments[task.experiment].until
+        if until and self._world.chance(until):
+            found.reached = "until step >= 1: it held"
+        return found
 
     def begin(self, kind: EffectKind, task: Task) -> None:
         """See `AttemptActions.begin`."""

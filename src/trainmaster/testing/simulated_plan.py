@@ -38,6 +38,7 @@ class SimulatedExperiment:
 
     Attributes:
         pruned: probability that a running task is found hopeless at a look.
+        until: probability that `until` holds at a look.
         generation: so many tasks begin only when all before them are over; 0 for no generations.
     """
 
@@ -48,6 +49,7 @@ class SimulatedExperiment:
     hold: bool
     policy: Policy
     pruned: float = 0.0
+    until: float = 0.0
     generation: int = 0
 
 
@@ -125,6 +127,9 @@ class SchedulePlan:
                     pruned=rng.choice((0.0, 0.05, 0.5)),
                     generation=rng.choice((0, 0, 1, 2)),
                 )
+        if not strikes and rng.random() < 0.2:
+            name = rng.choice([*experiments])
+            experiments[name] = replace(experiments[name], until=rng.choice((0.05, 0.5)))
         slots = max([slots, *(len(experiment.members) for experiment in experiments.values())])
         plan = cls(
             run="sim-0000",

@@ -22,7 +22,7 @@ from trainmaster.db.events import change_event, json_column
 from trainmaster.db.leases import LEASE_S, Lease
 from trainmaster.db.task_rows import JSON_COLUMNS
 from trainmaster.spec.errors import LeaseLostError
-from trainmaster.spec.states import MAX_FREE_RESTARTS, EndReason, State, may_follow
+from trainmaster.spec.states import MAX_FREE_RESTARTS, WHOLE, EndReason, State, may_follow
 from trainmaster.testing.simulated_world import ViolationError
 
 Row = dict[str, Any]
@@ -226,7 +226,7 @@ class SimulatedStore:
             _require(last is None or last["reason"] is not None, f"{key}: DONE, but its attempt is open")
             if change.before is State.SAVING:
                 self._require_exhausted(key, change)
-            good = change.reason is EndReason.SUCCEEDED
+            good = change.reason in WHOLE
             _require(good or not row["model_uri"], f"{key}: {change.reason}, but it has a model")
 
     def _close(self, key: tuple[str, int], change: TaskChange) -> None:

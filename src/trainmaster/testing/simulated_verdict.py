@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from trainmaster.control.layout import attempt_id
 from trainmaster.control.run_state import Experiment, RunState
 from trainmaster.executors.base import Phase
-from trainmaster.spec.states import EndReason, State
+from trainmaster.spec.states import WHOLE, EndReason, State
 from trainmaster.testing.simulated_node import SimulatedNode
 from trainmaster.testing.simulated_plan import SchedulePlan
 from trainmaster.testing.simulated_store import Row, SimulatedStore
@@ -62,12 +62,14 @@ def check_end(
     for key, row in database.tasks.items():
         if row["state"] is not State.DONE:
             raise ViolationError(f"{key} is {row['state']} at the end")
-        good = row["reason"] is EndReason.SUCCEEDED
+        good = row["reason"] in WHOLE
         if good != bool(row["model_uri"]):
             raise ViolationError(f"{key}: {row['reason']}, its model: {row['model_uri']}")
         if good and world.models.get(key) != row["attempt"]:
             raise ViolationError(f"{key} SUCCEEDED with the model of attempt {world.models.get(key)}")
         _check_kept(key, row, world)
+        if row["reason"] is EndReason.UNTIL and not plan.experiments[key[0]].until:
+            raise ViolationError(f"{key} is UNTIL, but nothing ended it early")
         if row["reason"] is EndReason.PRUNED and not plan.experiments[key[0]].pruned:
             raise ViolationError(f"{key} is PRUNED, but nobody judged it")
         numbers = sorted(n for name, task, n in database.attempts if (name, task) == key)

@@ -13,6 +13,7 @@ from trainmaster.control.decide_task import DIED_AT_ONCE_S, Effect, EffectKind, 
 from trainmaster.db.changes import Progress, TaskChange
 from trainmaster.executors.base import Phase
 from trainmaster.spec.states import MAX_FREE_RESTARTS, MAX_STAGE_TRIES, EndReason, State
+from trainmaster.spec.until import Until
 
 POLICY = Policy(retries=1, timeout_s=100, grace_s=7, checkpoint_every_s=60)
 DONE = Job(done=True)
@@ -418,3 +419,51 @@ def test_a_script_that_failed_as_its_node_lost_its_data_goes_on_for_free(retries
     # not for ever
     often = task(State.SAVING, end_reason=EndReason.USER_ERROR, free_restarts=MAX_FREE_RESTARTS)
     assert only_move(decide(often, job, policy)).after is State.DONE
+
+
+UNTIL = Policy(timeout_s=100, grace_s=7, until=Until("accuracy", ">=", 0.9))
+STOPPED = (member(signal=15, stopped=True), member("worker-1", exit_code=0, stopped=True))
+
+
+def test_until_is_recorded_before_the_members_are_stopped():
+    running = replace(seen(gang(Phase.RUNNING)), reached="it held")
+    assert decide(task(State.RUNNING), running, UNTIL) == [Progress("e", 0, {"end_reason": EndReason.UNTIL})]
+    recorded = task(State.RUNNING, end_reason=EndReason.UNTIL)
+    # A driver that came later has not read what was reported.
+    assert decide(recorded, seen(gang(Phase.RUNNING)), UNTIL) == [
+        Effect(EffectKind.STOP, "e", 0, 1, grace_s=7)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("members", "reason"),
+    [
+        (STOPPED, EndReason.UNTIL),
+        ((member(exit_code=0), member("worker-1", exit_code=0)), EndReason.SUCCEEDED),
+        ((member(exit_code=3), STOPPED[1]), EndReason.USER_ERROR),
+        ((member(lost=True), STOPPED[1]), EndReason.NODE_LOST),
+    ],
+)
+def test_only_what_we_stopped_ended_early(members, reason):
+    recorded = task(State.RUNNING, end_reason=EndReason.UNTIL)
+    move = only_move(decide(recorded, seen(exited(*members, seconds=200)), UNTIL))
+    assert move.reason is reason
+    assert move.fields["end_reason"] is reason
+
+
+def test_what_ended_early_leaves_its_model_and_is_a_success():
+    saved = task(State.SAVING, end_reason=EndReason.UNTIL, message="it held")
+    assert kinds(decide(saved, seen(exited(*STOPPED)), UNTIL)) == [EffectKind.SAVE]
+    job = Job(done=True, fields={"model_uri": "file:///m"})
+    move = only_move(decide(saved, seen(exited(*STOPPED), {EffectKind.SAVE: job}), UNTIL))
+    assert (move.after, move.reason, move.message) == (State.DONE, EndReason.UNTIL, "it held")
+    assert move.fields["model_uri"] == "file:///m"
+    assert move.reason.is_success
+
+
+def test_what_ended_by_itself_says_why_until_did_not_end_it():
+    saved = task(State.SAVING, end_reason=EndReason.SUCCEEDED)
+    job = Job(done=True, fields={"metrics": {"accuracy": 0.5}})
+    move = only_move(decide(saved, seen(exited(), {EffectKind.SAVE: job}), UNTIL))
+    assert move.reason is EndReason.SUCCEEDED
+    assert move.message == "until accuracy >= 0.9 was not reached: the last accuracy is 0.5"

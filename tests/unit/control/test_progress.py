@@ -9,6 +9,7 @@ from trainmaster.cli.watching import task_text
 from trainmaster.control.layout import AttemptPlace
 from trainmaster.control.measuring import trace_of
 from trainmaster.control.progress import TaskProgress
+from trainmaster.control.until_notes import MISSED_AFTER_S, UntilNotes
 from trainmaster.spec import read_recipe
 
 
@@ -177,3 +178,25 @@ def test_a_first_attempt_goes_on_from_nowhere(tmp_path):
     say("step 1 loss 0.5")
     progress.update(100.0)
     assert progress.from_step is None
+
+
+def test_until_holds_at_the_first_line_that_says_so_whatever_comes_after(tmp_path):
+    progress, say = start(tmp_path, until="accuracy >= 0.9")
+    say("step 1 accuracy 0.5")
+    progress.update(100.0)
+    assert progress.reached == ""
+    say("step 2 accuracy 0.95\nstep 3 accuracy 0.2")
+    progress.update(101.0)
+    assert progress.reached == "until accuracy >= 0.9: accuracy is 0.95 at step 2"
+
+
+def test_a_metric_of_until_that_never_comes_is_told_once(tmp_path):
+    progress, say = start(tmp_path, until="acc >= 0.9")
+    notes = UntilNotes({"main": progress.until, "other": None})
+    say("step 1 accuracy 0.5")
+    progress.update(100.0)
+    of_run = {("main", 0): progress}
+    assert notes.look(of_run, 100.0) == notes.look(of_run, 100.0 + MISSED_AFTER_S - 1) == []
+    (note,) = notes.look(of_run, 100.0 + MISSED_AFTER_S)
+    assert "acc is not reported; reported are accuracy, step so far" in note.message
+    assert notes.look(of_run, 1000.0) == []

@@ -38,6 +38,7 @@ experiments:
     parameters: {{lr: {rates}, kind: ["<i>", "<b>"]}}
     search: {{metric: loss, goal: min}}
     samples: 6
+    until: loss <= 0.1
     checkpoint: {{every: 1m}}
     data: {{images: {{volume: cifar10}}}}
     command: 'echo {{{{lr}}}}'
@@ -280,3 +281,11 @@ def test_a_model_says_what_it_was_made_of(site):
     pin.write_text(f"{site.service.home.store_url}/volumes/cifar10@3")
     assert found["data"] == [{"name": "images", "kind": "volume", "source": "cifar10"}]
     assert details.lineage("tune", 3)["data"][0]["source"].endswith("/volumes/cifar10@3")
+
+
+def test_what_until_ended_is_told_by_rest_and_page(site):
+    site.run("digits-u", "[0.1, 0.2, 0.4]", 3.0, EndReason.UNTIL)
+    found = site.browser.get("/api/v1/runs/digits-u").json()["experiments"]["tune"]
+    assert found["until"] == {"condition": "loss <= 0.1", "reached": 6}
+    assert found["tasks"]["succeeded"] == 6
+    assert "Ends at loss &lt;= 0.1: 6 of 6 tasks ended as UNTIL" in site.page("/runs/digits-u")

@@ -34,7 +34,7 @@ def first_members(recipe: Recipe) -> dict[str, str]:
 def _failed(event: Event) -> bool:
     """Of a task: an attempt is over; on the way there, as while it saves, its reason is known already."""
     is_over = event.after in (State.RECOVERING, State.DONE)
-    return is_over and event.reason not in (None, EndReason.SUCCEEDED, EndReason.PRUNED)
+    return is_over and event.reason is not None and not event.reason.is_success
 
 
 class RunFollower:

@@ -16,7 +16,7 @@ from trainmaster.db.leases import RENEW_S
 from trainmaster.service.runs.run_names import owner_of
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.spec.errors import NotFoundError, StoreError, UsageError, one_line
-from trainmaster.spec.states import EndReason
+from trainmaster.spec.states import WHOLE
 
 if TYPE_CHECKING:
     from trainmaster.control.job_context import TaskContext
@@ -136,7 +136,7 @@ def unsaved_summary(database: Database, home: Home | None, run: str) -> list[dic
     """
     found: list[dict[str, Any]] = []
     for row in queries.waiting_saves(database, run):
-        what = "model" if row["end_reason"] == EndReason.SUCCEEDED else "checkpoint"
+        what = "model" if row["end_reason"] in WHOLE else "checkpoint"
         found.append(_item(home, run, row, what, row["kept_model"]) | {"tries": row["tries"]})
     for row in queries.kept_models(database, run):
         command = f"trainmaster models save {run}"

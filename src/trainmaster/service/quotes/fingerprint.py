@@ -19,7 +19,7 @@ _LATER: Final = ("model", "stage", "hadoop")
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Of one experiment on one device; the number of workers, the length and the budget do not change it.
+    """Of one experiment on one device; neither workers nor length nor budget change it.
 
     Attributes:
         exact: of code, command, setup, image, parameters, environment, data, batch, launcher, strategy and
@@ -90,6 +90,8 @@ def fingerprint_of(recipe: Recipe, experiment: Experiment, code: str, device: st
     }
     if experiment.roles is not None:  # else what was measured by earlier versions would be forgotten
         exact["roles"] = experiment.roles.model_dump(mode="json")
+    if experiment.until is not None and not experiment.builtin_values().get("steps"):
+        exact["until"] = experiment.until  # where a length is known, only steps are measured
     return Fingerprint(_digest(exact), _digest(common))
 
 

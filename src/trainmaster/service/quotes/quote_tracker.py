@@ -343,6 +343,9 @@ class QuoteTracker:
         self._database.add_quote(new, most)
         self._promised()
         score = f"; {line}" if (line := self._score(found.kind)) else ""
+        for experiment in self._recipe.experiments.values():
+            if caveat := experiment.until_caveat:
+                score = f"; {caveat}{score}"
         if run_state.queue_wait.waited_s(now):
             score = f"; what it waits for other runs is not counted{score}"
         if found.kind == "estimate":

@@ -233,6 +233,7 @@ class Quoter:
         notes = [
             *quote.notes,
             *self._jobs.notes,
+            *filter(None, (experiment.until_caveat for experiment in recipe.experiments.values())),
             *self._waits(quote, catalogue),
             *self._stale(catalogue, options),
         ]

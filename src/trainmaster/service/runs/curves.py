@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from trainmaster.db import Database, queries
 from trainmaster.spec.errors import NotFoundError
-from trainmaster.spec.states import EndReason, State
+from trainmaster.spec.states import FINISHED, State
 
 if TYPE_CHECKING:
     from trainmaster.control.layout import AttemptPlace, RunFiles
@@ -95,7 +95,7 @@ def run_curves(database: Database, files: RunFiles, run: str) -> list[Experiment
         rows = queries.results(database, run, name)
         tasks = []
         for row in (rows[index] for index in _evenly(len(rows))):
-            bad = row["state"] == State.DONE and row["reason"] not in (EndReason.SUCCEEDED, EndReason.PRUNED)
+            bad = row["state"] == State.DONE and row["reason"] not in FINISHED
             task = TaskCurves(row["number"], json.loads(row["parameters"]), bad)
             places = (files.attempt(run, name, row["number"], n) for n in range(1, row["attempt"] + 1))
             axis = _read(experiment, places, task.metrics) or axis

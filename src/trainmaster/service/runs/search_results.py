@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy.engine import RowMapping
 
 from trainmaster.db import Database, queries
-from trainmaster.spec.states import EndReason, State
+from trainmaster.spec.states import WHOLE, EndReason, State
 
 if TYPE_CHECKING:
     from trainmaster.control.layout import RunFiles
@@ -27,7 +27,7 @@ def best_tasks(
 ) -> list[dict[str, Any]]:
     """The best tasks, the best one first: of each ``task``, ``value``, ``parameters``.
 
-    Tasks that SUCCEEDED count, and those under way with their last value, if that is finite; of equal ones
+    Tasks that succeeded count, and those under way with their last value, if that is finite; of equal ones
     the lowest number comes first.
 
     Args:
@@ -40,7 +40,7 @@ def best_tasks(
     sign = -1 if search["goal"] == "min" else 1
     found: list[tuple[float, int, RowMapping]] = []
     for row in queries.results(database, run, experiment):
-        if row["reason"] != EndReason.SUCCEEDED and row["state"] not in _UNDER_WAY:
+        if row["reason"] not in WHOLE and row["state"] not in _UNDER_WAY:
             continue
         value = json.loads(row["metrics"]).get(search["metric"])
         if isinstance(value, int | float):
@@ -81,11 +81,11 @@ class SearchResults:
 def search_results(database: Database, files: RunFiles, run: str) -> list[SearchResults]:
     """All searching experiments of a run; reads the metrics files of all their tasks."""
     from trainmaster.control.progress import read_curve
+    from trainmaster.control.searching import TRIAL_STATES
     from trainmaster.service.runs.stored_recipe import stored_recipe
     from trainmaster.sweeps import Goal, SearchSpace, Trial, TrialState
 
     recipe = stored_recipe(database.run_row(run))
-    states = {EndReason.SUCCEEDED: TrialState.COMPLETE, EndReason.PRUNED: TrialState.PRUNED}
     found = []
     for name in recipe.order():
         experiment = recipe.experiments[name]
@@ -96,7 +96,7 @@ def search_results(database: Database, files: RunFiles, run: str) -> list[Search
         for row in queries.results(database, run, name):
             state = TrialState.RUNNING
             if row["state"] == State.DONE:
-                state = states.get(EndReason(row["reason"]), TrialState.FAILED)
+                state = TRIAL_STATES.get(EndReason(row["reason"]), TrialState.FAILED)
             attempts = range(1, row["attempt"] + 1)
             curve = read_curve(experiment, (files.attempt(run, name, row["number"], n) for n in attempts))
             value = _last_value(json.loads(row["metrics"]), search.metric, curve)

@@ -98,6 +98,10 @@ def run_summary(database: Database, run: str, files: RunFiles | None = None) -> 
         shown["tasks"] = _tasks(experiment, of_it)
         if saving := sum(found["tasks"] for found in of_it if found["state"] in _SAVING):
             shown["saving"] = saving
+        until = stored.get(experiment["name"], {}).get("until")
+        if until is not None:
+            ended = sum(found["tasks"] for found in of_it if found["reason"] == EndReason.UNTIL)
+            shown["until"] = {"condition": until, "reached": ended}
         search = searches.get(experiment["name"])
         if search is not None:
             top = best_tasks(database, run, experiment["name"], search, BEST_TASKS)

@@ -28,6 +28,7 @@ _TAG: Final = "trainmaster.task"
 _NO_KEY: Final = re.compile(r"[^A-Za-z0-9_.\- /]")
 _ENDS: Final[Mapping[str, str]] = {
     EndReason.SUCCEEDED: "FINISHED",
+    EndReason.UNTIL: "FINISHED",
     EndReason.PRUNED: "FINISHED",
     EndReason.CANCELLED: "KILLED",
 }

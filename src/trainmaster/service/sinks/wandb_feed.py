@@ -19,7 +19,7 @@ from trainmaster.service.runs.metric_export import scalars, step_of, when_of
 from trainmaster.service.sinks.feed import Feed
 from trainmaster.service.sinks.wandb import Wandb
 from trainmaster.spec.private_files import make_private
-from trainmaster.spec.states import EndReason, State
+from trainmaster.spec.states import FINISHED, State
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
@@ -33,7 +33,6 @@ _PAUSE_S: Final = 60.0
 #: At once.
 _MOST_TASKS: Final = 20
 _NO_ID: Final = re.compile(r"[^A-Za-z0-9_-]")
-_WELL: Final = (EndReason.SUCCEEDED, EndReason.PRUNED)
 
 
 def wandb_of(recipe: Recipe) -> WandbSink:
@@ -115,7 +114,7 @@ class WandbFeed(Feed):
         if not is_over and all(count == self._cursor(attempt).reports for attempt, count in counts):
             shutil.rmtree(draft)
             return None
-        said = {"init": self._init(task), "exit_code": 0 if task["reason"] in (None, *_WELL) else 1}
+        said = {"init": self._init(task), "exit_code": 0 if task["reason"] in (None, *FINISHED) else 1}
         (draft / "run.json").write_text(json.dumps(said))
         return _Written(draft, counts, is_over)
 

@@ -1,0 +1,116 @@
+"""`Until`: what ends a training early, a bound of one metric."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from trainmaster.spec.node import Kind, YamlNode, place
+from trainmaster.spec.reading import Path, Problems, Refused, text
+from trainmaster.spec.values import format_value
+
+_RIGHT: Final = "write METRIC OP NUMBER, such as accuracy >= 0.97"
+_HOLDS: Final[Mapping[str, Callable[[float, float], bool]]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+_PARTS = re.compile(r"\s*(?P<metric>[^\s<>=!]*)\s*(?P<op>[<>=!]*)\s*(?P<value>.*?)\s*", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """Ends a training as soon as its first member reports a value for which it holds.
+
+    Attributes:
+        metric: name of a reported metric.
+        op: ``>=``, ``<=``, ``>`` or ``<``.
+        value: the bound.
+    """
+
+    metric: str
+    op: str
+    value: float
+
+    @classmethod
+    def of(cls, words: str) -> Until:
+        """Read what a recipe has.
+
+        Raises:
+            ValueError: what is wrong and what would be right, and at which character of it.
+
+        >>> str(Until.of("accuracy>=.97"))
+        'accuracy >= 0.97'
+        """
+        found = _PARTS.fullmatch(words)
+        assert found is not None  # every part may be empty
+        metric, op, value = found["metric"], found["op"], found["value"]
+        if not metric:
+            raise ValueError(f"no metric before '{words.strip()[:40]}'; {_RIGHT}", 0)
+        if op not in _HOLDS:
+            what = f"'{op}' is no comparison" if op else f"no comparison after '{metric}'"
+            raise ValueError(f"{what}; {_RIGHT} (>=, <=, > or <)", found.start("op"))
+        try:
+            bound = float(value)
+        except ValueError:
+            bound = float("nan")
+        if not abs(bound) < 1e300:  # what is no number is not below it, either
+            what = f"'{value[:40]}' is no number" if value else f"no number after '{op}'"
+            raise ValueError(f"{what}; {_RIGHT}", found.start("value"))
+        return cls(metric, op, bound)
+
+    def holds(self, metrics: Mapping[str, object]) -> bool:
+        """Whether what was reported at once ends the training; what is no number never does.
+
+        >>> until = Until("loss", "<", 0.5)
+        >>> until.holds({"loss": 0.4}), until.holds({"loss": 0.5}), until.holds({"step": 7})
+        (True, False, False)
+        """
+        found = metrics.get(self.metric)
+        return isinstance(found, int | float) and _HOLDS[self.op](found, self.value)
+
+    def reached(self, metrics: Mapping[str, object]) -> str:
+        """What ended a training, for people: the value, and where it stood."""
+        found, step = metrics.get(self.metric), metrics.get("step")
+        value = format_value(found) if isinstance(found, int | float) else ""
+        at = f" at step {format_value(step)}" if isinstance(step, int | float) else ""
+        return f"until {self}: {self.metric} is {value}{at}" if value else f"until {self}: it held"
+
+    def missed(self, metrics: Mapping[str, object]) -> str:
+        """Why a training was not ended early, by the last values that it reported; empty if they end it.
+
+        >>> print(Until("acc", ">=", 0.9).missed({"accuracy": 0.99, "step": 7}))
+        until acc >= 0.9 was never looked at: acc is not reported; reported are accuracy, step
+        """
+        if self.holds(metrics):
+            return ""
+        if self.metric in metrics:
+            last = metrics[self.metric]
+            shown = format_value(last) if isinstance(last, int | float) else "no number"
+            return f"until {self} was not reached: the last {self.metric} is {shown}"
+        names = ", ".join(sorted(metrics)[:10])
+        found = f"reported are {names}" if names else "nothing is reported"
+        return f"until {self} was never looked at: {self.metric} is not reported; {found}"
+
+    def __str__(self) -> str:
+        """As a recipe has it."""
+        return f"{self.metric} {self.op} {format_value(self.value)}"
+
+
+def read_until(node: YamlNode, path: Path, problems: Problems) -> str:
+    """Read a bound of a metric; a mistake is told with its column within the text."""
+    found = text(_RIGHT)(node, path, problems)
+    try:
+        return str(Until.of(found))
+    except ValueError as error:
+        message, at = error.args
+        where = None
+        if node.kind is Kind.SCALAR and found in node.source:
+            row, column = place(node.source, node.source.index(found) + at)
+            where = (node.line + row - 1, column + (node.column - 1 if row == 1 else 0))
+        problems.add(node, path, message, place=where)
+        raise Refused from None

@@ -1,0 +1,51 @@
+"""`until`: a training ends in order as soon as its metric is good enough."""
+
+from __future__ import annotations
+
+SCRIPT = """
+    import pathlib, signal, sys, time
+    import trainmaster
+    def leave(*_):
+        pathlib.Path("@OUTPUT@", "model").write_text("weights")
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, leave)
+    for step in range(1, 600):
+        trainmaster.report(step=step, accuracy=0.99)
+        print("step", step, flush=True)
+        time.sleep(0.1)
+"""
+RECIPE = """\
+name: job
+experiments:
+  main:
+    steps: 600
+    until: accuracy >= 0.5
+    command: python train.py
+"""
+
+
+def test_it_ends_early_keeps_its_model_and_is_a_success(tm):
+    script = SCRIPT.replace('"@OUTPUT@"', '__import__("os").environ["TRAINMASTER_OUTPUT_DIR"]')
+    tm.write("train.py", script)
+    found = tm.run(tm.recipe(RECIPE))
+    main = found["experiments"]["main"]
+    assert (found["reason"], main["reason"]) == ("SUCCEEDED", "SUCCEEDED")
+    assert main["until"] == {"condition": "accuracy >= 0.5", "reached": 1}
+    assert main["message"] == "until accuracy >= 0.5: accuracy is 0.99 at step 1"
+    assert len(found["models"]) == 1
+    assert found["models"][0]["metrics"]["step"] < 500
+    assert main["message"] in tm.call("status", found["run"]).out
+
+
+def test_a_metric_that_never_comes_is_told_by_check_and_at_the_end(tm):
+    tm.write("train.py", "import trainmaster\ntrainmaster.report(step=1, accuracy=0.99)\n")
+    recipe = tm.recipe(RECIPE.replace("until: accuracy", "until: acuracy"))
+    assert "neither the command nor the code names acuracy" in tm.call("check", recipe).err
+    (main,) = tm.run(recipe)["experiments"].values()
+    assert main["message"].endswith("acuracy is not reported; reported are accuracy, step")
+
+
+def test_a_wrong_expression_is_refused_before_anything_begins(tm):
+    message = tm.refused(tm.recipe(RECIPE.replace(">= 0.5", "=> 0.5")))
+    assert "recipe.yaml:5:21: experiments.main.until" in message
+    assert "'=>' is no comparison" in message
