@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,9 +12,9 @@ import typer
 from trainmaster.cli.output import dollars_text, duration, print_json, say, show, span_text, table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from trainmaster.api.protocol import Stream
+    from trainmaster.api.protocol import ClientProtocol, Stream
     from trainmaster.service import Alternative, ExperimentQuote, Interval, Quote
 
 _SHOWN_FRONT = 8
@@ -60,6 +61,12 @@ def quote(
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw time against cost (.svg, .png, .pdf).")
     ] = None,
+    measure_traffic: Annotated[
+        bool,
+        typer.Option(
+            "--measure-traffic", help="For scala-opt: rent each type whose traffic is unknown for 2 min."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the quote as JSON.")] = False,
 ) -> None:
     """Measure a recipe's job for a minute, and quote cluster, time and price as intervals."""
@@ -87,7 +94,16 @@ def quote(
         usd_per_hour=usd_per_hour,
     )
     client, tell = open_client(), say if as_json else show
-    made = watched(client.quote_recipe(found, str(recipe), options), tell)
+
+    def ask() -> Quote:
+        made: Quote = watched(client.quote_recipe(found, str(recipe), options), tell)
+        return made
+
+    made, unknown = _quoted(ask)
+    if unknown and _measured(client, recipe, set_ or (), unknown, agrees=measure_traffic):
+        made, unknown = _quoted(ask)
+    if made is None:
+        raise unknown[2]
     if made.time_s is not None and (line := client.score_line(found.provider)):
         tell(line)
     if plot is not None:
@@ -97,6 +113,54 @@ def quote(
         say(f"drawn: {plot}")
     if as_json:
         print_json(made.as_dict())
+
+
+def _quoted(ask: Callable[[], Quote]) -> tuple[Quote | None, tuple[Any, ...]]:
+    """The quote, if there can be one; and of which experiment some types' traffic is unknown, and why."""
+    from trainmaster.service import BandwidthUnknown
+
+    try:
+        made = ask()
+    except BandwidthUnknown as error:
+        return None, (error.experiment, error.types, error)
+    if made.policy.startswith("scala-opt"):
+        for one in made.experiments.values():
+            if one.types and set(one.types.workers) - set(one.types.traffic_mbps):
+                return made, (one.name, one.types.as_dict(), None)
+    return made, ()
+
+
+def _measured(
+    client: ClientProtocol, path: Path, set_: Sequence[str], unknown: tuple[Any, ...], *, agrees: bool
+) -> bool:
+    """Ask whether to rent the types whose traffic is unknown, and measure it; False if nothing was rented."""
+    from trainmaster.cli.driving import see_to_end
+    from trainmaster.cli.renting import can_ask
+    from trainmaster.service import traffic_runs, traffic_runs_offered
+    from trainmaster.spec import read_recipe
+
+    experiment, types, _ = unknown
+    runs = traffic_runs(read_recipe(path, overrides=set_), experiment, types) if types else []
+    if not runs:
+        return False
+    question = f"measure the traffic of one worker and one server? {traffic_runs_offered(runs)}"
+    if not agrees and not can_ask():
+        say(f"note: {question} (--measure-traffic agrees)")
+        return False
+    if not agrees:
+        sys.stderr.write(f"{question} [y/N] ")
+        sys.stderr.flush()
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            return False
+    for each in runs:
+        recipe = read_recipe(path, overrides=[*set_, *each.overrides])
+        plan = watched(
+            client.plan_run(recipe, str(path), allow_stale=False, can_agree=True, measure_first=False)
+        )
+        accepted = client.accept_run(plan.id, agreed_usd_per_hour=plan.most_usd_per_hour)
+        say(f"{accepted.run}: measures {each.instance}; that it ends after two minutes is no failure")
+        see_to_end(client, accepted, "", as_json=False)
+    return True
 
 
 def watched(stream: Stream[Any], tell: Callable[[str], None] = say) -> Any:  # noqa: ANN401

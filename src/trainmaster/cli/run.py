@@ -21,6 +21,10 @@ def run(
         list[str] | None,
         typer.Option("--set", metavar="PATH=VALUE", help="Change a key: --set experiments.train.retries=2"),
     ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(metavar="P", help="What chooses the machines, as of `quote`; the same as objective."),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before money is spent.")] = False,
     keep: Annotated[
         str | None,
@@ -88,7 +92,8 @@ def run(
 
         give_whole_keys()
     recipe = unpacked(recipe)
-    found = read_recipe(recipe, overrides=set_ or (), provider=provider)
+    chosen_by = [] if policy is None else [f"objective={'cheapest' if policy == 'quote' else policy}"]
+    found = read_recipe(recipe, overrides=[*(set_ or ()), *chosen_by], provider=provider)
     if dry_run:
         refuse_on_server("--dry-run")
         _show_requests(found, as_json=as_json)

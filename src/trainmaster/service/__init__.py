@@ -10,6 +10,7 @@ from trainmaster.lazy import lazy_exports
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainmaster.advisor.model.tables import predict_tables as predict_tables
+    from trainmaster.advisor.papers.policies import BandwidthUnknown as BandwidthUnknown
     from trainmaster.advisor.quote.quote import Alternative as Alternative
     from trainmaster.advisor.quote.quote import ExperimentQuote as ExperimentQuote
     from trainmaster.advisor.quote.quote import Interval as Interval
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from trainmaster.service.on_cluster.credentials import check_narrow as check_narrow
     from trainmaster.service.on_cluster.credentials import sent_to_machine as sent_to_machine
     from trainmaster.service.on_cluster.hand_over import check_moves as check_moves
+    from trainmaster.service.quotes.traffic import traffic_runs as traffic_runs
+    from trainmaster.service.quotes.traffic import traffic_runs_offered as traffic_runs_offered
     from trainmaster.service.service import Service as Service
     from trainmaster.sweeps import Curve as Curve
     from trainmaster.sweeps import TrialState as TrialState
@@ -42,6 +45,8 @@ __all__, __getattr__ = lazy_exports(
         "on_cluster.credentials": "check_narrow sent_to_machine",
         "on_cluster.hand_over": "check_moves",
         "trainmaster.advisor.model.tables": "predict_tables",
+        "quotes.traffic": "traffic_runs traffic_runs_offered",
+        "trainmaster.advisor.papers.policies": "BandwidthUnknown",
         "trainmaster.advisor.quote.quote": "Alternative ExperimentQuote Interval Quote",
         "trainmaster.artifacts": "fetch",
         "trainmaster.control.layout": "Home",

@@ -25,8 +25,9 @@ from trainmaster.service.driving.run_clusters import check_provider
 from trainmaster.service.models.starting_models import with_versions
 from trainmaster.service.quotes.candidate_offers import CandidateOffers, candidate_offers_of
 from trainmaster.service.quotes.prices import CATALOGUE
+from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.service.quotes.quote_record import QuoteRecord, most_usd, told_in_full
-from trainmaster.service.quotes.worker_counts import with_fewest
+from trainmaster.service.quotes.worker_counts import with_clusters, with_fewest
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError, one_line
 from trainmaster.spec.units import dollars, format_duration
@@ -183,6 +184,12 @@ def plan_run(
     if probe is not recipe and before_measuring is not None:
         before_measuring(_offer(probe, plans))
     quoter = make_quoter(candidate_offers)
+    chosen, notes = None, candidate_offers.notes
+    if recipe.objective.policy and candidate_offers.costs:
+        chosen = quoter.quote(recipe, recipe_path, environ, QuoteOptions())
+        by = recipe.objective.policy
+        notes += tuple(f"{by}: {name}: {one.cluster.words()}" for name, one in chosen.experiments.items())
+        recipe = with_clusters(recipe, chosen)
     settled = quoter.settle(recipe, recipe_path, environ)
     quote, why = None, ""
     try:
@@ -192,10 +199,11 @@ def plan_run(
             raise
         why = one_line(reason)
     picks = _picks(quote) if quote is not None and candidate_offers.costs else {}
+    picks |= _picks(chosen) if chosen is not None else {}
     available = replace(_available(candidate_offers), memory=quoter.memory(settled, environ))
     plans = capped(settled, plan_clusters(settled, available, picks))
     _check_total(settled, plans)
-    return _offer(pinned(settled, plans), plans, quote, why, candidate_offers.notes)
+    return _offer(pinned(settled, plans), plans, quote, why, notes)
 
 
 def check_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> list[str]:

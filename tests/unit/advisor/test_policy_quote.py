@@ -201,7 +201,7 @@ def test_without_types_the_lists_are_those_of_the_papers_tables():
     assert found.cluster.server.instance == "m4.10xlarge"  # the largest bandwidth
     few = replace(PolicyInput(load_catalogue("fc2-2018"), max_workers=6), workers=("m4.x*", "p2.*"))
     assert policy_quote("time-opt", [anything], few).main.cluster.worker.instance == "p2.xlarge"
-    assert set(found.as_dict()["types"]) == {"workers", "servers", "traffic_mbps"}
+    assert set(found.as_dict()["types"]) == {"workers", "servers", "traffic_mbps", "usd_per_hour"}
 
 
 def test_workers_and_servers_are_in_one_region():

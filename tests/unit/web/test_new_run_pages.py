@@ -24,6 +24,7 @@ from trainmaster.api.rest.app import make_app, make_state
 from trainmaster.service.uploads.code_uploads import CodeUploads
 from trainmaster.service.uploads.git_code import GitCode
 from trainmaster.service.users.caller import caller
+from trainmaster.spec import Recipe
 from trainmaster.spec.errors import NotFoundError
 from trainmaster.web.pages import add_pages
 from trainmaster.web.recommend import workers_figure
@@ -253,6 +254,37 @@ def test_a_quote_is_a_picture_from_which_a_cluster_is_taken(state, browser):
     assert recipe_of(same) == RENTED
     assert 'value="2.50"' in same or 'value="2.51"' in same
     assert browser.post(f"{place}/change", data={"experiment": "train", "index": "9"}).status_code == 404
+
+
+def test_unknown_traffic_is_measured_by_a_button_under_a_cap_and_once(tmp_path, monkeypatch):
+    gang = "{strategy: ps-async, workers: auto}"
+    text = RENTED.replace("{strategy: allreduce, workers: auto}", gang).replace("train.py", "'true'")
+    types = {
+        "workers": ["c4.xlarge", "m4.xlarge"],
+        "servers": ["m4.large"],
+        "traffic_mbps": {"m4.xlarge": 90.0},
+        "usd_per_hour": {"c4.xlarge": 0.231, "m4.xlarge": 0.25, "m4.large": 0.125},
+    }
+    with server(tmp_path) as state:
+        app = make_app(state)
+        add_pages(app)
+        token = state.access.create_token("me", ["read", "run"])["token"]
+        me = TestClient(app, headers={"authorization": f"Bearer {token}"}, follow_redirects=False)
+        place = me.post("/new/quote", data={"recipe": text, "policy": "scala-opt"}).headers["location"]
+        error = {"title": "unknown", "hint": "Measure.", "experiment": "train", "types": types}
+        name = rows.named(place.rpartition("/")[2])
+        rows.end(state.service.database, name, 1e12, answer=None, error=json.dumps(error))
+        assert "Measure c4.xlarge: 2 min, $0.018, at most $0.18" in me.get(place).text
+        sent = []
+        monkeypatch.setattr(state.submissions, "submit", lambda _, asked, key: sent.append((asked, key)))
+        for _ in range(2):
+            assert me.post(f"{place}/measure").headers["location"] == "/runs"
+    assert len({key for _, key in sent}) == 1  # the same key twice is one run
+    asked = sent[0][0]
+    assert asked.max_usd == 0.18
+    train = Recipe.from_text(asked.recipe).experiments["train"]
+    assert (train.hardware.instance, train.distributed.workers) == (("c4.xlarge",), 1)
+    assert (train.distributed.hardware["ps"].instance, train.timeout_s) == (("m4.large",), 120.0)
 
 
 def test_what_a_quote_wants_is_shown_as_code(state, browser):

@@ -1,12 +1,35 @@
-"""The file of ``quote --bandwidth``: what one worker of each type was measured to send."""
+"""What one worker of each type was measured to send: in runs, and by ``quote --bandwidth FILE``."""
 
 from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Iterable
 from pathlib import Path
 
+from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.spec.errors import UsageError
+
+
+def traffic_mbps(measurements: Iterable[Measurement]) -> dict[str, float]:
+    """Traffic of one worker (FC2's b_t), Mbit/s, by instance type in small letters: the larger direction.
+
+    Of each type the newest measurement with the fewest workers counts: behind a server that is saturated
+    a worker sends less than it would.
+
+    Args:
+        measurements: of one job.
+    """
+    best: dict[str, tuple[tuple[float, float], float]] = {}
+    for each in measurements:
+        point = each.point
+        if each.offer == "local" or point is None or not point.step_time_s:
+            continue
+        most_bytes = max(point.bytes_in or 0.0, point.bytes_out or 0.0)
+        rank, name = (point.workers, -each.measured_at), each.offer.lower()
+        if most_bytes > 0 and (name not in best or rank < best[name][0]):
+            best[name] = rank, 8e-6 * most_bytes / point.step_time_s
+    return {name: mbps for name, (_, mbps) in best.items()}
 
 
 def read_bandwidth(path: Path) -> dict[str, float]:

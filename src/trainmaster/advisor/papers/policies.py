@@ -14,9 +14,10 @@ function says how its corners are decided here:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 from trainmaster.spec.errors import UsageError
 
@@ -91,7 +92,14 @@ class NoFeasibleCluster(UsageError):  # noqa: N818 - the name of what happened
 
 
 class BandwidthUnknown(UsageError):  # noqa: N818 - the name of what happened
-    """The policy compares traffic, and that of no worker type (or of no server) is known."""
+    """The policy compares traffic, and that of no worker type (or of no server) is known.
+
+    Attributes:
+        experiment: that it was to choose for. types: as of `Types`; empty if measuring would not help.
+    """
+
+    experiment: str = ""
+    types: Mapping[str, Any] = MappingProxyType({})
 
 
 def choose_server(servers: Sequence[PricedType]) -> list[PricedType]:
@@ -182,7 +190,8 @@ def scala_opt(
     skipped = tuple(worker.name for worker in workers if worker.mbps is None)
     if not known:
         raise BandwidthUnknown(
-            f"the traffic of {_few(skipped)} is unknown", "Measure it and pass it with --bandwidth FILE."
+            f"the traffic of {_few(skipped)} is unknown",
+            "Have it measured: `quote` and the page of a quote offer that. Or give --bandwidth FILE.",
         )
     if all(server.mbps is None for server in choose_server(servers)):
         raise BandwidthUnknown(

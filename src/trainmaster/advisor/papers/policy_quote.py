@@ -9,8 +9,17 @@ from typing import Any, Final
 
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.advisor.papers.bandwidth import traffic_mbps
 from trainmaster.advisor.papers.lookup import looked_up
-from trainmaster.advisor.papers.policies import HEADROOM, PricedType, cost_opt, scala_opt, time_opt
+from trainmaster.advisor.papers.policies import (
+    HEADROOM,
+    BandwidthUnknown,
+    PricedType,
+    choose_server,
+    cost_opt,
+    scala_opt,
+    time_opt,
+)
 from trainmaster.advisor.quote.quote import ClusterShape, ExperimentQuote, Quote, Rented, Types
 from trainmaster.providers import Catalogue, Offer, OfferFilter
 from trainmaster.providers.extras import Extras
@@ -74,7 +83,7 @@ def policy_quote(
         policy: one of `POLICIES` but ``quote``.
         workloads: at least one. FC2's policies skip those without parameter servers.
         given: prices and bandwidths.
-        history: what was measured, by experiment; for ``lookup``.
+        history: what was measured, by experiment; for ``lookup`` and the traffic of workers.
 
     Raises:
         UsageError: nothing can be said, with the reason.
@@ -84,13 +93,19 @@ def policy_quote(
     for workload in workloads:
         if policy == "lookup":
             rows = (history or {}).get(workload.name, ())
+            disk_bytes = workload.hardware.disk_bytes
+            billed = given.catalogue.with_offers(
+                given.extras.added_to(each, disk_bytes) for each in given.catalogue
+            )
             quotes[workload.name] = looked_up(
-                workload, rows, given.catalogue, given.time_weight or 1.0, given.cost_weight
+                workload, rows, billed, given.time_weight or 1.0, given.cost_weight
             )
         elif not workload.servers:
             skipped[workload.name] = f"{policy} sizes clusters with a parameter server; it has none"
         else:
-            quotes[workload.name] = _picked(policy, workload, given)
+            traffic = traffic_mbps((history or {}).get(workload.name, ()))
+            told = replace(given, bandwidth_mbps={**traffic, **given.bandwidth_mbps})
+            quotes[workload.name] = _picked(policy, workload, told)
     if not quotes:
         name, why = next(iter(skipped.items()))
         raise UsageError(
@@ -237,6 +252,12 @@ def _picked(policy: str, workload: Workload, given: PolicyInput) -> ExperimentQu
         )
         for o in hosts
     ]
+    types = Types(
+        tuple(each.name for each in workers),
+        tuple(each.name for each in choose_server(servers)),
+        {each.name: each.mbps for each in workers if each.mbps is not None},
+        {each.instance_type: each.price_usd_per_hour for each in (*offers, *hosts)},
+    )
     if policy == "scala-opt-m" and len(workers) != 1:
         raise UsageError(
             f"experiments.{workload.name}.hardware.instance: scala-opt-m counts workers of one type, "
@@ -248,7 +269,11 @@ def _picked(policy: str, workload: Workload, given: PolicyInput) -> ExperimentQu
     if policy in ("cost-opt", "time-opt"):
         pick = (cost_opt if policy == "cost-opt" else time_opt)(workers, servers, **limits)
     else:
-        pick = scala_opt(workers, servers, **limits, headroom=given.p)
+        try:
+            pick = scala_opt(workers, servers, **limits, headroom=given.p)
+        except BandwidthUnknown as error:
+            error.experiment, error.types = workload.name, types.as_dict()
+            raise
     by_type = {offer.instance_type: offer for offer in offers}
     host_by_type = {offer.instance_type: offer for offer in hosts}
     worker, server = by_type[pick.worker.name], pick.server
@@ -267,11 +292,7 @@ def _picked(policy: str, workload: Workload, given: PolicyInput) -> ExperimentQu
         bottleneck=pick.limit,
         candidates=len(workers) * len(servers),
         notes=notes,
-        types=Types(
-            tuple(each.name for each in workers),
-            tuple(each.name for each in servers),
-            {each.name: each.mbps for each in workers if each.mbps is not None},
-        ),
+        types=types,
     )
 
 

@@ -168,18 +168,26 @@ class Types:
     """What one of FC2's policies chose from.
 
     Attributes:
-        workers, servers: instance types (the paper's L^w and L^p).
+        workers, servers: instance types (the paper's L^w and L^p); servers in the order they are tried.
+        usd_per_hour: of each of them.
         traffic_mbps: of one worker (its b_t), of those where it is known.
     """
 
     workers: tuple[str, ...]
     servers: tuple[str, ...]
     traffic_mbps: Mapping[str, float] = field(default_factory=dict)
+    usd_per_hour: Mapping[str, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
         traffic = {name: round(mbps, 3) for name, mbps in self.traffic_mbps.items()}
-        return {"workers": list(self.workers), "servers": list(self.servers), "traffic_mbps": traffic}
+        usd = {name: round(each, 6) for name, each in self.usd_per_hour.items()}
+        return {
+            "workers": list(self.workers),
+            "servers": list(self.servers),
+            "traffic_mbps": traffic,
+            "usd_per_hour": usd,
+        }
 
 
 @dataclass(frozen=True)

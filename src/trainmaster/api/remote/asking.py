@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.model.time_shares import TimeShares
+from trainmaster.advisor.papers.policies import BandwidthUnknown
 from trainmaster.advisor.quote.quote import (
     Alternative,
     ClusterShape,
@@ -18,6 +19,7 @@ from trainmaster.advisor.quote.quote import (
     NextMeasurement,
     Quote,
     Rented,
+    Types,
 )
 from trainmaster.api.remote.connection import Connection, error_of, quoted
 from trainmaster.api.remote.listening import Listening
@@ -88,7 +90,12 @@ def asked(
             asked_at = time.monotonic()
             found = connection.get(names[0], wait_s=_WAIT_S)
         if found["answer"] is None:
-            raise error_of(422, {"error": "UsageError", **(found["error"] or {})}, connection.url)
+            refusal = error_of(422, {"error": "UsageError", **(found["error"] or {})}, connection.url)
+            if found["error"] and found["error"].get("types"):
+                unknown = BandwidthUnknown(refusal.args[0], refusal.hint)
+                unknown.experiment, unknown.types = found["error"]["experiment"], found["error"]["types"]
+                refusal = unknown
+            raise refusal
         yield read(found["answer"])
 
     return Listening(told(), interrupt)
@@ -165,6 +172,7 @@ def _experiment(name: str, found: Mapping[str, Any]) -> ExperimentQuote:
         tuple(found["notes"]),
         found["fingerprint"],
         tuple(_measurement(each) for each in found["measured"]),
+        Types(**_known(Types, found["types"])) if found.get("types") else None,
     )
 
 

@@ -530,4 +530,6 @@ def _told(error: TrainmasterError) -> dict[str, Any]:
     found: dict[str, Any] = {"title": str(error.args[0]), "hint": error.hint}
     if isinstance(error, RecipeError):
         found["mistakes"] = [asdict(mistake) for mistake in error.mistakes]
+    if types := getattr(error, "types", None):  # what is to be measured first
+        found |= {"experiment": getattr(error, "experiment", ""), "types": dict(types)}
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ from trainmaster.service.quotes.candidate_offers import (
     CandidateOffers,
     candidate_offers_of,
     catalogue_is_own,
+    told_by,
 )
 from trainmaster.service.quotes.job_knowledge import NO_END, JobKnowledge
 from trainmaster.service.quotes.knowledge_builder import KnowledgeBuilder
@@ -332,6 +334,10 @@ class Quoter:
                 history = dict(own.measurements)
             else:
                 history = {n: h.same for n, h in self._service.measurements(recipe).items()}
+        elif options.policy.startswith("scala-opt"):
+            with suppress(UsageError):  # without the code, what a file says
+                known = self._service.measurements(recipe)
+                history = {name: told_by(each.same, catalogue) for name, each in known.items()}
         made = policy_quote(options.policy, workloads, given, history)
         return replace(made, notes=(*made.notes, *self._stale(catalogue, options)))
 

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from trainmaster.spec import Experiment, Recipe
+from trainmaster.spec import Experiment, Hardware, Recipe
+from trainmaster.spec.objective import Objective
+
+if TYPE_CHECKING:
+    from trainmaster.advisor.quote.quote import Quote
 
 
 def allowed_workers(experiment: Experiment) -> list[int]:
@@ -28,6 +33,31 @@ def with_workers(recipe: Recipe, counts: Mapping[str, int]) -> Recipe:
         fixed = shaped.model_copy(update={"workers": count})
         experiments[name] = experiments[name].model_copy(update={"distributed": fixed})
     return recipe.model_copy(update={"experiments": experiments})
+
+
+def with_clusters(recipe: Recipe, quote: Quote) -> Recipe:
+    """The recipe with the clusters of a quote: whatever chooses machines later can only take those.
+
+    Args:
+        recipe: that was quoted.
+        quote: of some of its experiments.
+    """
+    experiments = dict(recipe.experiments)
+    for name, one in quote.experiments.items():
+        each, worker, server = experiments[name], one.cluster.worker, one.cluster.server
+        region = worker.region or each.hardware.region
+        changes = {"instance": (worker.instance,), "spot": worker.spot, "region": region}
+        distributed = each.distributed
+        if distributed is not None:
+            roles = {role: hardware for role, hardware in distributed.hardware.items() if role != "ps"}
+            if server is not None:
+                own = distributed.hardware.get("ps") or Hardware()
+                roles["ps"] = own.model_copy(update={"instance": (server.instance,), "spot": server.spot})
+            update = {"workers": one.cluster.workers, "hardware": roles}
+            distributed = distributed.model_copy(update=update)
+        hardware = each.hardware.model_copy(update=changes)
+        experiments[name] = each.model_copy(update={"hardware": hardware, "distributed": distributed})
+    return recipe.model_copy(update={"experiments": experiments, "objective": Objective()})
 
 
 def with_fewest(recipe: Recipe) -> Recipe:

@@ -1,0 +1,198 @@
+"""The cluster that a paper's policy quotes is planned, requested and billed, by whatever door it is asked."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.advisor.model.profile import Point
+from trainmaster.advisor.papers.bandwidth import traffic_mbps
+from trainmaster.advisor.papers.policies import BandwidthUnknown
+from trainmaster.control.layout import Home
+from trainmaster.db import NewMeasurement
+from trainmaster.db import quote_requests as rows
+from trainmaster.service import Service
+from trainmaster.service.driving.submissions import RunRequest, Submissions
+from trainmaster.service.quotes.candidate_offers import candidate_offers_of
+from trainmaster.service.quotes.quote_options import QuoteOptions
+from trainmaster.service.quotes.quote_requests import QUOTE, QuoteAsk, QuoteRequests
+from trainmaster.service.quotes.quoting import Quoter
+from trainmaster.service.quotes.traffic import traffic_runs
+from trainmaster.service.renting import _requests, plan_run
+from trainmaster.service.users.access import Access
+from trainmaster.service.users.caller import caller
+from trainmaster.spec import Recipe, Strategy, read_recipe
+from trainmaster.spec.errors import UsageError
+from trainmaster.spec.objective import POLICIES
+
+RECIPE = """\
+name: fc2
+provider: aws
+code: code
+budget: {per_hour: $2}
+experiments:
+  train:
+    command: python train.py
+    framework: tensorflow
+    distributed: {strategy: ps-async, workers: auto, parameter_servers: 2}
+    batch: {per_worker: 64}
+    steps: 1000
+"""
+ENVIRON = {"TRAINMASTER_CATALOGUE": "fc2-2018"}
+MBPS = {"c4.xlarge": 200.0, "t2.xlarge": 100.0, "m4.xlarge": 120.0}
+
+
+@pytest.fixture
+def service(tmp_path):
+    home = Home(tmp_path, tmp_path / "cache", f"file://{tmp_path}/store", f"sqlite:///{tmp_path}/a.db")
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("print(1)\n")
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    found = Service(home)
+    yield found
+    found.close()
+
+
+def path_of(service) -> Path:
+    return service.home.root / "recipe.yaml"
+
+
+def seen(instance, mbps, *, workers=1, at=1.0):
+    step = 8e-6 / mbps * 1e6
+    traffic = {"bytes_in": 1e6, "bytes_out": 2e5, "step_time_s": step}
+    point = Point(Strategy.PS_ASYNC, workers, nodes=workers, parameter_servers=1, latency_ms=0.0, **traffic)
+    return Measurement(point, steps_done=100, offer=instance, measured_at=at)
+
+
+def measure(service, mbps):
+    key = service.measurements(read_recipe(path_of(service)))["train"].fingerprint
+    for name, each in mbps.items():
+        data = seen(name, each).to_json()
+        service.database.add_measurement(
+            NewMeasurement(name, key.exact, key.similar, "train", None, data, 1.0)
+        )
+
+
+def rented(service, recipe):
+    """What would be asked of the provider, and what its meter counts."""
+
+    def quoter(offers):
+        return Quoter(service, lambda _: None, None, offers)
+
+    plans = plan_run(service, recipe, path_of(service), ENVIRON, quoter).plans
+    machines = {each.role: (each.instance_type, each.count) for plan in plans for each in _requests(plan)}
+    return machines, sum(role.count * role.rentals[0].usd_per_hour for plan in plans for role in plan.roles)
+
+
+def quoted(cluster):
+    worker, server = cluster["worker"], cluster["parameter_server"]
+    machines = {"worker": (worker["instance"], worker["count"])}
+    return machines | ({"ps": (server["instance"], server["count"])} if server else {})
+
+
+def by_rest(service, text, **asked):
+    """The answer to a request, worked on by a server."""
+    submissions = Submissions(service, Access(service.database), ENVIRON, is_private=True)
+    quotes, me = QuoteRequests(service, submissions, ENVIRON), caller("me", None, ["read", "run"])
+    name = quotes.send(me, QUOTE, QuoteAsk(text, **asked))["id"]
+    worker = secrets.token_hex(4)
+    quotes.work(worker, rows.claim(service.database, worker, service.database.clock_s(), 30.0))
+    return quotes.show(me, QUOTE, name)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_is_quoted_is_rented_and_billed(service, policy):
+    from trainmaster.web.recipe_form import with_cluster
+
+    measure(service, MBPS)
+    types = "c4.xlarge" if policy == "scala-opt-m" else "[c4.xlarge, t2.xlarge, m4.xlarge]"
+    text = RECIPE.replace("    steps:", f"    hardware: {{instance: {types}}}\n    steps:")
+    path_of(service).write_text(text)
+    recipe = read_recipe(path_of(service), overrides=[f"objective={policy}"])  # as `run --policy` reads it
+    offers = candidate_offers_of(recipe, service.home, ENVIRON, datetime.now(UTC).date())
+    told = Quoter(service, lambda _: None, None, offers).quote(
+        read_recipe(path_of(service)), path_of(service), ENVIRON, QuoteOptions(policy=policy)
+    )
+    cluster = told.main.cluster.as_dict()
+    assert cluster["usd_per_hour"] <= 2.0
+    assert (cluster["parameter_server"] is None) == (policy == "lookup")
+    chosen = Recipe.from_text(with_cluster(text, "train", cluster), directory=service.home.root)
+    for each in (recipe, chosen):
+        machines, usd_per_hour = rented(service, each)
+        assert machines == quoted(cluster)
+        assert usd_per_hour == pytest.approx(cluster["usd_per_hour"])
+
+
+def test_a_server_answers_as_the_command_does(service):
+    asked = {"policy": "cost-opt", "catalogue": "fc2-2018", "usd_per_hour": 3.0, "worker_types": "p2.*"}
+    text = RECIPE.replace("code: code\n", "")
+    found = by_rest(service, text, parameter_server="m4.large, m4.2xlarge", **asked)["answer"]
+    assert quoted(found["cluster"]) == {"worker": ("p2.xlarge", 1), "ps": ("m4.2xlarge", 2)}
+    lower = by_rest(
+        service,
+        text,
+        p=0.5,
+        bandwidth="instance,mbps\nc4.xlarge,100\n",
+        policy="scala-opt",
+        catalogue="fc2-2018",
+        parameter_server="m4.large",
+        usd_per_hour=9.0,
+    )["answer"]
+    assert quoted(lower["cluster"])["worker"] == ("c4.xlarge", int(0.5 * 900 / 100))
+    by_recipe = text.replace("budget:", "objective: {policy: time-opt}\nbudget:")
+    assert by_rest(service, by_recipe, catalogue="fc2-2018")["error"]["title"].startswith(
+        "time-opt: no cluster"
+    )
+    for wrong in ({"p": 0.0}, {"p": 2.0}, {"usd_per_hour": -1.0}, {"policy": "mine"}):
+        with pytest.raises(UsageError):
+            by_rest(service, text, **wrong)
+
+
+def test_unknown_traffic_is_measured_with_the_smallest_clusters(service):
+    path_of(service).write_text(
+        RECIPE.replace("    steps:", "    hardware: {instance: ['?4.xlarge']}\n    steps:")
+    )
+    recipe = read_recipe(path_of(service), overrides=["objective=scala-opt"])
+    offers = candidate_offers_of(recipe, service.home, ENVIRON, datetime.now(UTC).date())
+
+    def quote():
+        return Quoter(service, lambda _: None, None, offers).quote(
+            recipe, path_of(service), ENVIRON, QuoteOptions()
+        )
+
+    with pytest.raises(BandwidthUnknown, match=r"m4\.xlarge") as caught:
+        quote()
+    runs = traffic_runs(recipe, caught.value.experiment, caught.value.types)
+    assert {run.instance for run in runs} == {"c4.xlarge", "m4.xlarge"}
+    small = read_recipe(path_of(service), overrides=["objective=scala-opt", *runs[0].overrides])
+    machines, usd_per_hour = rented(service, small)
+    assert machines == {"worker": (runs[0].instance, 1), "ps": ("m4.10xlarge", 1)}
+    assert runs[0].usd == pytest.approx(usd_per_hour * 180 / 3600, rel=0.05)
+    assert small.budget.total_usd == runs[0].cap_usd < 3.0
+    keys = [service.measurements(each)["train"].fingerprint.exact for each in (recipe, small)]
+    assert keys[0] == keys[1]  # what it measures is found by the quote
+    measure(service, {"c4.xlarge": 200.0})
+    found = quote().main
+    assert found.types.traffic_mbps == {"c4.xlarge": pytest.approx(200.0)}
+    assert [run.instance for run in traffic_runs(recipe, "train", found.types.as_dict())] == ["m4.xlarge"]
+
+
+def test_a_server_that_lacks_traffic_says_what_to_measure(service):
+    text = RECIPE.replace("code: code\n", "").replace("budget:", "objective: scala-opt\nbudget:")
+    error = by_rest(service, text, catalogue="fc2-2018")["error"]
+    assert error["experiment"] == "train"
+    assert error["types"]["servers"][0] == "m4.10xlarge"
+    submissions = Submissions(service, Access(service.database), ENVIRON, is_private=True)
+    recipe = submissions.read(caller("me", None, ["read", "run"]), RunRequest(text))
+    assert len(traffic_runs(recipe, "train", error["types"])) == len(error["types"]["workers"]) == 6
+    on_own = recipe.model_copy(update={"provider": "local"})
+    assert traffic_runs(on_own, "train", error["types"]) == []
+
+
+def test_the_newest_measurement_with_the_fewest_workers_is_the_traffic_of_a_type():
+    many = [seen("a", 50.0, workers=4, at=9.0), seen("a", 100.0), seen("A", 80.0, at=2.0), seen("local", 1.0)]
+    assert traffic_mbps(many) == {"a": pytest.approx(80.0)}
