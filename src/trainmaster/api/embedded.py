@@ -65,7 +65,7 @@ class EmbeddedClient:
         # These it answers as they are.
         self.find_model, self.brief = self._service.find_model, self._service.brief
         self.highlights, self.save_models = self._service.highlights, self._service.save_kept
-        self.score = self._service.score
+        self.score, self.recommend = self._service.score, self._service.recommend
 
     @property
     def _environ(self) -> dict[str, str]:

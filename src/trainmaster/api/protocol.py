@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         Watched,
     )
     from trainmaster.api.workflows_protocol import WorkflowsProtocol
-    from trainmaster.service import OfferFilter, ProfileProgress, Quote
+    from trainmaster.service import OfferFilter, ProfileProgress, Quote, Wish
     from trainmaster.service.driving.run_news import RunNews
     from trainmaster.service.models.unpublished_models import SavedModel
     from trainmaster.service.offer_list import OfferList
@@ -282,6 +282,18 @@ class ClientProtocol(Protocol):
         Raises:
             UsageError: nothing is feasible, or a script shows no steps; names what to change.
             InterruptedByUser: while measuring.
+        """
+
+    def recommend(self, wish: Wish, profile: str) -> dict[str, Any]:
+        """How many machines a job should have: the object of ``trainmaster recommend --json``.
+
+        Args:
+            wish: a batch, a latency, prices and caps.
+            profile: ``RUN`` or ``RUN/EXPERIMENT``, by their ids; or ``anwar-2021``.
+
+        Raises:
+            UsageError: a wish that cannot be, or the run has measured several jobs.
+            NotFoundError: there is no such run, or nothing was measured there.
         """
 
     def score(self) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from trainmaster.cli import (
     port_forward,
     predict,
     quote,
+    recommend,
     resume,
     run,
     score,
@@ -75,6 +76,7 @@ def _options(
 app.command(no_args_is_help=True)(run.run)
 app.command(no_args_is_help=True)(check.check)
 app.command(no_args_is_help=True)(quote.quote)
+app.command(no_args_is_help=True)(recommend.recommend)
 app.command()(score.score)
 app.command()(status.status)
 app.command(no_args_is_help=True)(logs.logs)

@@ -52,6 +52,10 @@ def quote(
         Path | None,
         typer.Option(metavar="FILE", help="CSV of points that you measured, as for `predict`: no profile."),
     ] = None,
+    latency_ms: Annotated[
+        float | None,
+        typer.Option(min=0, max=60_000, help="Latency between machines, one way, instead of the recipe's."),
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="PATH=VALUE", help="Change a key: --set budget.deadline=2h"),
@@ -92,6 +96,7 @@ def quote(
         worker_types=worker_types,
         p=p,
         usd_per_hour=usd_per_hour,
+        latency_ms=latency_ms,
     )
     client, tell = open_client(), say if as_json else show
 

@@ -10,7 +10,9 @@ from trainmaster.lazy import lazy_exports
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainmaster.advisor.model.tables import predict_tables as predict_tables
+    from trainmaster.advisor.papers.measured_table import PUBLISHED as PUBLISHED
     from trainmaster.advisor.papers.policies import BandwidthUnknown as BandwidthUnknown
+    from trainmaster.advisor.papers.recommend import Wish as Wish
     from trainmaster.advisor.quote.quote import Alternative as Alternative
     from trainmaster.advisor.quote.quote import ExperimentQuote as ExperimentQuote
     from trainmaster.advisor.quote.quote import Interval as Interval
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from trainmaster.service.on_cluster.credentials import check_narrow as check_narrow
     from trainmaster.service.on_cluster.credentials import sent_to_machine as sent_to_machine
     from trainmaster.service.on_cluster.hand_over import check_moves as check_moves
+    from trainmaster.service.quotes.recommending import recommended_by_table as recommended_by_table
     from trainmaster.service.quotes.traffic import traffic_runs as traffic_runs
     from trainmaster.service.quotes.traffic import traffic_runs_offered as traffic_runs_offered
     from trainmaster.service.service import Service as Service
@@ -44,9 +47,12 @@ __all__, __getattr__ = lazy_exports(
         "driving.driving": "Session",
         "on_cluster.credentials": "check_narrow sent_to_machine",
         "on_cluster.hand_over": "check_moves",
+        "quotes.recommending": "recommended_by_table",
         "trainmaster.advisor.model.tables": "predict_tables",
         "quotes.traffic": "traffic_runs traffic_runs_offered",
         "trainmaster.advisor.papers.policies": "BandwidthUnknown",
+        "trainmaster.advisor.papers.measured_table": "PUBLISHED",
+        "trainmaster.advisor.papers.recommend": "Wish",
         "trainmaster.advisor.quote.quote": "Alternative ExperimentQuote Interval Quote",
         "trainmaster.artifacts": "fetch",
         "trainmaster.control.layout": "Home",

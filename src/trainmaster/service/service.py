@@ -31,6 +31,7 @@ from trainmaster.spec import Recipe
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
+    from trainmaster.advisor.papers.recommend import Wish
     from trainmaster.service.driving.driving import HandOver, OnStart, Session
     from trainmaster.service.driving.replication import Replication
     from trainmaster.service.driving.sessions import AgreedClusters
@@ -238,6 +239,12 @@ class Service(OpenHome):
 
         reach = partial(self.access_to, environ=environ)
         return end_clusters(self.database, self.home, environ, ids, tell, reach)
+
+    def recommend(self, wish: Wish, profile: str) -> dict[str, Any]:
+        """How many machines a job should have, as ``recommend --json`` prints it."""
+        from trainmaster.service.quotes.recommending import recommended
+
+        return recommended(self.database, wish, profile)
 
     def score(self) -> dict[str, Any]:
         """How often quotes of this home were kept, as ``score --json`` prints it."""

@@ -10,10 +10,12 @@ from pydantic import Field
 
 from trainmaster.spec.hardware import Hardware
 from trainmaster.spec.node import Kind, YamlNode
-from trainmaster.spec.reading import Key, Noun, Path, Problems, choice, integer, mapping_of, noun
+from trainmaster.spec.reading import Key, Noun, Path, Problems, choice, integer, mapping_of, noun, number
 
 #: More processes than this in one gang are a slip.
 MAX_WORKERS: Final = 65536
+#: A minute one way is no network.
+MAX_LATENCY_MS: Final = 60_000.0
 ROLES: Final = ("chief", "worker", "ps")
 
 _SPAN = re.compile(r"([0-9]{1,6})\s*\.\.\s*([0-9]{1,6})")
@@ -58,6 +60,7 @@ class Distributed(Noun):
             ``1..8`` of which the advisor chooses.
         parameter_servers: processes that hold the weights.
         per_node: workers on each node; None is one per GPU, else 1.
+        latency_ms: between the machines, one way, milliseconds; None is what is measured.
         hardware: what a role needs beyond the experiment's hardware.
     """
 
@@ -65,6 +68,7 @@ class Distributed(Noun):
     workers: Annotated[int | str, Key("workers", _workers)] = "auto"
     parameter_servers: Annotated[int, Key("parameter_servers", integer(0, MAX_WORKERS))] = 0
     per_node: Annotated[int | None, Key("per_node", integer(1, 1024))] = None
+    latency_ms: Annotated[float | None, Key("latency_ms", number(0))] = None
     hardware: Annotated[
         dict[str, Hardware],
         Key(
@@ -81,6 +85,9 @@ class Distributed(Noun):
     @classmethod
     def check(cls, values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
         """Check keys against each other."""
+        if values.get("latency_ms", 0.0) > MAX_LATENCY_MS:
+            where = node.entries["latency_ms"]
+            problems.add(where, (*path, "latency_ms"), f"{where.describe()}; write milliseconds, one way")
         if "strategy" in node.entries and "strategy" not in values:
             return
         has_servers = Strategy(values.get("strategy", Strategy.ALLREDUCE)).has_servers

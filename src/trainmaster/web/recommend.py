@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Form, Query, Request, UploadFile
 from fastapi.responses import Response
 from pydantic import BaseModel
 
-from trainmaster.advisor.papers.recommend import PUBLISHED, Wish
-from trainmaster.api.rest.state import Runs
+from trainmaster.advisor.papers.measured_table import COLUMNS, MOST_BYTES, PUBLISHED, MeasuredTable
+from trainmaster.advisor.papers.recommend import RULES, Wish
+from trainmaster.advisor.papers.recommend import recommend as recommended
+from trainmaster.api.rest.state import Reader, Runs
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.web.axes import Axis, Tick, time_unit_s
 from trainmaster.web.rendering import duration, number, page
@@ -29,36 +31,82 @@ class Asked(BaseModel):
     batch: str = "64000"
     latency_ms: str = "0"
     profile: str = PUBLISHED
+    rule: str = "model"
+    epochs: str = "1"
     alpha: str = "1"
     beta: str = "0"
     usd_per_hour: str = "0"
     max_usd_per_hour: str = ""
+    max_usd: str = ""
+    max_workers: str = ""
+    table: str = ""
 
     def wish(self) -> Wish:
         """What is asked; a `ValueError` if one is no number."""
         return Wish(
             float(self.batch),
-            float(self.latency_ms),
+            _amount(self.latency_ms),
+            epochs=float(self.epochs),
             alpha=float(self.alpha),
             beta=float(self.beta),
-            usd_per_hour=float(self.usd_per_hour),
-            max_usd_per_hour=float(self.max_usd_per_hour) if self.max_usd_per_hour.strip() else None,
+            usd_per_hour=tuple(float(price) for price in self.usd_per_hour.replace(",", " ").split()),
+            max_usd_per_hour=_amount(self.max_usd_per_hour),
+            max_usd=_amount(self.max_usd),
+            max_workers=int(self.max_workers) if self.max_workers.strip() else None,
+            rule=self.rule,
         )
+
+
+class AskedOfTable(Asked):
+    """The same of a table that is sent: a file, or what was in one before."""
+
+    file: UploadFile | None = None
 
 
 @router.get("/recommend")
 def recommend(request: Request, runs: Runs, asked: Annotated[Asked, Query()]) -> Response:
     """Anwar's question: batch size and latency in, number of machines out."""
+    return _answered(request, asked, lambda wish: runs.recommend(wish, asked.profile.strip() or PUBLISHED))
+
+
+@router.post("/recommend")
+def recommend_by_table(
+    request: Request, caller: Reader, form: Annotated[AskedOfTable, Form(media_type="multipart/form-data")]
+) -> Response:
+    """The same by a table of one's own; nothing of it is kept."""
+    asked, name = Asked(**form.model_dump(exclude={"file"})), "table"
+    if form.file is not None and form.file.filename:
+        sent, name = form.file.file.read(MOST_BYTES + 1), form.file.filename
+        asked = asked.model_copy(update={"table": sent.decode("utf-8-sig", "replace")})
+    asked = asked.model_copy(update={"profile": name})
+    return _answered(request, asked, lambda wish: recommended(MeasuredTable.read(asked.table, name), wish))
+
+
+def _answered(request: Request, asked: Asked, answer: Callable[[Wish], dict[str, Any]]) -> Response:
     found, trouble = None, ""
     try:
-        found = runs.recommend(asked.wish(), asked.profile.strip() or PUBLISHED)
+        found = answer(asked.wish())
     except ValueError:
         trouble = "Write numbers: of samples, milliseconds, dollars and weights."
     except TrainmasterError as error:
         trouble = str(error)
     figure = None if found is None else workers_figure(found["candidates"])
-    http = 422 if trouble else 200
-    return page(request, "recommend.html", http, asked=asked, found=found, problem=trouble, figure=figure)
+    return page(
+        request,
+        "recommend.html",
+        422 if trouble else 200,
+        asked=asked,
+        found=found,
+        problem=trouble,
+        figure=figure,
+        rules=RULES,
+        columns=",".join(COLUMNS),
+    )
+
+
+def _amount(text: str) -> float | None:
+    """Nothing is none."""
+    return float(text) if text.strip() else None
 
 
 def workers_figure(candidates: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 from quote_world import measured, offer, workload
 
+from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.papers.bandwidth import read_bandwidth
+from trainmaster.advisor.papers.measured_table import MeasuredTable
 from trainmaster.advisor.papers.policy_quote import PolicyInput, policy_quote
 from trainmaster.providers import Catalogue, load_catalogue
 from trainmaster.spec import Strategy
@@ -109,6 +112,54 @@ def test_lookup_takes_only_what_was_measured_on_offers_of_the_catalogue():
     assert found.cluster.worker.instance == "p3.2xlarge"
     assert found.measurements == 3
     assert found.time_s.p50 < 9.0 * 1960  # the median, not the one that came last
+
+
+def papers_rows():
+    """The paper's table as what was measured of a job on t2.large."""
+    return [
+        Measurement(
+            point
+            or Point(Strategy.ALLREDUCE, row.workers, nodes=row.workers, local_batch=row.batch / row.workers),
+            offer="t2.large",
+            does_not_fit=None if point else True,
+        )
+        for row in MeasuredTable.published().rows
+        for point in [row.point]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("latency_ms", "limits", "workers", "seconds"),
+    [
+        (0.0, {}, 4, 419),
+        (20.0, {}, 3, 524),
+        (0.0, {"usd_per_hour": 0.2}, 2, 769),
+        (0.0, {"usd": 0.04}, 3, 503),
+        (0.0, {"max_workers": 3}, 3, 503),
+        (0.0, {"cost_weight": 2000.0}, 3, 503),
+        (None, {}, 4, 419),
+    ],
+)
+def test_lookup_is_by_batch_and_latency_and_below_the_caps(latency_ms, limits, workers, seconds):
+    place = Catalogue("test", (offer("t2.large", 0.0928, gpus=0.0),))
+    job = workload(total_batch=64000, epochs=1, examples=64000 * 70, most=64, latency_ms=latency_ms)
+    assert 3 not in job.lengths
+    found = policy_quote("lookup", [job], PolicyInput(place, **limits), {"train": papers_rows()}).main
+    assert found.cluster.workers == workers
+    assert found.time_s.p50 == pytest.approx(seconds)
+    assert found.cost_usd.p50 == pytest.approx(seconds * workers * 0.0928 / 3600)
+    assert any("cannot be shared evenly by 3" in note for note in found.notes) is (workers == 3)
+    assert any("0 ms is taken" in note for note in found.notes) is (latency_ms is None)
+
+
+def test_lookup_names_the_nearest_row_and_the_caps_that_nothing_keeps():
+    place = Catalogue("test", (offer("t2.large", 0.0928, gpus=0.0),))
+    job = workload(total_batch=6000, epochs=1, examples=6000, most=64, latency_ms=25.0)
+    with pytest.raises(NotFoundError, match="batch 6400 at 20 ms"):
+        policy_quote("lookup", [job], PolicyInput(place), {"train": papers_rows()})
+    job = workload(total_batch=64000, epochs=1, examples=64000, most=64, latency_ms=0.0)
+    with pytest.raises(UsageError, match=r"budget\.per_hour"):
+        policy_quote("lookup", [job], PolicyInput(place, usd_per_hour=0.1), {"train": papers_rows()})
 
 
 def test_the_recipe_can_name_the_server_and_a_type_can_be_both():

@@ -308,8 +308,24 @@ def test_a_quote_that_failed_says_why_and_another_teams_is_not_there(state, brow
 def test_the_recommender_draws_time_against_machines(browser):
     page = browser.get("/recommend?batch=64000&latency_ms=20").text
     assert "Take <strong>3</strong> machines" in page
-    assert page.count("<circle") == 4
-    assert page.count("guessed") == 1, "one machine has no latency to measure"
+    assert page.count("<circle") == 3
+    assert "guessed" not in page, "one machine cannot do that batch"
+    page = browser.get("/recommend?batch=1280&latency_ms=100").text
+    assert "Take <strong>1</strong> machine:" in page
+    assert "<em>lookup</em> says 2, 63 s" in page
+    assert "the table says 20 s" in page
+    page = browser.get("/recommend?batch=64000&latency_ms=0&usd_per_hour=.0928&max_usd=.04&rule=lookup").text
+    assert "Take <strong>3</strong> machines" in page
+    assert "That is $0.039, at $0.28 per hour" in page
+    table = "workers,batch_size,latency_ms,time_per_epoch_s\n1,64,5,\n2,64,5,30\n4,64,5,40\n"
+    asked = {"batch": "64", "latency_ms": "5", "rule": "lookup"}
+    page = browser.post("/recommend", data=asked, files={"file": ("mine.csv", table)}).text
+    assert "Take <strong>2</strong> machines" in page
+    assert "4,64,5,40" in page, "it is kept in the page for the next question"
+    assert (
+        "mine.csv:1: no column"
+        in browser.post("/recommend", data=asked, files={"file": ("mine.csv", "a\n")}).text
+    )
     page = browser.get("/recommend?batch=64000&latency_ms=0&beta=200&usd_per_hour=1").text
     assert "Take <strong>3</strong> machines" in page
     assert "$3.00" in page

@@ -45,6 +45,7 @@ class Workload:
         hardware: of the workers. server_hardware: of the parameter servers.
         checkpoint_every_s: as the recipe says; None leaves the choice to us.
         is_bounded: the recipe says how many workers there may be at most. most_workers: so many.
+        latency_ms: between the machines, one way, as the recipe says; None is as it was measured.
         own_servers: the recipe says what machines its parameter servers are to have.
     """
 
@@ -63,6 +64,7 @@ class Workload:
     is_bounded: bool = True
     most_workers: int = 1
     own_servers: bool = False
+    latency_ms: float | None = None
 
     @classmethod
     def of(cls, experiment: Experiment, seed: int, max_workers: int | None = None) -> Workload:
@@ -100,6 +102,7 @@ class Workload:
             checkpoint_every_s=experiment.checkpoint.every_s if experiment.checkpoint else None,
             is_bounded=distributed is None or distributed.worker_bounds[1] is not None,
             own_servers=distributed is not None and "ps" in distributed.hardware,
+            latency_ms=distributed.latency_ms if distributed else None,
             most_workers=(distributed.worker_bounds[1] if distributed else 1) or MOST_WORKERS,
         )
 

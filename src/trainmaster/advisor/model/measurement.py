@@ -35,6 +35,7 @@ class Measurement:
         step_spread: how well the steady step time is known (log): its error, and how it drifted.
         offer: what it ran on: name of an instance type, or ``local``.
         measured_at: Unix seconds.
+        does_not_fit: True where it failed, as its batch was too large for the machines; else None.
     """
 
     point: Point | None
@@ -55,6 +56,7 @@ class Measurement:
     time_shares: TimeShares | None = None
     offer: str = "local"
     measured_at: float = 0.0
+    does_not_fit: bool | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be.
@@ -62,7 +64,8 @@ class Measurement:
         Raises:
             ValueError: neither a step time nor a duration, or a negative or infinite time.
         """
-        if (self.point is None or self.point.step_time_s is None) and self.duration_s is None:
+        has_step = self.point is not None and self.point.step_time_s is not None
+        if not has_step and self.duration_s is None and not self.does_not_fit:
             raise ValueError("a measurement needs a step time or a duration")
         for name in ("startup_s", "warmup_s", "pause_s", "tail_s", "duration_s"):
             value = getattr(self, name)

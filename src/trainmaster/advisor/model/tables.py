@@ -96,7 +96,7 @@ class Table:
             latency_ms=known.get("latency"),
             nic_mbps=known.get("nic"),
             gradient_bytes=known.get("gradient"),
-            step_time_s=float(self.times[row]),
+            step_time_s=None if math.isnan(self.times[row]) else float(self.times[row]),
         )
 
 
@@ -180,13 +180,14 @@ def predict_tables(measurements: Path, query: Path) -> Answer:
     return Answer(header, tuple(rows), tuple(unexplained))
 
 
-def read_table(path: Path, *, measured: bool, more: tuple[str, ...] = ()) -> Table:
+def read_table(path: Path, *, measured: bool, more: tuple[str, ...] = (), may_fail: bool = False) -> Table:
     """Read and check one file.
 
     Args:
         path: a CSV file with a header of ``COLUMNS``, in any order, some may be absent.
         measured: True if every row must have a ``step_time_s``.
         more: columns of text that it may have too.
+        may_fail: a measured row may lack its time: it did not fit.
 
     Raises:
         UsageError: naming the file and, for each mistake, the line and column.
@@ -201,7 +202,8 @@ def read_table(path: Path, *, measured: bool, more: tuple[str, ...] = ()) -> Tab
     for i, cells in enumerate(rows):
         for name, values in numbers.items():
             try:
-                values[i] = _number(name, cells.get(name, ""), needed=name in needed)
+                is_needed = name in needed and not (may_fail and name == "step_time_s")
+                values[i] = _number(name, cells.get(name, ""), needed=is_needed)
             except ValueError as error:
                 mistakes.append((lines[i], name, str(error)))
         try:

@@ -1,14 +1,16 @@
-"""Anwar's lookup: the fastest cluster that was measured, of a table and of what was measured of a job."""
+"""``quote --policy lookup``: the rule of Anwar et al. on what was measured of a recipe's job."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from statistics import median
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.advisor.model.profile import Point
+from trainmaster.advisor.papers.measured_table import MeasuredTable, Row
+from trainmaster.advisor.papers.recommend import Wish, by_rule
 from trainmaster.advisor.quote.quote import ClusterShape, ExperimentQuote, Interval, Rented
 from trainmaster.providers import Catalogue, Offer
 from trainmaster.providers.capabilities import capabilities_of
@@ -16,92 +18,43 @@ from trainmaster.spec.errors import NotFoundError, UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """A row of the table.
+class LookupLimits:
+    """What bounds and weighs what was measured.
 
     Attributes:
-        workers: size of the cluster.
-        batch: global batch, samples.
-        latency_ms: between the nodes, one way.
-        time_s: seconds per epoch; None where the run failed (rows that are blank are passed over).
+        max_workers: of one task. usd_per_hour: of the cluster. usd: of the whole training.
+        time_weight, cost_weight: the paper's alpha and beta.
     """
 
-    workers: int
-    batch: float
-    latency_ms: float
-    time_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The recommended size and its time in seconds."""
-
-    workers: int
-    time_s: float
-
-
-def lookup(
-    table: Iterable[Measured],
-    batch: float,
-    latency_ms: float,
-    *,
-    time_weight: float = 1.0,
-    cost_weight: float = 0.0,
-    usd_per_hour: float = 1.0,
-) -> Found:
-    """The cluster with the least ``alpha * seconds + beta * USD per hour`` at exactly this batch and latency.
-
-    Section 4, equations 6 to 9; the paper uses alpha = 1, beta = 0 throughout. Ties go to the smaller
-    cluster (theirs to the larger; no winning tie occurs in their data).
-
-    Args:
-        table: what was measured.
-        batch: global batch, samples.
-        latency_ms: one way.
-        time_weight: the paper's alpha.
-        cost_weight: the paper's beta.
-        usd_per_hour: price of one worker.
-
-    Raises:
-        NotFoundError: nothing was measured there (theirs recommends 0 workers), naming the nearest row.
-    """
-    rows = [row for row in table if row.time_s is not None]
-    here = {row.workers: row.time_s for row in rows if row.batch == batch and row.latency_ms == latency_ms}
-    if not here:
-        raise NotFoundError(
-            f"batch {batch:g} at {latency_ms:g} ms was not measured", _nearest(rows, batch, latency_ms)
-        )
-
-    def objective(workers: int) -> tuple[float, int]:
-        return time_weight * times[workers] + cost_weight * workers * usd_per_hour, workers
-
-    times = {workers: time for workers, time in here.items() if time is not None}
-    best = min(times, key=objective)
-    return Found(best, times[best])
-
-
-def _nearest(rows: Sequence[Measured], batch: float, latency_ms: float) -> str:
-    if not rows:
-        return "The table has no measured rows."
-    row = min(rows, key=lambda r: abs(math.log(r.batch / batch)) + abs(r.latency_ms - latency_ms) / 20)
-    return f"The nearest measured row is batch {row.batch:g} at {row.latency_ms:g} ms."
+    max_workers: int | None = None
+    usd_per_hour: float | None = None
+    usd: float | None = None
+    time_weight: float = 1.0
+    cost_weight: float = 0.0
 
 
 def looked_up(
-    workload: Workload,
-    history: Sequence[Measurement],
-    catalogue: Catalogue,
-    time_weight: float,
-    cost_weight: float,
+    workload: Workload, history: Sequence[Measurement], catalogue: Catalogue, limits: LookupLimits
 ) -> ExperimentQuote:
-    """Anwar's rule on what was measured of this very job."""
+    """The fastest cluster that was measured with the recipe's batch and latency, and keeps the limits.
+
+    Args:
+        workload: a number of workers that cannot share its batch evenly may have been measured, too.
+        history: of this job, the newest first.
+        catalogue: has the offers that may be rented.
+        limits: what else counts.
+
+    Raises:
+        NotFoundError: nothing of it was measured, naming the nearest.
+        UsageError: its length or its batch is unknown, or nothing keeps the limits.
+    """
     name = workload.name
     points = [
-        (m.point, offer)
+        (m.point, offer, m.does_not_fit)
         for m in history
         if m.point is not None
-        and m.point.step_time_s is not None
-        and m.point.workers in workload.lengths
+        and (m.point.step_time_s is not None or m.does_not_fit)
+        and m.point.workers >= min(workload.lengths)
         and (offer := _measured_on(m.offer, catalogue)) is not None
     ]
     if not points:
@@ -111,33 +64,85 @@ def looked_up(
             "`trainmaster quote` with provider local measures some here; a finished run is one as well.",
         )
     offer = points[0][1]  # the newest measurement's
-    seconds: dict[int, list[float]] = {}
-    nodes: dict[int, int] = {}
-    for point, of in points:
-        if of != offer:
-            continue
-        steps = workload.lengths[point.workers].steps
-        if steps is None:
-            raise UsageError(
-                f"experiments.{name}: its length is unknown", "Set `steps`, or `epochs` and `examples`."
-            )
-        seconds.setdefault(point.workers, []).append(steps * (point.step_time_s or 0.0))
-        nodes.setdefault(point.workers, point.nodes or 1)
-    table = [Measured(workers, 1.0, 0.0, median(each)) for workers, each in seconds.items()]
-    found = lookup(
-        table,
-        1.0,
-        0.0,
-        time_weight=time_weight,
-        cost_weight=cost_weight,
-        usd_per_hour=offer.price_usd_per_hour,
+    batch = _batch(workload, [point for point, _, _ in points])
+    rows = [_row(workload, point, batch, offer) for point, of, _ in points if of == offer]
+    wish = Wish(
+        batch,
+        workload.latency_ms,
+        alpha=limits.time_weight,
+        beta=limits.cost_weight,
+        max_usd_per_hour=limits.usd_per_hour,
+        max_usd=limits.usd,
+        max_workers=limits.max_workers,
+        rule="lookup",
     )
-    shape = ClusterShape(worker=Rented.of(offer, nodes[found.workers]), workers=found.workers)
-    hours = found.time_s / 3600
-    time_s = Interval(found.time_s, found.time_s, found.time_s)
-    cost = Interval(*[hours * shape.usd_per_hour] * 3)
-    measurements = sum(map(len, seconds.values()))
-    return ExperimentQuote(name, shape, time_s, cost, measurements=measurements, candidates=len(table))
+    try:
+        candidates, notes = by_rule(MeasuredTable(name, tuple(rows)), wish)
+    except (NotFoundError, UsageError) as error:
+        hint = error.hint
+        if isinstance(error, UsageError):
+            hint = "Raise budget.per_hour, budget.total or --max-workers."
+        raise type(error)(f"experiments.{name}: {error.args[0]}", hint) from None
+    best = candidates[0]
+    nodes = next(p.nodes or 1 for p, of, _ in points if of == offer and p.workers == best.workers)
+    shape = ClusterShape(worker=Rented.of(offer, nodes), workers=best.workers)
+    if best.note:
+        notes = (*notes, best.note)
+    return ExperimentQuote(
+        name,
+        shape,
+        Interval(best.time_s, best.time_s, best.time_s),
+        Interval(best.usd, best.usd, best.usd),
+        measurements=sum(row.time_s is not None for row in rows),
+        candidates=len(candidates),
+        notes=notes,
+    )
+
+
+def _batch(workload: Workload, points: Sequence[Point]) -> float:
+    """The global batch that the recipe has, or the only one that was measured.
+
+    Raises:
+        UsageError: it says none, and several were measured.
+    """
+    fewest = min(workload.lengths)
+    local = workload.lengths[fewest].local_batch
+    if local is not None:
+        return float(local * fewest)
+    measured = sorted({p.local_batch * p.workers for p in points if p.local_batch is not None})
+    if len(measured) > 1:
+        some = ", ".join(f"{each:g}" for each in measured[:8])
+        raise UsageError(
+            f"experiments.{workload.name}: batches {some} were measured, and the recipe names none",
+            "Set `batch`.",
+        )
+    return measured[0] if measured else 1.0
+
+
+def _row(workload: Workload, point: Point, batch: float, offer: Offer) -> Row:
+    """What was measured as a row of the job's table: the recipe's batch has one name for all sizes."""
+    length = workload.lengths.get(point.workers)
+    wanted = length.local_batch if length is not None else batch / point.workers
+    has_it = (
+        wanted is None
+        or point.local_batch is None
+        or math.isclose(point.local_batch, wanted)
+        or (length is None and abs(point.local_batch - wanted) < 1)  # it cannot be shared evenly
+    )
+    steps = (length or workload.lengths[min(workload.lengths)]).steps
+    if steps is None:
+        raise UsageError(
+            f"experiments.{workload.name}: its length is unknown", "Set `steps`, or `epochs` and `examples`."
+        )
+    nodes = point.nodes or 1
+    return Row(
+        point.workers,
+        batch if has_it else (point.local_batch or 0.0) * point.workers,
+        0.0 if nodes == 1 else point.latency_ms,
+        None if point.step_time_s is None else steps * point.step_time_s,
+        usd_per_hour=offer.price_usd_per_hour * nodes,
+        point=replace(point, step_time_s=None),
+    )
 
 
 def _measured_on(name: str, catalogue: Catalogue) -> Offer | None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.papers.bandwidth import traffic_mbps
-from trainmaster.advisor.papers.lookup import looked_up
+from trainmaster.advisor.papers.lookup import LookupLimits, looked_up
 from trainmaster.advisor.papers.policies import (
     HEADROOM,
     BandwidthUnknown,
@@ -53,7 +53,7 @@ class PolicyInput:
         servers, workers: types to choose from (FC2's L^p and L^w), instead of what the recipe's hardware
             says; without either, `usual_servers` and `usual_workers`.
         max_workers: of one task, without servers. usd_per_hour: of the whole cluster.
-        time_weight, cost_weight: of the objective (Anwar's alpha and beta).
+        usd: of the whole training, for ``lookup``. time_weight, cost_weight: Anwar's alpha and beta.
         p: share of the servers' bandwidth that the workers may use.
         extras: what is rented with every machine. arch: processors that the code is known to run on.
     """
@@ -64,6 +64,7 @@ class PolicyInput:
     workers: tuple[str, ...] = ()
     max_workers: int | None = None
     usd_per_hour: float | None = None
+    usd: float | None = None
     time_weight: float = 1.0
     cost_weight: float = 0.0
     p: float = HEADROOM
@@ -92,14 +93,20 @@ def policy_quote(
     skipped: dict[str, str] = {}
     for workload in workloads:
         if policy == "lookup":
-            rows = (history or {}).get(workload.name, ())
             disk_bytes = workload.hardware.disk_bytes
             billed = given.catalogue.with_offers(
                 given.extras.added_to(each, disk_bytes) for each in given.catalogue
             )
-            quotes[workload.name] = looked_up(
-                workload, rows, billed, given.time_weight or 1.0, given.cost_weight
+            limits = LookupLimits(
+                _most(workload, given.max_workers),
+                given.usd_per_hour,
+                given.usd,
+                given.time_weight,
+                given.cost_weight,
             )
+            found = looked_up(workload, (history or {}).get(workload.name, ()), billed, limits)
+            notes = (*found.notes, *_unsuitable(workload, found.cluster.workers))
+            quotes[workload.name] = replace(found, notes=notes)
         elif not workload.servers:
             skipped[workload.name] = f"{policy} sizes clusters with a parameter server; it has none"
         else:

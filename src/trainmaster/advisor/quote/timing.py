@@ -286,13 +286,14 @@ class Timing:
         model = self.knowledge.model
         assert model is not None
         nic = np.full(len(some), np.nan) if self.own_machine else self.rate(some)
+        latency = np.nan if self.workload.latency_ms is None else self.workload.latency_ms
         columns = Columns(
             kind=np.full(len(some), KINDS.index(self.workload.sync)),
             workers=some.workers,
             nodes=some.nodes,
             servers=np.full(len(some), float(self.workload.servers)),
             batch=some.batch,
-            latency=np.where(some.nodes > 1, np.nan, 0.0),
+            latency=np.where(some.nodes > 1, latency, 0.0),
             nic=nic,
             gradient=np.full(len(some), np.nan),
         )

@@ -116,7 +116,8 @@ def options_of(options: QuoteOptions) -> dict[str, Any]:
     """
     names = ("catalogue", "parameter_server", "max_workers", "fresh", "allow_stale")
     found = {name: getattr(options, name) for name in names}
-    later = ("policy", "worker_types", "p", "usd_per_hour")  # servers of before know them not, or not empty
+    # Servers of before know them not, or not empty.
+    later = ("policy", "worker_types", "p", "usd_per_hour", "latency_ms")
     found |= {name: value for name in later if (value := getattr(options, name)) not in (None, "")}
     for name in ("bandwidth", "measurements"):
         path = getattr(options, name)

@@ -6,7 +6,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from trainmaster.api.port_forward import PortForward
     from trainmaster.api.protocol import Stream
     from trainmaster.api.results import LogQuery
-    from trainmaster.service import OfferFilter, ProfileProgress, Quote
+    from trainmaster.service import OfferFilter, ProfileProgress, Quote, Wish
     from trainmaster.service.driving.run_news import RunNews
     from trainmaster.service.models.unpublished_models import SavedModel
     from trainmaster.service.offer_list import OfferList
@@ -372,6 +372,10 @@ class RemoteClient:
         return PortForward(lambda: WebsocketStream(self._to, run, member, port), local_port, tell)
 
     # --- quotes and machines -------------------------------------------------------------------------
+
+    def recommend(self, wish: Wish, profile: str) -> dict[str, Any]:
+        found: dict[str, Any] = self._to.get("/recommend", **asdict(wish), profile=profile)
+        return found
 
     def score(self) -> dict[str, Any]:
         found: dict[str, Any] = self._to.get("/score")

@@ -1,14 +1,16 @@
-"""The route of Anwar et al.: batch size and latency in, number of machines out."""
+"""The routes of Anwar et al.: batch size and latency in, number of machines out."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from trainmaster.advisor.papers.recommend import EPOCH_STEPS, PUBLISHED, Wish
-from trainmaster.api.rest.state import Runs
+from trainmaster.advisor.papers.measured_table import EPOCH_STEPS, MOST_BYTES, PUBLISHED, MeasuredTable
+from trainmaster.advisor.papers.recommend import Wish
+from trainmaster.advisor.papers.recommend import recommend as recommended
+from trainmaster.api.rest.state import Reader, Runs
 
 router = APIRouter(tags=["recommend"])
 
@@ -17,37 +19,90 @@ class Candidate(BaseModel):
     """A number of workers, each on a machine of its own."""
 
     workers: int
-    time_s: float = Field(description="of `steps` steps: as it was measured, else the model's best guess")
+    time_s: float = Field(description="of `epochs`: as it was measured, else the model's best guess")
     low_s: float = Field(description="5 % quantile of the model")
     high_s: float = Field(description="95 % quantile of the model")
-    is_measured: bool
+    is_measured: bool = Field(description="with this batch and latency")
     usd_per_hour: float
+    usd: float = Field(description="for `time_s`")
     objective: float = Field(description="alpha * time_s + beta * usd_per_hour")
     bottleneck: str
+    note: str = Field(description="where the time is from, if it is not simply a row of the table")
+
+
+class Other(BaseModel):
+    """What another rule says."""
+
+    rule: str
+    machines: int | None = Field(description="null: it says nothing")
+    seconds: float | None
+    why: str
 
 
 class Recommendation(BaseModel):
-    """How many workers, and what else there is."""
+    """How many machines, and what else there is."""
 
-    workers: int
+    machines: int
+    seconds: float
+    rule: str
+    is_measured: bool
+    usd: float
+    usd_per_hour: float
+    workers: int = Field(description="the same as `machines`")
     profile: str
     points: int = Field(description="how many were measured")
     candidates: list[Candidate] = Field(description="the best first")
+    others: list[Other] = Field(description="rules that say something else")
+    notes: list[str]
+
+
+class Question(BaseModel):
+    """What is asked."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    batch: float = Field(ge=1, description="global batch, samples per step")
+    latency_ms: float | None = Field(None, ge=0, le=60_000, description="between machines, one way")
+    rule: str = Field("model", description="`lookup`, `carried` or `model`")
+    epochs: float = Field(1.0, gt=0, description="that times are told for; of a run: of 70 steps")
+    alpha: float = Field(1.0, ge=0, description="weight of a second")
+    beta: float = Field(0.0, ge=0, description="weight of a US dollar per hour")
+    usd_per_hour: list[float] = Field([], max_length=1000, description="of the machines, one by one")
+    max_usd_per_hour: float | None = Field(None, ge=0, description="of all machines")
+    max_usd: float | None = Field(None, ge=0, description="of all machines, for these epochs")
+    max_workers: int | None = Field(None, ge=1, le=1000)
+
+    def wish(self) -> Wish:
+        """As the recommender has it."""
+        given = {name: getattr(self, name) for name in Question.model_fields}
+        return Wish(**{**given, "usd_per_hour": tuple(self.usd_per_hour)})
+
+
+class Asked(Question):
+    """What is asked of a job that is known."""
+
+    profile: str = Field(PUBLISHED, description="a run, or RUN/EXPERIMENT, whose job is meant")
+    steps: int | None = Field(None, ge=1, description=f"instead of `epochs`, {EPOCH_STEPS} each")
+
+
+class AskedOfTable(Question):
+    """What is asked of a table of one's own."""
+
+    table: str = Field(
+        max_length=MOST_BYTES,
+        description="CSV workers,batch_size,latency_ms,time_per_epoch_s; no seconds: it does not fit",
+    )
 
 
 @router.get("/recommend")
-def recommend(
-    runs: Runs,
-    batch: Annotated[float, Query(ge=1, description="global batch, samples per step")],
-    latency_ms: Annotated[float, Query(ge=0, le=60_000, description="between machines, one way")] = 0,
-    profile: Annotated[str, Query(description="a run, or RUN/EXPERIMENT, whose job is meant")] = PUBLISHED,
-    steps: Annotated[int, Query(ge=1, description="that times are told for")] = EPOCH_STEPS,
-    alpha: Annotated[float, Query(ge=0, description="weight of a second")] = 1.0,
-    beta: Annotated[float, Query(ge=0, description="weight of a US dollar per hour")] = 0.0,
-    usd_per_hour: Annotated[float, Query(ge=0, description="of one machine")] = 0.0,
-    max_usd_per_hour: Annotated[float | None, Query(ge=0, description="of all machines")] = None,
-    max_workers: Annotated[int | None, Query(ge=1, le=1000)] = None,
-) -> Recommendation:
+def recommend(runs: Runs, asked: Annotated[Asked, Query()]) -> Recommendation:
     """How many machines train fastest, or best by `alpha` and `beta`; by default for the paper's own job."""
-    wish = Wish(batch, latency_ms, steps, alpha, beta, usd_per_hour, max_usd_per_hour, max_workers)
-    return Recommendation(**runs.recommend(wish, profile))
+    if asked.steps is not None:
+        asked = asked.model_copy(update={"epochs": asked.steps / EPOCH_STEPS})
+    return Recommendation(**runs.recommend(asked.wish(), asked.profile))
+
+
+@router.post("/recommend")
+def recommend_by_table(caller: Reader, asked: AskedOfTable) -> Recommendation:
+    """The same by a table of one's own; nothing of it is kept."""
+    return Recommendation(**recommended(MeasuredTable.read(asked.table, "table"), asked.wish()))

@@ -37,7 +37,7 @@ class OwnPoints:
     note: str = ""
 
     @classmethod
-    def read(cls, file: Path, recipe: Recipe, catalogue: Catalogue) -> OwnPoints:
+    def read(cls, file: Path, recipe: Recipe, catalogue: Catalogue, *, may_fail: bool = False) -> OwnPoints:
         """Read and check it.
 
         Args:
@@ -45,6 +45,7 @@ class OwnPoints:
             recipe: its experiments are the jobs, by their names; if there is one only, by the recipe's name
                 too, or whatever the only job of the file is called.
             catalogue: has the types that rows name.
+            may_fail: rows may lack their time: what they tried did not fit.
 
         Raises:
             UsageError: it has mistakes, no rows of any experiment, or types that the catalogue has not.
@@ -52,7 +53,7 @@ class OwnPoints:
         from trainmaster.advisor.model.tables import read_table
         from trainmaster.advisor.quote.surroundings import STARTUP_UNSEEN_S
 
-        table = read_table(file, measured=True, more=(INSTANCE,))
+        table = read_table(file, measured=True, more=(INSTANCE,), may_fail=may_fail)
         jobs = _jobs(table, recipe)
         measurements = {
             name: [_measurement(table, row, recipe.experiments[name], catalogue) for row in rows]
@@ -102,7 +103,10 @@ def _measurement(table: Table, row: int, experiment: Experiment, catalogue: Cata
             "Leave such rows out, or give them a job of their own.",
         )
     return Measurement(
-        point, startup_s=STARTUP_UNSEEN_S, offer=_measured_on(table, row, experiment, catalogue)
+        point,
+        startup_s=STARTUP_UNSEEN_S,
+        offer=_measured_on(table, row, experiment, catalogue),
+        does_not_fit=point.step_time_s is None or None,
     )
 
 

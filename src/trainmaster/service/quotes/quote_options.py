@@ -25,6 +25,7 @@ class QuoteOptions:
         allow_stale: accept old prices without a warning.
         only: quote these experiments; None for all.
         measurements: CSV of points that the user measured; experiments with rows there are not measured.
+        latency_ms: between machines, one way; None is what the recipe says, or what was measured.
         measures: False: what is not known is not measured on this machine.
         p: of Scala-Opt. usd_per_hour: of all machines. Both instead of the recipe's.
     """
@@ -42,6 +43,7 @@ class QuoteOptions:
     worker_types: str | None = None
     p: float | None = None
     usd_per_hour: float | None = None
+    latency_ms: float | None = None
 
     def for_recipe(self, recipe: Recipe) -> QuoteOptions:
         """With what the recipe says where nothing is said here.

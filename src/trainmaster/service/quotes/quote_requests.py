@@ -84,6 +84,7 @@ class QuoteAsk:
     Attributes:
         recipe: its YAML. code, provider: as for a run.
         policy, catalogue, parameter_server, worker_types, max_workers, usd_per_hour, p, fresh: of a quote.
+        latency_ms: of a quote: between machines, one way.
         bandwidth, measurements: of a quote: the text of such a file.
         allow_stale: old prices will do.
         can_agree, measure_first: of a plan.
@@ -105,6 +106,7 @@ class QuoteAsk:
     worker_types: str | None = None
     usd_per_hour: float | None = None
     p: float | None = None
+    latency_ms: float | None = None
 
     @property
     def run_request(self) -> RunRequest:
@@ -136,6 +138,7 @@ class QuoteAsk:
                 worker_types=self.worker_types,
                 usd_per_hour=self.usd_per_hour,
                 p=self.p,
+                latency_ms=self.latency_ms,
             )
 
 

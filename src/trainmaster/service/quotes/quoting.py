@@ -31,6 +31,7 @@ from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from trainmaster.advisor.market.memory_floor import Memory
+    from trainmaster.advisor.market.workload import Workload
     from trainmaster.advisor.model.knowledge import Knowledge
     from trainmaster.advisor.quote.market import Market
     from trainmaster.advisor.quote.quote import Quote
@@ -253,11 +254,10 @@ class Quoter:
         return KnowledgeBuilder(catalogue, shares, recipe.seed)
 
     def _subject(self, recipe: Recipe, name: str, known: Knowledge, options: QuoteOptions) -> Subject:
-        from trainmaster.advisor.market.workload import Workload
         from trainmaster.advisor.quote.quoting import Subject
 
         experiment = recipe.experiments[name]
-        workload = Workload.of(experiment, recipe.seed, options.max_workers)
+        workload = _workload(recipe, experiment, options)
         if known.model is not None and not workload.has_length:
             whole = known.as_whole_tasks()
             if whole is None or experiment.distributed is not None:
@@ -306,7 +306,6 @@ class Quoter:
         return self._candidate_offers.catalogue
 
     def _by_policy(self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions) -> Quote:
-        from trainmaster.advisor.market.workload import Workload
         from trainmaster.advisor.papers.bandwidth import read_bandwidth
         from trainmaster.advisor.papers.policies import HEADROOM
         from trainmaster.advisor.papers.policy_quote import PolicyInput, policy_quote
@@ -320,17 +319,19 @@ class Quoter:
             workers=types_in(options.worker_types),
             max_workers=options.max_workers,
             usd_per_hour=options.usd_per_hour,
-            time_weight=recipe.objective.time,
-            cost_weight=recipe.objective.cost,
             p=HEADROOM if options.p is None else options.p,
             extras=offers.extras if offers else Extras(),
             arch=_ARCHES.get(platform.machine().lower(), "") if offers else "",
+            usd=recipe.budget.total_usd if recipe.budget else None,
+            # The paper's own weights, 1 and 0, unless the recipe has its own.
+            time_weight=recipe.objective.time or 1.0,
+            cost_weight=recipe.objective.cost if recipe.objective.time else 0.0,
         )
-        workloads = [Workload.of(e, recipe.seed, options.max_workers) for e in recipe.experiments.values()]
+        workloads = [_workload(recipe, e, options) for e in recipe.experiments.values()]
         history = {}
         if options.policy == "lookup":
             if options.measurements is not None:
-                own = OwnPoints.read(options.measurements, recipe, with_shipped(catalogue))
+                own = OwnPoints.read(options.measurements, recipe, with_shipped(catalogue), may_fail=True)
                 history = dict(own.measurements)
             else:
                 history = {n: h.same for n, h in self._service.measurements(recipe).items()}
@@ -407,6 +408,13 @@ def _has_length(experiment: Experiment, known: Knowledge) -> bool:
     if known.model is None or Workload.of(experiment, 0).has_length:
         return True
     return experiment.distributed is None and known.duration_s is not None
+
+
+def _workload(recipe: Recipe, experiment: Experiment, options: QuoteOptions) -> Workload:
+    from trainmaster.advisor.market.workload import Workload
+
+    found = Workload.of(experiment, recipe.seed, options.max_workers)
+    return found if options.latency_ms is None else replace(found, latency_ms=options.latency_ms)
 
 
 def _or_infinite(value: float | None) -> float:

@@ -6,15 +6,15 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.papers.recommend import PUBLISHED, Wish, published_points, recommend
+from trainmaster.advisor.papers.measured_table import PUBLISHED
 from trainmaster.db import queries
 from trainmaster.db.queries import RunFilter
 from trainmaster.db.run_rows import existing
 from trainmaster.service.models.model_names import find_model
+from trainmaster.service.quotes.recommending import recommended
 from trainmaster.service.runs.run_stream import Cursor, RunStream
 from trainmaster.service.runs.summary import resolve_run, runs_summary
 from trainmaster.spec.errors import NotFoundError, UsageError
@@ -24,7 +24,7 @@ from trainmaster.spec.units import parse_duration
 if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
 
-    from trainmaster.advisor.model.profile import Point
+    from trainmaster.advisor.papers.recommend import Wish
     from trainmaster.artifacts import Manifest
     from trainmaster.service.models.unpublished_models import SavedModel
     from trainmaster.service.runs.highlights import Highlights
@@ -314,33 +314,10 @@ class TeamRuns:
         return check_models(self._service, [run], is_deep=is_deep)
 
     def recommend(self, wish: Wish, profile: str = PUBLISHED) -> dict[str, Any]:
-        """How many machines for a batch and a latency; see `trainmaster.advisor.papers.recommend`.
-
-        Args:
-            wish: what is asked.
-            profile: `PUBLISHED`, or ``RUN`` or ``RUN/EXPERIMENT``: what was measured of that job, in this
-                and in other runs that the caller sees.
-
-        Returns:
-            ``profile``, ``workers``, ``candidates`` (the best first) and ``points`` (how many were measured).
-        """
-        points: Sequence[Point] = published_points()
+        """How many machines for a batch and a latency; of runs, by what was measured in those it sees."""
         if profile != PUBLISHED:
-            run, _, experiment = profile.partition("/")
-            self.row(run)
-            rows = queries.profile(self._service.database, run, experiment or None, self._which)
-            if len({row["experiment"] for row in rows}) > 1 and not experiment:
-                names = ", ".join(sorted({row["experiment"] for row in rows}))
-                raise UsageError(f"{run} has measured several jobs: {names}", f"Ask for {run}/EXPERIMENT.")
-            found = (Measurement.from_json(row["data"]).point for row in rows)
-            points = [point for point in found if point is not None]
-        candidates = recommend(points, wish)
-        return {
-            "profile": profile,
-            "workers": candidates[0].workers,
-            "points": len(points),
-            "candidates": [asdict(candidate) for candidate in candidates],
-        }
+            self.row(profile.partition("/")[0])
+        return recommended(self._service.database, wish, profile, self._which)
 
     def score(self) -> dict[str, Any]:
         """How often quotes of its runs were kept, as ``score --json`` has it."""

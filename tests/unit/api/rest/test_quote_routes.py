@@ -31,6 +31,9 @@ experiments:
 """
 
 
+TABLE = "workers,batch_size,latency_ms,time_per_epoch_s\n1,64,5,\n2,64,5,30\n4,64,5,40\n"
+
+
 def test_offers_are_those_of_a_catalogue_by_name_with_the_dates_of_their_prices(served):
     def ask(query):
         return served.ask("red-read", "GET", f"/api/v1/offers?{query}")
@@ -99,11 +102,32 @@ def test_anwars_question_is_answered_for_his_job_and_ones_own(served):
     assert ask("batch=64000&latency_ms=0").json()["workers"] == 4
     found = ask("batch=64000&latency_ms=20").json()
     assert (found["workers"], found["profile"], found["points"]) == (3, "anwar-2021", 113)
-    assert [each["is_measured"] for each in found["candidates"]] == [True, True, True, False]
+    assert [each["workers"] for each in found["candidates"]] == [3, 4, 2], "one machine cannot do that batch"
     cheap = ask("batch=64000&latency_ms=0&beta=200&usd_per_hour=1").json()
     assert cheap["workers"] == 3
     assert ask("batch=64000&latency_ms=0&usd_per_hour=1&max_usd_per_hour=2.5").json()["workers"] == 2
     assert ask("batch=64000&latency_ms=0&usd_per_hour=9&max_usd_per_hour=2.5").status_code == 422
+    only_one = ask("batch=64000&latency_ms=0&usd_per_hour=0.0928&max_usd_per_hour=0.1")
+    assert (only_one.status_code, "$0.1856" in only_one.text) == (422, True), "what failed is not proposed"
+    third = ask("batch=64000&latency_ms=0&usd_per_hour=0.1&max_usd_per_hour=0.3").json()
+    assert (third["machines"], third["usd_per_hour"]) == (3, 0.3), "3 x 0.1 is 0.3"
+    project = ask("batch=64000&latency_ms=0&usd_per_hour=0.0928&max_usd=0.04").json()
+    assert (project["machines"], round(project["usd"], 4)) == (3, 0.0389)
+    each = ask(
+        "batch=64000&latency_ms=0&usd_per_hour=1&usd_per_hour=2&usd_per_hour=7&max_usd_per_hour=9"
+    ).json()
+    assert (each["machines"], each["usd_per_hour"]) == (2, 3), "1 + 2 + 7 are more than 9"
+    literal = ask("batch=1280&latency_ms=100&rule=lookup").json()
+    assert (literal["machines"], literal["seconds"], literal["rule"]) == (2, 63, "lookup")
+    assert [(o["rule"], o["machines"]) for o in literal["others"]] == [("carried", 1), ("model", 1)]
+    wrong = ask("batch=70&latency_ms=20&rule=lookup")
+    assert (wrong.status_code, "batch 192 at 20 ms" in wrong.text) == (404, True)
+    assert ask("batch=64000&rule=beauty").status_code == 422
+    own = {"batch": 64, "latency_ms": 5, "rule": "lookup", "table": TABLE}
+    answer = served.ask("red-read", "POST", "/api/v1/recommend", json=own).json()
+    assert (answer["machines"], answer["seconds"], answer["profile"]) == (2, 30, "table")
+    damaged = served.ask("red-read", "POST", "/api/v1/recommend", json={**own, "table": "workers\n1\n"})
+    assert (damaged.status_code, "batch_size" in damaged.text) == (422, True)
     for workers, time_s in ((1, 0.02), (2, 0.2), (3, 0.3)):
         shape = {"nodes": workers, "local_batch": 64 / workers, "step_time_s": time_s}
         data = Measurement(Point(Strategy.ALLREDUCE, workers, **shape)).to_json()
@@ -111,6 +135,9 @@ def test_anwars_question_is_answered_for_his_job_and_ones_own(served):
         served.service.database.add_measurement(new)
     mine = ask("batch=64&profile=job-red").json()
     assert (mine["workers"], mine["points"]) == (1, 3), "this job does not scale"
+    unknown = ask("batch=64&profile=job-red&latency_ms=0")
+    told = {each["workers"]: each["is_measured"] for each in unknown.json()["candidates"]}
+    assert told == {1: True, 2: False, 3: False}, "a latency that nobody measured is unknown, not 0"
     assert mine["candidates"][0]["low_s"] < mine["candidates"][0]["high_s"]
     assert ask("batch=64&profile=job-red", "blue-read").status_code == 404
     assert ask("batch=64&profile=job-blue", "blue-read").status_code == 404, "nothing was measured of it"

@@ -88,6 +88,7 @@ def routes():
         ("DELETE", "/api/v1/registry/{name}/aliases/{alias}"): "run",
         ("GET", "/api/v1/models-diff"): "read",
         ("GET", "/api/v1/recommend"): "read",
+        ("POST", "/api/v1/recommend"): "read",
         ("POST", "/api/v1/quotes"): "run",
         ("GET", "/api/v1/quotes/{quote}"): "read",
         ("GET", "/api/v1/quotes/{quote}/stream"): "read",

@@ -1,0 +1,54 @@
+"""How many machines a job should have, by what was measured of it: Anwar's question about one's own runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.advisor.papers.measured_table import PUBLISHED, MeasuredTable
+from trainmaster.advisor.papers.recommend import Wish, recommend
+from trainmaster.db import Database, queries
+from trainmaster.db.queries import ALL_RUNS, RunFilter
+from trainmaster.spec.errors import UsageError
+
+
+def recommended(
+    database: Database, wish: Wish, profile: str = PUBLISHED, which: RunFilter = ALL_RUNS
+) -> dict[str, Any]:
+    """The object of ``trainmaster recommend --json``.
+
+    Args:
+        database: of the home.
+        wish: what is asked.
+        profile: `PUBLISHED`, or ``RUN`` or ``RUN/EXPERIMENT``: what was measured of that job, in this and in
+            other runs.
+        which: only what was measured in these.
+
+    Raises:
+        UsageError: a wish that cannot be, or the run has several jobs.
+        NotFoundError: nothing was measured there.
+    """
+    if profile == PUBLISHED:
+        return recommended_by_table(wish)
+    run, _, experiment = profile.partition("/")
+    rows = queries.profile(database, run, experiment or None, which)
+    if len({row["experiment"] for row in rows}) > 1 and not experiment:
+        names = ", ".join(sorted({row["experiment"] for row in rows}))
+        raise UsageError(f"{run} has measured several jobs: {names}", f"Ask for {run}/EXPERIMENT.")
+    points = (Measurement.from_json(row["data"]).point for row in rows)
+    return recommend(MeasuredTable.of_points(profile, [point for point in points if point is not None]), wish)
+
+
+def recommended_by_table(wish: Wish, file: Path | None = None) -> dict[str, Any]:
+    """The same by a table of one's own, or by the published one; needs no home.
+
+    Args:
+        wish: what is asked.
+        file: CSV, see `MeasuredTable.read`.
+
+    Raises:
+        UsageError: a wish that cannot be, or a table with mistakes.
+        NotFoundError: nothing was measured there.
+    """
+    return recommend(MeasuredTable.of_file(file) if file is not None else MeasuredTable.published(), wish)
