@@ -41,7 +41,8 @@ def gang_of(
         for role, index in member_names(experiment)
     )
     per_node = experiment.distributed.per_node if experiment.distributed else None
-    return Gang(members, per_node or 1)
+    chief = experiment.distributed.chief if experiment.distributed else None
+    return Gang(members, per_node or 1, chief_is_worker=chief is not None)
 
 
 def gpus_here(experiment: Experiment, _role: str) -> int:

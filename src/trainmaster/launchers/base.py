@@ -44,6 +44,7 @@ class Gang:
     Attributes:
         members: in rank order, at least one, each name once.
         per_node: how many training processes the recipe wants on each node.
+        chief_is_worker: the first worker leads, and trains with the others.
 
     >>> workers = tuple(Member("worker", i, f"10.0.0.{1 + i // 2}", (29500 + i,)) for i in range(3))
     >>> gang = Gang(workers, per_node=2)
@@ -55,6 +56,7 @@ class Gang:
 
     members: tuple[Member, ...]
     per_node: int = 1
+    chief_is_worker: bool = False
 
     def __post_init__(self) -> None:
         if not self.members:

@@ -58,7 +58,9 @@ class TensorFlowLauncher(Launcher):
 
     With parameter servers, only the ``chief`` ends by itself: ``ps`` and ``worker`` run
     ``tf.distribute.Server(...).join()`` until they are stopped. Without (mirrored workers) every
-    worker trains, and worker 0 is TensorFlow's chief by convention.
+    worker trains, and worker 0 is TensorFlow's chief by convention. Where the chief is one of the workers
+    (``chief: worker``), TensorFlow is told that worker 0 is the chief, worker 1 its worker 0, and so on; all
+    of them train, and end by themselves, as an Estimator's do.
 
     >>> gang = Gang((Member("chief", 0, "10.0.0.1", (2222,)), Member("ps", 0, "10.0.0.2", (2222,)),
     ...              Member("worker", 0, "10.0.0.3", (2222,))))
@@ -69,6 +71,13 @@ class TensorFlowLauncher(Launcher):
     {'type': 'ps', 'index': 0}
     >>> [TensorFlowLauncher().is_essential(gang, member) for member in gang.members]
     [True, False, False]
+    >>> replicas = Gang(tuple(Member("worker", at, "10.0.0.3", (2222 + at,)) for at in range(3)),
+    ...                 chief_is_worker=True)
+    >>> found = json.loads(TensorFlowLauncher().environment(replicas, replicas.members[2])["TF_CONFIG"])
+    >>> found["cluster"]
+    {'chief': ['10.0.0.3:2222'], 'worker': ['10.0.0.3:2223', '10.0.0.3:2224']}
+    >>> found["task"]
+    {'type': 'worker', 'index': 1}
     """
 
     name = "tensorflow"
@@ -100,8 +109,9 @@ class TensorFlowLauncher(Launcher):
         for other in gang.members:
             if not other.ports:
                 raise ValueError(f"{other.name} needs a port: its gRPC server listens there")
-            cluster.setdefault(other.role, []).append(f"{other.host}:{other.ports[0]}")
-        task = {"type": member.role, "index": member.index}
+            cluster.setdefault(_as_told(gang, other)[0], []).append(f"{other.host}:{other.ports[0]}")
+        role, index = _as_told(gang, member)
+        task = {"type": role, "index": index}
         return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})}
 
     def defaults(self, gang: Gang, member: Member) -> dict[str, str]:
@@ -111,3 +121,10 @@ class TensorFlowLauncher(Launcher):
     def explain(self, log_tail: str) -> str:
         """Names the fix for what TensorFlow and Keras are known to say."""
         return advice(_KNOWN_FAILURES, log_tail)
+
+
+def _as_told(gang: Gang, member: Member) -> tuple[str, int]:
+    """Type and index of a member as TensorFlow is told them."""
+    if not gang.chief_is_worker or member.role != "worker":
+        return member.role, member.index
+    return ("worker", member.index - 1) if member.index else ("chief", 0)

@@ -59,6 +59,7 @@ class Distributed(Noun):
         workers: training processes without parameter servers and chief: a number, ``auto``, or a span
             ``1..8`` of which the advisor chooses.
         parameter_servers: processes that hold the weights.
+        chief: ``worker`` if the chief is one of the workers and trains with them; None: it is one more.
         per_node: workers on each node; None is one per GPU, else 1.
         latency_ms: between the machines, one way, milliseconds; None is what is measured.
         hardware: what a role needs beyond the experiment's hardware.
@@ -67,6 +68,7 @@ class Distributed(Noun):
     strategy: Annotated[Strategy, Key("strategy", choice(*Strategy))] = Strategy.ALLREDUCE
     workers: Annotated[int | str, Key("workers", _workers)] = "auto"
     parameter_servers: Annotated[int, Key("parameter_servers", integer(0, MAX_WORKERS))] = 0
+    chief: Annotated[str | None, Key("chief", choice("worker"))] = None
     per_node: Annotated[int | None, Key("per_node", integer(1, 1024))] = None
     latency_ms: Annotated[float | None, Key("latency_ms", number(0))] = None
     hardware: Annotated[
@@ -102,6 +104,13 @@ class Distributed(Noun):
         elif servers and not has_servers:
             right = "leave it out, or choose strategy: ps-sync or ps-async"
             problems.add(where, (*path, "parameter_servers"), f"{servers} with strategy allreduce; {right}")
+        if "chief" in values and not has_servers:
+            message = "without servers worker 0 is the chief already; leave it out"
+            problems.add(node.entries["chief"], (*path, "chief"), message)
+        if "chief" in values and "chief" in values.get("hardware", {}):
+            where = node.entries["hardware"].keys["chief"]
+            message = "the chief is a worker (`chief: worker`); write worker"
+            problems.add(where, (*path, "hardware", "chief"), message)
 
     @property
     def is_flexible(self) -> bool:

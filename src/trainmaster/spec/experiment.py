@@ -264,7 +264,11 @@ class Experiment(Noun):
         if self.distributed is None:
             return (Role("worker", 1, self.hardware),)
         count = self._worker_count(workers)
-        has_chief = self.distributed.strategy is not Strategy.ALLREDUCE and self.launcher == "tensorflow"
+        has_chief = (
+            self.distributed.strategy is not Strategy.ALLREDUCE
+            and self.launcher == "tensorflow"
+            and self.distributed.chief is None
+        )
         counts = {"chief": int(has_chief), "ps": self.distributed.parameter_servers, "worker": count}
         return tuple(
             Role(

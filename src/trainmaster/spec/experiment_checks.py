@@ -175,9 +175,14 @@ def _check_batch(values: dict[str, Any], node: YamlNode, path: Path, problems: P
 
 def _check_roles(values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
     roles, distributed = values.get("roles"), values.get("distributed")
-    if roles is None or (distributed is not None and distributed.strategy.has_servers):
-        return
-    for name in ("chief", "ps"):
+    has_servers = distributed is not None and distributed.strategy.has_servers
+    is_worker = distributed is not None and has_servers and distributed.chief is not None
+    framework = (values.get("framework") or "tensorflow").lower()
+    if is_worker and LAUNCHERS.get(framework, framework) != "tensorflow":
+        message = f"framework {framework} has no chief; leave it out"
+        problems.add(node.entries["distributed"].entries["chief"], (*path, "distributed", "chief"), message)
+    missing = ("chief",) if is_worker else () if has_servers else ("chief", "ps")
+    for name in missing if roles is not None else ():
         if name in node.entries["roles"].entries:
             where = node.entries["roles"].keys[name]
             message = f"no member of this experiment is a {name}; write all, or worker"

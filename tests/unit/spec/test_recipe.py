@@ -138,6 +138,7 @@ def test_a_wheel_runs_its_main(read):
         ("distributed: {workers: 3}, framework: jax", "jax", {"worker": 3}),
         ("distributed: {workers: 3}, framework: deepspeed", "deepspeed", {"worker": 3}),
         ("distributed: {strategy: ps-sync, workers: 3}", "tensorflow", {"chief": 1, "ps": 1, "worker": 3}),
+        ("distributed: {strategy: ps-sync, workers: 3, chief: worker}", "tensorflow", {"ps": 1, "worker": 3}),
         (
             "distributed: {strategy: ps-async, workers: 2, parameter_servers: 2}, framework: mxnet",
             "mxnet",
