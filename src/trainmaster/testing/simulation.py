@@ -251,6 +251,8 @@ class Simulation:
                 raise ViolationError("the controller ended, but remembers attempts that are over")
         finally:
             self._running.remove(session)
+        if not session.robbed and controller.is_over and self.database.run["state"] is not State.DONE:
+            raise ViolationError("machines are given back, but the run is not recorded to be DONE")
         self.world.note(f"control {session.number} ends")
         if not killed:
             self.database.release(lease, self.world.now)

@@ -69,6 +69,14 @@ def test_a_driver_that_leaves_too_early_is_found(monkeypatch, rule, mistake, fou
     assert any(found in failure for failure in simulate(range(1, 241, 4)).failures.values())
 
 
+def test_a_driver_that_gives_back_machines_of_a_run_whose_end_is_not_recorded_is_found(monkeypatch):
+    """The next one goes on with what is there."""
+    mistake = property(lambda controller: controller.run_state.state is State.DONE, lambda *_: None)
+    monkeypatch.setattr(Controller, "is_over", mistake)
+    failures = simulate(range(400)).failures.values()
+    assert any("not recorded" in failure for failure in failures)
+
+
 def test_models_are_saved_once_their_store_is_back(report):
     assert report.seen["SAVING/again"] > 20
     assert report.seen["RECOVERING/again"] > 20
