@@ -1,4 +1,7 @@
-"""A hook of the site's build: CONTRIBUTING.md and its like lie beside docs/, and are pages of it, too."""
+"""A hook of the site's build: CONTRIBUTING.md and its like lie beside docs/, and are pages of it, too.
+
+So are the results of the benchmarks.
+"""
 
 import posixpath
 import re
@@ -8,7 +11,8 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+RESULTS = ("benchmarks/RESULTS.md", "benchmarks/papers/RESULTS.md")
+PAGES = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", *RESULTS)
 _LINK = re.compile(r"\]\(([^)\s#:]+\.md)")
 
 
@@ -22,7 +26,7 @@ def on_files(files: Files, config: Any) -> Files:  # noqa: ANN401 - MkDocs's own
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:  # noqa: ANN401
     """Links are written for the repository: rewrite those that lead to these pages, or from them."""
     name = page.file.src_uri
-    folder = "" if name in PAGES else posixpath.join("docs", posixpath.dirname(name))
+    folder = posixpath.dirname(name) if name in PAGES else posixpath.join("docs", posixpath.dirname(name))
 
     def rewritten(found: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(folder, found[1]))  # in the repository

@@ -66,6 +66,7 @@ STEPS = (
     Step("fc2", "fc2", 660),
     Step("jorge", "jorge", 420),
     Step("anwar", "accuracy", 420),
+    Step("pages", "pages", 600),
 )
 PAPERS = tuple(dict.fromkeys(step.paper for step in STEPS))
 TITLES = {
@@ -73,6 +74,7 @@ TITLES = {
     "anwar": "Anwar et al. (2021): batch, latency, and how many machines",
     "hyper": "Hyper (Buniatyan 2019): recipes, spot machines, a file system over an object store",
     "jorge": "Jorge et al. (2019): a cluster by Infrastructure Manager, TensorFlow with HDFS",
+    "pages": 'The pages "You come from ...": their commands, as they are written',
 }
 
 

@@ -260,7 +260,8 @@ class Trainmaster:
             assert (
                 {"state", "reason", "tasks"}
                 <= experiment.keys()
-                <= {"state", "reason", "tasks", "best", "top", "usage", "saving", "until"} | optional
+                <= {"state", "reason", "tasks", "best", "top", "usage", "saving", "until", "approval"}
+                | optional
             )
             tasks = experiment["tasks"]
             assert tasks.keys() == {"total", *COUNTERS}, tasks

@@ -17,6 +17,7 @@ from trainmaster.api.streams import WorkStream
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service import Service, Session
 from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.processes import this_user
 
 if TYPE_CHECKING:
     from trainmaster.api.home_workflows import HomeWorkflows
@@ -243,6 +244,10 @@ class EmbeddedClient:
 
     def cancel(self, run: str) -> None:
         self._service.cancel(run, self._environ)
+
+    def answer(self, run: str, experiment: str, *, is_given: bool, why: str = "") -> None:
+        by = this_user()
+        self._service.answer(run, experiment, self._environ, is_given=is_given, by=by, why=why)
 
     def deliver_left(self, run: str) -> str:
         return self._service.deliver_left(run, self._environ)

@@ -156,6 +156,14 @@ class ClientProtocol(Protocol):
     def cancel(self, run: str) -> None:
         """Ask for its end, and see to it if nobody else does."""
 
+    def answer(self, run: str, experiment: str, *, is_given: bool, why: str = "") -> None:
+        """Approve or deny that an experiment begins which waits for that.
+
+        Raises:
+            UsageError: it waits for no answer (any more).
+            AccessError: the caller may not.
+        """
+
     def save_models(self, run: str) -> list[SavedModel]:
         """Publish the models that it could not save.
 

@@ -8,6 +8,7 @@ import typer
 
 from trainmaster.cli import (
     access,
+    approve,
     apps,
     budget,
     cancel,
@@ -82,6 +83,7 @@ app.command()(status.status)
 app.command(no_args_is_help=True)(logs.logs)
 app.command(no_args_is_help=True)(cancel.cancel)
 app.command(no_args_is_help=True)(resume.resume)
+app.command(no_args_is_help=True)(approve.approve)
 app.command(no_args_is_help=True)(export.export)
 app.command(no_args_is_help=True)(convert.convert)
 app.command(no_args_is_help=True)(ssh.ssh)

@@ -130,7 +130,8 @@ def queue_text(queued: dict[str, Any]) -> str:
     from trainmaster.service import place_text
 
     waited = f"has waited {duration(time.time() - queued['since'])} for"
-    return f"{waited} {queued['waits_for']}; {place_text(queued['place'])}"
+    place = f"; {place_text(queued['place'])}" if "place" in queued else ""
+    return f"{waited} {queued['waits_for']}{place}"
 
 
 def bill(usd: float) -> str:

@@ -112,6 +112,7 @@ class ClusterConnection:
         sent: members of gangs that were sent, as heard last, by attempt.
         news: what was heard and not told yet, by attempt.
         services: grace in seconds of experiments whose tasks answer requests.
+        paused_since: since when nothing runs there before a person approves it; None if that is not so.
     """
 
     def __init__(
@@ -128,6 +129,7 @@ class ClusterConnection:
         self.sent: dict[str, tuple[MemberStatus, ...]] = {}
         self.news: dict[str, GangStatus] = {}
         self.services: dict[str, float] = {}
+        self.paused_since: float | None = None
         self._opener = opener
         self._hello = hello
         self._wake = wake

@@ -209,6 +209,7 @@ class ClusterExecutor:
             TrainmasterError: a cluster cannot be had, whatever is tried.
         """
         notes: list[Note] = []
+        held, waits = run_state.held_by_people(), run_state.awaited_approval() is not None
         for connection in self._all:
             notes += [Note(text, reason=EndReason.NODE_LOST) for text in connection.loop.losses()]
             notes += [Note(text) for text in (*connection.loop.notes(), *connection.waits())]
@@ -222,6 +223,8 @@ class ClusterExecutor:
             over = all(experiment.state is State.DONE for experiment in mine)
             if over or run_state.state is not State.RUNNING:
                 connection.loop.unwant()
+            is_held = {each.name for each in mine if each.state is not State.DONE} <= held
+            self._pause(connection, now, is_over=over, is_held=is_held and (waits or not over))
             if over and not connection.loop.record.keep_s and connection.loop.record.id != self.own_cluster:
                 connection.loop.end()
         if meter is not None:
@@ -370,6 +373,26 @@ class ClusterExecutor:
             connection.loop.grow(found.after)
 
     # --- private -----------------------------------------------------------------------------------
+
+    def _pause(self, connection: ClusterConnection, now: float, *, is_over: bool, is_held: bool) -> None:
+        """Where nothing runs before a person says so no machines are held, but for as long as they stay warm.
+
+        The machine of its driver stays in any case.
+        """
+        loop, since = connection.loop, connection.paused_since
+        if not is_held:
+            if since is not None:
+                connection.paused_since, loop.scaling.needed = None, None
+            return
+        connection.paused_since = since = now if since is None else since
+        is_own = loop.record.id == self.own_cluster
+        if now - since < loop.record.keep_s:
+            return
+        if is_over and not is_own:
+            loop.end()
+        elif not is_over:
+            loop.unwant()
+            loop.scaling.needed = int(is_own)
 
     def _growth(self, connection: ClusterConnection, gang: GangStatus, message: str) -> Growth | None:
         places = self._member_places.machines(gang.attempt, _present(connection.loop))

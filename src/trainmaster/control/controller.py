@@ -22,7 +22,8 @@ from trainmaster.control.saving_money import SavingMoney
 from trainmaster.control.until_notes import UntilNotes
 from trainmaster.db import Change, Lease, Note, Progress
 from trainmaster.db.leases import RENEW_S
-from trainmaster.executors.base import Executor, GangStatus, Phase
+from trainmaster.executors.base import Executor, GangStatus, Phase, QueuePlace
+from trainmaster.spec.approval import AwaitedApproval
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import (
     InterruptedByUser,
@@ -201,8 +202,7 @@ class Controller:
             turn.changes += self._until_notes.look(self._progress, now)
             if self.silence is not None:
                 turn.changes += self.silence.look(self.run_state, self.jobs.pending, now)
-            place = None if self.run_state.state is State.DONE else self.executor.queue_place()
-            turn.changes += self.run_state.queue_wait.look(place, now)
+            turn.changes += self._waits(now)
             turn.changes += self._forecasts(now)
             turn.changes += told
             if turn.changes:
@@ -312,10 +312,24 @@ class Controller:
         if now - self._asked_at >= self.pace.idle_s:  # a busy loop must not spend its time on asking
             self._asked_at = now
             self._wanted = self.database.stop_wanted(self.run_state.run)
+            self._hear_people()
         self._keep_lease()
         if now - self._read_at >= self.pace.progress_s:
             self._read_at = now
             self._read_progress(now)
+
+    def _waits(self, now: float) -> list[Change]:
+        """Nothing of the run goes on, as others hold what it needs, or a person is to say something."""
+        place: QueuePlace | AwaitedApproval | None = None
+        if self.run_state.state is not State.DONE:
+            place = self.run_state.awaited_approval() or self.executor.queue_place()
+        return self.run_state.queue_wait.look(place, now)
+
+    def _hear_people(self) -> None:
+        """What people have said of experiments that need their approval, once one has asked."""
+        if any(each.awaits_approval for each in self.run_state.experiments.values()):
+            for name, said in self.database.approvals(self.run_state.run).items():
+                self.run_state.experiments[name].approval = said
 
     def _keep_lease(self) -> None:
         now = self.clock()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from trainmaster.control.run_state import Experiment, RunState
 from trainmaster.db.changes import Change, ExperimentChange, Note, RunChange, TaskChange
 from trainmaster.spec.states import EndReason, State
-from trainmaster.spec.topics import GATE_SAID
+from trainmaster.spec.topics import APPROVAL_WANTED, GATE_SAID
 
 #: Gives the columns of a task when it is planned (its parameters): (experiment, number) -> columns.
 #: None: it can only be planned when more of the experiment's tasks are DONE.
@@ -71,7 +71,7 @@ def _decide_experiment(
         if reason is not None:
             yield ExperimentChange(name, State.WAITING, State.STOPPING, reason, message, rest_reason=reason)
         elif all(e.state is State.DONE for e in before):
-            yield ExperimentChange(name, State.WAITING, State.RUNNING)
+            yield from _begin(run_state.run, experiment)
     if experiment.state is State.RUNNING and wanted is not None:
         yield ExperimentChange(name, State.RUNNING, State.STOPPING, wanted, rest_reason=wanted)
     if experiment.awaits_verdict:
@@ -90,6 +90,21 @@ def _decide_experiment(
             reason = experiment.reason or EndReason.CANCELLED
             rest = experiment.rest_reason if experiment.created < experiment.total else None
             yield ExperimentChange(name, State.STOPPING, State.DONE, reason, experiment.message, rest)
+
+
+def _begin(run: str, experiment: Experiment) -> Iterator[ExperimentChange]:
+    """All before it has succeeded: it begins, if a person has approved that where it needs one."""
+    name, said = experiment.name, experiment.approval
+    if not experiment.needs_approval or (said is not None and said.is_given):
+        yield ExperimentChange(name, State.WAITING, State.RUNNING)
+    elif said is not None:
+        rest = EndReason.SKIPPED
+        yield ExperimentChange(
+            name, State.WAITING, State.STOPPING, EndReason.DENIED, said.words, rest_reason=rest
+        )
+    elif not experiment.message:
+        ask = f"waits for a person's approval: `trainmaster approve {run} {name}`, or that with --deny"
+        yield ExperimentChange(name, State.WAITING, State.WAITING, message=ask, topic=APPROVAL_WANTED)
 
 
 def _succeed(experiment: Experiment, message: str) -> Iterator[Change]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trainmaster.control.decide_task import Policy
@@ -37,6 +37,7 @@ class Shape:
     promotes: Promotion | None = None
     gate: Gate | None = None
     serves: bool = False
+    needs_approval: bool = False
 
 
 def load_run_state(database: Database, run: str, recipe: Recipe, slots: int) -> RunState:
@@ -49,7 +50,7 @@ def load_run_state(database: Database, run: str, recipe: Recipe, slots: int) -> 
         slots: how many tasks may run at once at most.
     """
     shapes = {name: shape_of(recipe.experiments[name], slots) for name in recipe.order()}
-    return run_state_from_rows(
+    found = run_state_from_rows(
         shapes,
         database.run_row(run),
         database.experiment_rows(run),
@@ -57,6 +58,10 @@ def load_run_state(database: Database, run: str, recipe: Recipe, slots: int) -> 
         database.live_task_rows(run),
         ended_rows(database, run, shapes),
     )
+    if any(shape.needs_approval for shape in shapes.values()):
+        for name, said in database.approvals(run).items():
+            found.experiments[name].approval = said
+    return found
 
 
 def ended_rows(database: Database, run: str, shapes: Mapping[str, Shape]) -> list[Mapping[Any, Any]]:
@@ -72,15 +77,21 @@ def ended_rows(database: Database, run: str, shapes: Mapping[str, Shape]) -> lis
 
 def shape_of(experiment: RecipeExperiment, slots: int) -> Shape:
     """An experiment's place in the run, with ``slots`` for its tasks."""
-    after, promotes, gate = tuple(experiment.depends_on), promotion_of(experiment), gate_of(experiment)
+    shape = Shape(
+        tuple(experiment.depends_on),
+        min(slots, experiment.workers or slots) + LOOKAHEAD,
+        promotes=promotion_of(experiment),
+        gate=gate_of(experiment),
+        needs_approval=experiment.approval is not None,
+    )
     if experiment.serve is not None:
-        return Shape(after, 2 * MOST_REPLICAS, serves=True)
+        return replace(shape, window=2 * MOST_REPLICAS, promotes=None, gate=None, serves=True)
     if experiment.search is None:
-        window = min(slots, experiment.workers or slots) + LOOKAHEAD
-        return Shape(after, window, promotes=promotes, gate=gate)
+        return shape
     from trainmaster.control.searching import keeps_results, window_of
 
-    return Shape(after, window_of(experiment, slots, LOOKAHEAD), keeps_results(experiment), promotes, gate)
+    window = window_of(experiment, slots, LOOKAHEAD)
+    return replace(shape, window=window, keeps_results=keeps_results(experiment))
 
 
 def gate_of(experiment: RecipeExperiment) -> Gate | None:
@@ -140,6 +151,7 @@ def run_state_from_rows(
             promotes=shape.promotes,
             gate=shape.gate,
             serves=shape.serves,
+            needs_approval=shape.needs_approval,
         )
         for name, shape in shapes.items()
     }

@@ -11,6 +11,7 @@ from trainmaster.control.progress import TaskProgress
 from trainmaster.control.run_state import Experiment, RunState, Task
 from trainmaster.db import Change, Lease, Note
 from trainmaster.executors.base import GangRequest, GangStatus
+from trainmaster.spec.approval import Approval
 from trainmaster.spec.states import EndReason
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ class Records(Protocol):
 
     def stop_wanted(self, run: str) -> EndReason | None:
         """Why somebody wants the end of the run."""
+
+    def approvals(self, run: str) -> Mapping[str, Approval]:
+        """What people have said of its experiments."""
 
     def want_stop(self, run: str, reason: EndReason) -> None:
         """Ask for the end of the run."""

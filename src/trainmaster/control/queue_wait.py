@@ -1,4 +1,4 @@
-"""`QueueWait`: whether a run waits for what other runs hold, and how long it has. Pure."""
+"""`QueueWait`: whether a run waits for what other runs hold, or for a person, and how long it has. Pure."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Final
 
 from trainmaster.db.changes import Change, Note, QueueChange
 from trainmaster.executors.base import QueuePlace, place_text
+from trainmaster.spec.approval import AwaitedApproval
 from trainmaster.spec.units import format_duration
 
 #: A run that waits less is not told of, and it does not count: runs take turns all the time.
@@ -28,7 +29,7 @@ class QueueWait:
     """
 
     earlier_s: float = 0.0
-    place: QueuePlace | None = None
+    place: QueuePlace | AwaitedApproval | None = None
     since: float = 0.0
     is_told: bool = False
     _changed_at: float = 0.0
@@ -37,7 +38,7 @@ class QueueWait:
         """How long it has waited in all."""
         return self.earlier_s + (now - self.since if self.is_told else 0.0)
 
-    def look(self, place: QueuePlace | None, now: float) -> list[Change]:
+    def look(self, place: QueuePlace | AwaitedApproval | None, now: float) -> list[Change]:
         """Take in what it waits for now; what is to be written down and told."""
         if place is None:
             return self._end(now)
@@ -48,6 +49,8 @@ class QueueWait:
             if now - self.since < TOLD_AFTER_S:
                 return []
             self.is_told, self._changed_at = True, now
+            if isinstance(place, AwaitedApproval):  # the experiment has said so
+                return [_written(place)]
             return [Note(f"waits for {place.words}; {place_text(place.place)}"), _written(place)]
         if place == self.place or now - self._changed_at < _CHANGED_EVERY_S:
             return []
@@ -63,5 +66,5 @@ class QueueWait:
         return [Note(f"goes on after waiting {format_duration(waited_s)}"), QueueChange(None, waited_s)]
 
 
-def _written(place: QueuePlace) -> QueueChange:
+def _written(place: QueuePlace | AwaitedApproval) -> QueueChange:
     return QueueChange(json.dumps(asdict(place)))

@@ -23,6 +23,7 @@ from trainmaster.db.changes import (
     RunChange,
     TaskChange,
 )
+from trainmaster.spec.approval import Approval, AwaitedApproval
 from trainmaster.spec.gate import Gate, Verdict
 from trainmaster.spec.states import EndReason, State, may_follow
 from trainmaster.spec.values import ParameterValue
@@ -108,6 +109,8 @@ class Experiment:
             learns from them.
         serves: its tasks are replicas of a service: it is over when somebody ends it.
         until_words: what `until` says of the last task that has succeeded; empty where it says nothing.
+        needs_approval: a person must approve that it begins.
+        approval: what a person has said; None as yet.
         last_ends: reason and message of its replicas that are DONE, until they have been looked at.
     """
 
@@ -129,6 +132,8 @@ class Experiment:
     verdict: Verdict | None = field(default=None, compare=False)
     serves: bool = False
     until_words: str = field(default="", compare=False)
+    needs_approval: bool = False
+    approval: Approval | None = None
     last_ends: dict[int, tuple[EndReason, str]] = field(default_factory=dict, compare=False)
 
     @property
@@ -141,6 +146,12 @@ class Experiment:
         """True if only its gate says how it ends, and has not been asked."""
         is_open = self.state in (State.RUNNING, State.STOPPING) and self.is_exhausted
         return is_open and self.first_bad is None and self.gate is not None and self.verdict is None
+
+    @property
+    def awaits_approval(self) -> bool:
+        """True if a person was asked (which is its message) and has not answered."""
+        is_asked = self.state is State.WAITING and bool(self.message)
+        return self.needs_approval and is_asked and self.approval is None
 
     def tally(self) -> dict[str, int]:
         """Counters as the command line shows them; they sum to ``total``."""
@@ -171,6 +182,21 @@ class RunState:
     def live_tasks(self) -> list[Task]:
         """All tasks with a row that are not DONE."""
         return [task for experiment in self.experiments.values() for task in experiment.live.values()]
+
+    def held_by_people(self) -> set[str]:
+        """Experiments that do not begin before a person has approved that of them, or of one before them."""
+        held: set[str] = set()
+        for each in self.experiments.values():
+            if each.awaits_approval or (each.state is State.WAITING and held.intersection(each.after)):
+                held.add(each.name)
+        return held
+
+    def awaited_approval(self) -> AwaitedApproval | None:
+        """What all that is left waits for; None if anything of it can go on."""
+        open_ones = {each.name for each in self.experiments.values() if each.state is not State.DONE}
+        if not open_ones or open_ones - self.held_by_people():
+            return None
+        return AwaitedApproval(tuple(each.name for each in self.experiments.values() if each.awaits_approval))
 
     def apply(self, change: Change) -> None:
         """Carry out one change.

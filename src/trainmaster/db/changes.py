@@ -92,6 +92,7 @@ class ExperimentChange:
     Attributes:
         rest_reason: how its tasks without a row ended.
         promotes: done in the same transaction, and told as a note.
+        topic: see `Note`.
     """
 
     experiment: str
@@ -101,6 +102,7 @@ class ExperimentChange:
     message: str = ""
     rest_reason: EndReason | None = None
     promotes: Promotion | None = None
+    topic: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

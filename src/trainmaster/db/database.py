@@ -22,6 +22,7 @@ from trainmaster.db import (
     ledger,
     outbox,
     quote_rows,
+    run_facts,
     run_rows,
 )
 from trainmaster.db import tables as t
@@ -37,6 +38,7 @@ from trainmaster.db.requeue import record_saved, requeue_rows
 from trainmaster.db.run_rows import NewRun
 from trainmaster.db.task_rows import tasks_of
 from trainmaster.db.transactions import Transactions
+from trainmaster.spec.approval import Approval
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.gate import Gate, Verdict
 from trainmaster.spec.states import EndReason, State
@@ -220,6 +222,10 @@ class Database:
         rows = self.read(run_rows.STOP_WANTED, {"run": run})
         wanted = rows[0]["stop_wanted"] if rows else None
         return EndReason(wanted) if wanted else None
+
+    def approvals(self, run: str) -> dict[str, Approval]:
+        """What people have said of a run's experiments; see `run_facts.answer`."""
+        return run_facts.approvals_of(self, run)
 
     # --- transitions -----------------------------------------------------------------------
 

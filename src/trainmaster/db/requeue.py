@@ -8,6 +8,7 @@ from sqlalchemy.engine import Connection
 from trainmaster.db import tables as t
 from trainmaster.db.endpoint_changes import reopen
 from trainmaster.db.events import event_row, insert_events
+from trainmaster.db.run_facts import forget_denials
 from trainmaster.db.run_rows import run_row
 from trainmaster.spec.states import FINISHED, EndReason, State
 
@@ -52,9 +53,10 @@ def requeue_rows(connection: Connection, run: str, now: float) -> None:
     before = run_row(connection, run)["state"]
     connection.execute(
         t.experiment.update()
-        .where(*unfinished)
+        .where(*unfinished, t.experiment.c.state != State.WAITING)  # those that wait may have asked somebody
         .values(state=State.WAITING, reason=None, message="", rest_reason=None)
     )
+    forget_denials(connection, run)
     connection.execute(
         t.run.update()
         .where(t.run.c.id == run)

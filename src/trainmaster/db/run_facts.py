@@ -1,19 +1,26 @@
 """What was found out of a run while it was driven: the first look decides, for whoever drives it later.
 
-A row is written once and never changed. Only the holder of the run's lease writes one.
+A row is written once and never changed. Only the holder of the run's lease writes one, but for what a person
+says of an experiment that waits for that.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, RowMapping
 
 from trainmaster.db import tables as t
+from trainmaster.db.events import event_row, insert_events
 from trainmaster.db.leases import Lease
+from trainmaster.db.patience import Try
 from trainmaster.db.run_files import write_held
+from trainmaster.spec.approval import Approval
+from trainmaster.spec.errors import UsageError
 from trainmaster.spec.facts import Fact
+from trainmaster.spec.states import State
+from trainmaster.spec.topics import APPROVAL_ANSWERED
 
 if TYPE_CHECKING:
     from trainmaster.db.database import Database
@@ -41,3 +48,79 @@ def put_fact(database: Database, lease: Lease, kind: Fact, name: str, value: str
         return value if known is None else known
 
     return write_held(database, lease, write, alone=True)
+
+
+def approvals_of(database: Database, run: str) -> dict[str, Approval]:
+    """What people have said of a run's experiments, by name."""
+    rows = database.read(sa.select(t.run_fact).where(_approvals(run)))
+    return {row["name"]: Approval.from_json(row["value"]) for row in rows}
+
+
+def answer(database: Database, run: str, experiment: str, said: Approval) -> None:
+    """Write down what a person says of an experiment, with its event: the run's driver goes by that.
+
+    Raises:
+        UsageError: it waits for no answer (any more).
+    """
+
+    def write(connection: Connection, this: Try) -> None:
+        # The driver's transactions begin with this row, too: events of a run are seen in their order.
+        connection.execute(sa.select(t.run.c.id).where(t.run.c.id == run).with_for_update())
+        query = sa.select(t.run_fact.c.value).where(_approvals(run), t.run_fact.c.name == experiment)
+        if known := connection.execute(query).scalar():
+            if this.again and known == said.to_json():
+                return
+            raise answered(run, experiment, Approval.from_json(known))
+        row = connection.execute(_asked(run, experiment)).first()
+        _must_ask(run, experiment, None if row is None else row._mapping)
+        fact = {"run_id": run, "kind": Fact.APPROVAL.value, "name": experiment, "value": said.to_json()}
+        connection.execute(t.run_fact.insert().values(fact))
+        message, topic = f"{experiment} was {said.words}", APPROVAL_ANSWERED
+        note = event_row(run, said.at, "note", message=message, experiment=experiment, topic=topic)
+        insert_events(connection, [note])
+
+    database.write(write)
+
+
+def check_asked(database: Database, run: str, experiment: str) -> None:
+    """Whether an experiment waits for a person's answer, as far as is known here.
+
+    Raises:
+        UsageError: it does not.
+    """
+    if said := approvals_of(database, run).get(experiment):
+        raise answered(run, experiment, said)
+    _must_ask(run, experiment, next(iter(database.read(_asked(run, experiment))), None))
+
+
+def answered(run: str, experiment: str, said: Approval) -> UsageError:
+    """Somebody was quicker."""
+    hint = "An answer is not taken back; `trainmaster cancel` ends a run."
+    return UsageError(f"{run}: {experiment} was answered already: {said.words}", hint)
+
+
+def _asked(run: str, experiment: str) -> sa.Select[Any]:
+    return sa.select(t.experiment.c.state, t.experiment.c.message).where(
+        t.experiment.c.run_id == run, t.experiment.c.name == experiment
+    )
+
+
+def _must_ask(run: str, experiment: str, row: RowMapping | None) -> None:
+    if row is None or row["state"] != State.WAITING or not row["message"]:
+        is_what = "is no experiment of it" if row is None else f"is {row['state']}"
+        raise UsageError(
+            f"{run}: {experiment} waits for nobody's approval: it {is_what}",
+            "An experiment with `approval: required` asks when all before it has succeeded.",
+        )
+
+
+def forget_denials(connection: Connection, run: str) -> None:
+    """People are asked again for what they have denied: somebody wants the run to go on."""
+    query = sa.select(t.run_fact.c.name, t.run_fact.c.value).where(_approvals(run))
+    denied = [row.name for row in connection.execute(query) if not Approval.from_json(row.value).is_given]
+    if denied:
+        connection.execute(t.run_fact.delete().where(_approvals(run), t.run_fact.c.name.in_(denied)))
+
+
+def _approvals(run: str) -> sa.ColumnElement[bool]:
+    return sa.and_(t.run_fact.c.run_id == run, t.run_fact.c.kind == Fact.APPROVAL.value)

@@ -28,6 +28,7 @@ from trainmaster.service.runs.summary import (
 )
 from trainmaster.service.teams.admission import Application
 from trainmaster.spec import Recipe
+from trainmaster.spec.approval import Approval
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
@@ -137,6 +138,21 @@ class Service(OpenHome):
         from trainmaster.service.driving.sessions import cancel
 
         cancel(self, run, environ)
+
+    def answer(
+        self, run: str, experiment: str, environ: Mapping[str, str], *, is_given: bool, by: str, why: str = ""
+    ) -> None:
+        """What a person says of an experiment that waits for that: it begins, or ends as DENIED.
+
+        Raises:
+            NotFoundError: there is no such run.
+            UsageError: the experiment waits for no answer (any more).
+            PublishError: a machine of the run drives it, and the store cannot be written.
+        """
+        from trainmaster.service.driving.sessions import answer
+
+        said = Approval(is_given, by, self.database.clock_s(), why.strip())
+        answer(self, run, experiment, said, environ)
 
     def take(self, run: str, environ: Mapping[str, str]) -> Session | None:
         """Take over a run that was just accepted, as it is; None if somebody was quicker."""

@@ -25,6 +25,7 @@ from trainmaster.spec.reading import (
     Noun,
     Path,
     Problems,
+    choice,
     duration,
     integer,
     list_of,
@@ -153,6 +154,7 @@ class Experiment(Noun):
         profile: how it is measured for a quote.
         require: what its best model must reach for others to go on from it.
         promote: the alias that means its best model when it has succeeded, such as ``digits@production``.
+        approval: ``required``: it begins when a person has approved that; None: by itself.
         serve: its tasks are replicas of a service, and do not end.
     """
 
@@ -185,6 +187,7 @@ class Experiment(Noun):
     profile: Annotated[ProfilePlan | None, Key("profile", noun(ProfilePlan))] = None
     require: Annotated[Requirement | None, Key("require", noun(Requirement))] = None
     promote: Annotated[str | None, Key("promote", pattern(PROMOTION, PROMOTION_RIGHT))] = None
+    approval: Annotated[str | None, Key("approval", choice("required"))] = None
     serve: Annotated[Serve | None, Key("serve", noun(Serve))] = None
     chooses_image: bool = False
 

@@ -9,4 +9,5 @@ class Fact(StrEnum):
     """Kinds of that; each has a name beside it, and a text."""
 
     VOLUME = "volume"  #: By what the recipe calls a volume: its URI with the version, or the set built in.
+    APPROVAL = "approval"  #: By experiment: an `Approval` as JSON; a person has said so, not the driver.
     ENVIRONMENT = "environment"  #: By experiment: Python, platform and packages as JSON.

@@ -10,6 +10,8 @@ QUOTE_BOUND: Final = "quote.bound"
 QUOTE_IN_DANGER: Final = "quote.in_danger"
 MODEL_PROMOTED: Final = "model.promoted"
 BUDGET_REACHED: Final = "budget.reached"
+APPROVAL_WANTED: Final = "approval.wanted"
+APPROVAL_ANSWERED: Final = "approval.answered"
 #: Of these nobody is told by a webhook; `status` shows what they say last.
 NOT_PROMOTED: Final = "model.not_promoted"
 GATE_SAID: Final = "gate.said"
@@ -25,6 +27,8 @@ TOPICS: Final = {
     QUOTE_BOUND: "a run has its binding quote",
     QUOTE_IN_DANGER: "a run will take longer or cost more than quoted",
     MODEL_PROMOTED: "a run's model has become what an alias means",
+    APPROVAL_WANTED: "an experiment waits for a person's approval",
+    APPROVAL_ANSWERED: "a person has approved or denied an experiment",
     "workflow.refused": "a workflow could not start a run",
     BUDGET_REACHED: "50, 80 or 100 % of the month's budget are spent",
 }

@@ -20,6 +20,7 @@ from trainmaster.db.leases import LEASE_S, Lease
 from trainmaster.executors.base import Capacity
 from trainmaster.service.driving.driving import _meter
 from trainmaster.service.driving.run_clusters import GIVING_BACK_S, RunClusters
+from trainmaster.spec.approval import Approval
 from trainmaster.spec.errors import InterruptedByUser, LeaseLostError, StoreError, TrainmasterError
 from trainmaster.spec.states import EndReason, State
 from trainmaster.testing.simulated_host import Host, Process
@@ -166,6 +167,10 @@ class SimulatedRecords:
     def stop_wanted(self, run: str) -> EndReason | None:
         """See `Database.stop_wanted`."""
         return self._store.stop_wanted(run)
+
+    def approvals(self, run: str) -> dict[str, Approval]:
+        """See `Database.approvals`: no experiment needs any."""
+        return {}
 
     def want_stop(self, run: str, reason: EndReason) -> None:
         """See `Database.want_stop`."""

@@ -25,6 +25,7 @@ from trainmaster.control.saving_money import SavingMoney
 from trainmaster.db.changes import Change
 from trainmaster.db.leases import LEASE_S, Lease
 from trainmaster.executors.base import Capacity, GangRequest, Phase
+from trainmaster.spec.approval import Approval
 from trainmaster.spec.errors import InterruptedByUser, LeaseLostError, StoreError
 from trainmaster.spec.gate import Gate, Rival, Verdict, judge
 from trainmaster.spec.requirement import Requirement
@@ -118,6 +119,10 @@ class SimulatedRecords:
         """See `Database.stop_wanted`."""
         self._session.step("before reading")
         return self._simulation.database.stop_wanted(run)
+
+    def approvals(self, run: str) -> dict[str, Approval]:
+        """See `Database.approvals`: no experiment needs any."""
+        return {}
 
     def want_stop(self, run: str, reason: EndReason) -> None:
         """See `Database.want_stop`."""

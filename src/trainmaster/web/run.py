@@ -196,6 +196,21 @@ def cancel(run: str, found: Runs, state: State, caller: Submitter) -> Response:
     return redirect(f"/runs/{quote(run)}")
 
 
+@router.post("/runs/{run}/approval")
+def answer(
+    run: str,
+    found: Runs,
+    state: State,
+    caller: Submitter,
+    experiment: Annotated[str, Form()],
+    say: Annotated[str, Form()],
+    why: Annotated[str, Form(max_length=1000)] = "",
+) -> Response:
+    """Approves or denies that an experiment begins."""
+    found.answer(run, experiment, state.environ, is_given=say == "approve", why=why)
+    return redirect(f"/runs/{quote(run)}")
+
+
 @router.post("/runs/{run}/resume")
 def resume(run: str, found: Runs, state: State, caller: Submitter) -> Response:
     """Goes on with it."""

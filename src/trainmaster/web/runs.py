@@ -20,6 +20,7 @@ _STATES: Final = (
     "SUCCEEDED",
     "USER_ERROR",
     "GATE_REFUSED",
+    "DENIED",
     "UNHEALTHY",
     "OOM",
     "BUDGET",

@@ -19,7 +19,7 @@ pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 PAPERS = Path(__file__).resolve().parents[3] / "benchmarks" / "papers"
 NAMES = (
     *("claims", "common", "tables", "images", "laboratory", "seeds", "results"),
-    *("anwar", "fc2", "hyper", "hyper_files", "jorge", "accuracy", "jorge_im"),
+    *("anwar", "fc2", "hyper", "hyper_files", "jorge", "accuracy", "jorge_im", "pages"),
 )
 
 
@@ -211,3 +211,30 @@ def test_what_was_found_comes_into_the_page_and_the_rest_stays(
         text.rpartition("<!-- /accuracy -->")[2]
         == (PAPERS / "RESULTS.md").read_text().rpartition("<!-- /accuracy -->")[2]
     )
+
+
+def test_what_is_marked_on_a_page_is_done_and_compared_by_its_words(papers):
+    pages = papers["pages"]
+    page = """<!-- file: a.py -->
+```python
+print(1)
+```
+
+```console
+$ not marked
+```
+
+<!-- run -->
+```console
+$ one --with \\
+    two
+digits-7f3a: 12 of 30 tasks in /home/me
+$ three
+```
+"""
+    file, one, three = pages.steps_of(page)
+    assert (file.file, file.text) == ("a.py", "print(1)\n")
+    assert one.shown == ("digits-7f3a: 12 of 30 tasks in /home/me",)
+    assert three.text == "three"
+    assert not pages.missing(one.shown, "x\nabc-99ff11: 3 of 4 tasks in /tmp/x\n")
+    assert pages.missing(one.shown, "3 jobs") == list(one.shown)

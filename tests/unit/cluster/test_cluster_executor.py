@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from executor_bench import ONE, TWO, Bench, Clock, FakeCluster, FakeLoop, gang, made, phases, running
@@ -17,7 +16,9 @@ from executor_bench import ONE, TWO, Bench, Clock, FakeCluster, FakeLoop, gang, 
 from trainmaster.cluster.record import Machine, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.budget import Meter
+from trainmaster.control.run_state import Experiment, RunState
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
+from trainmaster.spec.approval import Approval
 from trainmaster.spec.errors import LeaseLostError
 from trainmaster.spec.states import State
 
@@ -308,8 +309,7 @@ def test_the_cap_counts_what_the_end_will_cost_and_what_is_paid_anyway(bench: Be
     plan = ClusterPlan("train", ("train",), "lab", (RolePlan("worker", 1, (PRICED,)),))
     machine = Machine("worker-0", "worker", "t", PRICED, "i-0", started_at=1000.0)
     bench.loop.record = replace(new_record("run", plan, "home"), machines=(machine,))
-    running = SimpleNamespace(state=State.RUNNING)
-    run_state: Any = SimpleNamespace(experiments={"train": running}, state=State.RUNNING, live_tasks=list)
+    run_state = RunState("run", {"train": Experiment("train", (), 1, 1, State.RUNNING)}, State.RUNNING)
     meter = Meter(cap_usd=0.115, releasing_s=15.0)
     bench.cluster_executor.look(run_state, meter, 1010.0)
     assert not meter.must_end(1010.0), "an end that is over at 1085 costs 0.085"
@@ -317,6 +317,25 @@ def test_the_cap_counts_what_the_end_will_cost_and_what_is_paid_anyway(bench: Be
     assert not meter.must_end(1039.0)
     bench.cluster_executor.look(run_state, meter, 1041.0)
     assert meter.must_end(1041.0)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_while_a_person_is_asked_machines_are_held_for_as_long_as_they_stay_warm(
+    bench: Bench, own: bool
+) -> None:
+    plan = ClusterPlan("train", ("train",), "lab", (RolePlan("worker", 1, (PRICED,)),))
+    bench.loop.record = new_record("run", plan, "home", 60.0)
+    bench.cluster_executor.own_cluster = bench.loop.record.id if own else ""
+    asks = Experiment("train", (), 1, 1, message="waits", needs_approval=True)
+    run_state = RunState("run", {"train": asks}, State.RUNNING)
+    bench.cluster_executor.look(run_state, None, 1000.0)
+    bench.cluster_executor.look(run_state, None, 1059.0)
+    assert bench.loop.scaling.needed is None, "`--keep 1m` was asked for"
+    bench.cluster_executor.look(run_state, None, 1060.0)
+    assert bench.loop.scaling.needed == int(own), "only the machine of the driver stays"
+    asks.approval = Approval(True, "ada", 1070.0)
+    bench.cluster_executor.look(run_state, None, 1071.0)
+    assert bench.loop.scaling.needed is None
 
 
 def test_a_machine_that_is_rented_and_not_prepared_yet_is_not_taken_for_lost(bench):

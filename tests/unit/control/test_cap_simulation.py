@@ -131,7 +131,11 @@ class World:
         self.meter.publishing.learn(self.saving_s)
         task = SimpleNamespace(state=State.RUNNING)
         self.run_state: Any = SimpleNamespace(
-            experiments=dict.fromkeys(by_name, task), state=State.RUNNING, live_tasks=lambda: [task]
+            experiments={name: SimpleNamespace(name=name, state=State.RUNNING) for name in by_name},
+            state=State.RUNNING,
+            live_tasks=lambda: [task],
+            held_by_people=set,
+            awaited_approval=lambda: None,
         )
         for loop in self.loops:
             loop.known_until = {}

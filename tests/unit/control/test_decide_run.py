@@ -8,6 +8,7 @@ from control_nouns import experiment, run_state
 from trainmaster.control.decide_run import decide_run, run_reason, stop_reason
 from trainmaster.control.run_state import FirstBad, Task
 from trainmaster.db.changes import ExperimentChange, Note, Promotion, RunChange, TaskChange
+from trainmaster.spec.approval import Approval, AwaitedApproval
 from trainmaster.spec.gate import Gate, Verdict
 from trainmaster.spec.requirement import Requirement
 from trainmaster.spec.states import EndReason, State
@@ -160,3 +161,39 @@ def test_a_gate_is_not_asked_of_tasks_that_failed():
     whole = gated(first_bad=FirstBad(0, EndReason.OOM, "oom"))
     assert not whole.experiments["a"].awaits_verdict
     assert turn(whole)[0].reason is EndReason.OOM
+
+
+def asking():
+    whole = run_state(
+        experiment("a", total=1),
+        experiment("b", after=("a",), needs_approval=True),
+        experiment("c", after=("b",)),
+    )
+    turn(whole)
+    assert whole.awaited_approval() is None
+    ended(whole, "a", EndReason.SUCCEEDED)
+    (asked,) = turn(whole)
+    assert (asked.before, asked.after, asked.topic) == (State.WAITING, State.WAITING, "approval.wanted")
+    assert f"trainmaster approve {whole.run} b" in asked.message
+    assert turn(whole) == [], "it asks once"
+    assert whole.held_by_people() == {"b", "c"}
+    assert whole.awaited_approval() == AwaitedApproval(("b",))
+    return whole
+
+
+def test_an_experiment_that_needs_approval_begins_when_a_person_says_so():
+    whole = asking()
+    whole.experiments["b"].approval = Approval(True, "ada", 0.0)
+    assert turn(whole)[0] == ExperimentChange("b", State.WAITING, State.RUNNING)
+    assert whole.awaited_approval() is None
+
+
+def test_what_a_person_denies_ends_so_and_nothing_of_it_ran():
+    whole = asking()
+    whole.experiments["b"].approval = Approval(False, "ada", 0.0, "too slow")
+    turn(whole)
+    found = whole.experiments
+    assert (found["b"].reason, found["b"].message) == (EndReason.DENIED, "denied by ada: too slow")
+    assert found["b"].tally()["skipped"] == 1
+    assert found["c"].reason is EndReason.SKIPPED
+    assert (whole.state, whole.reason) == (State.DONE, EndReason.DENIED)

@@ -43,7 +43,7 @@ def test_every_transition_is_reached(report):
 
 def test_every_end_reason_is_given(report):
     given = {reason for reason in EndReason if report.seen[f"DONE/{reason}"] or report.seen[f"rest/{reason}"]}
-    of_others = {EndReason.GATE_REFUSED, EndReason.UNHEALTHY, EndReason.DRAINED}  # gates, services
+    of_others = {EndReason.GATE_REFUSED, EndReason.DENIED, EndReason.UNHEALTHY, EndReason.DRAINED}
     assert set(EndReason) - of_others == given
     assert report.seen[f"run/{EndReason.GATE_REFUSED}"] > 20, "only experiments and runs have gates"
 

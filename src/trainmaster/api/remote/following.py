@@ -125,7 +125,9 @@ class RunFollower:
         status: Mapping[str, Any] | None = None
         for row in rows:
             event = Event.of(row)
-            if event.kind == "note":
+            if event.kind == "experiment" and event.after is State.WAITING and event.message:
+                yield Note(f"{event.experiment}: {event.message}", event.experiment)
+            elif event.kind == "note":
                 yield Note(event.message, event.experiment, event.task, event.attempt, event.reason)
             elif event.kind == "experiment" and event.after in (State.RUNNING, State.DONE):
                 status = status or self._status()

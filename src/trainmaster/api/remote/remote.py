@@ -196,6 +196,10 @@ class RemoteClient:
     def cancel(self, run: str) -> None:
         self._to.post(f"/runs/{quoted(run)}/cancel", repeats=True)
 
+    def answer(self, run: str, experiment: str, *, is_given: bool, why: str = "") -> None:
+        body = {"approve": is_given, "why": why}
+        self._to.post(f"/runs/{quoted(run)}/experiments/{quoted(experiment)}/approval", body)
+
     def save_models(self, run: str) -> list[SavedModel]:
         from trainmaster.service.models.unpublished_models import SavedModel
 

@@ -87,6 +87,15 @@ class CancelMany(BaseModel):
     runs: list[str] = Field(max_length=MAX_PAGE)
 
 
+class Answer(BaseModel):
+    """What a person says of an experiment that waits for that."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    approve: bool = Field(description="it begins; else it ends as DENIED")
+    why: str = Field(default="", max_length=1000, description="told with it")
+
+
 class Curve(BaseModel):
     """A metric of a task, thinned."""
 
@@ -175,6 +184,15 @@ def recipe(run: str, runs: Runs) -> Response:
 def cancel(run: str, runs: Runs, state: State, caller: Submitter) -> dict[str, Any]:
     """Ask for its end."""
     runs.cancel(run, state.environ)
+    return runs.status(run)
+
+
+@router.post("/runs/{run}/experiments/{experiment}/approval")
+def answer(
+    run: str, experiment: str, body: Answer, runs: Runs, state: State, caller: Submitter
+) -> dict[str, Any]:
+    """Approve or deny that an experiment begins which waits for that; 422 if it does not (any more)."""
+    runs.answer(run, experiment, state.environ, is_given=body.approve, why=body.why)
     return runs.status(run)
 
 

@@ -21,6 +21,7 @@ from trainmaster.db import ExperimentChange, RunChange, TaskChange, run_files
 from trainmaster.db.run_files import PIECE_BYTES, Piece
 from trainmaster.providers.aws.memory import AwsMemory
 from trainmaster.service.server_loops import Turns
+from trainmaster.spec.approval import Approval
 from trainmaster.spec.errors import LeaseLostError, StoreError
 from trainmaster.spec.states import EndReason, State
 
@@ -243,6 +244,7 @@ class _FilesFirst:
         self.renew: Callable[[Lease, float], EndReason | None] = records.renew
         self.stop_wanted: Callable[[str], EndReason | None] = records.stop_wanted
         self.want_stop: Callable[[str, EndReason], None] = records.want_stop
+        self.approvals: Callable[[str], Mapping[str, Approval]] = records.approvals
 
     def commit(self, lease: Lease, changes: Sequence[Change], now: float) -> None:
         """Write changes in one transaction, after the files."""

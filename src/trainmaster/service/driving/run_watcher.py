@@ -99,6 +99,8 @@ class RunWatcher:
         for change in turn.changes:
             if isinstance(change, Note):
                 yield change
+            elif isinstance(change, ExperimentChange) and change.after is State.WAITING:
+                yield Note(f"{change.experiment}: {change.message}", change.experiment)
             elif isinstance(change, ExperimentChange) and change.after in (State.RUNNING, State.DONE):
                 found = run_state.experiments[change.experiment]
                 moved = (change.experiment, change.after, change.reason, change.message)

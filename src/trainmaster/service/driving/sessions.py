@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from trainmaster.artifacts import materialise, take_snapshot
 from trainmaster.artifacts.owner import give_up_claim
 from trainmaster.control.preflight import why_bound_by_data
-from trainmaster.db import Database, Lease, NewRun, Submission
+from trainmaster.db import Database, Lease, NewRun, Submission, run_facts
 from trainmaster.db.endpoint_changes import registering
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.driving import Session, drive
@@ -24,6 +24,7 @@ from trainmaster.service.runs.summary import is_driven
 from trainmaster.service.teams.admission import Application, entrance, waits_for_turn
 from trainmaster.service.teams.team_budget import OWNER, OverBudgetError
 from trainmaster.spec import Recipe
+from trainmaster.spec.approval import Approval
 from trainmaster.spec.errors import PublishError, StoreError, UsageError
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.states import EndReason, State
@@ -74,6 +75,8 @@ def accept(
         from trainmaster.service.sinks.feeding import check_sinks
 
         check_sinks(opened, recipe, environ)
+    if moves and (asking := [each.name for each in recipe.experiments.values() if each.approval]):
+        notes.append(f"the machine that drives it is paid for while {', '.join(asking)} waits for approval")
     now = opened.database.clock_s()
     owner = claim_name(opened.home, opened.database, recipe.name, now)
     run, home_id = owner.run, owner.home
@@ -217,6 +220,16 @@ def cancel(opened: OpenHome, run: str, environ: Mapping[str, str]) -> None:
     if lease is not None:
         recipe = opened.replicas.recipe(opened.database.run_row(run))
         drive(opened, Session(run, lease, recipe), environ)  # nothing starts any more, so no secrets
+
+
+def answer(opened: OpenHome, run: str, experiment: str, said: Approval, environ: Mapping[str, str]) -> None:
+    """What a person says of an experiment that waits for that; see `Service.answer`."""
+    if opened.database.run_row(run)["away"] is not None:
+        from trainmaster.service.on_cluster.away import AwayRuns
+
+        if AwayRuns(opened, environ).answer(run, experiment, said):
+            return
+    run_facts.answer(opened.database, run, experiment, said)
 
 
 def requeue(database: Database, lease: Lease, team: str, recipe: Recipe) -> None:

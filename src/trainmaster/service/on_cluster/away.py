@@ -20,13 +20,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.cluster.record import ClusterState
-from trainmaster.db import run_transfer
+from trainmaster.db import run_facts, run_transfer
 from trainmaster.db.leases import LEASE_S
 from trainmaster.objects import ObjectStore
 from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.notifications.delivery import deliver_left
 from trainmaster.service.on_cluster.assignment import key_of, resealed
 from trainmaster.service.on_cluster.driver_store import GIVES_UP_S, LOST_S, DriverStore, Published
+from trainmaster.spec.approval import Approval
 from trainmaster.spec.errors import ProviderError, PublishError, TrainmasterError, UsageError
 from trainmaster.spec.states import EndReason, State
 
@@ -141,6 +142,22 @@ class AwayRuns:
         if row["away"] is None:
             return False
         self._store(row).wish(EndReason.CANCELLED)
+        return True
+
+    def answer(self, run: str, experiment: str, said: Approval) -> bool:
+        """Tell the driver what a person says of an experiment; False if it is not away (any more).
+
+        Raises:
+            PublishError: the object store cannot be read or written.
+        """
+        self.look(run)
+        row = self.home.database.run_row(run)
+        if row["away"] is None:
+            return False
+        if store := self._store(row).answer(experiment):
+            raise run_facts.answered(run, experiment, store)
+        run_facts.check_asked(self.home.database, run, experiment)
+        self._store(row).put_answer(experiment, said)
         return True
 
     def _unheard(self, row: Mapping[Any, Any]) -> PublishError:
@@ -305,15 +322,25 @@ class AwayRuns:
         if found is None or row["away"] is None:
             return  # another process of this home was quicker
         is_over = row["state"] == State.DONE
+        answers = {} if is_over else self._unheard_answers(run, store)
         if is_over:  # while it is away: if we are killed here, the next look at it does it again
             self._give_back(run)
         words = "" if is_over else f"{back()}: {self.where(run)} was lost"
+        for experiment, said in answers.items():
+            with suppress(UsageError):  # it was heard
+                run_facts.answer(self.home.database, run, experiment, said)
         if run_transfer.come_back(self.home.database, run, row["away"], words) and is_over:
             self._give_back(run)  # another process may have brought their rows once more
             with suppress(TrainmasterError):
                 deliver_left(self.home.database, run, self.environ)
             with suppress(TrainmasterError):
                 store.remove()
+
+    def _unheard_answers(self, run: str, store: DriverStore) -> dict[str, Approval]:
+        """What people have said while it was away, also what its driver was lost before it heard."""
+        waiting = [each["name"] for each in self.home.database.experiment_rows(run) if each["message"]]
+        found = {name: store.answer(name) for name in waiting}
+        return {name: said for name, said in found.items() if said is not None}
 
     def _give_back(self, run: str) -> None:
         """Give back what is left of the machines of a run that is over."""

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from trainmaster.db.run_transfer import News, RunRows
 from trainmaster.objects import ObjectStore
+from trainmaster.spec.approval import Approval
 from trainmaster.spec.errors import PublishError
 
 #: How often a driver says that it is there, in seconds.
@@ -188,6 +189,23 @@ class DriverStore:
         """
         found = self._get("wish")
         return None if found is None else str(found["stop"])
+
+    def put_answer(self, experiment: str, said: Approval) -> None:
+        """Tell it what a person says of an experiment.
+
+        Raises:
+            PublishError: the store cannot be written.
+        """
+        self._put(f"answer-{experiment}", asdict(said))
+
+    def answer(self, experiment: str) -> Approval | None:
+        """What a person has said of it; None as yet.
+
+        Raises:
+            PublishError: the store cannot be read.
+        """
+        found = self._get(f"answer-{experiment}")
+        return None if found is None else Approval(**found)
 
     def remove(self) -> None:
         """Remove what was published of the run, when all of it is in its home.

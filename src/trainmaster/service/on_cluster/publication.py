@@ -6,15 +6,17 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.db import ExperimentChange, RunChange, TaskChange, run_transfer
+from trainmaster.db import ExperimentChange, RunChange, TaskChange, run_facts, run_transfer
 from trainmaster.service.driving.replication import Replication
 from trainmaster.service.on_cluster.driver_store import BEAT_S, GIVES_UP_S
+from trainmaster.spec.approval import Approval
 from trainmaster.spec.clocks import boot_s
-from trainmaster.spec.errors import LeaseLostError, PublishError, StoreError, one_line
-from trainmaster.spec.states import EndReason
+from trainmaster.spec.errors import LeaseLostError, PublishError, StoreError, UsageError, one_line
+from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
     from trainmaster.control.layout import Home
@@ -152,17 +154,25 @@ class Publication(Replication):
             self._rows, self._told_news, self._said_at = rows, self._news, now
 
     def _beat(self) -> None:
-        """Say now and then that we are there, and hear whether somebody wants the end of the run."""
+        """Say now and then that we are there, and hear what people want of the run: its end, or an answer."""
         run = self._lease.run
         while not self._ended.wait(_LOOK_S):
             try:
                 self.publish()
                 if wish := self._store.wished():
                     self._database.want_stop(run, EndReason(wish))
+                self._hear_answers()
             except LeaseLostError:
                 self._give_up()
             except (PublishError, StoreError) as error:
                 log.info("%s: %s", run, one_line(error))
+
+    def _hear_answers(self) -> None:
+        """What people have said of experiments that ask for it, at home."""
+        for row in self._database.experiment_rows(self._lease.run):
+            if row["state"] == State.WAITING and row["message"] and (said := self._store.answer(row["name"])):
+                with suppress(UsageError):  # it is written down already
+                    run_facts.answer(self._database, self._lease.run, row["name"], said)
 
 
 class _Published:
@@ -174,6 +184,7 @@ class _Published:
         self.renew: Callable[[Lease, float], EndReason | None] = records.renew
         self.stop_wanted: Callable[[str], EndReason | None] = records.stop_wanted
         self.want_stop: Callable[[str, EndReason], None] = records.want_stop
+        self.approvals: Callable[[str], Mapping[str, Approval]] = records.approvals
 
     def commit(self, lease: Lease, changes: Sequence[Change], now: float) -> None:
         """Write changes in one transaction, and publish those of a state before anybody acts on them."""

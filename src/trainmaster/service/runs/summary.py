@@ -23,6 +23,7 @@ from trainmaster.service.runs.highlights import Highlights, NoteLine, TaskLine
 from trainmaster.service.runs.search_results import best_tasks
 from trainmaster.service.runs.usage_summary import run_usage
 from trainmaster.service.workflows.started import started_by
+from trainmaster.spec.approval import Approval, AwaitedApproval
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.plain_json import parsed_json
 from trainmaster.spec.states import EndReason, State
@@ -84,6 +85,8 @@ def run_summary(database: Database, run: str, files: RunFiles | None = None) -> 
     stored = {name: found for name, found in recipe["experiments"].items() if isinstance(found, dict)}
     searches = {name: found.get("search") for name, found in stored.items()}
     verdicts = _verdicts(database, run, stored)
+    asks = any(found.get("approval") for found in stored.values())
+    approvals = database.approvals(run) if asks else {}
     experiments: dict[str, Any] = {}
     counts: dict[str, list[RowMapping]] = {}
     for found in database.tallies(run):
@@ -107,6 +110,8 @@ def run_summary(database: Database, run: str, files: RunFiles | None = None) -> 
             top = best_tasks(database, run, experiment["name"], search, BEST_TASKS)
             shown |= {"best": top[0] if top else None, "top": top}
         shown |= verdicts.get(experiment["name"], {})
+        if stored.get(experiment["name"], {}).get("approval"):
+            shown |= _approval(experiment, approvals.get(experiment["name"]))
         if experiment["name"] in usage:
             shown["usage"] = usage[experiment["name"]]
         experiments[experiment["name"]] = shown
@@ -164,7 +169,8 @@ def _queued(row: RowMapping, now: float) -> dict[str, Any]:
     if "waits_for" not in found and not is_driven(row, now):
         return {}  # the process that wrote that is gone
     if "waits_for" not in found:
-        found = {**found, "waits_for": QueuePlace(**found).words}
+        waits = AwaitedApproval(**found) if "approval" in found else QueuePlace(**found)
+        found = {**found, "waits_for": waits.words}
     return {"queued": {"since": row["queued_at"], **found}}
 
 
@@ -189,6 +195,15 @@ def _verdicts(database: Database, run: str, stored: Mapping[str, Any]) -> dict[s
         elif row["topic"] in (MODEL_PROMOTED, NOT_PROMOTED):
             said["promotion"] = message
     return told
+
+
+def _approval(experiment: RowMapping, said: Approval | None) -> dict[str, Any]:
+    """Whether a person is asked for it, or what he has said; empty before."""
+    if said is not None:
+        word = "approved" if said.is_given else "denied"
+        return {"approval": {"state": word, "by": said.by, "at": said.at, "why": said.why}}
+    is_asked = experiment["state"] == State.WAITING and experiment["message"]
+    return {"approval": {"state": "awaited"}} if is_asked else {}
 
 
 def _kept_usd(database: Database, run: str) -> float:

@@ -343,6 +343,14 @@ class TeamRuns:
         elif row["state"] != State.DONE:  # whichever driver has it, or comes to it, ends it
             self._service.database.want_stop(run, EndReason.CANCELLED)
 
+    def answer(
+        self, run: str, experiment: str, environ: Mapping[str, str], *, is_given: bool, why: str = ""
+    ) -> None:
+        """Approve or deny that an experiment begins which waits for that; see `Service.answer`."""
+        self._caller.need("run")
+        self.row(run)
+        self._service.answer(run, experiment, environ, is_given=is_given, by=self._caller.name, why=why)
+
     def resume(self, run: str, environ: Mapping[str, str]) -> list[str]:
         """Have it driven again, unless it is; notes for people."""
         from trainmaster.service.driving.background import drive_in_background

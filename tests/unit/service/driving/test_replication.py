@@ -359,7 +359,7 @@ class Told:
     def commit(self, lease, changes, now):
         self.sizes.append(sum(run_files.sizes(self.database, self.run).values()))
 
-    renew = stop_wanted = want_stop = None
+    renew = stop_wanted = want_stop = approvals = None
 
 
 class Tasks:
