@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.model.profile import Point
@@ -85,7 +86,8 @@ def measurement_of(
         steady = _steady_usage(trace, directory, started_at)
         servers = [each.usage for name, each in steady.items() if name.startswith("ps-")] or servers
         workers = [each.usage for name, each in steady.items() if name.startswith("worker-")] or workers
-        point = _point(experiment, found, steady, cores, offer, nodes)
+        latency_ms = 0.0 if nodes == 1 else _latency_ms(usage.values())
+        point = _point(experiment, found, steady, cores, offer, nodes, latency_ms)
     return Measurement(
         point,
         startup_s=trace.startup_s(started_at) if trace is not None and point is not None else 0.0,
@@ -161,6 +163,7 @@ def _point(
     cores: int,
     offer: str,
     nodes: int,
+    latency_ms: float | None,
 ) -> Point:
     distributed = experiment.distributed
     sync = distributed.strategy if distributed else Strategy.ALLREDUCE
@@ -178,7 +181,7 @@ def _point(
         nodes=nodes,
         parameter_servers=roles.count("ps"),
         local_batch=batch,
-        latency_ms=0.0 if nodes == 1 else None,
+        latency_ms=latency_ms,
         step_time_s=found.step_time_s,
         step_time_p10_s=found.p10_s,
         step_time_p90_s=found.p90_s,
@@ -189,6 +192,12 @@ def _point(
         peak_memory_bytes=device_memory or None,
         offer=offer,
     )
+
+
+def _latency_ms(usages: Iterable[Usage]) -> float | None:
+    """Between the machines of a gang, one way: half of the median round trip; None if no member knows one."""
+    trips = [each.round_trip_ms for each in usages if each.round_trip_ms is not None]
+    return median(trips) / 2 if trips else None
 
 
 def _shares(experiment: Experiment, point: Point, workers: Sequence[Usage]) -> TimeShares:

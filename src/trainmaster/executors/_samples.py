@@ -213,6 +213,8 @@ class Sampler:
         if self._counts_traffic:
             seen.written = self._traffic.last_total(pid) if last else self._traffic.total(pid)
             row["bytes_sent"], row["bytes_received"] = seen.written
+            if (trip_ms := self._traffic.round_trip_ms(pid)) is not None:
+                row["round_trip_ms"] = trip_ms
         if seen.gpus is not None and not last:
             row["gpu_utilisation"], row["gpu_memory_bytes"] = seen.gpus
         return row

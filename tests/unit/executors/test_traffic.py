@@ -172,3 +172,17 @@ def test_two_processes_on_this_machine_are_counted_each():
                 assert received == 0
         finally:
             exit_code(script)
+
+
+def test_round_trips_are_the_median_of_the_open_connections_and_outlive_them(books, ours):
+    traffic = Traffic(books)
+    books.open = {1: (ours[0], 1, 1, 40_000), 2: (ours[1], 1, 1, 41_000), 3: (999_999_999, 1, 1, 900)}
+    assert traffic.round_trip_ms(ROOT) is None
+    traffic.look(HERE)
+    assert traffic.round_trip_ms(ROOT) == 41.0
+    books.open = {1: (ours[0], 1, 1, 0)}
+    for _ in range(6):
+        traffic.look(HERE)
+    assert traffic.round_trip_ms(ROOT) == 41.0, "what it was while it had one"
+    traffic.keep(())
+    assert traffic.round_trip_ms(ROOT) is None

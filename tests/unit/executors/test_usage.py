@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainmaster.control import measuring
 from trainmaster.executors import Usage, read_usage, total_usage
 from trainmaster.executors.usage import logged_bytes, node_samples
 
@@ -160,3 +161,17 @@ def test_nodes_are_told_from_members(tmp_path):
         ]
     }
     assert list(read_usage(tmp_path)) == ["worker-0"]
+
+
+def test_the_latency_of_a_gang_is_half_of_its_members_round_trips(tmp_path):
+    lines = [
+        line("worker-0", 1, 1.0, round_trip_ms=90.0),
+        line("worker-0", 2, 1.0, round_trip_ms=40.4),
+        line("worker-1", 2, 1.0, round_trip_ms=40.0),
+        line("worker-2", 2, 1.0),
+    ]
+    (tmp_path / "samples.jsonl").write_text("\n".join(lines) + "\n")
+    usage = read_usage(tmp_path)
+    assert [each.round_trip_ms for each in usage.values()] == [40.4, 40.0, None]
+    assert measuring._latency_ms(usage.values()) == pytest.approx(20.1)
+    assert measuring._latency_ms([usage["worker-2"]]) is None, "nobody knows it"
