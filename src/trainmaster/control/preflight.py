@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainmaster.control.gangs import member_names
 from trainmaster.control.notifier import NOTIFIERS, make_notifier
-from trainmaster.control.role_files import require_role
+from trainmaster.control.role_files import require_role, require_variables
 from trainmaster.executors import NodeCapacity
 from trainmaster.launchers import get_launcher
 from trainmaster.providers.capabilities import capabilities_of
@@ -127,7 +127,9 @@ def check_directories(recipe: Recipe) -> None:
                 raise UsageError(f"there is no {path.resolve()}", hint)
     code = recipe.directory / Path(recipe.code).expanduser()
     for experiment in recipe.experiments.values():
-        for entry in experiment.roles.entries if experiment.roles is not None else ():
+        if experiment.roles is None:
+            continue
+        for entry in experiment.roles.entries:
             if code.is_dir() and not (code / entry).exists():
                 with _named(recipe, "experiments", experiment.name, "roles"):
                     hint = "A relative path starts at the top of the code."
@@ -135,6 +137,11 @@ def check_directories(recipe: Recipe) -> None:
             if code.is_dir() and not is_requirements(entry):
                 with _named(recipe, "experiments", experiment.name):
                     require_role(code / entry, entry)
+                    for group, entries in experiment.roles.groups.items():
+                        if entry in entries:
+                            require_variables(
+                                code / entry, entry, experiment.roles.variables_of(group, entry)
+                            )
 
 
 def check_urls(recipe: Recipe) -> None:

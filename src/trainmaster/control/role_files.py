@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.roles import secret_of
 
 _MAIN: Final = ("main.yml", "main.yaml", "main.json", "main")
 _YAML: Final = (".yml", ".yaml")
@@ -41,15 +42,21 @@ class RoleContent:
         """Whether it may do something else when the other machines are others."""
         return _PEERS.search(self.text) is not None
 
-    def digest_with(self, peers: object, variables: Mapping[str, str]) -> str:
+    def digest_with(
+        self, peers: object, variables: Mapping[str, str], given: Mapping[str, Any] | None = None
+    ) -> str:
         """A hash that changes when a machine has to get the role again.
 
         Args:
             peers: all machines of the gang, as JSON; it counts for a role that looks at them.
             variables: of its tasks; those count that it names.
+            given: its own variables, with what their secrets are.
         """
         named = {name: value for name, value in variables.items() if _names(self.text, name)}
         whole = [self.digest, peers if self.uses_peers else None, named]
+        if given:  # else machines that have it would get it again
+            secrets = {name: variables.get(name) for name in map(secret_of, given.values()) if name}
+            whole += [dict(given), secrets]
         return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 
 
@@ -117,6 +124,44 @@ def require_role(directory: Path, shown: str) -> Path:
             if path.suffix in _YAML and path.is_file():
                 _require_yaml(path, f"{shown}/{path.relative_to(directory)}")
     return directory
+
+
+def require_variables(directory: Path, shown: str, given: Mapping[str, Any]) -> None:
+    """Refuse a role without a variable that its `meta/argument_specs.yml` requires; without one nobody knows.
+
+    Raises:
+        UsageError: naming the variables.
+    """
+    found = _load(directory, "meta", ("argument_specs.yml", "argument_specs.yaml"))
+    main = found.get("argument_specs", {}).get("main", {})
+    options = main.get("options", {}) if isinstance(main, dict) else {}
+    options = options if isinstance(options, dict) else {}
+    known = {*given, *_load(directory, "defaults", _MAIN), *_load(directory, "vars", _MAIN)}
+    missing = [
+        name
+        for name, option in options.items()
+        if name not in known
+        and isinstance(option, dict)
+        and option.get("required")
+        and "default" not in option
+    ]
+    if missing:
+        example = f"{{role: {shown}, vars: {{{missing[0]}: ...}}}}"
+        raise UsageError(f"roles: {shown} needs {', '.join(missing)}", f"Give it under `roles`: {example}.")
+
+
+def _load(directory: Path, part: str, names: Iterable[str]) -> dict[str, Any]:
+    """A file of a role as plain values; empty if there is none, or if it has tags of Ansible's own."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    for path in (directory / part / name for name in names):
+        try:
+            found = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, YAMLError):
+            continue
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 def _require_yaml(path: Path, shown: str) -> None:

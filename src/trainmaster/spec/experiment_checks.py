@@ -181,6 +181,10 @@ def _check_roles(values: dict[str, Any], node: YamlNode, path: Path, problems: P
     if is_worker and LAUNCHERS.get(framework, framework) != "tensorflow":
         message = f"framework {framework} has no chief; leave it out"
         problems.add(node.entries["distributed"].entries["chief"], (*path, "distributed", "chief"), message)
+    for name in roles.secrets if roles is not None else ():
+        if name not in values.get("secrets", ()):
+            message = f"a variable stands for {name}, which is not in `secrets`; name it there, too"
+            problems.add(node.entries["roles"], (*path, "roles"), message)
     missing = ("chief",) if is_worker else () if has_servers else ("chief", "ps")
     for name in missing if roles is not None else ():
         if name in node.entries["roles"].entries:

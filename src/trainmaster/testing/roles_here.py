@@ -57,7 +57,10 @@ class RoleHosts:
         return f"roles/{name}"
 
     def play(
-        self, timeout_s: float = 600.0, env: Mapping[str, str] | None = None, **roles: tuple[str, ...]
+        self,
+        timeout_s: float = 600.0,
+        env: Mapping[str, str] | None = None,
+        **roles: Any,  # noqa: ANN401 - fields of `Roles`
     ) -> None:
         """Give the hosts roles, as an attempt would."""
         experiment = Experiment(

@@ -72,6 +72,27 @@ def test_a_role_comes_to_each_host_once_and_what_fails_is_named(
         cluster.close()
 
 
+def test_a_role_has_its_variables_and_comes_again_when_they_change(
+    tmp_path: Path, new_host: Callable[..., SshHost], ssh: Ssh
+) -> None:
+    cluster, _ = start(tmp_path, new_host, ssh, count=1)
+    try:
+        said = tmp_path / "said"
+        text = "{{ node_type }} {{ num_gpu + 1 }} {{ key | length }} {{ lists | join(',') }}"
+        task = f'- name: tell\n  ansible.builtin.copy: {{content: "{text}", dest: {said}, mode: "0600"}}\n'
+        base = cluster.write("base", task)
+        given = {"node_type": "ps", "num_gpu": 0, "key": {"secret": "TOKEN"}, "lists": ["a", "b"]}
+        cluster.play(everywhere=(base,), variables={"all": {base: given}})
+        assert said.read_text() == "ps 1 8 a,b"
+        cluster.play(everywhere=(base,), variables={"all": {base: {**given, "num_gpu": 1}}})
+        assert said.read_text() == "ps 2 8 a,b"
+        assert "hunter22" not in cluster.log
+        with pytest.raises(UsageError, match="'num_gpu' is undefined"):
+            cluster.play(everywhere=(base,), variables={"all": {base: {"node_type": "ps"}}})
+    finally:
+        cluster.close()
+
+
 def test_a_role_that_hangs_is_ended_and_a_collection_that_is_missing_is_named(
     tmp_path: Path, new_host: Callable[..., SshHost], ssh: Ssh
 ) -> None:

@@ -39,3 +39,18 @@ def test_a_role_that_is_not_in_the_code_is_named(tmp_path: Path) -> None:
         check_directories(recipe(tmp_path))
     (tmp_path / "ansible" / "base" / "tasks" / "main.yml").write_text("- debug:\n")
     check_directories(recipe(tmp_path))
+
+
+def test_a_variable_that_a_role_requires_is_asked_for(tmp_path: Path) -> None:
+    role = tmp_path / "ansible" / "base"
+    for part in ("tasks", "meta", "defaults"):
+        (role / part).mkdir(parents=True)
+    (role / "tasks" / "main.yml").write_text("- debug:\n")
+    (role / "defaults" / "main.yml").write_text("mirror: http://x\n")
+    options = "{version: {required: true}, mirror: {required: true}, users: {required: false}}"
+    (role / "meta" / "argument_specs.yml").write_text(f"argument_specs: {{main: {{options: {options}}}}}\n")
+    said = r"experiments\.train: roles: ansible/base needs version; .*vars: {version: \.\.\.}"
+    with pytest.raises(UsageError, match=said):
+        check_directories(recipe(tmp_path))
+    given = TEXT.replace("[ansible/base]", "[{{role: ansible/base, vars: {{version: 3}}}}]")
+    check_directories(Recipe.from_text(given.format(provider="hosts"), directory=tmp_path))

@@ -54,3 +54,46 @@ def test_mistakes_have_their_place(tmp_path: Path, roles: str, said: str) -> Non
     with pytest.raises(RecipeError) as refused:
         read(tmp_path, HEAD + f"    roles: {roles}\n")
     assert said in str(refused.value)
+
+
+def test_roles_have_variables_and_say_on_which_machines(tmp_path: Path) -> None:
+    text = (
+        HEAD
+        + GANG
+        + (
+            "    secrets: [KEY]\n"
+            "    roles:\n"
+            "      - base\n"
+            "      - {role: tf, on: ps, vars: {node_type: ps, num_gpu: 0, key: {secret: KEY}}}\n"
+            "      - {role: tf, on: worker, vars: {node_type: worker, lists: [a, 1]}}\n"
+        )
+    )
+    roles = read(tmp_path, text).experiments["train"].roles
+    assert roles is not None
+    assert roles.groups == {"all": ("base",), "ps": ("tf",), "worker": ("tf",)}
+    assert roles.variables_of("ps", "tf") == {"node_type": "ps", "num_gpu": 0, "key": {"secret": "KEY"}}
+    assert roles.variables_of("worker", "tf") == {"node_type": "worker", "lists": ["a", 1]}
+    assert roles.secrets == ("KEY",)
+    grouped = HEAD + GANG + "    roles: {worker: [{role: r.yml, vars: {a: 1}}]}\n"
+    roles = read(tmp_path, grouped).experiments["train"].roles
+    assert roles is not None
+    assert roles.variables_of("worker", "r.yml: base") == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("roles", "said"),
+    [
+        ("[{vars: {a: 1}}]", "no `role`"),
+        ("[{role: a, var: {a: 1}}]", "unknown key 'var'; did you mean 'vars'?"),
+        ("[{role: a, on: master}]", "write all or chief or worker or ps"),
+        ("[{role: a, vars: [x]}]", "write {role: DIR, vars: {NAME: VALUE}}"),
+        ("[{role: a, vars: {a-b: x}}]", "the name 'a-b'"),
+        ("[{role: ../a}]", "is not in the code"),
+        ("{all: [{role: a, on: ps}]}", "`on` is for a list of roles"),
+        ("[{role: a, vars: {key: {secret: KEY}}}]", "KEY, which is not in `secrets`"),
+    ],
+)
+def test_mistakes_in_variables_are_named(tmp_path: Path, roles: str, said: str) -> None:
+    with pytest.raises(RecipeError) as refused:
+        read(tmp_path, HEAD + f"    roles: {roles}\n")
+    assert said in str(refused.value)

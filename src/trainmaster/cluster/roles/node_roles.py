@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from trainmaster.cluster.attempt_nodes import distinct
 from trainmaster.cluster.node_files.node_files import each
@@ -133,6 +133,10 @@ class NodeRoles:
                         say,
                         roles.timeout_s,
                         sources.settings,
+                        {
+                            group: {path: roles.variables_of(group, name) for name, path in its.items()}
+                            for group, its in found.items()
+                        },
                     )
 
     def _run(
@@ -145,12 +149,13 @@ class NodeRoles:
         say: _Masked,
         timeout_s: float,
         collections: Mapping[str, str],
+        given: Mapping[str, Mapping[Path, Mapping[str, Any]]],
     ) -> None:
         known = directory / "known_hosts"
         known.write_text("".join(f"{line}\n" for line in known_lines(hosts)))
         now = [one.host.name for one in pending]
         (directory / "inventory.json").write_text(json.dumps(make_inventory(hosts, now, known), indent=1))
-        playbook = make_playbook(directories, context.variables, {CALL_VARIABLE: str(directory)})
+        playbook = make_playbook(directories, context.variables, {CALL_VARIABLE: str(directory)}, given)
         (directory / "playbook.json").write_text(json.dumps(playbook, indent=1))
         settings = settings_of(
             directory, min(len(now), _MOST_FORKS), pending[0].node.root, _above(directories)
@@ -227,9 +232,13 @@ class NodeRoles:
         """Of the roles of each group, by how they are named."""
         peers = sorted([host.name, host.private, *host.members] for host in hosts)
         above = _above({group: list(its.values()) for group, its in found.items()})
+        roles = context.experiment.roles
+        assert roles is not None
         return {
             group: {
-                name: read_role(path, above).digest_with(peers, context.variables)
+                name: read_role(path, above).digest_with(
+                    peers, context.variables, roles.variables_of(group, name)
+                )
                 for name, path in its.items()
             }
             for group, its in found.items()

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from trainmaster.spec.roles import secret_of
+
 if TYPE_CHECKING:
     from trainmaster.transport.target import Target
 
@@ -107,7 +109,10 @@ def make_inventory(hosts: Sequence[RoleHost], pending: Iterable[str], known_host
 
 
 def make_playbook(
-    roles: Mapping[str, Sequence[Path]], variables: Iterable[str], marks: Mapping[str, str]
+    roles: Mapping[str, Sequence[Path]],
+    variables: Iterable[str],
+    marks: Mapping[str, str],
+    given: Mapping[str, Mapping[Path, Mapping[str, Any]]] | None = None,
 ) -> list[dict[str, Any]]:
     """A play for each group that gets roles, that of all machines first.
 
@@ -115,8 +120,9 @@ def make_playbook(
         roles: directories, by group.
         variables: names of what tasks find in their environment; the values are in our process's.
         marks: variables by which processes of tasks are found again.
+        given: variables of roles, by group and directory.
     """
-    values = {name: f"{{{{ lookup('ansible.builtin.env', '{VARIABLE}{name}') }}}}" for name in variables}
+    values = {name: _from_environment(name) for name in variables}
     environment = {**values, **marks}
     return [
         {
@@ -124,10 +130,30 @@ def make_playbook(
             "hosts": PENDING if group == "all" else f"{group}:&{PENDING}",
             "gather_facts": group == "all" or "all" not in roles,  # they are kept from play to play
             "environment": environment,
-            "roles": [{"role": str(directory)} for directory in directories],
+            "roles": [
+                {"role": str(directory), **_given((given or {}).get(group, {}).get(directory))}
+                for directory in directories
+            ],
         }
         for group, directories in roles.items()
     ]
+
+
+def _from_environment(name: str) -> str:
+    """What Ansible looks up in our process: so no value of a secret is in a playbook."""
+    return f"{{{{ lookup('ansible.builtin.env', '{VARIABLE}{name}') }}}}"
+
+
+def _given(variables: Mapping[str, Any] | None) -> dict[str, Any]:
+    if not variables:
+        return {}
+    secrets = {name: secret_of(value) for name, value in variables.items()}
+    return {
+        "vars": {
+            name: value if (secret := secrets[name]) is None else _from_environment(secret)
+            for name, value in variables.items()
+        }
+    }
 
 
 def known_lines(hosts: Iterable[RoleHost]) -> list[str]:

@@ -89,7 +89,9 @@ def fingerprint_of(recipe: Recipe, experiment: Experiment, code: str, device: st
         "batch": experiment.batch.model_dump(mode="json") if experiment.batch else None,
     }
     if experiment.roles is not None:  # else what was measured by earlier versions would be forgotten
-        exact["roles"] = experiment.roles.model_dump(mode="json")
+        exact["roles"] = experiment.roles.model_dump(
+            mode="json", exclude=set() if experiment.roles.variables else {"variables"}
+        )
     if experiment.until is not None and not experiment.builtin_values().get("steps"):
         exact["until"] = experiment.until  # where a length is known, only steps are measured
     return Fingerprint(_digest(exact), _digest(common))

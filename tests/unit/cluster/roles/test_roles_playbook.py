@@ -68,6 +68,15 @@ def test_roles_of_all_come_first_and_values_stay_out_of_files() -> None:
     }
 
 
+def test_a_role_gets_its_variables_and_secrets_stay_out_of_files() -> None:
+    base = Path("/c/base")
+    given = {"all": {base: {"version": "2.9.0", "key": {"secret": "TOKEN"}}}, "ps": {base: {}}}
+    first, second = make_playbook({"all": [base], "ps": [base]}, [], {}, given)
+    token = "{{ lookup('ansible.builtin.env', 'TRAINMASTER_ROLES_ENV_TOKEN') }}"
+    assert first["roles"] == [{"role": "/c/base", "vars": {"version": "2.9.0", "key": token}}]
+    assert second["roles"] == [{"role": "/c/base"}]
+
+
 def test_a_machine_is_to_have_the_roles_of_its_groups() -> None:
     roles = {"all": {"base": "1"}, "ps": {"hdfs": "2"}}
     assert wanted_of(["worker"], roles) == {"base": "1"}
