@@ -13,7 +13,8 @@ import re
 import shutil
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -78,6 +79,8 @@ class Part(NamedTuple):
 
 
 _SCIKIT_LEARN: Final = Part("scikit-learn", ("sklearn",))
+#: Sets that are fetched need nothing.
+_NOTHING: Final = Part("")
 _VOLUMES: Final = Part("trainmaster[volumes]", ("pyarrow", "blake3"))
 
 
@@ -93,9 +96,10 @@ def parts_of(source: DataSource) -> list[Part]:
     built_in = BUILT_IN.get(source.volume.removeprefix(BUILT_IN_PREFIX))
     if built_in is None:
         return [_VOLUMES, *_stores_of(source.volume)]
+    needed = [built_in.part] if built_in.part.package else []
     if source.volume.startswith(BUILT_IN_PREFIX):
-        return [built_in.part]
-    return [part for part in (built_in.part, _VOLUMES) if not part.missing]
+        return needed
+    return [part for part in (*needed, _VOLUMES) if not part.missing]
 
 
 def _stores_of(url: str) -> list[Part]:
@@ -488,8 +492,61 @@ def _lacking(name: str, part: Part) -> MissingPartError:
     )
 
 
+#: The variable of a place with the files of all sets that are fetched, as ``NAME/FILE``.
+MIRROR: Final = "TRAINMASTER_DATASETS"
+
+
+@dataclass(frozen=True)
+class _Published:
+    """A set that is fetched from where it is published, verified, and kept for all runs here.
+
+    Attributes:
+        name: of the set. url: of the place of its files. files: their names, with the SHA-256 of each.
+    """
+
+    name: str
+    url: str
+    files: Mapping[str, str]
+
+    def __call__(self, directory: Path) -> None:
+        """Write its files into a directory, which is there whole or not at all; archives unpacked."""
+        if directory.exists():
+            return
+        mirror = os.environ.get(MIRROR, "").rstrip("/")
+        draft = directory.with_name(f".{directory.name}.draft")
+        shutil.rmtree(draft, ignore_errors=True)
+        for file, sha256 in self.files.items():
+            url = f"{mirror}/{self.name}/{file}" if mirror else f"{self.url}/{file}"
+            kept = url_directory(_cache(), url, sha256)
+            fetch_url(
+                url, kept, sha256=sha256, label=f"built-in:{self.name}: {url} ({MIRROR} names a mirror)"
+            )
+            shutil.copytree(kept, draft, dirs_exist_ok=True, copy_function=_linked)
+        draft.rename(directory)
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("TRAINMASTER_CACHE") or "~/.cache/trainmaster").expanduser().absolute()
+
+
+def _linked(source: str, target: str) -> None:
+    """One file in two places, or a copy on another disk."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def _idx(name: str, url: str, *sha256: str) -> BuiltIn:
+    """Images and labels in the format of MNIST."""
+    kinds = [
+        f"{part}-{kind}-ubyte.gz" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
+    ]
+    return BuiltIn(_NOTHING, _Published(name, url, dict(zip(kinds, sha256, strict=True))))
+
+
 class BuiltIn(NamedTuple):
-    """A set that ships with a library.
+    """A set that has a name: it ships with a library, or is fetched.
 
     Attributes:
         part: that library.
@@ -501,4 +558,30 @@ class BuiltIn(NamedTuple):
 
 
 #: Sets by name; a volume of the same name goes first.
-BUILT_IN: Final = {"digits": BuiltIn(_SCIKIT_LEARN, _digits)}
+BUILT_IN: Final = {
+    "digits": BuiltIn(_SCIKIT_LEARN, _digits),
+    "cifar10": BuiltIn(
+        _NOTHING,
+        _Published(
+            "cifar10",
+            "https://www.cs.toronto.edu/~kriz",
+            {"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
+        ),
+    ),
+    "mnist": _idx(
+        "mnist",
+        "https://storage.googleapis.com/cvdf-datasets/mnist",
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+    ),
+    "fashion-mnist": _idx(
+        "fashion-mnist",
+        "https://fashion-mnist.s3.eu-central-1.amazonaws.com",
+        "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+        "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+        "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+    ),
+}

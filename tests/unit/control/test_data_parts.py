@@ -32,6 +32,10 @@ SOURCES = [
     ({"volume": "./pets"}, [VOLUMES], "volume: ./pets is on this machine only"),
     ({"volume": "digits"}, [DIGITS, VOLUMES], ""),  # it may be a volume
     ({"volume": "built-in:digits"}, [DIGITS], ""),
+    ({"volume": "built-in:cifar10"}, [], ""),
+    ({"volume": "built-in:mnist"}, [], ""),
+    ({"volume": "built-in:fashion-mnist"}, [], ""),
+    ({"volume": "mnist"}, [VOLUMES], ""),
     ({"url": "https://example.org/x.tar.gz"}, [], ""),
     ({"url": "http://example.org:8000/x"}, [], ""),
     ({"url": "http://localhost:8000/x"}, [], "url: http://localhost:8000/x is on this machine only"),
