@@ -93,3 +93,10 @@ def test_machines_that_no_limit_counts_do_not_stay_warm(office, whose, limit):
     with pytest.raises(UsageError, match=r"keep_s: .* has limits"):
         office.send(keep_s=600.0)
     office.send()
+
+
+def test_nothing_is_rented_for_more_than_was_agreed_to(office):
+    office.access.make_team("red", None)
+    with pytest.raises(UsageError, match=r"\$3.6 per hour now, and \$3.5 was agreed to"):
+        office.submissions.submit(RED, RunRequest(RECIPE, agreed_usd_per_hour=3.5))
+    assert not hasattr(office, "started")

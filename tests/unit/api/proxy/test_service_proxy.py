@@ -6,12 +6,14 @@ import asyncio
 import json
 import socket
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("h11", reason="the extra `apps` is not installed")
 from evil_app import WAIT_S, EvilApp, read_answer
 
+from trainmaster.api.proxy.grants import Grants
 from trainmaster.api.proxy.proxy import AppProxy
 from trainmaster.api.proxy.services import Services
 from trainmaster.service.endpoints.endpoints import Target
@@ -512,3 +514,13 @@ def test_of_a_thousand_requests_during_a_switch_none_is_lost():
         assert at.gate.asked > 2
 
     run(play, count=4, clock=lambda: answered / 100)
+
+
+def test_services_have_no_page_at_the_host_of_an_app():
+    async def play(at):
+        at.proxy._grants = Grants(SimpleNamespace(cookie="c"))
+        at.proxy._grants.label = lambda _: "te-1"
+        status, _, body = await at.ask("GET", SERVICE)
+        assert (status, b"no service at this host" in body, at.seen()) == (404, True, [0, 0])
+
+    run(play)
