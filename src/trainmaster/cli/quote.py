@@ -216,6 +216,8 @@ def _show_experiment(one: ExperimentQuote, show: Callable[[str], None]) -> None:
         show(f"  ${one.cluster.usd_per_hour:.4g} per hour; this policy knows no time")
     if one.bottleneck:
         show(f"  limited by {one.bottleneck}")
+    if one.types:
+        show(f"  chosen of workers {', '.join(one.types.workers)}; servers {', '.join(one.types.servers)}")
     if where := _where_time_went(one):
         show(f"  measured: {where}")
     if one.memory_headroom is not None:
