@@ -42,7 +42,7 @@ OPTIONS = "--steps {{steps}} --batch {{batch_per_worker}}"  # as the recipe has 
 CHANCE = 0.1
 MOST_STEPS = 100  # between two reports: several in the minute without Infrastructure Manager
 PAPER_CLAIMS = {
-    "one command has Infrastructure Manager deploy a t2.small and three p2.xlarge": "15 to 20 min",
+    "one command has Infrastructure Manager deploy a t2.small and three p2.xlarge": "15 to 20 min, with boot",
     "the data go from S3 into HDFS on these machines": "5.8 MB/s",
     "one script trains asynchronously and synchronously, an option apart": "92% after 60,000 steps",
     "asynchronous training is faster (images/s)": "5.7 times (table 1)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -23,6 +24,8 @@ _ANSWER_S: Final = 10.0
 #: So many files of the code are looked through for a metric, and no larger ones.
 _MOST_FILES: Final = 1000
 _MOST_BYTES: Final = 1 << 20
+_ESTIMATOR: Final = re.compile(r"\b(?:tf|tensorflow)\.(?:estimator|contrib)\b")
+_TENSORFLOW: Final = re.compile(r"tensorflow/tensorflow:(\d+)\.(\d+)")
 _REFUSALS: Final = (401, 403, 404, 410)
 _CORRECT: Final = "Correct the URL."
 
@@ -72,24 +75,36 @@ def check_inputs(
         *([lambda: notes.extend(_check_answers(recipe, home, values, here=here))] if asks_urls else []),
         *([lambda: notes.extend(_check_images(recipe, environ, here=here))] if asks_urls else []),
     )
-    return [*notes, *_unnamed_metrics(recipe)]
+    return [*notes, *_script_notes(recipe)]
 
 
-def _unnamed_metrics(recipe: Recipe) -> Iterator[str]:
-    """Experiments that end at a metric which neither their command nor their code names: a slip, perhaps."""
-    untils = {e.name: until for e in recipe.experiments.values() if (until := e.ends_at) is not None}
+def _script_notes(recipe: Recipe) -> Iterator[str]:
+    """What the scripts in the code seem to do, and what will hardly come of it; a slip, perhaps."""
     code = recipe.directory / Path(recipe.code).expanduser()
-    if not untils or not code.is_dir():
+    if not code.is_dir():
         return
     files = [file for file in islice(code.rglob("*.py"), _MOST_FILES) if file.stat().st_size <= _MOST_BYTES]
-    texts = [file.read_text(errors="replace") for file in files]
-    for name, until in untils.items():
-        experiment = recipe.experiments[name]
-        pattern = experiment.metrics.pattern if experiment.metrics else None
-        if texts and not any(until.metric in text for text in (experiment.command, pattern or "", *texts)):
+    text = "\n".join(file.read_text(errors="replace") for file in files)
+    for name, experiment in recipe.experiments.items():
+        until, pattern = experiment.ends_at, experiment.metrics.pattern if experiment.metrics else None
+        known = f"{experiment.command}\n{pattern or ''}\n{text}"
+        if until is not None and text and until.metric not in known:
             yield (
                 f"experiments.{name}.until: neither the command nor the code names {until.metric}; it ends "
                 f"nothing unless that is reported: trainmaster.report({until.metric}=...), or metrics.pattern"
+            )
+        if "hdfs://" in known and any(source.stage == "hdfs" for source in experiment.data.values()):
+            yield (
+                f"experiments.{name}: what its script writes to hdfs:// is lost with the cluster; have "
+                "it in TRAINMASTER_CHECKPOINT_DIR or TRAINMASTER_OUTPUT_DIR at the end"
+            )
+        image = _TENSORFLOW.search(experiment.container or "")
+        lacks = image is None or (int(image[1]), int(image[2])) >= (2, 16)
+        brings = experiment.setup is not None or (experiment.container is not None and image is None)
+        if experiment.launcher == "tensorflow" and _ESTIMATOR.search(text) and lacks and not brings:
+            yield (
+                f"experiments.{name}: the code uses tf.estimator, which TensorFlow has no more from 2.16 on; "
+                "take container: tensorflow/tensorflow:1.15.5 (or 2.15.0), and distributed.chief: worker"
             )
 
 

@@ -1,0 +1,47 @@
+"""What `check` says of what scripts in the code seem to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainmaster.control.inputs import _script_notes as script_notes
+from trainmaster.spec import Recipe
+
+RECIPE = "provider: aws\nexperiments: {{train: {{command: python train.py, {keys}}}}}\n"
+ESTIMATOR = "import tensorflow as tf\ntf.estimator.Estimator(model_fn, 'out')\n"
+STAGED = "data: {images: {url: 's3://b/images', stage: hdfs}}"
+
+
+def notes(directory: Path, script: str, keys: str) -> list[str]:
+    (directory / "train.py").write_text(script)
+    return list(script_notes(Recipe.from_text(RECIPE.format(keys=keys), directory=directory)))
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_told"),
+    [
+        ("framework: tensorflow", True),
+        ("framework: tensorflow, container: 'tensorflow/tensorflow:2.16.1-gpu'", True),
+        ("framework: tensorflow, container: 'tensorflow/tensorflow:1.15.5-gpu'", False),
+        ("framework: tensorflow, container: 'lab/own-image'", False),
+        ("framework: tensorflow, setup: pip install tensorflow==2.15", False),
+        ("framework: pytorch", False),
+    ],
+)
+def test_an_estimator_needs_an_old_tensorflow(tmp_path: Path, keys: str, is_told: bool) -> None:
+    assert bool(notes(tmp_path, ESTIMATOR, keys)) is is_told
+    assert not notes(tmp_path, "import tensorflow as tf\n", keys)
+
+
+def test_what_a_script_writes_into_hdfs_is_lost(tmp_path: Path) -> None:
+    (told,) = notes(tmp_path, "save('hdfs://default/model')\n", STAGED)
+    assert "lost with the cluster" in told
+    assert not notes(tmp_path, "save('model')\n", STAGED)
+
+
+def test_a_metric_that_nothing_names_is_told(tmp_path: Path) -> None:
+    (told,) = notes(tmp_path, "report(accuracy=1)\n", "until: acuracy > 0.9")
+    assert told.startswith("experiments.train.until: neither the command nor the code names acuracy")
+    assert not notes(tmp_path, "report(accuracy=1)\n", "until: accuracy > 0.9")
