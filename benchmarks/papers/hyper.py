@@ -2,7 +2,9 @@
 
 In the lab: preprocessing, a sweep and inference over MNIST, on four spot machines of which one breaks and one
 is taken back while the sweep runs, beside the same on demand without losses; then equal tasks on one machine
-and on four. Prices are the published ones, spot three tenths of them; what losses cost is measured.
+and on four. Prices are the published ones, spot three tenths of them by the lab's own list: that spot is
+cheaper is no finding, what losses cost is. The tasks on one and on four only wait: what grows with the
+cluster there is how many tasks are under way, not what two cores compute.
 """
 
 from __future__ import annotations
@@ -23,13 +25,13 @@ from trainmaster.cluster.member_places import read_places
 
 CLAIMS = {
     "the recipe of figure 1 is read as it is printed": "1000 samples, 100 workers, k80",
-    "a recipe of 12 parameters with 2 choices each is 4096 tasks": "4096 tasks (4.3)",
+    "a recipe of 12 parameters with 2 choices each is read as 4096 tasks": "4096 trainings, run (4.3)",
     "preprocessing, a sweep and inference are one workflow, each after the other": "a graph (2.1)",
     "all tasks are done although spot machines are taken back": "said (3.4), no number",
     "what was lost is done again on another machine with the same arguments": "said (3.4), no number",
     "a training goes on from its newest checkpoint": "said (3.4), no number",
-    "spot machines cost 2 to 3 times less than the same on demand, losses included": "2 to 3 (3.4)",
-    "a sweep ends sooner by as much as the cluster is larger (four machines: over 3.2)": "linear (4.3)",
+    "machines that are taken back cost under half more than the same without losses": "2 to 3 x less (3.4)",
+    "a larger cluster has as many more tasks under way (four machines: over 3.2 times)": "linear (4.3)",
 }
 FIGURE_1 = """
 experiments:
@@ -95,6 +97,8 @@ experiments:
     command: sleep 4
 """
 MACHINES = 4
+#: What a spot machine costs in the lab's price list beside the same on demand.
+SPOT_SHARE = 0.3
 #: Of the images; as many tasks prepare them.
 PARTS = 8
 
@@ -187,7 +191,11 @@ def recipes(lab: Laboratory) -> list[Seen]:
     booster = checked(lab, BOOSTER.replace("PARAMETERS", parameters).replace("ARGUMENTS", arguments))
     return [
         Seen((figure["tasks"], figure["workers"]) == (1000, 100), here, "it is read as something else"),
-        Seen(booster["tasks"] == 4096, f"{booster['tasks']} tasks", "it is read as something else"),
+        Seen(
+            booster["tasks"] == 4096,
+            f"{booster['tasks']} tasks, none of them run",
+            "it is read as something else",
+        ),
     ]
 
 
@@ -251,6 +259,7 @@ def losses(lab: Laboratory, samples: int, steps: int) -> list[Seen]:
     trained = begun_again(lab, spot.run, [each for each in again if each.experiment == "train"])
     from_steps = sorted(each.step for each in trained)
     full = workflow(lab, False, samples, steps)
+    more = spot.usd / (SPOT_SHARE * full.usd) - 1
     return [
         Seen(
             in_order,
@@ -275,10 +284,10 @@ def losses(lab: Laboratory, samples: int, steps: int) -> list[Seen]:
             "a machine was lost before its first checkpoint was kept" if trained else "no training was lost",
         ),
         Seen(
-            full.usd / spot.usd >= 2,
-            f"{full.usd / spot.usd:.2f} (spot with losses: ${spot.usd:.4f}, {spot.seconds:.0f} s; "
-            f"on demand without: ${full.usd:.4f}, {full.seconds:.0f} s)",
-            "new machines and what was done again cost more than the lower price has saved",
+            more < 0.5,
+            f"losses cost {more:.0%} (with them {spot.seconds:.0f} s, without {full.seconds:.0f} s); at "
+            f"{SPOT_SHARE:.0%} of the price, the lab's own list, {full.usd / spot.usd:.2f} times less",
+            "new machines and what was done again cost too much",
         ),
     ]
 
@@ -292,7 +301,7 @@ def larger(lab: Laboratory, tasks: int) -> list[Seen]:
         for name in ("one", "four")
     )
     gain = alone / together
-    here = f"{gain:.2f} ({tasks} tasks of 4 s: {alone:.0f} s on one machine, {together:.0f} s on four)"
+    here = f"{gain:.2f} ({tasks} tasks that wait 4 s: {alone:.0f} s on one machine, {together:.0f} s on four)"
     return [Seen(gain > 3.2, here, "all tasks begin at once there, which takes more cores than there are")]
 
 
