@@ -11,6 +11,7 @@ from trainmaster.service.conversion.radl import read_radl
 from trainmaster.service.conversion.tosca import read_tosca
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.roles import secret_of
 
 _KINDS = {".radl": read_radl, ".yaml": read_tosca, ".yml": read_tosca}
 
@@ -64,7 +65,27 @@ def _written(description: ClusterDescription, file: str) -> str:
         lines.append(f"    distributed: {{strategy: allreduce, workers: {count}, per_node: 1}}")
     if workers[0].hardware:
         lines.append(f"    hardware: {_flow(workers[0])}")
+    secrets = sorted(
+        {name for use in description.roles for name in map(secret_of, use.variables.values()) if name}
+    )
+    if secrets:
+        lines.append(f"    secrets: [{', '.join(secrets)}]  # by name: their values are not copied")
+    if description.roles:
+        lines.append("    roles:  # of Ansible, each a directory in the code")
+    for use in description.roles:
+        on = "" if use.on == "all" or (use.on == "ps" and not serving) else f", on: {use.on}"
+        given = f", vars: {json.dumps(use.variables)}" if use.variables else ""
+        lines.append(f"      - {{role: roles/{use.name}{on}{given}}}")
     lines.append("    command: python train.py  # write what each member runs")
+    if description.sources:
+        lines += [
+            "",
+            "# Roles that lie elsewhere; `ansible-galaxy role install -p roles -r FILE` brings them:",
+        ]
+        lines += [
+            f"#   - {{name: {json.dumps(name)}, src: {json.dumps(_printable(source))}}}"
+            for name, source in description.sources.items()
+        ]
     if description.dropped:
         lines += ["", "# Dropped, each with its line and the reason:"]
         lines += [

@@ -42,6 +42,21 @@ class MachineType:
 
 
 @dataclass(slots=True)
+class RoleUse:
+    """A role of Ansible that machines get.
+
+    Attributes:
+        name: of the role.
+        on: which machines: ``all``, ``ps`` or ``worker``.
+        variables: that it is given; a secret's value is not in them, but ``{"secret": NAME}``.
+    """
+
+    name: str
+    on: str
+    variables: dict[str, object]
+
+
+@dataclass(slots=True)
 class ClusterDescription:
     """What a document says.
 
@@ -49,11 +64,27 @@ class ClusterDescription:
         kind: of document, for people.
         machines: types of machines, in their order there.
         dropped: what stands on lines that no recipe says, and why not.
+        roles: in their order.
+        sources: where roles are had from, by name.
     """
 
     kind: str
     machines: list[MachineType] = field(default_factory=list)
     dropped: list[tuple[int, str, str]] = field(default_factory=list)
+
+    roles: list[RoleUse] = field(default_factory=list)
+    sources: dict[str, str] = field(default_factory=dict)
+
+    def use(self, role: RoleUse) -> bool:
+        """Note a role; False if such machines have it with other variables already."""
+        for other in self.roles:
+            if other.name == role.name and {other.on, role.on} & {"all", *({other.on} & {role.on})}:
+                return other.variables == role.variables
+            if other.name == role.name and other.variables == role.variables:
+                other.on = "all"
+                return True
+        self.roles.append(role)
+        return True
 
     def drop(self, line: int, text: str, reason: str) -> None:
         """Note what is not taken over, from a text without secrets."""

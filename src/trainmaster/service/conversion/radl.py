@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trainmaster.service.conversion.description import ClusterDescription, MachineType, size_of
+from trainmaster.service.conversion.playbooks import is_roles_only, roles_of
 from trainmaster.service.conversion.secrets import without_secrets
 from trainmaster.spec.errors import UsageError
 
@@ -19,6 +20,10 @@ _TOKEN: Final = re.compile(
     r"|(?P<name>[A-Za-z_][\w.\-/*]*)"
     r"|(?P<sign>>=|<=|[=<>()\[\],])",
     re.DOTALL,
+)
+_STEP: Final = re.compile(r"system\s+([\w.-]+)\s+configure\s+([\w.-]+)(?:\s+step\s+(\d+))?")
+_APPLICATION: Final = re.compile(
+    r"ansible\.(?:modules|roles)\.(?P<source>[^'|\")\s]+)(?:\|(?P<name>[\w.-]+))?"
 )
 _BLOCKS: Final = ("network", "system", "configure", "ansible", "description")
 _SIGNS: Final = ("=", ">=", "<=", ">", "<", "contains")
@@ -75,6 +80,9 @@ class _Reader:
         self._next = 0
         self._found = ClusterDescription("RADL")
         self._types: dict[str, tuple[MachineType, list[_Feature]]] = {}
+        self._configures: dict[str, tuple[int, int, str, str]] = {}
+        #: Which system gets which `configure`, and at which step.
+        self._steps: list[tuple[int, str, str]] = []
 
     def read(self) -> ClusterDescription:
         while (token := self._peek()) is not None:
@@ -93,7 +101,29 @@ class _Reader:
             )
         for machine, features in self._types.values():
             self._take(machine, features)
+        self._take_roles()
         return self._found
+
+    def _take_roles(self) -> None:
+        """The roles of `configure` blocks, in the order of their steps; other tasks are dropped."""
+        named = {name for _, _, name in self._steps}
+        steps = [*sorted(self._steps, key=lambda each: each[0])]
+        steps += [
+            (0, name if name in self._types else "", name) for name in self._configures if name not in named
+        ]
+        for _, system, name in steps:
+            if name not in self._configures or (system and not self._types[system][0].count):
+                continue
+            line, _, source, shown = self._configures[name]
+            on = "all" if not system else "ps" if self._types[system][0].is_server else "worker"
+            for role in roles_of(source, shown, on):
+                if not self._found.use(role):
+                    why = f"{role.name} comes to a machine once, here with the variables of its first step"
+                    self._found.drop(line, f"configure {name}", why)
+        for name, (line, begin, source, shown) in self._configures.items():
+            if not is_roles_only(source):
+                self._found.drop(line, f"configure {name}", _ROLE)
+                self._found.drop(begin, shown, _ROLE)
 
     def _block(self, head: _Token) -> None:
         name = self._word("a name").text
@@ -104,9 +134,13 @@ class _Reader:
         self._next += 1
         if (token := self._peek()) is not None and token.kind == "body":
             self._next += 1
-            self._found.drop(self._line(head.at), f"{head.text} {name}", self._why(head))
-            inner = self._shown[token.at : token.at + len(token.text)].removeprefix("@begin")
-            self._found.drop(self._line(token.at), inner.removesuffix("@end"), self._why(head))
+            begin, end = token.at + len("@begin"), token.at + len(token.text) - len("@end")
+            if head.text == "configure":
+                texts = self._source[begin:end], self._shown[begin:end]
+                self._configures[name] = (self._line(head.at), self._line(token.at), *texts)
+            else:
+                self._found.drop(self._line(head.at), f"{head.text} {name}", self._why(head))
+                self._found.drop(self._line(token.at), self._shown[begin:end], self._why(head))
             self._sign(")")
             return
         features = self._features()
@@ -153,7 +187,11 @@ class _Reader:
             self._next += 1
             depth += {"(": 1, ")": -1}.get(token.text, 0)
         assert token is not None
-        self._found.drop(self._line(begin), self._shown[begin : token.at], _ORDER)
+        inner = self._source[begin : token.at]
+        found = [(int(step or 0), system, name) for system, name, step in _STEP.findall(inner)]
+        self._steps += [each for each in found if each[1] in self._types]
+        if not self._steps:
+            self._found.drop(self._line(begin), self._shown[begin : token.at], _ORDER)
 
     def _features(self) -> list[_Feature]:
         """Up to the bracket that closes them."""
@@ -193,6 +231,12 @@ class _Reader:
         if machine.count:
             self._found.machines.append(machine)
         for feature in features:
+            is_role = machine.count and feature.name == "disk.0.applications"
+            if is_role and (match := _APPLICATION.search(feature.text)) is not None:
+                source = re.sub(r"^git(\+https)?://", "https://", match["source"])
+                name = match["name"] or source.rpartition("/")[2].removesuffix(".git")
+                self._found.sources[name] = source
+                continue
             reason = "these machines are never deployed" if not machine.count else _want(machine, feature)
             if reason:
                 self._found.drop(feature.line, feature.text, reason)

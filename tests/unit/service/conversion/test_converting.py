@@ -117,16 +117,46 @@ def test_the_architecture_of_a_distributed_training() -> None:
     assert Recipe.from_text(recipe).provider == "im"
 
 
+def test_roles_are_kept_with_variables_steps_and_names_of_secrets() -> None:
+    recipe = convert(SEED, "a.radl")
+    roles = only(recipe).roles
+    assert roles is not None
+    assert roles.groups == {"ps": ("roles/hadoop",), "worker": ("roles/distributed_tf",)}
+    assert roles.variables_of("ps", "roles/hadoop") == {"hadoop_version": "2.9.0", "type_of_node": "master"}
+    assert roles.variables_of("worker", "roles/distributed_tf") == {
+        "ps_nodes_list": "ps-0:2222",
+        "access_key": {"secret": "ACCESS_KEY"},
+        "secret_key": {"secret": "SECRET_KEY"},
+    }
+    assert only(recipe).secrets == ("ACCESS_KEY", "SECRET_KEY")
+    assert '#   - {name: "hadoop", src: "https://host/ansible-role-hadoop"}' in recipe
+
+
+def test_a_role_with_the_same_variables_for_both_is_for_all_and_other_tasks_are_dropped() -> None:
+    both = SEED.replace("type_of_node: 'master' }", "type_of_node: 'master' }\n    tasks: [{debug: {}}]")
+    both = both.replace("master_gpu configure training step 2", "master_gpu configure hadoop_master step 2")
+    roles = only(recipe := convert(both, "a.radl")).roles
+    assert roles is not None
+    assert roles.groups == {"all": ("roles/hadoop", "roles/distributed_tf")}
+    assert "tasks: [{debug: {}}]  -> tasks of Ansible" in recipe
+
+
 def test_each_line_that_was_dropped_has_a_comment_and_secrets_stay_where_they_are() -> None:
     recipe = convert(SEED, "a.radl")
     told = {int(match[1]) for match in re.finditer(r"^# (\d+): ", recipe, re.MULTILINE)}
     lines = SEED.splitlines()
     kept = ("instance_type", "memory.size", "disk.0.size", "deploy ps", "system", "configure", "@", ")", "#")
+    kept += ("disk.0.applications",)
+    is_role = False  # of a block of roles, which are kept
     for number, line in enumerate(lines, 1):
-        if line.strip() and not line.strip().startswith((*kept, "contextualize (", "network")):
+        is_role = line.startswith("@begin") or (is_role and not line.startswith("@end"))
+        if (
+            line.strip()
+            and not is_role
+            and not line.strip().startswith((*kept, "contextualize (", "network"))
+        ):
             assert number in told, line
     assert 2 in told
-    assert 48 in told
     assert "vpc-1" in recipe
     assert "# 10: net_interface.1.connection = 'publica'  -> " in recipe
     assert "AKIAVERYSECRET" not in recipe
