@@ -56,10 +56,13 @@ def _written(description: ClusterDescription, file: str) -> str:
     ]
     if serving:
         hardware = f", hardware: {{ps: {_flow(servers[0])}}}" if servers[0].hardware else ""
+        has_master = any(machine.name.lower().startswith("master") for machine in workers)
+        chief = ", chief: worker" if has_master else ""
+        said = "" if has_master else "  # has a chief besides, which coordinates"
         lines += [
-            "    framework: tensorflow  # has a chief besides, which coordinates",
+            f"    framework: tensorflow{said}",
             "    distributed: {strategy: ps-async, "
-            f"workers: {count}, parameter_servers: {serving}{hardware}}}",
+            f"workers: {count}, parameter_servers: {serving}{chief}{hardware}}}",
         ]
     elif count > 1:
         lines.append(f"    distributed: {{strategy: allreduce, workers: {count}, per_node: 1}}")

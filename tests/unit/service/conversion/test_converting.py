@@ -111,6 +111,7 @@ def test_the_architecture_of_a_distributed_training() -> None:
     train = only(recipe)
     assert train.distributed is not None
     assert (train.distributed.parameter_servers, train.distributed.workers) == (1, 1)
+    assert train.distributed.chief == "worker", "the master is one of the replicas"
     assert train.hardware.instance == ("p2.xlarge",)
     assert (train.hardware.memory_bytes, train.hardware.disk_bytes) == (4 << 30, 50 << 30)
     assert train.distributed.hardware["ps"].instance == ("t2.small",)
