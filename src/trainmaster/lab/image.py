@@ -33,22 +33,6 @@ PACKAGES: Final = (
     "curl",
     "rsync",
 )
-#: The package that lets hosts run containers, and what it needs of others.
-PODMAN: Final = "podman"
-_WITH_PODMAN: Final = ("crun", "netavark", "uidmap", "ca-certificates")
-#: On a host `/proc` cannot be mounted anew, nor control groups made: rootless containers share the host's
-#: processes, and have no limits of their own.
-_CONTAINERS: Final = """\
-[containers]
-pidns = "host"
-cgroupns = "host"
-utsns = "host"
-default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
-[engine]
-runtime = "crun"
-cgroup_manager = "cgroupfs"
-events_logger = "none"
-"""
 #: Counted up when what is done to an image changes.
 RECIPE: Final = 2
 _MIRRORS: Final = {"debian": "http://deb.debian.org/debian", "ubuntu": "http://archive.ubuntu.com/ubuntu"}
@@ -81,15 +65,13 @@ class Image:
     def of_machine(cls, suite: str = "", mirror: str = "", more_packages: tuple[str, ...] = ()) -> Image:
         """The image for this machine, unless told otherwise."""
         own_suite, own_mirror = _own_release()
-        more = (*more_packages, *(_WITH_PODMAN if PODMAN in more_packages else ()))
-        return cls(suite or own_suite, mirror or own_mirror, tuple(dict.fromkeys((*PACKAGES, *more))))
+        return cls(suite or own_suite, mirror or own_mirror, (*PACKAGES, *more_packages))
 
     @property
     def key(self) -> str:
         """Its name in the cache."""
         scripts = _guest("power.sh")
-        made_of = [str(RECIPE), self.suite, self.mirror, *self.packages, scripts, os.uname().machine]
-        text = "\n".join([*made_of, _CONTAINERS] if PODMAN in self.packages else made_of)
+        text = "\n".join((str(RECIPE), self.suite, self.mirror, *self.packages, scripts, os.uname().machine))
         return f"{self.suite}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     def place(self, cache: Path) -> Path:
@@ -186,12 +168,6 @@ def _finish(root: Path) -> None:
         (root / "etc" / name).write_text("")
     (root / "etc/mtab").unlink(missing_ok=True)
     (root / "etc/mtab").symlink_to("../proc/self/mounts")  # fusermount3 looks there
-    if (root / "usr/bin/podman").exists():
-        settings = root / "etc/containers/containers.conf"
-        settings.parent.mkdir(parents=True, exist_ok=True)
-        settings.write_text(_CONTAINERS)
-        for name in ("subuid", "subgid"):
-            (root / "etc" / name).write_text(f"{USER}:100000:65536\n")
     power = root / "usr/local/sbin/lab-power"
     power.write_text(_guest("power.sh"))
     power.chmod(0o755)

@@ -39,7 +39,7 @@ mount -t tmpfs -o mode=755,size=64m tmpfs "$r/dev"
 while read -r device minor; do mknod -m 666 "$r/dev/$device" c 1 "$minor"; done <<< $'null 3\nzero 5\nfull 7\nrandom 8\nurandom 9'
 mknod -m 666 "$r/dev/tty" c 5 0
 [ ! -e /dev/fuse ] || mknod -m 666 "$r/dev/fuse" c 10 229   # for everybody, as udev makes it
-mkdir "$r/dev/pts" "$r/dev/shm" "$r/dev/mqueue"   # the last for containers that share what processes share
+mkdir "$r/dev/pts" "$r/dev/shm"
 mount -t devpts -o newinstance,ptmxmode=0666,mode=0620 devpts "$r/dev/pts"
 mount -t tmpfs -o "mode=1777,size=$SHM_BYTES" tmpfs "$r/dev/shm"
 ln -s pts/ptmx "$r/dev/ptmx"
