@@ -40,6 +40,11 @@ def say(text: str = "") -> None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - for the process's life
 
 
+def can_ask() -> bool:
+    """Whether the user sits before a terminal."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def say_error(error: TrainmasterError) -> None:
     """An error for people: no traceback, and what to do next."""
     say(str(error) if error.exit_code == 130 else f"error: {error}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainmaster.cli.output import dollars_text, duration, print_json, say, show, span_text, table
+from trainmaster.cli.output import can_ask, dollars_text, duration, print_json, say, show, span_text, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -140,7 +140,6 @@ def _measured(
 ) -> bool:
     """Ask whether to rent the types whose traffic is unknown, and measure it; False if nothing was rented."""
     from trainmaster.cli.driving import see_to_end
-    from trainmaster.cli.renting import can_ask
     from trainmaster.service import traffic_runs, traffic_runs_offered
     from trainmaster.spec import read_recipe
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.cli.output import duration, say
+from trainmaster.cli.output import can_ask, duration, say
 from trainmaster.spec.errors import RunError, TrainmasterError
 from trainmaster.spec.units import dollars
 
@@ -51,7 +51,7 @@ def rent_notebook(
     """
     from trainmaster.cli.driving import attach
     from trainmaster.cli.quote import watched
-    from trainmaster.cli.renting import agree, can_ask
+    from trainmaster.cli.renting import agree
     from trainmaster.spec import read_recipe
 
     with tempfile.TemporaryDirectory(prefix="trainmaster-notebook-") as directory:

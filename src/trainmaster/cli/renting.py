@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from trainmaster.api import ClientProtocol, RunPlan
-from trainmaster.cli.output import say
+from trainmaster.cli.output import can_ask, say
 from trainmaster.cli.quote import wide_line
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.units import price
@@ -68,8 +68,3 @@ def agree_to_send(lines: Sequence[str], *, yes: bool) -> None:
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise UsageError("not sent: you did not agree", "Nothing was started.")
-
-
-def can_ask() -> bool:
-    """Whether the user sits before a terminal."""
-    return sys.stdin.isatty() and sys.stderr.isatty()

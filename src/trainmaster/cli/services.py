@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmaster.cli._groups import DefaultGroup
-from trainmaster.cli.output import print_json, say, show, table
+from trainmaster.cli.output import can_ask, print_json, say, show, table
 from trainmaster.spec.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def serve(
     from trainmaster.cli.driving import see_to_end
     from trainmaster.cli.opening import context, open_client
     from trainmaster.cli.quote import watched
-    from trainmaster.cli.renting import agree, can_ask
+    from trainmaster.cli.renting import agree
     from trainmaster.service import capabilities_of
     from trainmaster.service.endpoints.serving_recipe import must_be_servable, service_name, serving_recipe
     from trainmaster.spec import read_recipe

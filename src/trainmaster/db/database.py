@@ -22,7 +22,6 @@ from trainmaster.db import (
     ledger,
     outbox,
     quote_rows,
-    run_facts,
     run_rows,
 )
 from trainmaster.db import tables as t
@@ -40,6 +39,7 @@ from trainmaster.db.task_rows import tasks_of
 from trainmaster.db.transactions import Transactions
 from trainmaster.spec.approval import Approval
 from trainmaster.spec.clocks import boot_s
+from trainmaster.spec.facts import Fact
 from trainmaster.spec.gate import Gate, Verdict
 from trainmaster.spec.states import EndReason, State
 
@@ -225,7 +225,8 @@ class Database:
 
     def approvals(self, run: str) -> dict[str, Approval]:
         """What people have said of a run's experiments; see `run_facts.answer`."""
-        return run_facts.approvals_of(self, run)
+        rows = self.read(t.run_fact.select().filter_by(run_id=run, kind=Fact.APPROVAL.value))
+        return {row["name"]: Approval.from_json(row["value"]) for row in rows}
 
     # --- transitions -----------------------------------------------------------------------
 

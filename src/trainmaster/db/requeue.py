@@ -8,8 +8,9 @@ from sqlalchemy.engine import Connection
 from trainmaster.db import tables as t
 from trainmaster.db.endpoint_changes import reopen
 from trainmaster.db.events import event_row, insert_events
-from trainmaster.db.run_facts import forget_denials
 from trainmaster.db.run_rows import run_row
+from trainmaster.spec.approval import Approval
+from trainmaster.spec.facts import Fact
 from trainmaster.spec.states import FINISHED, EndReason, State
 
 
@@ -56,7 +57,7 @@ def requeue_rows(connection: Connection, run: str, now: float) -> None:
         .where(*unfinished, t.experiment.c.state != State.WAITING)  # those that wait may have asked somebody
         .values(state=State.WAITING, reason=None, message="", rest_reason=None)
     )
-    forget_denials(connection, run)
+    _forget_denials(connection, run)
     connection.execute(
         t.run.update()
         .where(t.run.c.id == run)
@@ -146,3 +147,11 @@ def record_saved(
     if over.rowcount:
         events.append(event_row(run, now, "run", State.DONE, State.DONE, EndReason.SUCCEEDED))
     insert_events(connection, events)
+
+
+def _forget_denials(connection: Connection, run: str) -> None:
+    """People are asked again for what they have denied: somebody wants the run to go on."""
+    approvals = t.run_fact.select().filter_by(run_id=run, kind=Fact.APPROVAL.value)
+    for row in connection.execute(approvals).all():
+        if not Approval.from_json(row.value).is_given:
+            connection.execute(t.run_fact.delete().filter_by(run_id=run, kind=row.kind, name=row.name))

@@ -50,12 +50,6 @@ def put_fact(database: Database, lease: Lease, kind: Fact, name: str, value: str
     return write_held(database, lease, write, alone=True)
 
 
-def approvals_of(database: Database, run: str) -> dict[str, Approval]:
-    """What people have said of a run's experiments, by name."""
-    rows = database.read(sa.select(t.run_fact).where(_approvals(run)))
-    return {row["name"]: Approval.from_json(row["value"]) for row in rows}
-
-
 def answer(database: Database, run: str, experiment: str, said: Approval) -> None:
     """Write down what a person says of an experiment, with its event: the run's driver goes by that.
 
@@ -88,7 +82,7 @@ def check_asked(database: Database, run: str, experiment: str) -> None:
     Raises:
         UsageError: it does not.
     """
-    if said := approvals_of(database, run).get(experiment):
+    if said := database.approvals(run).get(experiment):
         raise answered(run, experiment, said)
     _must_ask(run, experiment, next(iter(database.read(_asked(run, experiment))), None))
 
@@ -112,14 +106,6 @@ def _must_ask(run: str, experiment: str, row: RowMapping | None) -> None:
             f"{run}: {experiment} waits for nobody's approval: it {is_what}",
             "An experiment with `approval: required` asks when all before it has succeeded.",
         )
-
-
-def forget_denials(connection: Connection, run: str) -> None:
-    """People are asked again for what they have denied: somebody wants the run to go on."""
-    query = sa.select(t.run_fact.c.name, t.run_fact.c.value).where(_approvals(run))
-    denied = [row.name for row in connection.execute(query) if not Approval.from_json(row.value).is_given]
-    if denied:
-        connection.execute(t.run_fact.delete().where(_approvals(run), t.run_fact.c.name.in_(denied)))
 
 
 def _approvals(run: str) -> sa.ColumnElement[bool]:
