@@ -82,9 +82,13 @@ def clusters(loop: Loop, clock: Clock) -> ClusterExecutor:
     return ClusterExecutor({"train": cast("Any", loop)}, cast("Any", None), lambda _: None, places, clock)
 
 
-RUNS = SimpleNamespace(state=State.RUNNING)
+RUNS = SimpleNamespace(name="train", state=State.RUNNING)
 RUNNING: Any = SimpleNamespace(
-    experiments={"train": RUNS}, state=State.RUNNING, live_tasks=lambda: [RUNS] * 9
+    experiments={"train": RUNS},
+    state=State.RUNNING,
+    live_tasks=lambda: [RUNS] * 9,
+    held_by_people=set,
+    awaited_approval=lambda: None,
 )
 
 

@@ -6,6 +6,7 @@ import ipaddress
 import os
 import pwd
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,8 +33,10 @@ from trainmaster.spec.states import EndReason
 
 
 @pytest.fixture
-def home(tmp_path):
-    return Home.from_environment({"TRAINMASTER_HOME": str(tmp_path / "home")})
+def home():
+    """Not below /dev/shm, where files of unit tests may lie: tasks of other users have one of their own."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as scratch:
+        yield Home.from_environment({"TRAINMASTER_HOME": f"{scratch}/home"})
 
 
 @pytest.fixture(autouse=True)
