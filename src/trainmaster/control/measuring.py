@@ -8,7 +8,6 @@ import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.model.profile import Point
@@ -196,6 +195,8 @@ def _point(
 
 def _latency_ms(usages: Iterable[Usage]) -> float | None:
     """Between the machines of a gang, one way: half of the median round trip; None if no member knows one."""
+    from statistics import median  # every run imports this module, few are measured on several machines
+
     trips = [each.round_trip_ms for each in usages if each.round_trip_ms is not None]
     return median(trips) / 2 if trips else None
 
