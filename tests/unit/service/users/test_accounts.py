@@ -321,3 +321,15 @@ def test_names_of_users_are_used_once(office):
     for team, name in (("nothing", "mem"), ("red", "nobody")):
         with pytest.raises(NotFoundError):
             office.accounts.set_member(team, name, "viewer")
+
+
+def test_a_token_of_nobodys_account_makes_others_only_if_it_may_manage(office):
+    """What it makes is nobody's either: it would outlive whoever holds it now."""
+    for scopes, may in ((("read", "run"), False), (("read", "run", "manage"), True)):
+        name = "-".join(scopes)
+        who = office.access.by_token(office.access.create_token(name, scopes, "red")["token"])
+        if may:
+            assert office.accounts.make_token(who, "made", ["read"])["token"]
+        else:
+            with pytest.raises(ForbiddenError):
+                office.accounts.make_token(who, "made", ["read"])
