@@ -94,18 +94,21 @@ def test_a_gang_goes_on_without_a_dispensable_member(bench, three, ray_node, is_
         os.kill(next(member.pid for member in status.members if member.name == victim), signal.SIGTERM)
         until(is_told, "its end is told")
     os.kill(raylet_pid(node), signal.SIGKILL)
-    until(is_told, "the loss is told", patience_s=8.0)
-    os.kill(bench.executor.supervisor_pid, signal.SIGKILL)  # the next one knows it from its records
-    until(is_told, "of a machine that was just switched off the next one has to hear that it is lost")
-    for _ in range(5):
-        now = seen()
-        assert now.phase is Phase.RUNNING
-        assert [member.name for member in now.members if member.ended_at] == [victim]
-    (bench.directory / "go").touch()
-    ended = {member.name: member for member in bench.wait(gang).members}
+    try:
+        until(is_told, "the loss is told", patience_s=8.0)
+        os.kill(bench.executor.supervisor_pid, signal.SIGKILL)  # the next one knows it from its records
+        until(is_told, "of a machine that was just switched off the next one has to hear that it is lost")
+        for _ in range(5):
+            now = seen()
+            assert now.phase is Phase.RUNNING
+            assert [member.name for member in now.members if member.ended_at] == [victim]
+        (bench.directory / "go").touch()
+        ended = {member.name: member for member in bench.wait(gang).members}
+    finally:
+        three.add([node])  # the tests that follow need it
     assert ended["worker-0"].exit_code == 0
-    assert ended[victim].lost, "of one that was switched off, too, the next gateway knows no more"
-    three.add([node])
+    # of one that was switched off the next gateway may still hear how it ended, before the loss is noticed
+    assert ended[victim].lost or (is_switched_off and ended[victim].signal == signal.SIGTERM)
     again = bench.gang("1", "true", "true", "true")
     bench.executor.submit([again])
     assert [member.exit_code for member in bench.wait(again).members] == [0, 0, 0]
