@@ -1,15 +1,15 @@
 """One run, carried to a database of its own and back: for a driver that lives on another machine.
 
-Rows that change (`State`) are carried whole, what only grows (events, pieces of files) is carried on from
-where it was last. A run may be brought back again, and after a kill anywhere: how far it
-is stands in the same transaction.
+What only grows (events, pieces of files) is carried on from where it was last, with the rows of the tasks
+and experiments that these events are of; the few rows of the run itself (`RunRows`) are carried whole. A run
+may be brought back again, and after a kill anywhere: how far it is stands in the same transaction.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,7 +45,8 @@ class RunRows:
 
     Attributes:
         run: its own row.
-        experiments, tasks, attempts, quotes, clusters, measurements: theirs.
+        experiments, tasks, attempts: theirs; none where news carry them.
+        quotes, clusters, measurements: its own, too.
         private: what is sealed of it.
         facts: what was found out of it.
     """
@@ -68,31 +69,45 @@ class News:
     Attributes:
         events, pieces: rows in their order.
         last_event, last_piece: their ids, or of what was there before.
+        experiments, tasks: rows that have changed.
+        attempts: all of those tasks.
     """
 
     events: list[Row]
     pieces: list[Row]
     last_event: int = 0
     last_piece: int = 0
+    experiments: list[Row] = field(default_factory=list)
+    tasks: list[Row] = field(default_factory=list)
+    attempts: list[Row] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing new."""
-        return not (self.events or self.pieces)
+        return not (self.events or self.pieces or self.tasks)
 
 
-def rows_of(database: Database, run: str) -> RunRows:
-    """All rows of a run that change."""
+def rows_of(database: Database, run: str, *, of_tasks: bool = True) -> RunRows:
+    """The rows of a run that change.
+
+    Args:
+        database: that has it.
+        run: its id.
+        of_tasks: also those of its experiments, tasks and attempts, of which there may be many.
+    """
     of_experiments = sa.select(t.experiment.c.id).where(t.experiment.c.run_id == run)
 
     def all_of(table: sa.Table, where: sa.ColumnElement[bool], *order: sa.Column[Any]) -> list[Row]:
         return [_plain(row) for row in database.read(sa.select(table).where(where).order_by(*order))]
 
+    def if_asked(table: sa.Table, where: sa.ColumnElement[bool]) -> list[Row]:
+        return all_of(table, where, table.c.id) if of_tasks else []
+
     return RunRows(
         run=_plain(database.run_row(run)),
-        experiments=all_of(t.experiment, t.experiment.c.run_id == run, t.experiment.c.id),
-        tasks=all_of(t.task, t.task.c.experiment_id.in_(of_experiments), t.task.c.id),
-        attempts=all_of(t.attempt, t.attempt.c.experiment_id.in_(of_experiments), t.attempt.c.id),
+        experiments=if_asked(t.experiment, t.experiment.c.run_id == run),
+        tasks=if_asked(t.task, t.task.c.experiment_id.in_(of_experiments)),
+        attempts=if_asked(t.attempt, t.attempt.c.experiment_id.in_(of_experiments)),
         quotes=all_of(t.quote, t.quote.c.run_id == run, t.quote.c.id),
         clusters=all_of(t.cluster, t.cluster.c.run_id == run, t.cluster.c.id),
         measurements=all_of(t.measurement, t.measurement.c.run_id == run, t.measurement.c.id),
@@ -101,8 +116,22 @@ def rows_of(database: Database, run: str) -> RunRows:
     )
 
 
-def news_of(database: Database, run: str, after_event: int, after_piece: int) -> News:
-    """What a run has grown by since two ids, about `NEWS_BYTES` of it; empty if there is nothing."""
+def news_of(
+    database: Database,
+    run: str,
+    after_event: int,
+    after_piece: int,
+    progressed: Iterable[tuple[str, int]] = (),
+) -> News:
+    """What a run has grown by since two ids, about `NEWS_BYTES` of it; empty if there is nothing.
+
+    Args:
+        database: that of its driver.
+        run: its id.
+        after_event: id of the last event that is known.
+        after_piece: id of the last piece that is known.
+        progressed: experiment and number of tasks that have changed without an event.
+    """
     events = database.read(
         sa.select(t.event)
         .where(t.event.c.run_id == run, t.event.c.id > after_event)
@@ -123,12 +152,38 @@ def news_of(database: Database, run: str, after_event: int, after_piece: int) ->
         pieces += some
         size += sum(len(row["data"]) for row in some)
         last = some[-1]["id"]
+    named = {(row["experiment"], row["task"]) for row in events if row["experiment"] is not None}
+    numbers: dict[str, set[int]] = {}
+    for experiment, task in (*named, *progressed):
+        if task is not None:
+            numbers.setdefault(experiment, set()).add(task)
+    found = database.experiment_rows(run) if named or numbers else []
     return News(
         [_plain(row) for row in events],
         [_plain(row) for row in pieces],
         events[-1]["id"] if events else after_event,
         last,
+        [_plain(row) for row in found if (row["name"], None) in named],
+        _of_tasks(database, found, t.task.c.number, numbers),
+        _of_tasks(database, found, t.attempt.c.task, numbers),
     )
+
+
+def _of_tasks(
+    database: Database,
+    experiments: Sequence[RowMapping],
+    task: sa.Column[Any],
+    numbers: Mapping[str, set[int]],
+) -> list[Row]:
+    """Rows of some tasks, in the table of the column that has their number."""
+    table, rows = task.table, list[Row]()
+    for experiment in experiments:
+        chosen = sorted(numbers.get(experiment["name"], ()))
+        for first in range(0, len(chosen), _EVENTS):
+            some = task.in_(chosen[first : first + _EVENTS])
+            query = sa.select(table).where(table.c.experiment_id == experiment["id"], some)
+            rows += [_plain(row) for row in database.read(query.order_by(table.c.id))]
+    return rows
 
 
 def newest(database: Database, run: str) -> tuple[int, int]:
@@ -281,6 +336,26 @@ def _add_news(connection: Connection, run: str, news: News) -> None:
     insert_events(connection, [_without_id(row) for row in news.events])  # and who is to be told of them
     for row in news.pieces:
         _put_piece(connection, run, _without_id(row))
+    _put_tasks(connection, run, news)
+
+
+def _put_tasks(connection: Connection, run: str, found: News | RunRows) -> None:
+    """Experiments are there since the run was accepted, with the same ids; tasks come with all attempts."""
+    for row in found.experiments:
+        values = {name: value for name, value in row.items() if name not in ("id", "run_id", "name")}
+        connection.execute(
+            t.experiment.update()
+            .where(t.experiment.c.run_id == run, t.experiment.c.name == row["name"])
+            .values(values)
+        )
+    keys = [{"b_experiment": row["experiment_id"], "b_task": row["number"]} for row in found.tasks]
+    for task, rows in ((t.attempt.c.task, found.attempts), (t.task.c.number, found.tasks)):
+        table = task.table
+        if keys:
+            mine = table.c.experiment_id == sa.bindparam("b_experiment"), task == sa.bindparam("b_task")
+            connection.execute(table.delete().where(*mine), keys)
+        if rows:
+            connection.execute(table.insert(), [_without_id(row) for row in rows])
 
 
 def _put_piece(connection: Connection, run: str, piece: Row) -> None:
@@ -298,18 +373,7 @@ def _put_piece(connection: Connection, run: str, piece: Row) -> None:
 def _replace(connection: Connection, run: str, rows: RunRows, now: float) -> None:
     of_run = t.run.c.id == run
     connection.execute(t.run.update().where(of_run).values({name: rows.run[name] for name in _OF_DRIVER}))
-    for row in rows.experiments:  # they have been there since the run was accepted, with the same ids
-        values = {name: value for name, value in row.items() if name not in ("id", "run_id", "name")}
-        connection.execute(
-            t.experiment.update()
-            .where(t.experiment.c.run_id == run, t.experiment.c.name == row["name"])
-            .values(values)
-        )
-    ids = [row["id"] for row in rows.experiments]
-    for table, found in ((t.attempt, rows.attempts), (t.task, rows.tasks)):
-        connection.execute(table.delete().where(table.c.experiment_id.in_(ids)))
-        if found:
-            connection.execute(table.insert(), [_without_id(row) for row in found])
+    _put_tasks(connection, run, rows)
     for table, found in ((t.quote, rows.quotes), (t.run_private, rows.private)):
         connection.execute(table.delete().where(table.c.run_id == run))
         if found:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.db import ExperimentChange, RunChange, TaskChange, run_facts, run_transfer
+from trainmaster.db import ExperimentChange, Progress, RunChange, TaskChange, run_facts, run_transfer
 from trainmaster.service.driving.replication import Replication
 from trainmaster.service.on_cluster.driver_store import BEAT_S, GIVES_UP_S
 from trainmaster.spec.approval import Approval
@@ -69,6 +69,8 @@ class Publication(Replication):
         self._last_event, self._last_piece = begun
         self._give_up = give_up
         self._publishing = threading.Lock()
+        #: Experiment and number of tasks that have changed without an event, since they were published.
+        self.progressed: dict[tuple[str, int], None] = {}
         self._news = self._told_news = 0
         self._rows: run_transfer.RunRows | None = None
         self._heard_at = self._said_at = boot_s()
@@ -137,13 +139,19 @@ class Publication(Replication):
     def _publish(self, *, is_over: bool) -> None:
         run = self._lease.run
         while True:
-            news = run_transfer.news_of(self._database, run, self._last_event, self._last_piece)
+            # Only we take from it, another thread may add meanwhile.
+            progressed = [self.progressed.popitem()[0] for _ in range(len(self.progressed))]
+            news = run_transfer.news_of(self._database, run, self._last_event, self._last_piece, progressed)
             if news.is_empty:
                 break
-            self._store.put_news(self._news + 1, news)
+            try:
+                self._store.put_news(self._news + 1, news)
+            except PublishError:
+                self.progressed |= dict.fromkeys(progressed)
+                raise
             self._news += 1
             self._last_event, self._last_piece = news.last_event, news.last_piece
-        rows = run_transfer.rows_of(self._database, run)
+        rows = run_transfer.rows_of(self._database, run, of_tasks=False)
         for name in ("turn", "lease_expires_at"):  # a renewal is nothing new
             rows.run[name] = 0 if self._rows is None else self._rows.run[name]
         now = boot_s()
@@ -189,5 +197,8 @@ class _Published:
     def commit(self, lease: Lease, changes: Sequence[Change], now: float) -> None:
         """Write changes in one transaction, and publish those of a state before anybody acts on them."""
         self._records.commit(lease, changes, now)
+        for each in changes:
+            if isinstance(each, Progress):
+                self._publication.progressed[each.experiment, each.task] = None
         if any(isinstance(each, TaskChange | ExperimentChange | RunChange) for each in changes):
             self._publication.publish()

@@ -15,7 +15,7 @@ from away_scene import RECIPE, RUN, WRITTEN, Scene, killed, lost_when_it_drives
 from botocore.exceptions import ClientError
 
 from trainmaster.cluster.record import ClusterState
-from trainmaster.db import ClusterRow, RunChange, TaskChange, run_files, run_transfer
+from trainmaster.db import ClusterRow, Progress, RunChange, TaskChange, run_files, run_transfer
 from trainmaster.db.run_files import Piece
 from trainmaster.objects import ObjectStore
 from trainmaster.service import clusters
@@ -65,6 +65,45 @@ def test_the_record_comes_back_whole(scene):
     events = [(event["kind"], event["after"]) for event in scene.home.events(RUN)]
     assert events == [("run", "WAITING"), ("run", "RUNNING"), ("task", "ACQUIRING"), ("run", "DONE")]
     assert not scene.drivers[-1].settle(scene.last[-1])  # nobody begins it once more
+
+
+def test_only_what_has_changed_is_published(scene, monkeypatch):
+    """Of a thousand tasks the one that moved; a metric, which has no event, comes with the next."""
+    assert scene.hand_over(scene.begins)
+    database, lease, publication = scene.drives(scene.drivers[-1])  # which does not begin: nothing beats
+    records = publication.records(database, SimpleNamespace(run=RUN, state=State.RUNNING, live_tasks=list))
+    store, ways = publication._store, (State.WAITING, State.ACQUIRING)
+    records.commit(
+        lease,
+        [TaskChange("main", each, 1, *ways, creates=True, opens=True) for each in range(1000)],
+        time.time(),
+    )
+    records.commit(lease, [Progress("main", 5, {"metrics": {"loss": 1.5}})], time.time())
+    with monkeypatch.context() as patch:
+        tries = iter([PublishError("the store is away")])
+        kept = store.put_news
+        patch.setattr(DriverStore, "put_news", lambda self, *news: fails_once(tries, kept, news))
+        patch.setattr("trainmaster.service.on_cluster.publication._AGAIN_S", 0.0)
+        moved = TaskChange("main", 3, 1, State.ACQUIRING, State.STAGING)
+        records.commit(lease, [moved], time.time())
+    state = store.state()
+    news = store.news(state.news)
+    assert (state.rows.tasks, state.rows.attempts) == ([], [])
+    assert [row["number"] for row in news.tasks] == [3, 5]
+    assert [row["task"] for row in news.attempts] == [3, 5]
+    assert not publication.progressed
+    for _ in range(2):
+        scene.away().look(RUN)
+    at_home = {row["number"]: row for row in scene.home.database.live_task_rows(RUN)}
+    assert len(at_home) == 1000
+    assert (at_home[3]["state"], at_home[4]["state"]) == ("STAGING", "ACQUIRING")
+    assert json.loads(at_home[5]["metrics"]) == {"loss": 1.5}
+
+
+def fails_once(tries, function, arguments):
+    if error := next(tries, None):
+        raise error
+    function(*arguments)
 
 
 def test_a_notebook_of_a_run_that_is_driven_there_has_its_code_and_says_what_is_not_here(scene, tmp_path):
