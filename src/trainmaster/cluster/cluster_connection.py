@@ -109,7 +109,7 @@ class ClusterConnection:
     Attributes:
         executor: of the present formation; None while there is none, or it does not answer.
         waiting: gangs that are not sent yet.
-        sent: members of gangs that were sent, as heard last, by attempt.
+        sent: gangs that were sent, as heard last, by attempt.
         news: what was heard and not told yet, by attempt.
         services: grace in seconds of experiments whose tasks answer requests.
         paused_since: since when nothing runs there before a person approves it; None if that is not so.
@@ -126,7 +126,7 @@ class ClusterConnection:
         self.loop = loop
         self.executor: ClusterEngine | None = None
         self.waiting: dict[str, GangRequest] = {}
-        self.sent: dict[str, tuple[MemberStatus, ...]] = {}
+        self.sent: dict[str, GangStatus] = {}
         self.news: dict[str, GangStatus] = {}
         self.services: dict[str, float] = {}
         self.paused_since: float | None = None
@@ -181,7 +181,7 @@ class ClusterConnection:
         found = self.guarded(partial(_observe, attempts)) or []
         for status in found:
             if status.phase is not Phase.UNKNOWN:
-                self.sent[status.attempt] = status.members
+                self.sent[status.attempt] = status
         return found
 
     def hear(self, status: GangStatus) -> None:
@@ -193,7 +193,7 @@ class ClusterConnection:
             self.sent.pop(attempt, None)
             self._drained.discard(attempt)
         elif attempt in self.sent and status.members:
-            self.sent[attempt] = status.members
+            self.sent[attempt] = status
         self.news[attempt] = status
 
     def waits(self) -> list[str]:
@@ -245,7 +245,8 @@ class ClusterConnection:
             self._stops.pop(gang.attempt, None)
         if self.guarded(partial(_submit, gangs)):
             for gang in gangs:
-                self.sent[gang.attempt] = tuple(MemberStatus(member.name) for member in gang.members)
+                members = tuple(MemberStatus(member.name) for member in gang.members)
+                self.sent[gang.attempt] = GangStatus(gang.attempt, Phase.QUEUED, members)
             self.waiting.clear()
 
     def guarded(self, call: Callable[[ClusterEngine], T]) -> T | None:
@@ -315,14 +316,15 @@ class ClusterConnection:
         self.close()
         self._number = self._unresponsive_since = None
         self._reopen_at = 0.0
-        for attempt, members in self.sent.items():
-            if _are_over(members):
-                continue  # that was heard
-            lost = tuple(m if m.ended_at else replace(m, lost=True, ended_at=now) for m in members)
-            started = [m.started_at for m in members if m.started_at]
+        for attempt, status in self.sent.items():
+            if status.phase is Phase.EXITED:
+                continue  # that was heard; of one whose members have all ended, files may still have come
+            lost = tuple(m if m.ended_at else replace(m, lost=True, ended_at=now) for m in status.members)
+            started = [m.started_at for m in lost if m.started_at]
             if started:
+                ended_at = max(m.ended_at or now for m in lost)
                 self.news[attempt] = GangStatus(
-                    attempt, Phase.EXITED, lost, started_at=min(started), ended_at=now
+                    attempt, Phase.EXITED, lost, started_at=min(started), ended_at=ended_at
                 )
             else:  # it never ran: it may be submitted again
                 self.news[attempt] = GangStatus(attempt, Phase.UNKNOWN)
@@ -339,12 +341,12 @@ class ClusterConnection:
             return False
         head_at = leaving.get(self.loop.head_address)  # it takes all others along
         busy: set[str] = set()
-        for attempt, members in list(self.sent.items()):
+        for attempt, status in list(self.sent.items()):
             where = [address for _, address in places.get(attempt, ())]
-            is_queued = not where and not any(member.started_at for member in members)
+            is_queued = not where and not any(member.started_at for member in status.members)
             # Of one that is over, what it left is still being saved: until it is forgotten.
             busy.update(leaving if head_at is not None else where)
-            if _are_over(members):
+            if status.phase is Phase.EXITED:
                 continue
             times = self._times(where, leaving)
             times += list(leaving.values()) if is_queued else []
@@ -361,7 +363,8 @@ class ClusterConnection:
 
     def _awaits_machine(self) -> bool:
         """Replicas get machines of their own if these come soon, and others answer meanwhile."""
-        others = any(m.started_at and m.ended_at is None for members in self.sent.values() for m in members)
+        sent = self.sent.values()
+        others = any(m.started_at and m.ended_at is None for status in sent for m in status.members)
         are_replicas = all(_experiment(attempt) in self.services for attempt in self.waiting)
         if not (self.waiting and are_replicas and others and self.loop.awaits):
             self._held_since = None
@@ -411,10 +414,6 @@ def hang_up(executor: ClusterEngine) -> None:
 
 def _experiment(attempt: str) -> str:
     return attempt.split("/")[1]
-
-
-def _are_over(members: Sequence[MemberStatus]) -> bool:
-    return bool(members) and all(member.ended_at is not None for member in members)
 
 
 def _submit(gangs: Sequence[GangRequest], executor: ClusterEngine) -> bool:

@@ -137,6 +137,18 @@ def test_a_lost_formation_takes_what_ran_along_but_not_what_had_ended_or_never_b
     assert ONE not in bench.clusters[1].gangs, "started once"
 
 
+def test_one_whose_files_were_still_coming_when_its_head_was_lost_has_ended_as_it_did(bench: Bench) -> None:
+    """The gateway says that it runs until the driver has all that it wrote."""
+    running(bench, ONE)
+    bench.clusters[0].exits(ONE)
+    ended = bench.clusters[0].gangs[ONE]
+    bench.clusters[0].gangs[ONE] = replace(ended, phase=Phase.RUNNING, ended_at=None)
+    bench.cluster_executor.changes(0.0)
+    bench.loop.formation = None
+    (news,) = bench.cluster_executor.changes(0.0)
+    assert (news.phase, news.members, news.ended_at) == (Phase.EXITED, ended.members, ended.ended_at)
+
+
 def test_lost_members_are_told_and_machines_that_are_gone_have_no_files(bench: Bench) -> None:
     told: list[tuple[str, Sequence[str]]] = []
     bench.cluster_executor.on_lost = lambda attempt, members: told.append((attempt, members))

@@ -25,6 +25,7 @@ class Files:
         clients: those that are connected, as they will be then.
         tell: has a part's node do something.
         announce: tells the drivers of a gang's status.
+        is_there: whether a part's node is alive.
     """
 
     def __init__(
@@ -33,11 +34,13 @@ class Files:
         clients: set[GatewayClient],
         tell: Callable[[Part, Message], None],
         announce: Callable[[PlacedGang], None],
+        is_there: Callable[[Part], bool],
     ) -> None:
         self._parts = parts
         self._clients = clients
         self._tell = tell
         self._announce = announce
+        self._is_there = is_there
         self._shared: dict[tuple[str, str, str], bool] = {}
 
     def probe(self, gang: PlacedGang, part: Part) -> None:
@@ -65,7 +68,9 @@ class Files:
         """A driver that has taken over wants an attempt's files, and has so much of them."""
         gang.client, gang.here = client, here
         for part in gang.parts:
-            part.shared = None if here and part.lost_at is None else True
+            # What ended before its node did is not lost; nothing more can be read there all the same.
+            can_be_read = here and part.lost_at is None and self._is_there(part)
+            part.shared = None if can_be_read else True
             part.complete = part.shared is True
             part.have = {name: size for name, size in have.items() if belongs(name, part.members)}
             self.probe(gang, part)

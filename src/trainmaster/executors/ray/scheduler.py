@@ -45,7 +45,9 @@ class Scheduler:
         self._records = ray_records.Records()
         self._placing = Placing(self.gangs, self.nodes, loop.time, self._start, self._refuse, self._tell)
         self.waits = self._placing.waits
-        self.files = Files(self._parts, clients, self._tell, self._announce)
+        self.files = Files(
+            self._parts, clients, self._tell, self._announce, lambda part: part.node_id in self.nodes.alive
+        )
         self.wake: Callable[[], None] = lambda: None
 
     # -- what drivers ask for
