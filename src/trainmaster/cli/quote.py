@@ -12,7 +12,7 @@ import typer
 from trainmaster.cli.output import can_ask, dollars_text, duration, print_json, say, show, span_text, table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from trainmaster.api.protocol import ClientProtocol, Stream
     from trainmaster.service import Alternative, ExperimentQuote, Interval, Quote
@@ -104,11 +104,17 @@ def quote(
         made: Quote = watched(client.quote_recipe(found, str(recipe), options), tell)
         return made
 
-    made, unknown = _quoted(ask)
-    if unknown and _measured(client, recipe, set_ or (), unknown, agrees=measure_traffic):
-        made, unknown = _quoted(ask)
-    if made is None:
-        raise unknown[2]
+    from trainmaster.service import BandwidthUnknown, traffic_types
+
+    try:
+        made = ask()
+    except BandwidthUnknown as error:
+        if not _measured(client, recipe, set_ or (), error.types, agrees=measure_traffic):
+            raise
+        made = ask()
+    else:
+        if _measured(client, recipe, set_ or (), traffic_types(made.as_dict()), agrees=measure_traffic):
+            made = ask()
     if made.time_s is not None and (line := client.score_line(found.provider)):
         tell(line)
     if plot is not None:
@@ -120,31 +126,15 @@ def quote(
         print_json(made.as_dict())
 
 
-def _quoted(ask: Callable[[], Quote]) -> tuple[Quote | None, tuple[Any, ...]]:
-    """The quote, if there can be one; and of which experiment some types' traffic is unknown, and why."""
-    from trainmaster.service import BandwidthUnknown
-
-    try:
-        made = ask()
-    except BandwidthUnknown as error:
-        return None, (error.experiment, error.types, error)
-    if made.policy.startswith("scala-opt"):
-        for one in made.experiments.values():
-            if one.types and set(one.types.workers) - set(one.types.traffic_mbps):
-                return made, (one.name, one.types.as_dict(), None)
-    return made, ()
-
-
 def _measured(
-    client: ClientProtocol, path: Path, set_: Sequence[str], unknown: tuple[Any, ...], *, agrees: bool
+    client: ClientProtocol, path: Path, set_: Sequence[str], types: Mapping[str, Any], *, agrees: bool
 ) -> bool:
     """Ask whether to rent the types whose traffic is unknown, and measure it; False if nothing was rented."""
     from trainmaster.cli.driving import see_to_end
     from trainmaster.service import traffic_runs, traffic_runs_offered
     from trainmaster.spec import read_recipe
 
-    experiment, types, _ = unknown
-    runs = traffic_runs(read_recipe(path, overrides=set_), experiment, types) if types else []
+    runs = traffic_runs(read_recipe(path, overrides=set_), types) if types else []
     if not runs:
         return False
     question = f"measure the traffic of one worker and one server? {traffic_runs_offered(runs)}"
@@ -162,7 +152,8 @@ def _measured(
             client.plan_run(recipe, str(path), allow_stale=False, can_agree=True, measure_first=False)
         )
         accepted = client.accept_run(plan.id, agreed_usd_per_hour=plan.most_usd_per_hour)
-        say(f"{accepted.run}: measures {each.instance}; that it ends after two minutes is no failure")
+        what = f"{accepted.run}: measures {each.experiment} on {each.instance}"
+        say(f"{what}; that it ends after two minutes is no failure")
         see_to_end(client, accepted, "", as_json=False)
     return True
 

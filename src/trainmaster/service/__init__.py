@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from trainmaster.service.quotes.recommending import recommended_by_table as recommended_by_table
     from trainmaster.service.quotes.traffic import traffic_runs as traffic_runs
     from trainmaster.service.quotes.traffic import traffic_runs_offered as traffic_runs_offered
+    from trainmaster.service.quotes.traffic import traffic_types as traffic_types
     from trainmaster.service.service import Service as Service
     from trainmaster.sweeps import Curve as Curve
     from trainmaster.sweeps import TrialState as TrialState
@@ -49,7 +50,7 @@ __all__, __getattr__ = lazy_exports(
         "on_cluster.hand_over": "check_moves",
         "quotes.recommending": "recommended_by_table",
         "trainmaster.advisor.model.tables": "predict_tables",
-        "quotes.traffic": "traffic_runs traffic_runs_offered",
+        "quotes.traffic": "traffic_runs traffic_runs_offered traffic_types",
         "trainmaster.advisor.papers.policies": "BandwidthUnknown",
         "trainmaster.advisor.papers.measured_table": "PUBLISHED",
         "trainmaster.advisor.papers.recommend": "Wish",

@@ -7,11 +7,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
-from trainmaster.api.rest.state import Reader, ServerState, State, Submitter
-from trainmaster.service.driving.submissions import RunRequest
+from trainmaster.api.rest.state import Reader, State, Submitter
 from trainmaster.service.quotes.quote_requests import QUOTE
-from trainmaster.service.quotes.traffic import TrafficRun, traffic_runs, traffic_runs_offered
-from trainmaster.service.users.caller import Caller
+from trainmaster.service.quotes.traffic import traffic_runs_offered
 from trainmaster.spec.errors import NotFoundError
 from trainmaster.web.new_run import NewRun, show_form
 from trainmaster.web.quote_figure import QuoteFigure, cluster_words
@@ -32,34 +30,17 @@ def show(request: Request, name: str, state: State, caller: Reader) -> Response:
             (experiment, one, cluster_words(one["cluster"]), QuoteFigure.of(one))
             for experiment, one in quoted
         ]
-    measuring = traffic_runs_offered(runs) if (runs := _traffic_runs(state, caller, name, found)) else ""
+    runs = state.quotes.traffic_runs(caller, name) if "run" in caller.scopes else []
+    measuring = {"words": traffic_runs_offered(runs), "max_usd": sum(each.cap_usd for each in runs)}
     template = "quote_part.html" if is_part(request) else "quote.html"
     return page(request, template, found=found, experiments=experiments, measuring=measuring)
 
 
-@router.post("/quotes/{name}/measure")
-def measure(name: str, state: State, caller: Submitter) -> Response:
+@router.post("/quotes/{name}/traffic")
+def measure(name: str, state: State, caller: Submitter, max_usd: Annotated[float, Form()]) -> Response:
     """Rents each type of workers whose traffic Scala-Opt does not know, for two minutes, each under a cap."""
-    ask, found = state.quotes.ask_of(caller, QUOTE, name), state.quotes.show(caller, QUOTE, name)
-    recipe = state.submissions.read(caller, ask.run_request)
-    for each in _traffic_runs(state, caller, name, found):
-        changed = recipe.model_copy(update={"overrides": (*recipe.overrides, *each.overrides)})
-        asked = RunRequest(changed.as_yaml(), ask.code, ask.provider, each.cap_usd)
-        state.submissions.submit(caller, asked, f"{name}-{each.instance}")
+    state.quotes.measure_traffic(caller, name, max_usd)
     return redirect("/runs")
-
-
-def _traffic_runs(state: ServerState, caller: Caller, name: str, found: dict[str, Any]) -> list[TrafficRun]:
-    """What is to be measured before Scala-Opt can choose, of the first experiment that needs it."""
-    error, answer = found["error"] or {}, found["answer"] or {}
-    unknown = {error["experiment"]: error["types"]} if error.get("types") else {}
-    if str(answer.get("policy", "")).startswith("scala-opt"):
-        unknown = {key: one["types"] for key, one in answer["experiments"].items() if one.get("types")}
-    if not unknown or "run" not in caller.scopes:
-        return []
-    recipe = state.submissions.read(caller, state.quotes.ask_of(caller, QUOTE, name).run_request)
-    every = (traffic_runs(recipe, experiment, types) for experiment, types in unknown.items())
-    return next((runs for runs in every if runs), [])
 
 
 @router.post("/quotes/{name}/cancel")

@@ -271,14 +271,27 @@ def test_unknown_traffic_is_measured_by_a_button_under_a_cap_and_once(tmp_path, 
         token = state.access.create_token("me", ["read", "run"])["token"]
         me = TestClient(app, headers={"authorization": f"Bearer {token}"}, follow_redirects=False)
         place = me.post("/new/quote", data={"recipe": text, "policy": "scala-opt"}).headers["location"]
-        error = {"title": "unknown", "hint": "Measure.", "experiment": "train", "types": types}
+        error = {"title": "unknown", "hint": "Measure.", "types": {"train": types}}
         name = rows.named(place.rpartition("/")[2])
         rows.end(state.service.database, name, 1e12, answer=None, error=json.dumps(error))
         assert "Measure c4.xlarge: 2 min, $0.018, at most $0.18" in me.get(place).text
         sent = []
-        monkeypatch.setattr(state.submissions, "submit", lambda _, asked, key: sent.append((asked, key)))
-        for _ in range(2):
-            assert me.post(f"{place}/measure").headers["location"] == "/runs"
+
+        def submit(_, asked, key):
+            sent.append((asked, key))
+            return "run-1", True, []
+
+        monkeypatch.setattr(state.submissions, "submit", submit)
+        assert 'name="max_usd" value="0.18"' in me.get(place).text
+        assert me.post(f"{place}/traffic", data={"max_usd": "0.18"}).headers["location"] == "/runs"
+        route = f"/api/v1{place}/traffic"
+        (told,) = me.get(route).json()
+        assert (told["experiment"], told["instance"], told["cap_usd"]) == ("train", "c4.xlarge", 0.18)
+        refused = me.post(route, json={"max_usd": 0.17})
+        assert (refused.status_code, len(sent)) == (422, 1)
+        assert "up to $0.18, and at most $0.17" in refused.json()["title"]
+        assert me.post(route, json={"max_usd": 0.18}).json() == {"runs": ["run-1"]}
+        assert me.post(route).status_code == 422
     assert len({key for _, key in sent}) == 1  # the same key twice is one run
     asked = sent[0][0]
     assert asked.max_usd == 0.18

@@ -95,10 +95,9 @@ class BandwidthUnknown(UsageError):  # noqa: N818 - the name of what happened
     """The policy compares traffic, and that of no worker type (or of no server) is known.
 
     Attributes:
-        experiment: that it was to choose for. types: as of `Types`; empty if measuring would not help.
+        types: that it was to choose from, by experiment, as of `Types`; empty if measuring would not help.
     """
 
-    experiment: str = ""
     types: Mapping[str, Any] = MappingProxyType({})
 
 

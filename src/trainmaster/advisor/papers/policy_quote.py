@@ -91,6 +91,7 @@ def policy_quote(
     """
     quotes: dict[str, ExperimentQuote] = {}
     skipped: dict[str, str] = {}
+    unknown: list[BandwidthUnknown] = []
     for workload in workloads:
         if policy == "lookup":
             disk_bytes = workload.hardware.disk_bytes
@@ -112,7 +113,14 @@ def policy_quote(
         else:
             traffic = traffic_mbps((history or {}).get(workload.name, ()))
             told = replace(given, bandwidth_mbps={**traffic, **given.bandwidth_mbps})
-            quotes[workload.name] = _picked(policy, workload, told)
+            try:
+                quotes[workload.name] = _picked(policy, workload, told)
+            except BandwidthUnknown as error:
+                unknown.append(error)
+    if unknown:  # all that is to be measured is told at once
+        chosen = {name: one.types.as_dict() for name, one in quotes.items() if one.types}
+        unknown[0].types = {name: each for error in unknown for name, each in error.types.items()} | chosen
+        raise unknown[0]
     if not quotes:
         name, why = next(iter(skipped.items()))
         raise UsageError(
@@ -279,7 +287,7 @@ def _picked(policy: str, workload: Workload, given: PolicyInput) -> ExperimentQu
         try:
             pick = scala_opt(workers, servers, **limits, headroom=given.p)
         except BandwidthUnknown as error:
-            error.experiment, error.types = workload.name, types.as_dict()
+            error.types = {workload.name: types.as_dict()}
             raise
     by_type = {offer.instance_type: offer for offer in offers}
     host_by_type = {offer.instance_type: offer for offer in hosts}

@@ -93,7 +93,7 @@ def asked(
             refusal = error_of(422, {"error": "UsageError", **(found["error"] or {})}, connection.url)
             if found["error"] and found["error"].get("types"):
                 unknown = BandwidthUnknown(refusal.args[0], refusal.hint)
-                unknown.experiment, unknown.types = found["error"]["experiment"], found["error"]["types"]
+                unknown.types = found["error"]["types"]
                 refusal = unknown
             raise refusal
         yield read(found["answer"])

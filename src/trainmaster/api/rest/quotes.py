@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request, Response
@@ -67,6 +68,16 @@ class NewPlan(NewAsk):
     measure_first: bool = Field(False, description="measure it and quote, whatever is known")
 
 
+class TrafficAgreement(BaseModel):
+    """What its caller agrees to pay."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    max_usd: float = Field(
+        gt=0, description="all of these runs together, at most: the sum of their `cap_usd`"
+    )
+
+
 class Requested(BaseModel):
     """How far a quote or plan is."""
 
@@ -120,6 +131,24 @@ async def show_plan(
 ) -> Requested:
     """How far a plan is. Its `answer` has what would be rented, and the most that it costs per hour."""
     return await shown(PLAN, plan, state, caller, transfer, wait_s)
+
+
+@router.get("/quotes/{quote}/traffic")
+def show_traffic(quote: str, state: State, caller: Reader) -> list[dict[str, Any]]:
+    """Runs that would measure what Scala-Opt does not know: `experiment`, `instance`, `usd`, `cap_usd`.
+
+    Each rents one worker of a type and one parameter server, for two minutes of training.
+    """
+    every = state.quotes.traffic_runs(caller, quote)
+    return [asdict(each) for each in every]
+
+
+@router.post("/quotes/{quote}/traffic", status_code=202)
+def measure_traffic(
+    quote: str, body: TrafficAgreement, state: State, caller: Submitter
+) -> dict[str, list[str]]:
+    """Run all of these, each under its cap; the ids of these `runs`. Asked twice it is done once."""
+    return {"runs": state.quotes.measure_traffic(caller, quote, body.max_usd)}
 
 
 @router.delete("/quotes/{quote}", status_code=204)

@@ -24,6 +24,7 @@ from trainmaster.db import quote_requests as rows
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.listeners import Listeners
 from trainmaster.service.offer_list import check_named
+from trainmaster.service.quotes.traffic import TrafficRun, traffic_runs, traffic_types
 from trainmaster.service.server_loops import Turns, is_passing
 from trainmaster.service.users.access import Access
 from trainmaster.service.users.caller import Maker
@@ -37,6 +38,7 @@ from trainmaster.spec.errors import (
     UsageError,
 )
 from trainmaster.spec.states import State
+from trainmaster.spec.units import price
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
@@ -284,6 +286,50 @@ class QuoteRequests:
             agreed_usd_per_hour=answer["most_usd_per_hour"],
             allow_stale=ask.allow_stale,
         )
+
+    def traffic_runs(self, caller: Caller, name: str) -> list[TrafficRun]:
+        """What is to be measured before Scala-Opt can compare all types that a quote chose from."""
+        found = self.show(caller, QUOTE, name)
+        types = (found["error"] or {}).get("types") or traffic_types(found["answer"] or {})
+        if not types:
+            return []
+        return traffic_runs(
+            self._submissions.read(caller, self.ask_of(caller, QUOTE, name).run_request, is_asked=False),
+            types,
+        )
+
+    def measure_traffic(self, caller: Caller, name: str, max_usd: float) -> list[str]:
+        """Rent each type whose traffic is unknown for two minutes, under a cap; the ids of these runs.
+
+        Asked twice it is done once.
+
+        Args:
+            caller: who agrees to it.
+            name: of the quote.
+            max_usd: what all of them may cost at most, as `traffic_runs` says.
+
+        Raises:
+            UsageError: they may cost more than that, or there is nothing to measure.
+        """
+        runs = self.traffic_runs(caller, name)
+        if not runs:
+            raise UsageError(
+                f"{name}: there is no traffic to measure", "Quote with scala-opt, on machines that cost."
+            )
+        if (most_usd := sum(each.cap_usd for each in runs)) > max_usd + 1e-9:
+            raise UsageError(
+                f"measuring costs up to {price(most_usd)}, and at most {price(max_usd)} is agreed",
+                f"Agree to it: max_usd {most_usd:.2f}.",
+            )
+        ask = self.ask_of(caller, QUOTE, name)
+        recipe = self._submissions.read(caller, ask.run_request)
+        found = []
+        for each in runs:
+            changed = recipe.model_copy(update={"overrides": (*recipe.overrides, *each.overrides)})
+            request = replace(ask.run_request, recipe=changed.as_yaml(), max_usd=each.cap_usd)
+            run, *_ = self._submissions.submit(caller, request, f"{name}-{each.experiment}-{each.instance}")
+            found.append(run)
+        return found
 
     def _row(self, caller: Caller, kind: str, name: str) -> RowMapping:
         row = rows.find(self._service.database, name)
@@ -534,5 +580,5 @@ def _told(error: TrainmasterError) -> dict[str, Any]:
     if isinstance(error, RecipeError):
         found["mistakes"] = [asdict(mistake) for mistake in error.mistakes]
     if types := getattr(error, "types", None):  # what is to be measured first
-        found |= {"experiment": getattr(error, "experiment", ""), "types": dict(types)}
+        found["types"] = dict(types)
     return found

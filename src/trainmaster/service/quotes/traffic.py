@@ -26,37 +26,51 @@ class TrafficRun:
     """One worker of a type and one parameter server, for two minutes.
 
     Attributes:
-        instance: the worker's type.
+        experiment: that is measured. instance: the worker's type.
         overrides: what makes it of the recipe, as for ``--set``.
         usd: that it is expected to cost. cap_usd: that it costs at most.
     """
 
+    experiment: str
     instance: str
     overrides: tuple[str, ...]
     usd: float
     cap_usd: float
 
 
-def traffic_runs(recipe: Recipe, experiment: str, types: Mapping[str, Any]) -> list[TrafficRun]:
+def traffic_types(quote: Mapping[str, Any]) -> dict[str, Any]:
+    """The types that Scala-Opt chose from, by experiment, of an answer of ``quote --json``."""
+    if not str(quote.get("policy", "")).startswith("scala-opt"):
+        return {}
+    return {name: one["types"] for name, one in quote["experiments"].items() if one.get("types")}
+
+
+def traffic_runs(recipe: Recipe, types: Mapping[str, Any]) -> list[TrafficRun]:
     """The smallest clusters of types whose traffic is unknown; none if all is known.
 
     Args:
         recipe: that is quoted; where machines cost nothing, none are.
-        experiment: of it.
-        types: as ``types`` of ``quote --json``.
+        types: by experiment, as ``types`` of ``quote --json``.
     """
     if not capabilities_of(recipe.provider).costs:
         return []
+    return [run for name, each in types.items() for run in _runs_of(recipe, name, each)]
+
+
+def _runs_of(recipe: Recipe, experiment: str, types: Mapping[str, Any]) -> list[TrafficRun]:
     server = types["servers"][0]
     below = f"experiments.{experiment}"
     found = recipe.experiments[experiment]
+    unwanted = ("promote", "require", "approval", "search", "after")
     usual = {
         f"{below}.distributed.workers": 1,
         f"{below}.distributed.parameter_servers": 1,
         f"{below}.distributed.hardware.ps.instance": [server],
         f"{below}.timeout": f"{MEASURED_S:.0f}s",
         f"{below}.retries": 0,
-        **{f"{below}.{key}": None for key in ("promote", "require") if getattr(found, key) is not None},
+        **{f"{below}.{key}": None for key in unwanted if getattr(found, key)},
+        # One task of a sweep shows it. `samples` has two places, and both agree.
+        **{f"{below}.{key}": 1 for key in ("samples", "parameters.samples") if found.parameters},
         **{f"experiments.{name}": None for name in recipe.experiments if name != experiment},
         **({"on": None} if recipe.on else {}),
         "objective": "cheapest",
@@ -74,16 +88,25 @@ def traffic_runs(recipe: Recipe, experiment: str, types: Mapping[str, Any]) -> l
             "budget": {"total": f"${cap_usd:.2f}"},
         }
         changes = tuple(f"{key}={json.dumps(value)}" for key, value in own.items())
-        runs.append(TrafficRun(instance, changes, usd_per_s * (MEASURED_S + _STARTS_S), cap_usd))
+        runs.append(TrafficRun(experiment, instance, changes, usd_per_s * (MEASURED_S + _STARTS_S), cap_usd))
     return runs
 
 
 def traffic_runs_offered(runs: list[TrafficRun]) -> str:
     """What measuring takes and costs, for people.
 
-    >>> traffic_runs_offered([TrafficRun(name, (), 0.02, 0.2) for name in ("c4.xlarge", "m4.xlarge")])
+    >>> runs = [TrafficRun("train", name, (), 0.02, 0.2) for name in ("c4.xlarge", "m4.xlarge")]
+    >>> traffic_runs_offered(runs)
     'c4.xlarge, m4.xlarge: 2 min each, $0.04, at most $0.40'
+    >>> traffic_runs_offered([*runs, TrafficRun("more", "m4.xlarge", (), 0.02, 0.2)])
+    'train on c4.xlarge, m4.xlarge; more on m4.xlarge: 2 min each, $0.06, at most $0.60'
     """
     each = " each" if len(runs) > 1 else ""
     usd, most = sum(run.usd for run in runs), sum(run.cap_usd for run in runs)
-    return f"{', '.join(run.instance for run in runs)}: 2 min{each}, {dollars(usd)}, at most {price(most)}"
+    types: dict[str, list[str]] = {}
+    for run in runs:
+        types.setdefault(run.experiment, []).append(run.instance)
+    which = [
+        ", ".join(each) if len(types) == 1 else f"{name} on {', '.join(each)}" for name, each in types.items()
+    ]
+    return f"{'; '.join(which)}: 2 min{each}, {dollars(usd)}, at most {price(most)}"

@@ -166,7 +166,7 @@ def test_unknown_traffic_is_measured_with_the_smallest_clusters(service):
 
     with pytest.raises(BandwidthUnknown, match=r"m4\.xlarge") as caught:
         quote()
-    runs = traffic_runs(recipe, caught.value.experiment, caught.value.types)
+    runs = traffic_runs(recipe, caught.value.types)
     assert {run.instance for run in runs} == {"c4.xlarge", "m4.xlarge"}
     small = read_recipe(path_of(service), overrides=["objective=scala-opt", *runs[0].overrides])
     machines, usd_per_hour = rented(service, small)
@@ -178,19 +178,50 @@ def test_unknown_traffic_is_measured_with_the_smallest_clusters(service):
     measure(service, {"c4.xlarge": 200.0})
     found = quote().main
     assert found.types.traffic_mbps == {"c4.xlarge": pytest.approx(200.0)}
-    assert [run.instance for run in traffic_runs(recipe, "train", found.types.as_dict())] == ["m4.xlarge"]
+    assert [run.instance for run in traffic_runs(recipe, {"train": found.types.as_dict()})] == ["m4.xlarge"]
 
 
 def test_a_server_that_lacks_traffic_says_what_to_measure(service):
     text = RECIPE.replace("code: code\n", "").replace("budget:", "objective: scala-opt\nbudget:")
-    error = by_rest(service, text, catalogue="fc2-2018")["error"]
-    assert error["experiment"] == "train"
-    assert error["types"]["servers"][0] == "m4.10xlarge"
+    types = by_rest(service, text, catalogue="fc2-2018")["error"]["types"]
+    assert types["train"]["servers"][0] == "m4.10xlarge"
     submissions = Submissions(service, Access(service.database), ENVIRON, is_private=True)
     recipe = submissions.read(caller("me", None, ["read", "run"]), RunRequest(text))
-    assert len(traffic_runs(recipe, "train", error["types"])) == len(error["types"]["workers"]) == 6
+    assert len(traffic_runs(recipe, types)) == len(types["train"]["workers"]) == 6
     on_own = recipe.model_copy(update={"provider": "local"})
-    assert traffic_runs(on_own, "train", error["types"]) == []
+    assert traffic_runs(on_own, types) == []
+
+
+SWEEP = """
+    search: {metric: accuracy, goal: max, sampler: random}
+    parameters: {lr: {range: 0.001-0.1, sampling: log}, samples: 20}
+  more:
+    after: train
+    approval: required
+    command: python more.py
+    distributed: {strategy: ps-async, workers: auto}
+    batch: {per_worker: 64}
+    parameters: {lr: [1, 2, 3]}
+    hardware: {instance: c4.xlarge}
+    steps: 10
+"""
+
+
+def test_every_experiment_that_lacks_traffic_is_measured_with_one_task(service):
+    path_of(service).write_text(RECIPE + SWEEP.lstrip("\n"))
+    recipe = read_recipe(path_of(service), overrides=["objective=scala-opt"])
+    offers = candidate_offers_of(recipe, service.home, ENVIRON, datetime.now(UTC).date())
+    asked = recipe, path_of(service), ENVIRON, QuoteOptions(worker_types="c4.xlarge")
+    with pytest.raises(BandwidthUnknown) as caught:
+        Quoter(service, lambda _: None, None, offers).quote(*asked)
+    runs = traffic_runs(recipe, caught.value.types)
+    assert [(run.experiment, run.instance) for run in runs] == [("train", "c4.xlarge"), ("more", "c4.xlarge")]
+    before = service.measurements(recipe)
+    for run in runs:
+        small = read_recipe(path_of(service), overrides=["objective=scala-opt", *run.overrides])
+        (one,) = small.experiments.values()
+        assert (one.name, len(one.tasks(0)), one.approval) == (run.experiment, 1, None)
+        assert service.measurements(small)[one.name].fingerprint == before[one.name].fingerprint
 
 
 def test_the_newest_measurement_with_the_fewest_workers_is_the_traffic_of_a_type():
