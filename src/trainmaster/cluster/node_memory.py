@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 from trainmaster.cluster.bootstrap.facts import HostFacts
 from trainmaster.providers.base import Node
 from trainmaster.spec.plain_json import parsed_json, typed
+from trainmaster.spec.private_files import write_private
 
 _FILE: Final = "nodes.json"
 _Type = TypeVar("_Type")
@@ -96,11 +97,8 @@ class NodeMemory:
         return self._data
 
     def _write(self, data: Mapping[str, Any]) -> None:
-        draft = self._path.with_suffix(".new")
         with contextlib.suppress(OSError):  # a full disk
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            draft.write_text(json.dumps(data))
-            draft.replace(self._path)
+            write_private(self._path, json.dumps(data).encode())
 
 
 def _plain(node: Node) -> dict[str, Any]:

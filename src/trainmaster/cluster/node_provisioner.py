@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import re
 import shutil
 import threading
@@ -23,6 +22,7 @@ from trainmaster.providers.base import Node, NodeState
 from trainmaster.providers.dead_man_switch import RENEWALS
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import ProviderError, TrainmasterError, one_line
+from trainmaster.spec.private_files import write_private
 from trainmaster.transport.keeper import ConnectionKeeper
 
 if TYPE_CHECKING:
@@ -426,12 +426,8 @@ class NodeProvisioner:
         path = self._place(record.id) / _KEY
         with self._packing:
             if not path.exists():
-                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 pair = make_key_pair()
-                draft = path.with_suffix(".new")
-                with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-                    file.write(f"{pair.public}\n{pair.private}")
-                draft.replace(path)
+                write_private(path, f"{pair.public}\n{pair.private}".encode())
             public, _, private = path.read_text().partition("\n")
         return KeyPair(private=private, public=public)
 

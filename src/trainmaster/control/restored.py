@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.artifacts import Manifest
+from trainmaster.spec.private_files import write_private
 
 if TYPE_CHECKING:
     from trainmaster.control.layout import AttemptPlace
@@ -30,9 +31,7 @@ def note_restored(place: AttemptPlace, manifest: Manifest | None) -> None:
     if manifest is None:
         _path(place).unlink(missing_ok=True)
         return
-    draft = _path(place).with_suffix(".draft")
-    draft.write_bytes(manifest.to_json())
-    draft.replace(_path(place))
+    write_private(_path(place), manifest.to_json())
 
 
 def noted_restored(place: AttemptPlace) -> Manifest | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from datetime import date
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, Final
 from trainmaster.lab.instance_types import TYPES, InstanceType
 from trainmaster.lab.place import LabPlace
 from trainmaster.lab.settings import KEY_NAME, USER, LabSettings
+from trainmaster.spec.private_files import write_private
 
 #: Of our own layout of catalogues (docs/offers.md), as far as the lab has something to say.
 _COLUMNS: Final = (
@@ -21,18 +21,13 @@ _COLUMNS: Final = (
 PROVIDER: Final = "lab"
 
 
-def write_private(path: Path, text: str) -> None:
+def write_for_owner(path: Path, text: str) -> None:
     """Write a file that only the directory's owner reads, whole or not at all.
 
     That is the home's owner, who may have become root for the lab only.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.unlink(missing_ok=True)
-    draft.touch(mode=0o600)
-    draft.write_text(text)
     owner = path.parent.stat()
-    os.chown(draft, owner.st_uid, owner.st_gid)
-    draft.replace(path)
+    write_private(path, text.encode(), (owner.st_uid, owner.st_gid))
 
 
 def access(place: LabPlace, settings: LabSettings, endpoint: str, inside: str, group: str) -> dict[str, Any]:

@@ -97,15 +97,15 @@ def _serve(place: LabPlace, settings: LabSettings, region: Region) -> Cloud:
 
     cloud.changed = changed
     _write_known_hosts(place, cloud)
-    access.write_private(place.private_key, key.private)
-    access.write_private(place.private_key.with_suffix(".pub"), key.public + "\n")
-    access.write_private(place.prices, access.price_list(settings, datetime.now(UTC).date()))
-    access.write_private(
+    access.write_for_owner(place.private_key, key.private)
+    access.write_for_owner(place.private_key.with_suffix(".pub"), key.public + "\n")
+    access.write_for_owner(place.prices, access.price_list(settings, datetime.now(UTC).date()))
+    access.write_for_owner(
         place.access_file,
         json.dumps(access.access(place, settings, endpoint, inside, group), indent=1) + "\n",
     )
     ready = {"pid": os.getpid(), "start_time": start_ticks(os.getpid()), "endpoint": endpoint}
-    access.write_private(place.daemon_file, json.dumps({**ready, "token": settings.control_token}))
+    access.write_for_owner(place.daemon_file, json.dumps({**ready, "token": settings.control_token}))
     log.info("serving at %s", endpoint)
     # moto loads these at the first TerminateInstances, which nobody wants to wait for.
     threading.Thread(target=_warm, daemon=True, name="warm").start()
@@ -129,7 +129,7 @@ def _write_known_hosts(place: LabPlace, cloud: Cloud) -> None:
             for instance, host in cloud.all()
             if instance._state.name in ("pending", "running")
         ]
-        access.write_private(place.known_hosts, access.known_hosts(lines))
+        access.write_for_owner(place.known_hosts, access.known_hosts(lines))
 
 
 if __name__ == "__main__":

@@ -141,7 +141,7 @@ def boot(place: LabPlace, client: LabClient, count: int, kind: str, spot: bool =
         time.sleep(0.05)
     scale = Scale(**status["scale"])
     cpus = {name: scale.limits(found).cpus for name, found in TYPES.items()}
-    access.write_private(place.hosts_file, access.hosts_yaml(place, status, cpus, sys.executable))
+    access.write_for_owner(place.hosts_file, access.hosts_yaml(place, status, cpus, sys.executable))
     return status
 
 

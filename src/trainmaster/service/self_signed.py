@@ -5,14 +5,12 @@ from __future__ import annotations
 import datetime
 import hashlib
 import ipaddress
-import os
-import secrets
 import socket
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from trainmaster.spec.errors import MissingPartError
+from trainmaster.spec.private_files import create_private
 
 #: Who has logged in trusts this very certificate: a new one would have everybody log in again.
 _LASTS: Final = datetime.timedelta(days=3650)
@@ -37,14 +35,7 @@ def self_signed(root: Path, host: str) -> tuple[Path, str]:
         ) from error
     path = root / "server.pem"
     if not path.exists():
-        new = root / f"server.pem.{secrets.token_hex(4)}"
-        new.touch(0o600)
-        new.write_bytes(_made(host))
-        try:
-            with suppress(FileExistsError):  # another server of this home was quicker: its own counts
-                os.link(new, path)
-        finally:
-            new.unlink()
+        create_private(path, _made(host))  # if another server of this home was quicker, its own counts
     certificate = x509.load_pem_x509_certificate(path.read_bytes())
     return path, hashlib.sha256(certificate.public_bytes(Encoding.DER)).hexdigest()
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from trainmaster.spec.errors import UsageError
@@ -33,6 +35,40 @@ def make_private(directory: Path) -> None:
     _close(directory, status)
 
 
+def write_private(file: Path, content: bytes, owner: tuple[int, int] | None = None) -> None:
+    """Write a file for its owner only: whole or not at all, and on the disk before anybody relies on it.
+
+    Directories that are missing are made, for their owner only.
+
+    Args:
+        file: that is written, or replaced.
+        content: of it.
+        owner: ids of the user and the group that get it; None: ours.
+
+    Raises:
+        OSError: it cannot be written; it is as it was.
+    """
+    with _draft(file, content) as draft:
+        if owner is not None:
+            os.chown(draft, *owner)
+        draft.replace(file)
+
+
+def create_private(file: Path, content: bytes) -> None:
+    """Write a file like `write_private`, unless it is there already: nobody ever sees half of one.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with _draft(file, content) as draft, contextlib.suppress(FileExistsError):
+        os.link(draft, file)
+
+
+def short_digest(text: str) -> str:
+    """Of a name that may have any characters: 16 hexadecimal digits of its SHA-256, for names of files."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def close_to_others(file: Path) -> None:
     """Let only its owner read and write a file, if it is there and ours."""
     with contextlib.suppress(FileNotFoundError):
@@ -52,6 +88,22 @@ def require_private(file: Path) -> None:
     if status.st_mode & _OTHERS:
         mode = stat.S_IMODE(status.st_mode)
         raise UsageError(f"{file} holds secrets, and others may read it (mode {mode:o})", f"chmod 600 {file}")
+
+
+@contextlib.contextmanager
+def _draft(file: Path, content: bytes) -> Iterator[Path]:
+    """A file beside another one, on the disk; removed if it is still there at the end."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = file.with_name(f".{file.name[:200]}.{os.urandom(8).hex()}")
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(content)
+            out.flush()
+            os.fsync(out.fileno())
+        yield draft
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def _close(path: Path, status: os.stat_result) -> None:

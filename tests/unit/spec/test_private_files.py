@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.private_files import make_private, require_private
+from trainmaster.spec.private_files import create_private, make_private, require_private, write_private
 
 
 def mode(path: Path) -> int:
@@ -63,3 +63,23 @@ def test_a_place_of_another_user_stays_as_it_is(tmp_path: Path) -> None:
     os.chown(place, 12345, 12345)
     make_private(place)
     assert mode(place) == 0o755
+
+
+def test_a_file_is_written_whole_for_its_owner_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "new" / "key"
+    write_private(file, b"1")
+    file.chmod(0o644)
+    write_private(file, b"22")
+    assert (file.read_bytes(), mode(file)) == (b"22", 0o600)
+    assert mode(file.parent) == 0o700
+    create_private(file, b"333")
+    assert file.read_bytes() == b"22", "the one that is there counts"
+
+    def is_full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", is_full)
+    with pytest.raises(OSError, match="No space left"):
+        write_private(file, b"4444")
+    assert file.read_bytes() == b"22"
+    assert [path.name for path in file.parent.iterdir()] == ["key"], "no draft is left"

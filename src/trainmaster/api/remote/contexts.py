@@ -144,16 +144,11 @@ class Contexts:
 
     def _change(self, put: Callable[[dict[str, Any]], None]) -> None:
         with self._locked():
+            from trainmaster.spec.private_files import write_private
+
             found = self._read()
             put(found)
-            new = self.file.with_suffix(".new")
-            new.touch(0o600)
-            new.chmod(0o600)
-            with new.open("w", encoding="utf-8") as file:
-                json.dump(found, file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self.file)
+            write_private(self.file, json.dumps(found, indent=1).encode())
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

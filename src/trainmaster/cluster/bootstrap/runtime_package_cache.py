@@ -21,6 +21,7 @@ from typing import Final
 import trainmaster
 from trainmaster.cluster.bootstrap.runtime_package import RuntimePackage, make_runtime_packages
 from trainmaster.spec.plain_json import parsed_json, typed
+from trainmaster.spec.private_files import write_private
 
 #: Changes when what is written changes, or what a package is made of.
 _FORMAT: Final = 2
@@ -84,13 +85,7 @@ def _write(
     if max((changed_ns for _, changed_ns, _ in stamps.values()), default=0) >= begun_ns:
         return  # somebody has written to a file while it was read: what is kept must be what was read
     data = {"places": [*places, *stamps.items()], "kits": [asdict(package) for package in different]}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(f".{os.getpid()}")
-    try:
-        draft.write_text(json.dumps(data, separators=(",", ":"), default=str))
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    write_private(path, json.dumps(data, separators=(",", ":"), default=str).encode())
 
 
 def _places() -> list[tuple[str, Stamp]]:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from trainmaster.providers.private_files import short_digest, write_durably
 from trainmaster.spec.errors import MissingPartError, ProviderError
 from trainmaster.spec.plain_json import parsed_json, typed
+from trainmaster.spec.private_files import short_digest, write_private
 
 _Type = TypeVar("_Type")
 _REGIONS_HINT: Final = (
@@ -112,8 +112,8 @@ class AwsMemory:
     def _make_key(self, public: Path) -> None:
         private, half = _new_key()
         # The public half last: where it is, the other is there.
-        write_durably(self.private_key, private)
-        write_durably(public, half + b" trainmaster\n")
+        write_private(self.private_key, private)
+        write_private(public, half + b" trainmaster\n")
         self.saved()
 
     def _known(self, name: str, kind: type[_Type], key: str, default: _Type, hint: str) -> _Type:
@@ -129,7 +129,7 @@ class AwsMemory:
             raise ProviderError(f"{path} is damaged: {words}", hint) from None
 
     def _write(self, name: str, values: dict[str, Any]) -> None:
-        write_durably(self.directory / name, json.dumps(values).encode())
+        write_private(self.directory / name, json.dumps(values).encode())
         self.saved()
 
     @contextlib.contextmanager

@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from trainmaster.providers.private_files import short_digest, write_durably
 from trainmaster.spec.errors import ProviderError
 from trainmaster.spec.plain_json import parsed_json, typed
+from trainmaster.spec.private_files import short_digest, write_private
 
 _HINT: Final = (
     "Look in IM which infrastructures there are, destroy those that nobody uses, and remove the file."
@@ -106,7 +106,7 @@ class ImMemory:
 
     def put(self, known: ClusterMemory) -> None:
         """Write it down. Only inside `alone`."""
-        write_durably(self._file(known.cluster), json.dumps(asdict(known)).encode())
+        write_private(self._file(known.cluster), json.dumps(asdict(known)).encode())
         self.saved()
 
     def forget(self, cluster: str) -> None:
@@ -120,7 +120,7 @@ class ImMemory:
         path = self.directory / f"key-{short_digest(cluster)}-{short_digest(machine)}"
         body = content.strip() + "\n"
         if not path.exists() or path.read_text() != body:
-            write_durably(path, body.encode())
+            write_private(path, body.encode())
             self.saved()
         return path
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import contextlib
 import hashlib
 import os
 import secrets
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.service.full_disks import FULL
 from trainmaster.spec.errors import MissingPartError, TrainmasterError, UsageError
-from trainmaster.spec.private_files import make_private, require_private
+from trainmaster.spec.private_files import create_private, make_private, require_private, write_private
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -70,7 +69,8 @@ class SealingKey:
         keys: list[bytes] = []
         try:
             if not named and not file.exists():
-                _make(file)
+                make_private(file.parent)
+                create_private(file, _lines([new_key()]))  # somebody else may be quicker
             require_private(file)
             keys = [base64.b64decode(line, validate=True) for line in file.read_bytes().split()]
         except FileNotFoundError:
@@ -117,8 +117,7 @@ class SealingKey:
         """
         target = self.file.resolve()
         try:
-            draft = _draft(target, self.all)
-            draft.replace(target)
+            write_private(target, _lines(self.all))
             directory = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 os.fsync(directory)  # what is sealed with a key must not be older on the disk than that key
@@ -196,27 +195,5 @@ def new_key() -> bytes:
     return secrets.token_bytes(_KEY_BYTES)
 
 
-def _make(file: Path) -> None:
-    """Write a new key, unless somebody else was quicker: nobody ever sees half of one."""
-    make_private(file.parent)
-    draft = _draft(file, [new_key()])
-    try:
-        with contextlib.suppress(FileExistsError):
-            os.link(draft, file)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def _draft(file: Path, keys: Sequence[bytes]) -> Path:
-    """Keys in a file beside another one, on the disk."""
-    draft = file.with_name(f".{file.name}-{secrets.token_hex(8)}")
-    try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as out:
-            out.write(b"".join(base64.b64encode(key) + b"\n" for key in keys))
-            out.flush()
-            os.fsync(out.fileno())
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-    return draft
+def _lines(keys: Sequence[bytes]) -> bytes:
+    return b"".join(base64.b64encode(key) + b"\n" for key in keys)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import shutil
 import time
 from collections.abc import Mapping
@@ -32,7 +31,7 @@ from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.driving.replication import SECRETS, Replication, private_place
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.spec.errors import NotFoundError, PublishError
-from trainmaster.spec.private_files import make_private
+from trainmaster.spec.private_files import make_private, write_private
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
@@ -151,8 +150,7 @@ class Replicas:
                 if (
                     not (root / name).is_file() or (root / name).read_bytes() != data
                 ):  # others read it just now
-                    _write_private(root, f"{name}.new", data)
-                    (root / f"{name}.new").replace(root / name)
+                    write_private(root / name, data)
         if not found:
             raise NotFoundError(
                 f"{row['id']} is driven elsewhere, and no key of its machines is kept",
@@ -239,7 +237,7 @@ class Replicas:
             self._prepare(root, row)
             for name, sealed in run_files.private(self._database, row["id"]).items():
                 if name != SECRETS:
-                    _write_private(root, name, key.open(sealed, private_place(row["id"], name)))
+                    write_private(root / name, key.open(sealed, private_place(row["id"], name)))
             run_directory = root / "runs" / row["id"]
             pull(self._database, row["id"], run_directory)
             materialise(self.code(row), run_directory / "code")
@@ -385,10 +383,3 @@ def bring_code(store_url: str, digest: str, snapshots: Path) -> Path:
 
 def _code_key(digest: str) -> str:
     return f"code/{digest}.tar.gz"
-
-
-def _write_private(root: Path, name: str, data: bytes) -> None:
-    path = root / name
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(data)

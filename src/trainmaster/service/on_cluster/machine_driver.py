@@ -44,6 +44,7 @@ from trainmaster.service.on_cluster.keeper import (
 from trainmaster.service.on_cluster.publication import Publication
 from trainmaster.service.service import Service
 from trainmaster.spec.errors import LeaseLostError, ProviderError, TrainmasterError, one_line
+from trainmaster.spec.private_files import write_private
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
@@ -205,10 +206,7 @@ def _environment(given: Assignment, place: Path) -> dict[str, str]:
         memory = Path("/dev/shm" if Path("/dev/shm").is_dir() else place) / f"trainmaster-{given.run}"  # noqa: S108
         memory.mkdir(mode=0o700, exist_ok=True)
         facts = {**given.lab, "inside_vpc": found.get("TRAINMASTER_AWS_INSIDE_VPC", "")}
-        draft = memory / ".lab.json"
-        draft.touch(mode=0o600)
-        draft.write_text(json.dumps(facts))
-        draft.replace(memory / "lab.json")
+        write_private(memory / "lab.json", json.dumps(facts).encode())
         with suppress(FileExistsError):
             (place / "lab").symlink_to(memory)
     return found

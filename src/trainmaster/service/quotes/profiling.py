@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ from trainmaster.spec import Experiment, Hardware, ParameterValue, Recipe, TaskS
 from trainmaster.spec.errors import InterruptedByUser, UsageError
 from trainmaster.spec.habits import ProfilePlan
 from trainmaster.spec.plain_json import parsed_json, typed
+from trainmaster.spec.private_files import write_private
 
 if TYPE_CHECKING:
     from trainmaster.control.layout import Home
@@ -348,10 +348,8 @@ class Unmeasured:
         known.pop(fingerprint, None)
         if shapes:
             known[fingerprint] = tuple(shapes)
-        draft = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         with contextlib.suppress(OSError):  # a full disk: the next quote does with what was measured
-            draft.write_text(json.dumps(dict(list(known.items())[-_MOST_UNMEASURED:])), encoding="utf-8")
-            draft.replace(self._path)
+            write_private(self._path, json.dumps(dict(list(known.items())[-_MOST_UNMEASURED:])).encode())
 
     def _all(self) -> dict[str, tuple[int, ...]]:
         try:
