@@ -98,16 +98,19 @@ _RUNS = {
 _ROUTES = "tests/unit/api/rest"
 _SERVICE = "tests/unit/service"
 _PROXY = ["test_app_headers.py", "test_admissions.py", "test_app_proxy.py", "test_service_proxy.py"]
-_UPLOADS = [f"{_ROUTES}/test_upload_routes.py", f"{_SERVICE}/test_uploads_any_order.py"]
+_NUMBERS = f"{_SERVICE}/test_promised_numbers.py"
+_UPLOADS = [_NUMBERS, f"{_ROUTES}/test_upload_routes.py", f"{_SERVICE}/test_uploads_any_order.py"]
 #: Of the server: who may what, what that costs, and what outlives a request.
 _SERVER = {
     "db/ledger.py": [
+        _NUMBERS,
         "tests/unit/db/test_ledger.py",
         f"{_SERVICE}/teams/test_team_budget.py",
         f"{_SERVICE}/teams/test_allowance.py",
         f"{_SERVICE}/teams/test_admission.py",
     ],
     "service/teams/admission.py": [
+        _NUMBERS,
         f"{_SERVICE}/teams/test_admission.py",
         f"{_ROUTES}/test_budget_routes.py",
     ],
@@ -117,12 +120,14 @@ _SERVER = {
         f"{_ROUTES}/test_roles.py",
     ],
     "service/users/access.py": [
+        _NUMBERS,
         f"{_SERVICE}/users/test_access.py",
         f"{_SERVICE}/users/test_accounts.py",
         f"{_SERVICE}/users/test_clocks.py",
         f"{_ROUTES}/test_roles.py",
     ],
     "service/users/accounts.py": [
+        _NUMBERS,
         f"{_SERVICE}/users/test_accounts.py",
         "tests/unit/db/test_account_rows.py",
         f"{_ROUTES}/test_roles.py",
@@ -135,10 +140,10 @@ _SERVER = {
     "service/uploads/uploads.py": _UPLOADS,
     "service/uploads/upload_finishing.py": _UPLOADS,
     "db/retention.py": ["tests/unit/db/test_retention_rows.py", f"{_SERVICE}/test_retention.py"],
-    "service/retention.py": [f"{_SERVICE}/test_retention.py"],
-    "service/workflows/decisions.py": [f"{_SERVICE}/workflows/test_decisions.py"],
-    "service/workflows/triggers.py": [f"{_ROUTES}/test_workflow_routes.py"],
-    "service/notifications/webhook_targets.py": [f"{_SERVICE}/notifications/test_webhooks.py"],
+    "service/retention.py": [_NUMBERS, f"{_SERVICE}/test_retention.py"],
+    "service/workflows/decisions.py": [_NUMBERS, f"{_SERVICE}/workflows/test_decisions.py"],
+    "service/workflows/triggers.py": [_NUMBERS, f"{_ROUTES}/test_workflow_routes.py"],
+    "service/notifications/webhook_targets.py": [_NUMBERS, f"{_SERVICE}/notifications/test_webhooks.py"],
     "service/driving/submissions.py": [
         f"{_SERVICE}/driving/test_submissions.py",
         f"{_SERVICE}/test_month_caps.py",

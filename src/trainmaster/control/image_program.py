@@ -83,8 +83,6 @@ def _have(local_images: LocalImages, order: dict[str, Any]) -> Image | None:
             try:
                 return local_images.find(name, connect_s=_IMPATIENT_S if offered else None)
             except UsageError as error:
-                if not offered:
-                    raise
                 reason = str(error.args[0])
         print(f"@@want {reason}", flush=True)
         if not has_archive:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +14,12 @@ import pytest
 
 from trainmaster.cluster.node_files import node_images
 from trainmaster.cluster.node_files.node_images import NodeImages
+from trainmaster.control import staging
+from trainmaster.control.attempt_actions import AttemptActions
 from trainmaster.control.layout import Home
+from trainmaster.control.run_state import Task
 from trainmaster.executors.engines import Image
+from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.transport import Target
 from trainmaster.transport.base import Result
@@ -160,3 +166,55 @@ def test_an_archive_that_could_not_be_made_is_made_the_next_time(world: World, e
     engine.fails = False
     source.prepare(node, world.context())  # type: ignore[arg-type]
     assert node.loaded == b"lab/torch"
+
+
+REFUSES = """#!/bin/bash
+case $1 in
+pull) echo "Error response from daemon: pull access denied for $2: unauthorized" >&2; exit 1;;
+inspect|image) exit 1;;
+*) echo '["name=seccomp"]';;
+esac
+"""
+
+
+class RealProgram(Node):
+    """Runs what it is asked to, with programs of its own."""
+
+    def __init__(self, programs: Path) -> None:
+        super().__init__("i-0")
+        self.programs = programs
+
+    def exchange(self, exchange: Any, timeout_s: float) -> Result:
+        done = subprocess.run(
+            [sys.executable, "-m", "trainmaster.control.image_program"],
+            input=exchange.lead,
+            env={"PATH": f"{self.programs}:/usr/bin:/bin"},
+            capture_output=True,
+            timeout=timeout_s,
+        )
+        return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+@pytest.mark.parametrize("is_foreign", [False, True])
+def test_an_image_that_its_registry_refuses_is_the_users_error_and_says_what_to_do(
+    tmp_path: Path, is_foreign: bool
+) -> None:
+    (tmp_path / "docker").write_text(REFUSES)
+    (tmp_path / "docker").chmod(0o755)
+    experiment = Experiment(name="train", command="true", container="example.org/private:1")
+    recipe = Recipe(name="digits", directory=tmp_path, experiments={"train": experiment})
+    home = Home.from_environment({"TRAINMASTER_HOME": str(tmp_path / "home")})
+    source = NodeImages(SimpleNamespace(root=str(tmp_path / "there"), there=str), {"PATH": str(tmp_path)})  # type: ignore[arg-type]
+    node: Any = RealProgram(tmp_path)
+    site: Any = SimpleNamespace(bring=lambda context: source.prepare(node, context))
+    actions = AttemptActions(
+        home=home, run="digits-7f3a", recipe=recipe, base={}, secrets={}, find_models=lambda *_: [], slots=1,
+        site=site, is_foreign=is_foreign,
+    )  # fmt: skip
+    job = staging.stage(actions.context(Task(experiment="train", number=0, attempt=1)), {})
+    assert job.users_fault, job.error
+    assert job.error.startswith(
+        "experiments.train.container: i-0 (192.0.2.1): the image example.org/private:1 is not on this "
+        "machine and cannot be pulled: pull access denied for example.org/private:1: unauthorized. "
+    )
+    assert ("is sent there" in job.error) is not is_foreign

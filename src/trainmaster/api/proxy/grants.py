@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from trainmaster.api.own_hosts import name_of
 from trainmaster.api.proxy.admissions import CHECK_S, Admissions, RefusedError, status_of
-from trainmaster.api.proxy.headers import APPS, ENTER, Target
+from trainmaster.api.proxy.headers import APPS, CONNECT_S, ENTER, Target
 from trainmaster.api.proxy.openings import Openings
 from trainmaster.service.apps.app_access import AppWay
 from trainmaster.spec.errors import TrainmasterError
@@ -87,7 +87,7 @@ class Grants(Admissions[Key, Target]):
             way.port,
             f"token {way.token}" if way.token else "",
             connect=None if way.open is None else partial(self._openings.open, app, way.open),
-            connect_s=5.0 if way.open is None else _MACHINE_S,
+            connect_s=CONNECT_S if way.open is None else _MACHINE_S,
             is_bare=way.is_bare,
             polls=way.polls,
         )

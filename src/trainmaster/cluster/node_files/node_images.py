@@ -140,7 +140,7 @@ class NodeImages:
             hint = f"Its whole output: {log}" if log.exists() else ""
             raise UsageError(f"{node.target.shown}: setup failed with exit code {code}: {words}", hint)
         if result.code != 0:
-            raise _error(node, result)
+            raise _error(node, result, context)
 
     def close(self) -> None:
         """Remove what was saved to be sent."""
@@ -184,13 +184,13 @@ class NodeImages:
                 )
                 result = connection.exchange(pieces, _TIMEOUT_S)
         if not (have := _said(result, "@@have ")):
-            raise _error(node, result)
+            raise _error(node, result, context)
         try:
             found = json.loads(have[-1])
             image = Image(str(found["id"]), {str(key): str(value) for key, value in found["env"].items()})
             self._users[name] = str(found["user"])
         except _NOT_OURS:
-            raise _error(node, result) from None
+            raise _error(node, result, context) from None
         return image
 
     def _find_own(self, name: str) -> tuple[Engine, Image] | None:
@@ -252,10 +252,13 @@ def _said(result: Result, beginning: str) -> list[str]:
     return [line.removeprefix(beginning) for line in lines if line.startswith(beginning)]
 
 
-def _error(node: NodeAccess, result: Result) -> Exception:
+def _error(node: NodeAccess, result: Result, context: TaskContext) -> Exception:
     """What the program says is wrong; else what became of it."""
     if said := _said(result, "@@error "):
         with contextlib.suppress(*_NOT_OURS):
             words, hint = json.loads(said[-1])
             return UsageError(str(words), str(hint))
+    if wants := _said(result, "@@want "):
+        sent = "" if context.is_foreign else " One that this machine's engine has is sent there."
+        return UsageError(wants[-1], f"Check its name, or log in to its registry there.{sent}")
     return CommandError(f"{node.target.shown}: {result.last_words}", code=result.code)

@@ -230,6 +230,20 @@ def test_a_browser_that_is_gone_frees_the_app():
     run(play)
 
 
+def test_an_app_is_left_when_the_browser_goes_and_when_it_does_not_answer():
+    async def play(at):
+        on = await at.connect()
+        assert (await at.ask("GET", APP + "hang", on=on))[0] == 504
+        at.app.release.set()
+        await asyncio.wait_for(at.app.closed.wait(), 10)  # while the browser is still there
+        at.app.closed.clear()
+        assert (await at.ask("GET", APP + "x", on=on))[0] == 200
+        on[1].close()
+        await asyncio.wait_for(at.app.closed.wait(), 10)
+
+    run(play, answer_s=0.2)
+
+
 def test_large_answers_are_streamed():
     async def play(at):
         status, _, body = await at.ask("GET", APP + "large")
@@ -435,6 +449,21 @@ def test_what_is_asked_of_another_host_is_refused_before_anything_is_looked_at(h
             assert (await at.ask("GET", path, host=host))[0] == 421
         assert (at.gate.asked, at.app.seen) == (0, [])
         assert (await at.ask("GET", APP, host="localhost"))[0] == 200
+
+    run(play)
+
+
+def test_the_address_at_which_a_connection_arrives_is_a_name_of_the_server(monkeypatch):
+    told = asyncio.StreamWriter.get_extra_info
+
+    def arrived(writer, name, default=None):
+        return ("10.1.2.3", 8471) if name == "sockname" else told(writer, name, default)
+
+    monkeypatch.setattr(asyncio.StreamWriter, "get_extra_info", arrived)
+
+    async def play(at):
+        found = [(await at.ask("GET", APP, host=host))[0] for host in ("10.1.2.3:8471", "10.1.2.4", "8471")]
+        assert found == [200, 421, 421]
 
     run(play)
 

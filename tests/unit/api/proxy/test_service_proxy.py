@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("h11", reason="the extra `apps` is not installed")
 from evil_app import WAIT_S, EvilApp, read_answer
 
+from trainmaster.api.proxy import proxy
 from trainmaster.api.proxy.grants import Grants
 from trainmaster.api.proxy.proxy import AppProxy
 from trainmaster.api.proxy.services import Services
@@ -121,6 +122,18 @@ async def ended(reader):
             return await reader.read() == b""
     except ConnectionResetError:
         return True
+
+
+def test_who_was_let_in_to_a_service_is_no_stranger(monkeypatch):
+    monkeypatch.setattr(proxy, "MOST_STRANGERS", 1)
+
+    async def play(at):
+        stranger = await at.connect()
+        assert await ended((await at.connect())[0]), "there is a place for one"
+        assert (await at.ask("GET", SERVICE, on=stranger))[0] == 200
+        assert (await at.ask("GET", SERVICE, on=await at.connect()))[0] == 200
+
+    run(play)
 
 
 def test_a_replica_gets_the_path_without_the_service_and_nothing_of_ours():

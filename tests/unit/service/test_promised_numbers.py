@@ -1,0 +1,63 @@
+"""The docs are the contract: the numbers that they name are those of the code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainmaster.db.ledger import WARN_AT
+from trainmaster.service.notifications.webhook_targets import TIMEOUT_S
+from trainmaster.service.retention import CHANGEABLE, DAY_S, KEPT, SWEEP_EVERY_S
+from trainmaster.service.teams.admission import PRIORITIES
+from trainmaster.service.uploads import upload_finishing, uploads
+from trainmaster.service.users import access, accounts
+from trainmaster.service.workflows import decisions, triggers
+from trainmaster.spec.units import parse_bytes
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+WORDS = {2: "two", 5: "five", 7: "seven", 8: "eight", 10: "ten"}
+
+
+@pytest.mark.parametrize(
+    ("page", "sentence"),
+    [
+        ("server", f"scopes and an end ({access.TOKEN_S / DAY_S:g} days)"),
+        ("server", f"end after {access.SESSION_S / 3600:g} hours"),
+        ("server", f"{WORDS[access.ATTEMPTS].title()} wrong attempts to log in from one address"),
+        ("server", f"close it for {WORDS[access.ATTEMPTS_S / 60]} minutes"),
+        ("server", f"once, within {WORDS[accounts.INVITE_S / DAY_S]} days"),
+        ("server", f"Only 2xx within {TIMEOUT_S:g} seconds"),
+        ("server", "At {}, {} and {} % of the month's money".format(*WARN_AT)),
+        ("server", f"{parse_bytes(uploads._QUOTA) / 10**9:g} GB of unfinished uploads"),
+        ("server", "What nobody uses for a day" if uploads.UNUSED_S == DAY_S else "wrong"),
+        ("server", "is removed by it, each hour" if SWEEP_EVERY_S == 3600 else "wrong"),
+        ("server", "which needs twice its size"),
+        ("workflows", f"a chain of {WORDS[decisions.LONGEST_CHAIN]} others"),
+        ("workflows", f"again after {triggers._RETRY_S:g} s, {2 * triggers._RETRY_S:g} s, and so on"),
+    ],
+)
+def test_numbers(page, sentence):
+    assert sentence in (DOCS / f"{page}.md").read_text()
+
+
+def test_how_long_what_is_kept():
+    assert DAY_S == 24 * 3600
+    text = (DOCS / "server.md").read_text()
+    for each in KEPT:
+        days = each.seconds / DAY_S
+        kept = f"{days:g} day{'' if days == 1 else 's'}" if days else "at once"
+        (row,) = [line for line in text.splitlines() if line.startswith(f"| `{each.kind}` |")]
+        assert row.endswith(f"| {kept} |"), each
+    assert {each.kind for each in KEPT} > set(CHANGEABLE)
+
+
+def test_what_a_high_priority_is():
+    assert PRIORITIES["low"] < PRIORITIES["normal"] < PRIORITIES["high"]
+
+
+def test_a_claim_outlives_the_times_at_which_it_is_renewed():
+    from trainmaster.db.uploads import CLAIM_S
+
+    assert upload_finishing._RENEW_S < CLAIM_S / 3 < 60
+    assert triggers.LOOK_S < 5 < triggers.CLAIM_S <= 60 <= triggers._LONGEST_RETRY_S <= 600
