@@ -170,6 +170,7 @@ def _is_between_machines(data: bytes, body: int) -> bool:
         or (first == 172 and 16 <= second < 32)
         or (first == 192 and second == 168)
         or (first == 100 and 64 <= second < 128)
+        or (first == 198 and 18 <= second < 20)
     )
 
 

@@ -11,24 +11,26 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.advisor.model.profile import Point
 from trainmaster.api import ClientProtocol, LogQuery, RunPlan
 from trainmaster.api.embedded import EmbeddedClient
 from trainmaster.api.registry_protocol import RegistryProtocol
 from trainmaster.artifacts import publish
 from trainmaster.control.layout import Home
-from trainmaster.db import ClosedAttempt, NewRun, RunChange, TaskChange
+from trainmaster.db import ClosedAttempt, NewMeasurement, NewRun, RunChange, TaskChange
 from trainmaster.db.changes import Note
-from trainmaster.service import OfferFilter, Service
+from trainmaster.service import OfferFilter, Service, Wish
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.runs.run_names import owner_of
 from trainmaster.service.workflows.triggers import Triggers
-from trainmaster.spec import Recipe
+from trainmaster.spec import Recipe, Strategy
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
 from trainmaster.spec.states import EndReason, State
 from trainmaster.testing.waits import until
@@ -130,6 +132,37 @@ class ClientContract:
         assert client.highlights(run) == at_home.highlights(run)
         assert client.score() == at_home.score()
         assert client.score_line("local") == at_home.score_line("local")
+
+    def test_how_many_machines_is_recommended_as_at_home(
+        self, at_home: EmbeddedClient, client: ClientProtocol
+    ) -> None:
+        """By the published table and by what was measured of a run, with its latency; refusals, too."""
+        for workers, latency_ms, time_s in ((1, 0.0, 0.3), (2, 20.0, 0.2), (4, 20.0, 0.25)):
+            point = Point(Strategy.ALLREDUCE, workers, nodes=workers, local_batch=64 / workers)
+            point = replace(point, latency_ms=latency_ms, step_time_s=time_s)
+            measured = Measurement(point).to_json()
+            row = NewMeasurement(f"m-{workers}", "f", "s", "main", "job-aaaa000001", measured, 1.0)
+            at_home._service.database.add_measurement(row)
+
+        def answer(who: ClientProtocol, profile: str, **wish: Any) -> Any:  # noqa: ANN401
+            try:
+                return who.recommend(Wish(**wish), profile)
+            except TrainmasterError as error:
+                return str(error)
+
+        found = []
+        for profile, wish in (
+            ("anwar-2021", {"batch": 64000, "usd_per_hour": (0.1, 0.2), "max_usd_per_hour": 0.3}),
+            ("job-aaaa000001", {"batch": 64, "latency_ms": 20, "rule": "lookup", "max_workers": 3}),
+            ("job-aaaa000001/main", {"batch": 64, "alpha": 0.5, "beta": 2.0, "epochs": 2.5}),
+            ("job-aaaa000001", {"batch": 64, "latency_ms": 60, "rule": "lookup"}),
+            ("job-bbbb000002", {"batch": 64}),
+            ("none", {"batch": 64}),
+        ):
+            found.append(answer(client, profile, **wish))
+            assert found[-1] == answer(at_home, profile, **wish)
+        assert [each["machines"] for each in found[:2]] == [2, 2]
+        assert "nearest measured row is batch 64 at 20 ms" in found[3]
 
     def test_what_is_not_there_is_said_as_at_home(
         self, at_home: EmbeddedClient, client: ClientProtocol, tmp_path: Path

@@ -38,6 +38,7 @@ class RecipeForm(BaseModel):
         region, spot: where, and whether they may be taken back.
         workers: a number, ``auto`` or such as ``1..8``. most_workers: that a quote looks at.
         servers: parameter servers. deadline: such as ``2h``. budget, per_hour: US dollars.
+        latency_ms: between the machines, one way; empty is what was measured.
         strategy: of a gang; empty for a single process. framework: by strategy if empty.
         batch, steps, epochs, examples: numbers. objective: what a quote chooses by.
         metric: that a search looks at. goal: max or min. sampler: that chooses. samples: how many tasks.
@@ -64,6 +65,7 @@ class RecipeForm(BaseModel):
     workers: Typed = ""
     most_workers: Typed = ""
     servers: Typed = ""
+    latency_ms: Typed = ""
     deadline: Typed = ""
     budget: Typed = ""
     per_hour: Typed = ""
@@ -138,13 +140,13 @@ class RecipeForm(BaseModel):
         workers, asks = self.workers, bool(self.servers or self.server or is_fc2)
         if is_fc2 and not workers and self.most_workers.isdigit():
             workers = f"1..{self.most_workers}"
-        if not (self.strategy or workers or asks):
+        if not (self.strategy or workers or asks or self.latency_ms):
             return {}
         strategy = self.strategy or ("ps-async" if asks else "allreduce")
         server = {"instance": types_in(self.server)} if self.server and strategy != "allreduce" else {}
         hardware = {"ps": server} if server else {}
         gang = {"workers": workers, "parameter_servers": self.servers, "hardware": hardware}
-        return {"strategy": strategy, **gang}
+        return {"strategy": strategy, "latency_ms": self.latency_ms, **gang}
 
     def _parameters(self) -> Iterator[tuple[str, str]]:
         for line in self.parameters.splitlines():

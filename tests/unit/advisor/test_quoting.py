@@ -1,6 +1,7 @@
 """Quotes: the pick is that of brute force, limits hold, and what is said is what is drawn."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -279,6 +280,34 @@ def test_cpu_credits_that_run_out_are_named():
     slow = make_quote([subject], market(burst), Limits()).main
     assert "credits" in slow.bottleneck
     assert slow.time_s.p50 > 1.5 * make_quote([subject], market(steady), Limits()).main.time_s.p50
+
+
+def test_a_latency_between_the_machines_counts_once_there_are_several():
+    place = market(V100)
+    points = [measured(n, 256 // n) for n in (1, 2, 4)]
+    points = [replace(each, point=replace(each.point, latency_ms=0.0)) for each in points]
+
+    def seconds(latency_ms):
+        timing = timing_of(Subject(workload(latency_ms=latency_ms), knowledge(*points)), place)
+        some = Candidates.of(timing.workload, timing.machines, timing.servers, None)
+        return dict(zip(some.nodes.tolist(), timing.typical_s(some).tolist(), strict=True))
+
+    near, far, unsaid = seconds(0.0), seconds(20.0), seconds(None)
+    steps = 10 * 196
+    assert far[1] == pytest.approx(near[1]), "one machine has no network"
+    for nodes in (2, 4):
+        assert far[nodes] - near[nodes] > steps * 2 * 0.020, "a step waits for a round trip at least"
+        assert unsaid[nodes] == pytest.approx(near[nodes], rel=0.05), "it is as it was measured"
+    assert far[4] - near[4] > far[2] - near[2], "a longer ring has more of them"
+    picks = [
+        make_quote(
+            [Subject(workload(latency_ms=ms), knowledge(*points))],
+            place,
+            Limits(time_weight=1, cost_weight=0),
+        ).main.cluster.workers
+        for ms in (0.0, 100.0)
+    ]
+    assert picks[0] > picks[1] == 1
 
 
 def test_parameter_servers_get_machines_of_their_own():

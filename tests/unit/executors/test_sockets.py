@@ -59,11 +59,13 @@ def test_a_recorded_dump():
     [
         ("10.1.2.3", True),
         ("172.31.0.9", True),
+        ("198.18.128.5", True),  # hosts of the lab
         ("192.168.7.1", True),
         ("100.64.0.1", True),
         ("127.0.0.1", False),  # the same machine
         ("52.95.110.1", False),  # a store on the internet
         ("172.32.0.9", False),
+        ("198.20.0.9", False),
     ],
 )
 def test_round_trips_are_told_of_connections_to_other_machines(other, is_member):

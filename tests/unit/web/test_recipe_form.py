@@ -39,6 +39,7 @@ def test_everything_that_is_filled_in_is_in_the_recipe(tmp_path):
             "spot": "on",
             "workers": "4",
             "servers": "2",
+            "latency_ms": "2.5",
             "strategy": "ps-async",
             "framework": "tensorflow",
             "batch": "128",
@@ -59,7 +60,7 @@ def test_everything_that_is_filled_in_is_in_the_recipe(tmp_path):
     assert (found.name, found.provider, train.command) == ("digits", "aws", line)
     assert (found.budget.total_usd, found.budget.deadline_s) == (20.0, 7200.0)
     assert train.distributed.workers == 4
-    assert train.distributed.parameter_servers == 2
+    assert (train.distributed.parameter_servers, train.distributed.latency_ms) == (2, 2.5)
     assert train.hardware.spot
     assert train.hardware.instance == ("g5.*",)
     assert train.data["data"].url == "https://example.com/data.zip?a=1&b={x}"

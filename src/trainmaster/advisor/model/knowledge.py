@@ -131,8 +131,8 @@ class Knowledge:
             extra_spread=math.hypot(
                 0.0 if same else SIMILAR_SPREAD, _median([m.step_spread for m in here]) or 0.0
             ),
-            memory=_memory([(m.point, m.memory_bytes) for m in here]),
-            device_memory=_memory([(m.point, m.device_memory_bytes) for m in here]),
+            memory=memory_seen([(m.point, m.memory_bytes) for m in here]),
+            device_memory=memory_seen([(m.point, m.device_memory_bytes) for m in here]),
             output_bytes=max([m.output_bytes or 0.0 for m in here]),
             checkpoint_bytes=max([m.checkpoint_bytes or 0.0 for m in here]),
             cores_per_worker=_median([m.cores for m in here]),
@@ -175,23 +175,31 @@ class Knowledge:
         return main if math.isfinite(main) else None, device if math.isfinite(device) else None
 
     def memory_at(self, batch: Floats, *, device: bool) -> Floats:
-        """(m,) bytes that one member needs with a local batch; NaN where nothing was seen.
+        """(m,) bytes that one member needs with a local batch; NaN where nothing was seen."""
+        return memory_at(self.device_memory if device else self.memory, batch)
 
-        With two batch sizes or more a line; with one, three tenths of it do not grow with the batch,
-        which errs towards too much when the batch is larger than measured.
-        """
-        seen = self.device_memory if device else self.memory
-        if not seen:
-            return np.full(len(batch), np.nan)
-        sizes, peaks = np.array(seen).T
-        if not np.isfinite(sizes).any():  # with the batch that it will have, whatever that is
-            return np.full(len(batch), float(peaks.max()))
-        sizes, peaks = sizes[np.isfinite(sizes)], peaks[np.isfinite(sizes)]
-        asked = np.where(np.isnan(batch), sizes.max(), batch)
-        if len(set(sizes.tolist())) >= 2:
-            slope, base = np.polyfit(sizes, peaks, 1)
-            return np.maximum(base, 0) + max(slope, 0.0) * asked
-        return np.asarray(peaks.max() * (0.3 + 0.7 * asked / sizes.max()), dtype=float)
+
+def memory_at(seen: Sequence[tuple[float, float]], batch: Floats) -> Floats:
+    """(m,) bytes that one member needs with a local batch; NaN where nothing was seen.
+
+    With two batch sizes or more a line; with one, three tenths of it do not grow with the batch,
+    which errs towards too much when the batch is larger than measured.
+
+    Args:
+        seen: local batches (NaN if unknown) with their peaks.
+        batch: (m,) that is asked for.
+    """
+    if not seen:
+        return np.full(len(batch), np.nan)
+    sizes, peaks = np.array(seen).T
+    if not np.isfinite(sizes).any():  # with the batch that it will have, whatever that is
+        return np.full(len(batch), float(peaks.max()))
+    sizes, peaks = sizes[np.isfinite(sizes)], peaks[np.isfinite(sizes)]
+    asked = np.where(np.isnan(batch), sizes.max(), batch)
+    if len(set(sizes.tolist())) >= 2:
+        slope, base = np.polyfit(sizes, peaks, 1)
+        return np.maximum(base, 0) + max(slope, 0.0) * asked
+    return np.asarray(peaks.max() * (0.3 + 0.7 * asked / sizes.max()), dtype=float)
 
 
 def prepared(measurement: Measurement, nic_mbps: float | None) -> Point:
@@ -247,7 +255,8 @@ def _spread(seen: Sequence[float], belief: float) -> float:
     return math.sqrt((4 * belief**2 + squares) / (4 + max(len(logs) - 1, 0)))
 
 
-def _memory(seen: Sequence[tuple[Point | None, float | None]]) -> tuple[tuple[float, float], ...]:
+def memory_seen(seen: Sequence[tuple[Point | None, float | None]]) -> tuple[tuple[float, float], ...]:
+    """Local batches (NaN if unknown) with the memory that a member took at most."""
     rows = []
     for point, peak in seen:
         if peak is not None:

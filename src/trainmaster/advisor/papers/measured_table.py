@@ -5,13 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
+from trainmaster.advisor.market.memory_floor import FULL
+from trainmaster.advisor.model.knowledge import memory_at, memory_seen
+from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.model.profile import Point
 from trainmaster.spec import Strategy
 from trainmaster.spec.errors import UsageError
@@ -72,10 +77,14 @@ class MeasuredTable:
     Attributes:
         name: of the table.
         rows: in its order.
+        memory: what a worker took at most, in bytes, by its share of the batch (NaN if unknown).
+        machine_bytes: memory of a machine like those of the rows; None if nobody knows.
     """
 
     name: str
     rows: tuple[Row, ...]
+    memory: tuple[tuple[float, float], ...] = ()
+    machine_bytes: float | None = None
 
     @property
     def measured(self) -> list[Row]:
@@ -86,21 +95,31 @@ class MeasuredTable:
         """Whether a batch fits into so many machines, as far as the table says.
 
         What failed on one machine fails on others with the same samples each, at any latency; a size that was
-        measured with this batch fits.
+        measured with this batch fits. Else a machine must have the memory, by what was seen of it.
         """
         if any(row.workers == workers and math.isclose(row.batch, batch) for row in self.measured):
             return True
         failed = [row.batch / row.workers for row in self.rows if row.time_s is None]
-        return batch / workers < min(failed, default=math.inf) * (1 - 1e-9)
+        if batch / workers >= min(failed, default=math.inf) * (1 - 1e-9):
+            return False
+        return not self.machine_bytes or not self.needs_bytes(workers, batch) > FULL * self.machine_bytes
+
+    def needs_bytes(self, workers: int, batch: float) -> float:
+        """Memory that each of so many workers needs for its share of a batch; NaN if nothing was seen."""
+        return float(memory_at(self.memory, np.array([batch / workers]))[0])
 
     @classmethod
-    def of_points(cls, name: str, points: Iterable[Point]) -> MeasuredTable:
+    def of_measurements(
+        cls, name: str, measured: Sequence[Measurement], machine_bytes: float | None = None
+    ) -> MeasuredTable:
         """What was measured of one's own job; of points without a batch only the model learns.
 
         Args:
             name: of the table.
-            points: those without a step time count as not measured.
+            measured: on one type of machine; those without a step time count as not measured.
+            machine_bytes: main memory of such a machine, if it is known.
         """
+        points = [each.point for each in measured if each.point is not None]
         return cls(
             name,
             tuple(
@@ -114,6 +133,8 @@ class MeasuredTable:
                 for point in points
                 if point.step_time_s is not None
             ),
+            memory_seen([(each.point, each.memory_bytes) for each in measured]),
+            machine_bytes,
         )
 
     @classmethod

@@ -181,7 +181,9 @@ def by_rule(table: MeasuredTable, wish: Wish) -> tuple[list[Candidate], tuple[st
     found = _looked_up(table, wish, latency_ms)
     if wish.rule == "model":
         most = wish.max_workers or max(row.workers for row in table.measured)
-        sizes = [n for n in range(1, int(min(most, wish.batch)) + 1) if table.fits(n, wish.batch)]
+        all_sizes = range(1, int(min(most, wish.batch)) + 1)
+        sizes = [n for n in all_sizes if table.fits(n, wish.batch)]
+        notes = (*notes, *_too_large(table, wish.batch, [n for n in all_sizes if n not in sizes]))
     else:
         sizes = sorted(found)
         if not found:
@@ -191,7 +193,8 @@ def by_rule(table: MeasuredTable, wish: Wish) -> tuple[list[Candidate], tuple[st
             )
     if not sizes:
         raise UsageError(
-            f"batch {wish.batch:g} does not fit: the table has it as failed on as many machines, or more",
+            f"batch {wish.batch:g} does not fit: "
+            + (" ".join(notes) or "the table has it as failed on as many machines, or more"),
             "Take a smaller batch, or allow more machines.",
         )
     prices = {n: table_price(table, n, wish) for n in sizes}
@@ -254,6 +257,19 @@ def _too_dear(candidates: Sequence[Candidate], wish: Wish) -> UsageError:
         f"the cheapest are ${rate:.4g} per hour, and ${usd:.4g} for {wish.epochs:g} epochs",
         "Raise the caps (max_usd_per_hour, max_usd).",
     )
+
+
+def _too_large(table: MeasuredTable, batch: float, left_out: Sequence[int]) -> list[str]:
+    """Why sizes are left out whose memory is too small by what was measured."""
+    if not left_out or not table.machine_bytes:
+        return []
+    most = max(left_out)
+    each = "1 machine is" if most == 1 else f"1 to {most} machines are"
+    needed = table.needs_bytes(most, batch)
+    return [
+        f"{each} left out: of {most} each would need {needed / 1e9:.3g} GB of memory for this batch, by what "
+        f"was measured, and has {table.machine_bytes / 1e9:.3g} GB"
+    ]
 
 
 def table_price(table: MeasuredTable, workers: int, wish: Wish) -> Decimal:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from trainmaster.advisor.papers.measured_table import PUBLISHED, MeasuredTable
 from trainmaster.advisor.papers.recommend import Wish, recommend
 from trainmaster.db import Database, queries
 from trainmaster.db.queries import ALL_RUNS, RunFilter
+from trainmaster.providers import load_catalogue
 from trainmaster.spec.errors import UsageError
 
 
@@ -27,17 +29,27 @@ def recommended(
 
     Raises:
         UsageError: a wish that cannot be, or the run has several jobs.
-        NotFoundError: nothing was measured there.
+        NotFoundError: there is no such run, or nothing was measured there.
     """
     if profile == PUBLISHED:
         return recommended_by_table(wish)
     run, _, experiment = profile.partition("/")
+    database.run_row(run)
     rows = queries.profile(database, run, experiment or None, which)
     if len({row["experiment"] for row in rows}) > 1 and not experiment:
         names = ", ".join(sorted({row["experiment"] for row in rows}))
         raise UsageError(f"{run} has measured several jobs: {names}", f"Ask for {run}/EXPERIMENT.")
-    points = (Measurement.from_json(row["data"]).point for row in rows)
-    return recommend(MeasuredTable.of_points(profile, [point for point in points if point is not None]), wish)
+    measured = [Measurement.from_json(row["data"]) for row in rows]
+    offer = measured[0].offer if measured else ""  # the newest measurement's: types are not comparable
+    like = [each for each in measured if each.offer == offer]
+    return recommend(MeasuredTable.of_measurements(profile, like, _memory_bytes(offer)), wish)
+
+
+@cache
+def _memory_bytes(offer: str) -> float | None:
+    """Main memory of a type of machines, as it is published; None if nobody knows it."""
+    found = load_catalogue("builtin").cheapest(offer)
+    return None if found is None else float(found.memory_bytes)
 
 
 def recommended_by_table(wish: Wish, file: Path | None = None) -> dict[str, Any]:

@@ -139,6 +139,16 @@ def test_anwars_question_is_answered_for_his_job_and_ones_own(served):
     told = {each["workers"]: each["is_measured"] for each in unknown.json()["candidates"]}
     assert told == {1: True, 2: False, 3: False}, "a latency that nobody measured is unknown, not 0"
     assert mine["candidates"][0]["low_s"] < mine["candidates"][0]["high_s"]
+    large = Point(Strategy.ALLREDUCE, 4, nodes=4, local_batch=64, step_time_s=1.0)
+    data = Measurement(large, memory_bytes=2e9, offer="t2.large").to_json()  # which has 8 GiB
+    served.service.database.add_measurement(NewMeasurement("m-4", "f", "s", "main", "job-red", data, 9.0))
+    wide = ask("batch=1024&profile=job-red").json()
+    assert sorted(each["workers"] for each in wide["candidates"]) == [4], "as `quote` would leave them out"
+    assert "1 to 3 machines are left out: of 3 each would need 8.07 GB" in wide["notes"][0]
+    assert (
+        ask("batch=64&profile=job-red").json()["points"],
+        ask("batch=9999&profile=job-red").status_code,
+    ) == (1, 422)
     assert ask("batch=64&profile=job-red", "blue-read").status_code == 404
     assert ask("batch=64&profile=job-blue", "blue-read").status_code == 404, "nothing was measured of it"
     assert ask("latency_ms=0").status_code == 422
