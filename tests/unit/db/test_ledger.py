@@ -85,6 +85,20 @@ def test_a_run_that_goes_on_after_its_end_has_what_is_left_set_aside_again(datab
     assert spent(database)["red"] == Balance(micro(4), micro(6))
 
 
+@pytest.mark.parametrize(
+    ("state", "minutes", "is_held"), [("ACTIVE", 19, True), ("ACTIVE", 21, False), ("KEPT", 0, False)]
+)
+def test_what_machines_may_cost_that_live_on_without_a_driver_stays_set_aside(
+    database, state, minutes, is_held
+):
+    """It is over, and its driver was killed before it had given the machines back."""
+    lease = began(database, most=10)
+    database.put_cluster(lease, ClusterRow("r-1.a", "lab", "h", state, "{}"), NOW)
+    end(database, lease)
+    lost_at = database.run_row("r-1")["lease_expires_at"]
+    assert spent(database, lost_at + 60 * minutes)["red"].reserved == (micro(10) if is_held else 0)
+
+
 def test_what_is_spent_belongs_to_the_month_in_which_it_is(database):
     lease = began(database, most=10)
     database.put_cost(lease, 4.0, NOW)

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from trainmaster.db.ledger import WARN_AT
-from trainmaster.service.notifications.webhook_targets import TIMEOUT_S
+from trainmaster.service.notifications.webhook_targets import TIMEOUT_S, check_url
 from trainmaster.service.retention import CHANGEABLE, DAY_S, KEPT, SWEEP_EVERY_S
 from trainmaster.service.teams.admission import PRIORITIES
 from trainmaster.service.uploads import upload_finishing, uploads
 from trainmaster.service.users import access, accounts
 from trainmaster.service.workflows import decisions, triggers
+from trainmaster.spec.errors import UsageError
 from trainmaster.spec.units import parse_bytes
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
@@ -61,3 +62,17 @@ def test_a_claim_outlives_the_times_at_which_it_is_renewed():
 
     assert upload_finishing._RENEW_S < CLAIM_S / 3 < 60
     assert triggers.LOOK_S < 5 < triggers.CLAIM_S <= 60 <= triggers._LONGEST_RETRY_S <= 600
+
+
+@pytest.mark.parametrize(
+    "refuse",
+    [
+        lambda text: access.check_name(text, "team"),
+        lambda text: check_url(f"https://{text} ", ()),
+        lambda text: uploads.check_name(f"../{text}"),
+    ],
+)
+def test_what_strangers_send_is_told_back_short(refuse):
+    with pytest.raises(UsageError) as refused:
+        refuse("x" * 5000)
+    assert len(str(refused.value)) < 400

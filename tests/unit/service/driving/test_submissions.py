@@ -190,6 +190,29 @@ def test_what_is_sent_twice_is_one_run_also_at_the_same_time(at_server, monkeypa
             submissions.submit(who, request, key)
 
 
+def test_a_key_and_a_task_may_be_as_large_as_is_said_and_no_larger(at_server, monkeypatch):
+    submissions, make = at_server
+    red = caller("ann", "red", ["run"])
+    recipe = "name: a\nprovider: aws\nexperiments: {main: {command: 'true'}}\n"
+    monkeypatch.setattr(submissions, "_start", lambda *_: SimpleNamespace(run=make("r"), notes=["it waits"]))
+    accepted = []
+    monkeypatch.setattr(submissions, "_accepted", lambda: accepted.append(1))
+    assert submissions.submit(red, RunRequest(recipe), "k" * 255) == ("r", True, ["it waits"])
+    assert accepted == [1], "a driver is told"
+    with pytest.raises(UsageError, match="256 characters"):
+        submissions.submit(red, RunRequest(recipe), "k" * 256)
+    submissions._access.make_team("red", cpus_at_once=2)
+    for cpus in (2, 3):
+        task = {"command": "true", "hardware": {"cpus": cpus}}
+        sent = Recipe.from_dict({"name": "a", "experiments": {"main": task}})
+        submissions._check_cores(sent, "blue")
+        if cpus == 2:
+            submissions._check_cores(sent, "red")
+            continue
+        with pytest.raises(UsageError, match="takes 3 cores, and all tasks of red together may take 2"):
+            submissions._check_cores(sent, "red")
+
+
 def test_what_somebody_asks_now_is_read_one_at_a_time_and_what_goes_on_without_him_is_not(
     at_server, monkeypatch
 ):

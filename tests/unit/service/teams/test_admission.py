@@ -73,6 +73,13 @@ def test_a_large_run_is_not_passed_by_small_ones_of_what_it_waits_for():
     assert started(decide(per_hour, left({"usd_per_hour": 5.0}, red={}, blue={"used_usd": 1.0}))) == []
 
 
+def test_a_run_that_takes_all_that_is_left_starts(office):
+    exact = {"left_usd": 5.0, "runs": 1, "usd_per_hour": 2.0, "limit_usd": 5.0, "limit_usd_per_hour": 2.0}
+    assert started(decide([Request("a", "red", 0, 1.0, 5.0, 2.0)], left(exact, red=exact))) == ["a"]
+    office.limit("red", monthly_usd=5.0, usd_per_hour=2.0)
+    assert office.send("a", most_usd=5.0, usd_per_hour=2.0, waits=False)
+
+
 request_lists = st.lists(
     st.tuples(
         st.sampled_from(["red", "blue", OWNER]),
