@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from executor_bench import ONE, Bench, Clock, FakeCluster, FakeLoop, gang, made, phases, running
 
+from trainmaster.cluster import node_verdicts
+from trainmaster.cluster.cluster_executor import _ANSWERS_AGAIN_S
 from trainmaster.cluster.gang_ends import REACTION_S
+from trainmaster.cluster.node_verdicts import NodeVerdicts
 from trainmaster.control.outcome import classify
-from trainmaster.executors.base import Phase
+from trainmaster.executors.base import GangStatus, Phase
 from trainmaster.spec.states import EndReason
 
 
@@ -44,6 +48,36 @@ def test_the_end_of_a_gang_over_machines_is_told_when_each_has_answered(bench: B
     (ended,) = bench.cluster_executor.changes(0.0)
     assert (ended.phase, ended.lost_nodes) == (Phase.EXITED, ())
     assert bench.cluster_executor.changes(0.0) == [], "it is told once"
+
+
+def test_an_error_of_the_users_is_told_once_both_machines_have_answered_twice(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No later than three seconds after its members have ended, by the clock of the test."""
+    running_on_two(bench)
+    knocks: list[float] = []
+
+    def greets(_: object) -> bool:
+        knocks.append(bench.clock.now)
+        return True
+
+    def sleep(seconds: float) -> None:
+        bench.clock.now += seconds  # of each of two threads
+
+    monkeypatch.setattr(node_verdicts, "greets", greets)
+    monkeypatch.setattr(node_verdicts, "time", SimpleNamespace(sleep=sleep, monotonic=bench.clock))
+    witness = NodeVerdicts(again_s=_ANSWERS_AGAIN_S)
+    monkeypatch.setattr(bench.cluster_executor._ends, "_witness", witness)
+    for node in bench.loop.accesses.values():
+        node.target = None
+    bench.clusters[0].fails_on_two(ONE)
+    began = bench.clock.now
+    told: list[GangStatus] = []
+    while not any(each.phase is Phase.EXITED for each in told):
+        told += bench.cluster_executor.changes(0.01)
+    assert classify(told[-1], None).reason is EndReason.USER_ERROR
+    assert len(knocks) == 4
+    assert max(knocks) - began <= 3.0
 
 
 def test_a_machine_that_does_not_answer_was_lost_before_the_member_failed(bench: Bench) -> None:

@@ -15,6 +15,7 @@ pytest.importorskip("pyarrow", reason="the extra `volumes` is not installed")
 
 from served_home import Served
 
+from trainmaster.cli.workflows import _last
 from trainmaster.db import tables as t
 from trainmaster.db import workflow_rows as rows
 from trainmaster.service.notifications.webhooks import signature
@@ -422,6 +423,9 @@ def test_a_start_that_waits_for_a_run_whose_server_was_killed_says_so(served, as
     for start in (shown["last"], shown["history"][0], listed["last"]):
         assert start["state"] == "WAITING"
         assert start["message"].startswith(words)
+        assert f"by hand: waiting ({words}" in _last(start), "the command line's line"
+    assert words in served.ask("owner", "GET", "/workflows/nightly").text
+    assert words in served.ask("owner", "GET", "/workflows").text
 
 
 def test_a_server_with_another_key_tells_nobody_why_it_cannot_check(served, ask):
