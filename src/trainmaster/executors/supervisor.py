@@ -191,7 +191,7 @@ class Supervisor:
 
 
 def note(text: str) -> None:
-    """A line in the supervisor's own log (its standard error)."""
+    """A line in its own log, which standard error is: of a supervisor, or a cluster's gateway."""
     try:
         os.write(2, f"{time.strftime('%Y-%m-%d %H:%M:%S')} [{os.getpid()}] {text}\n".encode(errors="replace"))
     except OSError:

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import trainmaster
 
 SOURCE = str(Path(trainmaster.__file__).parents[1])
@@ -22,3 +24,10 @@ def test_needs_only_the_standard_library():
     assert not ours & {"trainmaster.executors.base", "trainmaster.executors.local", "trainmaster.spec"}
     heavy = {"asyncio", "dataclasses", "subprocess", "typing", "pathlib", "inspect", "logging", "psutil"}
     assert not heavy & set(modules)
+
+
+@pytest.mark.parametrize("module", ["supervisor", "ray.gateway"])
+def test_what_has_a_log_on_a_full_disk_goes_on(module):
+    with Path("/dev/full").open("wb") as log:
+        code = f"from trainmaster.executors.{module} import note; note('x'); note('y')"
+        subprocess.run([sys.executable, "-c", code], stderr=log, check=True)

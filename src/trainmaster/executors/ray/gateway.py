@@ -27,6 +27,7 @@ from trainmaster.executors.fences import Fences
 from trainmaster.executors.ray.clients import GatewayClient
 from trainmaster.executors.ray.commands import authentication
 from trainmaster.executors.ray.tls import is_there
+from trainmaster.executors.supervisor import note
 
 if TYPE_CHECKING:
     from trainmaster.executors.ray.scheduler import Scheduler
@@ -167,12 +168,6 @@ class Gateway:
                 client.send({"plan": [attempt, gang.directory, list(gang.essential)]})
         rows = [self.scheduler.row(attempt) for attempt in message["attempts"]]
         client.send_rows("gangs", rows, reply="observe", id=message["id"])
-
-
-def note(text: str) -> None:
-    """A line in the gateway's log."""
-    sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} [{os.getpid()}] {text}\n")
-    sys.stderr.flush()
 
 
 def main(arguments: list[str]) -> None:

@@ -89,7 +89,8 @@ def stay(place: Path) -> int:
         if code in (OVER, REFUSED):
             forget(place)
             return 0
-        print(f"the driver ended with {code}", file=sys.stderr, flush=True)
+        with suppress(OSError):  # the disk may be full, which the next driver waits for
+            os.write(sys.stderr.fileno(), f"the driver ended with {code}\n".encode())
         pause_s = 1.0 if time.monotonic() - begun > _WELL_AFTER_S else min(2 * pause_s, _LONGEST_PAUSE_S)
         time.sleep(pause_s)
         driver = _started(place, first)

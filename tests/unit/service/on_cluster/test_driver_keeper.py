@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from trainmaster.service.on_cluster import keeper
 
-#: A keeper whose driver only says what it was sent; its last words are for the test.
+#: A keeper whose drivers only say what they were sent, and end as the test says; its last words are for that.
 KEEPER = """
 import subprocess, sys
 from pathlib import Path
@@ -23,36 +24,45 @@ assert read_part(sys.stdin.buffer) == b"first"
 print("ready", flush=True)
 assert read_part(sys.stdin.buffer) == b"last"
 print("driving", flush=True)
+sys.exit(int(sys.argv[1]))
 '''
+place, ended, *codes = sys.argv[1:]
 drivers = []
 
 
 def started(_place, first):
-    driver = subprocess.Popen([sys.executable, "-c", DRIVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    command = [sys.executable, "-c", DRIVER, codes[len(drivers)]]
+    driver = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     keeper._tell(driver, first)
     drivers.append(driver)
     return driver
 
 
-keeper._started = started
-code = keeper.stay(Path(sys.argv[1]))
-print(code, [driver.returncode for driver in drivers], file=sys.stderr)
+keeper._started, keeper._LONGEST_PAUSE_S = started, 0.0
+code = keeper.stay(Path(place))
+Path(ended).write_text(f"{code} {[driver.returncode for driver in drivers]}")
 """
 
 
-def kept(tmp_path, sent):
+def kept(tmp_path, sent, codes=("0",), log="/dev/null"):
     """What a keeper says to it, and its last words."""
-    (tmp_path / "place").mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", KEEPER, tmp_path / "place"], input=sent, capture_output=True, check=True
-    )
-    assert not (tmp_path / "place").exists()
-    return done.stdout.decode().split(), done.stderr.decode().strip()
+    place, ended = tmp_path / "place", tmp_path / "ended"
+    place.mkdir()
+    command = [sys.executable, "-c", KEEPER, place, ended, *codes]
+    with Path(log).open("wb") as err:
+        done = subprocess.run(command, input=sent, stdout=subprocess.PIPE, stderr=err, check=True)
+    assert not place.exists()
+    return done.stdout.decode().split(), ended.read_text()
 
 
 def test_a_driver_is_ready_before_it_is_to_begin(tmp_path):
     said, ended = kept(tmp_path, keeper.part(b"first") + keeper.part(b"last"))
     assert (said, ended) == (["ready", "driving"], "0 [0]")
+
+
+def test_a_driver_that_ended_for_want_of_room_is_started_anew_though_its_log_takes_nothing(tmp_path):
+    said, ended = kept(tmp_path, keeper.part(b"first") + keeper.part(b"last"), ("1", "1", "0"), "/dev/full")
+    assert (said, ended) == (["ready", "driving"], "0 [1, 1, 0]")
 
 
 @pytest.mark.parametrize("rest", [b"", keeper.part(b"last")[:-1]])
