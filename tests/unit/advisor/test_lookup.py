@@ -1,16 +1,23 @@
 """Anwar's recommendations as published, by the function and by the command line; tables of one's own."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from trainmaster.advisor import papers
+from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.papers.measured_table import MeasuredTable, Row
 from trainmaster.advisor.papers.recommend import Wish, by_rule, recommend
 from trainmaster.cli.app import app
+from trainmaster.db import NewMeasurement
+from trainmaster.service import Home, Service
+from trainmaster.spec import Strategy
 from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.testing.client_contract import record_run
 
 DATA = Path(__file__).parents[2] / "data"
 ANWAR = json.loads((DATA / "seed_vectors.json").read_text())["anwar"]
@@ -186,3 +193,61 @@ def test_people_are_told_in_lines():
     )
     assert "1 machine: 28 s, $0.00078 at $0.10 per hour (not measured; rule model, anwar-2021)" in done.output
     assert "lookup says 2: 63 s" in done.output
+
+
+RECIPE = """
+name: mnist
+provider: aws
+experiments:
+  train:
+    command: python train.py
+    epochs: 1
+    examples: 4480000  # 70 steps
+    batch: {global: 64000}
+    distributed: {strategy: allreduce, workers: 1..4}
+    hardware: {instance: t2.large}
+"""
+
+
+@pytest.mark.parametrize(("latency_ms", "workers", "seconds"), [(0, 4, 419), (20, 3, 524)])
+def test_a_quote_looks_the_papers_table_up_by_the_command_line(
+    tmp_path, monkeypatch, table, latency_ms, workers, seconds
+):
+    monkeypatch.setenv("TRAINMASTER_HOME", str(tmp_path / "home"))
+    (tmp_path / "r.yaml").write_text(RECIPE)
+    lines = ["job,sync,nodes,workers,local_batch,latency_ms,step_time_s"]
+    for row in table.rows:
+        step_s = "" if row.time_s is None else row.time_s / row.steps
+        each = row.batch / row.workers
+        lines.append(f"train,allreduce,{row.workers},{row.workers},{each},{row.latency_ms},{step_s}")
+    (tmp_path / "points.csv").write_text("\n".join(lines))
+    asked = ["--policy", "lookup", "--measurements", tmp_path / "points.csv", "--latency-ms", latency_ms]
+    rest = ["--catalogue", "builtin", "--allow-stale", "--json"]
+    done = CliRunner().invoke(app, ["quote", *map(str, [tmp_path / "r.yaml", *asked, *rest])])
+    assert done.exit_code == 0, done.output
+    quote = json.loads(done.stdout)
+    assert (quote["cluster"]["worker"]["count"], round(quote["time_s"]["p50"])) == (workers, seconds)
+
+
+def test_ones_own_runs_are_a_table_by_the_command_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAINMASTER_HOME", str(tmp_path))
+    monkeypatch.delenv("TRAINMASTER_STORE", raising=False)
+    service = Service(Home.from_environment())
+    record_run(service, "mnist-aaaa000001", 1000.0)
+    seen = {(1, 0.0): 0.153, (2, 0.0087): 0.097, (3, 0.0065): 0.084, (2, 20.1): 0.174, (3, 20.06): 0.26}
+    for (workers, latency_ms), step_s in seen.items():
+        point = Point(Strategy.ALLREDUCE, workers, nodes=workers, local_batch=240 / workers)
+        data = Measurement(replace(point, latency_ms=latency_ms, step_time_s=step_s), offer="lab:t2.large")
+        row = (f"{workers}-{latency_ms}", "f", "s", "main", "mnist-aaaa000001", data.to_json(), 1.0)
+        service.database.add_measurement(NewMeasurement(*row))
+    service.close()
+
+    def machines(latency_ms, rule):
+        found = ask("--batch", 240, "--profile", "mnist", "--latency-ms", latency_ms, "--rule", rule)
+        return found["machines"], round(found["seconds"] / 70, 3), found["is_measured"]
+
+    assert machines(0, "lookup") == (3, 0.084, True)
+    assert machines(20, "lookup") == (2, 0.174, True)
+    assert machines(20, "carried") == (1, 0.153, False)
+    with pytest.raises(NotFoundError, match="60 ms was not measured"):
+        machines(60, "lookup")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -329,14 +329,12 @@ class Quoter:
         )
         workloads = [_workload(recipe, e, options) for e in recipe.experiments.values()]
         history = {}
-        if options.policy == "lookup":
-            if options.measurements is not None:
-                own = OwnPoints.read(options.measurements, recipe, with_shipped(catalogue), may_fail=True)
-                history = dict(own.measurements)
-            else:
-                history = {n: h.same for n, h in self._service.measurements(recipe).items()}
-        elif options.policy.startswith("scala-opt"):
-            with suppress(UsageError):  # without the code, what a file says
+        if options.policy == "lookup" and options.measurements is not None:
+            own = OwnPoints.read(options.measurements, recipe, with_shipped(catalogue), may_fail=True)
+            history = dict(own.measurements)
+        elif options.policy == "lookup" or options.policy.startswith("scala-opt"):
+            # without the code Scala-Opt has what a file says
+            with suppress(UsageError) if options.policy != "lookup" else nullcontext():
                 known = self._service.measurements(recipe)
                 history = {name: told_by(each.same, catalogue) for name, each in known.items()}
         made = policy_quote(options.policy, workloads, given, history)

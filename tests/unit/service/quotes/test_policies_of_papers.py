@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import secrets
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,9 +17,14 @@ from trainmaster.advisor.papers.policies import BandwidthUnknown
 from trainmaster.control.layout import Home
 from trainmaster.db import NewMeasurement
 from trainmaster.db import quote_requests as rows
+from trainmaster.providers import load_catalogue
 from trainmaster.service import Service
 from trainmaster.service.driving.submissions import RunRequest, Submissions
-from trainmaster.service.quotes.candidate_offers import candidate_offers_of
+from trainmaster.service.quotes.candidate_offers import (
+    CandidateOffers,
+    candidate_offers_of,
+    measured_name,
+)
 from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.service.quotes.quote_requests import QUOTE, QuoteAsk, QuoteRequests
 from trainmaster.service.quotes.quoting import Quoter
@@ -125,6 +132,37 @@ def test_what_is_quoted_is_rented_and_billed(service, policy):
         machines, usd_per_hour = rented(service, each)
         assert machines == quoted(cluster)
         assert usd_per_hour == pytest.approx(cluster["usd_per_hour"])
+
+
+def test_what_runs_in_a_lab_have_measured_is_looked_up_by_latency(service):
+    """A lab's machines are called after others, and are smaller: measurements call them ``lab:TYPE``."""
+    gang = "{strategy: allreduce, workers: 1..4}"
+    text = RECIPE.replace("provider: aws", "provider: lab").replace("{per_worker: 64}", "{global: 240}")
+    text = re.sub(r"\{strategy: ps-async.*\}", gang, text)
+    path_of(service).write_text(text.replace("tensorflow", "pytorch"))
+    recipe = read_recipe(path_of(service))
+    key = service.measurements(recipe)["train"].fingerprint
+    times = {(1, 0.0): 0.153, (2, 0.0087): 0.097, (3, 0.0065): 0.084, (2, 20.1): 0.174, (3, 20.06): 0.260}
+    for (workers, latency_ms), step_s in times.items():
+        shape = {"nodes": workers, "local_batch": 240 / workers, "latency_ms": latency_ms}
+        point = Point(Strategy.ALLREDUCE, workers, step_time_s=step_s, **shape)
+        data = Measurement(point, offer=measured_name("lab", "m4.large")).to_json()
+        name = f"{workers} at {latency_ms}"
+        service.database.add_measurement(
+            NewMeasurement(name, key.exact, key.similar, "train", None, data, 1.0)
+        )
+    catalogue = load_catalogue("fc2-2018")
+    catalogue = catalogue.with_offers(replace(offer, provider="lab") for offer in catalogue)
+    quoter = Quoter(service, lambda _: None, None, CandidateOffers("lab", catalogue))
+    found = [
+        quoter.quote(recipe, path_of(service), {}, QuoteOptions(policy="lookup", latency_ms=latency_ms)).main
+        for latency_ms in (0, 20)
+    ]
+    assert [(one.cluster.workers, one.cluster.worker.instance) for one in found] == [
+        (3, "m4.large"),
+        (2, "m4.large"),
+    ]
+    assert [one.time_s.p50 for one in found] == pytest.approx([84.0, 174.0])
 
 
 def test_a_server_answers_as_the_command_does(service):
