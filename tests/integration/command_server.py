@@ -309,7 +309,9 @@ def _import_all() -> None:
 
     # Making the verbs of their annotations is most of what is left of a short call.
     typer.main.get_command = functools.cache(typer.main.get_command)
-    typer.main.get_command(app)
+    made = typer.main.get_command(app)
+    for name in made.list_commands(None):
+        made.get_command(None, name)
 
 
 def _serve(control: socket.socket) -> tuple[dict[str, Any], socket.socket, list[int]]:

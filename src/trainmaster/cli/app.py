@@ -1,49 +1,185 @@
-"""The verbs, put together."""
+"""The verbs: a table, of which the one that is asked for is imported."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import copy
+import inspect
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from trainmaster.cli import (
-    access,
-    approve,
-    apps,
-    budget,
-    cancel,
-    check,
-    clusters,
-    contexts,
-    convert,
-    copying,
-    doctor,
-    drive,
-    examples,
-    execute,
-    export,
-    lab,
-    logs,
-    metrics,
-    models,
-    offers,
-    port_forward,
-    predict,
-    quote,
-    recommend,
-    resume,
-    run,
-    score,
-    server,
-    services,
-    ssh,
-    status,
-    volume,
-    workflows,
-)
+#: Where each verb is, below this package: a function, or a `typer.Typer` with verbs of its own; and the first
+#: sentence of its help. Those of our own processes begin with an underscore, and are not shown.
+_VERBS: Final = {
+    "run": ("run.run", "Run a recipe: quote, rent, run, keep the model, give the machines back."),
+    "check": (
+        "check.check",
+        "Read a recipe, show its experiments and tasks, and look for what it needs; starts nothing.",
+    ),
+    "quote": (
+        "quote.quote",
+        "Measure a recipe's job for a minute, and quote cluster, time and price as intervals.",
+    ),
+    "recommend": (
+        "recommend.recommend",
+        "Recommend how many machines to train on, for a batch size and a latency between machines.",
+    ),
+    "score": (
+        "score.score",
+        "Show how often the quotes of this home's finished runs were kept, and how good they were.",
+    ),
+    "status": ("status.status", "Show the runs, or one run with its experiments and models."),
+    "logs": ("logs.logs", "Print what the tasks wrote: every member and attempt, as it was written."),
+    "cancel": (
+        "cancel.cancel",
+        "End a run: its members get SIGTERM, time to save, then SIGKILL. It can be resumed.",
+    ),
+    "resume": (
+        "resume.resume",
+        "Go on with a run: what succeeded stays, all else is done again; attaches to a run that is alive.",
+    ),
+    "approve": (
+        "approve.approve",
+        "Say yes to an experiment with `approval: required`, or no: it waits for that.",
+    ),
+    "export": (
+        "export.export",
+        "Write a run into one file: code, recipe, data versions, environment, results. `run FILE` runs it.",
+    ),
+    "convert": (
+        "convert.convert",
+        "Make a recipe of a document of Infrastructure Manager; what was dropped stands in it as comments.",
+    ),
+    "ssh": ("ssh.ssh", "Open a shell on the machine of a run's member, in the run's working directory."),
+    "exec": (
+        "execute.execute",
+        "Run a command where a member works: its input, output, errors and exit code are this one's.",
+    ),
+    "port-forward": (
+        "port_forward.port_forward",
+        "Let a port of this machine lead to one of a member, until Ctrl-C.",
+    ),
+    "cp": ("copying.cp", "Copy a file or directory from where a member works, or to there."),
+    "clusters": ("clusters.app", "List what is rented now, or end what no run uses."),
+    "models": ("models.app", "List the models that tasks left, get one, give them names."),
+    "metrics": ("metrics.app", "Give what tasks have reported to other tools."),
+    "tensorboard": (
+        "apps.tensorboard",
+        "Open a TensorBoard of runs, also while they go on, and print the address for your browser.",
+    ),
+    "notebook": (
+        "apps.notebook",
+        "Open a JupyterLab with a copy of a run's code, its data, models, checkpoints and Python.",
+    ),
+    "apps": ("apps.app", "List the apps that were opened, or end one."),
+    "serve": ("services.serve", "Serve a model: a run whose replicas answer requests until you cancel it."),
+    "services": ("services.app", "List services, show where one is asked, or end one."),
+    "offers": ("offers.offers", "List what can be rented: instance types, places and prices, as of a date."),
+    "predict": ("predict.predict", "Predict step times of other clusters from your own measurements."),
+    "volume": ("volume.app", "Data on object storage: packed, versioned, verified."),
+    "workflows": ("workflows.app", "List the recipes that a server starts by itself, or look after one."),
+    "lab": ("lab.app", "A cloud on this machine, for tests and experiments. Needs root."),
+    "server": ("server.app", "Serve this home by REST and web, until Ctrl-C. Runs go on when it stops."),
+    "budget": (
+        "budget.budget",
+        "What was spent this month, is reserved and left; or set how much that may be.",
+    ),
+    "queue": (
+        "budget.queue",
+        "Runs that were sent to the server in use, or of this home, and wait for their turn.",
+    ),
+    "login": (
+        "contexts.login",
+        "Use a server from now on: all verbs then ask it. `trainmaster --local` asks this machine's home.",
+    ),
+    "context": ("contexts.app", "List the servers you have logged in to, or use another."),
+    "open": (
+        "contexts.open_page",
+        "Open the page of the server in use, or of a run on it, or what answers at a port of a member.",
+    ),
+    "token": ("access.token_app", "Who may use the server in use, or of this home."),
+    "team": ("access.team_app", "Teams that share the server in use, or of this home."),
+    "user": ("access.user_app", "Users of the server in use, or of this home."),
+    "secret": ("access.secret_app", "Secrets of teams, for their tasks."),
+    "doctor": (
+        "doctor.doctor",
+        "Look at this machine and home: what is there, what is missing, what to do about it.",
+    ),
+    "examples": (
+        "examples.examples",
+        "List the recipes that come with Trainmaster, or copy one with its code.",
+    ),
+    "_drive": (
+        "drive.drive",
+        "Drive a run to its end, showing nothing: one that was accepted, or whose driver elsewhere is lost.",
+    ),
+    "_driver": (
+        "drive.drive_many",
+        "Be the driver of a server with this number: drive runs that were sent to it, many at once.",
+    ),
+    "_app": (
+        "drive.look_after_app",
+        "Be the process of an app: start it, and end it when nobody uses it any more.",
+    ),
+}
+
+
+class _Commands(Mapping[str, Any]):
+    """Verbs by name; each is made, of its function's annotations, when it is asked for."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - typer's own types are private
+        if name not in self._made:
+            module, _, noun = _VERBS[name][0].partition(".")
+            found, alone = getattr(import_module(f"trainmaster.cli.{module}"), noun), typer.Typer()
+            if isinstance(found, typer.Typer):
+                alone.add_typer(found, name=name)
+            else:
+                arguments = inspect.signature(found).parameters.values()
+                needs_words = any(each.default is each.empty for each in arguments)
+                alone.command(name, no_args_is_help=needs_words, hidden=name.startswith("_"))(found)
+            self._made[name] = typer.main.get_group(alone).commands[name]
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_VERBS)
+
+    def __len__(self) -> int:
+        return len(_VERBS)
+
+
+class _Verbs(TyperGroup):
+    """All verbs; what they do in a sentence is shown without any of them."""
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - passed on
+        super().__init__(**options)
+        self.commands: Any = _Commands()
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as above
+        """Show what there is."""
+        TyperGroup.format_help(self._summaries(), ctx, formatter)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:  # noqa: ANN401 - as above
+        """Verbs and options that begin so."""
+        return TyperGroup.shell_complete(self._summaries(), ctx, incomplete)
+
+    def _summaries(self) -> TyperGroup:
+        found = copy.copy(self)
+        found.commands = {
+            name: TyperCommand(name, help=summary, hidden=name.startswith("_"))
+            for name, (_, summary) in _VERBS.items()
+        }
+        return found
+
 
 app = typer.Typer(
     name="trainmaster",
+    cls=_Verbs,
     help="From a recipe to a trained model, at the price that was quoted.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -72,49 +208,3 @@ def _options(
         from trainmaster.cli.opening import stay_local
 
         stay_local()
-
-
-app.command(no_args_is_help=True)(run.run)
-app.command(no_args_is_help=True)(check.check)
-app.command(no_args_is_help=True)(quote.quote)
-app.command(no_args_is_help=True)(recommend.recommend)
-app.command()(score.score)
-app.command()(status.status)
-app.command(no_args_is_help=True)(logs.logs)
-app.command(no_args_is_help=True)(cancel.cancel)
-app.command(no_args_is_help=True)(resume.resume)
-app.command(no_args_is_help=True)(approve.approve)
-app.command(no_args_is_help=True)(export.export)
-app.command(no_args_is_help=True)(convert.convert)
-app.command(no_args_is_help=True)(ssh.ssh)
-app.command("exec", no_args_is_help=True)(execute.execute)
-app.command("port-forward", no_args_is_help=True)(port_forward.port_forward)
-app.command(no_args_is_help=True)(copying.cp)
-app.add_typer(clusters.app, name="clusters")
-app.add_typer(models.app, name="models")
-app.add_typer(metrics.app, name="metrics")
-app.command(no_args_is_help=True)(apps.tensorboard)
-app.command()(apps.notebook)
-app.add_typer(apps.app, name="apps")
-app.command(no_args_is_help=True)(services.serve)
-app.add_typer(services.app, name="services")
-app.command()(offers.offers)
-app.command(no_args_is_help=True)(predict.predict)
-app.add_typer(volume.app, name="volume")
-app.add_typer(workflows.app, name="workflows")
-app.add_typer(lab.app, name="lab")
-app.add_typer(server.app, name="server")
-app.command()(budget.budget)
-app.command()(budget.queue)
-app.command(no_args_is_help=True)(contexts.login)
-app.add_typer(contexts.app, name="context")
-app.command("open")(contexts.open_page)
-app.add_typer(access.token_app, name="token")
-app.add_typer(access.team_app, name="team")
-app.add_typer(access.user_app, name="user")
-app.add_typer(access.secret_app, name="secret")
-app.command()(doctor.doctor)
-app.command()(examples.examples)
-app.command("_drive", hidden=True)(drive.drive)
-app.command("_driver", hidden=True)(drive.drive_many)
-app.command("_app", hidden=True)(drive.look_after_app)

@@ -17,7 +17,7 @@ def export(
     ],
     file: Annotated[Path, typer.Argument(help="The file to be made, such as digits.capsule.")],
 ) -> None:
-    """Write a run into one file: code, recipe, versions of data, environment, results. `run FILE` runs it."""
+    """Write a run into one file: code, recipe, data versions, environment, results. `run FILE` runs it."""
     from trainmaster.cli.opening import open_client
     from trainmaster.service.runs.capsule import needs_of
 

@@ -10,7 +10,7 @@ from trainmaster.cli.output import print_json, say, show, table
 
 
 def score(as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False) -> None:
-    """Show how often the quotes of this home's finished runs were kept, and how good their intervals were."""
+    """Show how often the quotes of this home's finished runs were kept, and how good they were."""
     from trainmaster.cli.opening import open_client
 
     shown = open_client().score()
