@@ -93,10 +93,11 @@ def _script_notes(recipe: Recipe) -> Iterator[str]:
                 f"experiments.{name}.until: neither the command nor the code names {until.metric}; it ends "
                 f"nothing unless that is reported: trainmaster.report({until.metric}=...), or metrics.pattern"
             )
-        if "hdfs://" in known and any(source.stage == "hdfs" for source in experiment.data.values()):
+        is_staged = any(source.stage == "hdfs" for source in experiment.data.values())
+        if is_staged and "hdfs://" in known and "TRAINMASTER_OUTPUT_HDFS" not in known:
             yield (
-                f"experiments.{name}: what its script writes to hdfs:// is lost with the cluster; have "
-                "it in TRAINMASTER_CHECKPOINT_DIR or TRAINMASTER_OUTPUT_DIR at the end"
+                f"experiments.{name}: what its script writes to hdfs:// is lost with the cluster, but for "
+                "what is below TRAINMASTER_OUTPUT_HDFS: that becomes part of the model"
             )
         image = _TENSORFLOW.search(experiment.container or "")
         lacks = image is None or (int(image[1]), int(image[2])) >= (2, 16)

@@ -44,7 +44,7 @@ SECURED_BYTES = 1 << 30
 
 def is_quick(context: TaskContext) -> bool:
     """True if an ended attempt left next to nothing, so that saving it needs no background job."""
-    if context.site is not None:  # it has to be fetched first
+    if context.site is not None or context.staged:  # it has to be fetched first
         return False
     place = context.place
     try:
@@ -65,6 +65,10 @@ def save(context: TaskContext) -> Job:
     # Once it was fetched, what becomes of its nodes is of no more interest.
     site = None if context.kept_model == context.attempt else context.site
     try:
+        if context.site is None and context.staged:
+            from trainmaster.control.staged_data import fetch_output_here
+
+            fetch_output_here(context)
         is_sent = site is not None and not missing and _send_model(context, site, extra, fields)
         if site is not None and not is_sent:
             site.fetch_output(context)

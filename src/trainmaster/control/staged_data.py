@@ -10,7 +10,7 @@ from trainmaster.control.data_sources import HDFS
 from trainmaster.control.locking import locked
 from trainmaster.hdfs.configuration import data_directory
 from trainmaster.hdfs.serving import Served, serve, served_as_json
-from trainmaster.hdfs.staging import data_path, stage
+from trainmaster.hdfs.staging import data_path, fetch_output, stage
 from trainmaster.hdfs.watchdog import write
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.plain_json import typed
@@ -31,21 +31,49 @@ def note_served(context: TaskContext, served: Served) -> None:
 
 
 def addresses(context: TaskContext) -> dict[str, str]:
-    """Variables with the URLs of data that were staged.
+    """Variables with the URLs of data that were staged, and of where the task may write.
 
     Raises:
         UsageError: nobody has written down where.
     """
+    served = _served(context)
+    places = {f"DATA_{name.upper()}": data_path(url_of(context, name)) for name in context.staged}
+    found = {}
+    for name, path in (*places.items(), ("OUTPUT_HDFS", _output(context))):
+        found[f"TRAINMASTER_{name}"] = f"hdfs://{served.address}:{served.rpc_port}{path}"
+        found[f"TRAINMASTER_{name}_WEBHDFS"] = f"webhdfs://{served.web}{path}"
+    return found
+
+
+def output_of(context: TaskContext) -> tuple[str, str, Path]:
+    """Host and port of WebHDFS, the path that a task may write to there, and where that becomes its output.
+
+    Raises:
+        UsageError: nobody has written down which HDFS it is.
+    """
+    first = context.place.output(context.members[0], first=True)
+    return _served(context).web, _output(context), first / HDFS
+
+
+def fetch_output_here(context: TaskContext) -> None:
+    """Have what a task has written into the HDFS of this machine in its output directory.
+
+    Raises:
+        TrainmasterError: HDFS does not do as it should.
+    """
+    fetch_output(*output_of(context))
+
+
+def _output(context: TaskContext) -> str:
+    """The same for all attempts of a task: the next one goes on with what is there."""
+    return f"/output/{context.experiment.name}/{context.task}"
+
+
+def _served(context: TaskContext) -> Served:
     try:
-        served = typed(Served, json.loads(_note(context).read_bytes()))
+        return typed(Served, json.loads(_note(context).read_bytes()))
     except (OSError, ValueError) as error:
         raise UsageError(f"where the HDFS is was not noted: {error}", "Start the run again.") from error
-    found = {}
-    for name in context.staged:
-        path = data_path(url_of(context, name))
-        found[f"TRAINMASTER_DATA_{name.upper()}"] = f"hdfs://{served.address}:{served.rpc_port}{path}"
-        found[f"TRAINMASTER_DATA_{name.upper()}_WEBHDFS"] = f"webhdfs://{served.web}{path}"
-    return found
 
 
 def url_of(context: TaskContext, name: str) -> str:

@@ -127,6 +127,27 @@ def stage(
     return Report(files, copier.copied, total_files)
 
 
+def fetch_output(web: str, path: str, directory: Path) -> int:
+    """Copy all files below a path of an HDFS into a directory; how many there are. Safe to repeat.
+
+    Args:
+        web: host and port of WebHDFS.
+        path: that scripts have written to, or not.
+        directory: is made if there is anything.
+
+    Raises:
+        TrainmasterError: HDFS does not do as it should.
+    """
+    source, files = ObjectStore(f"hdfs://{web}{path}"), 0
+    for key, _ in source.list():
+        target = directory / key
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("wb") as file:
+            file.writelines(source.blocks(key))
+        files += 1
+    return files
+
+
 def forget(url: str, web: str) -> None:
     """Remove what was staged, so that it is staged anew."""
     path = data_path(url)

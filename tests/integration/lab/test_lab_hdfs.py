@@ -41,9 +41,10 @@ WRAPPER = f'#!/bin/sh\nexec {HADOOP}/java/bin/java -XX:TieredStopAtLevel=1 "$@"\
 #: Reads all there is, and once more when it is told to; one member also by the protocol of HDFS.
 READS = """
 import hashlib, json, os, subprocess, sys, time
+from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import quote
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 place = os.environ["TRAINMASTER_DATA_IMAGES"]
 host, _, folder = os.environ["TRAINMASTER_DATA_IMAGES_WEBHDFS"].removeprefix("webhdfs://").partition("/")
@@ -73,6 +74,10 @@ if os.environ["TRAINMASTER_INDEX"] == "0":
     said = subprocess.run([*java, *cat], capture_output=True)
     assert said.returncode == 0, said.stderr
     print("native", hashlib.sha256(said.stdout).hexdigest(), flush=True)
+    host, _, folder = os.environ["TRAINMASTER_OUTPUT_HDFS_WEBHDFS"].removeprefix("webhdfs://").partition("/")
+    namenode = HTTPConnection(host, timeout=60)
+    namenode.request("PUT", f"/webhdfs/v1/{folder}/step/model.bin?op=CREATE&overwrite=true")
+    urlopen(Request(namenode.getresponse().headers["Location"], b"weights", method="PUT"), timeout=60).close()
 while not Path("/var/tmp/enough").exists():
     time.sleep(0.2)
 read("last")
@@ -228,6 +233,9 @@ def test_members_read_what_hosts_have_staged_whoever_dies(
         tens = hashlib.sha256(b"".join(d for name, d in sorted(OBJECTS.items()) if name.startswith("0")))
         assert said(f"native {tens.hexdigest()}") == 1
         assert renter.attempts(run)[-1] == "SUCCEEDED"
+        renter.call("models", "get", run, str(tmp_path / "model"))
+        kept = [file.read_bytes() for file in (tmp_path / "model").rglob("hdfs/step/model.bin")]
+        assert kept == [b"weights"], "what a script writes into the HDFS itself is not lost"
         for host in hosts:  # they go on without us, and nothing of it stays
             host("for _ in $(seq 600); do pgrep -f '[h]adoop.hdfs' || exit 0; sleep 0.1; done; exit 1")
             assert host(LEFT) == ""

@@ -70,7 +70,7 @@ class Cluster:
         source = DataSource(url=url, stage="hdfs")
         experiment = SimpleNamespace(name="e", data={"images": source})
         return SimpleNamespace(
-            home=self.home, run="r", experiment=experiment, variables={}, venv=None, staged=["images"]
+            home=self.home, run="r", experiment=experiment, variables={}, venv=None, staged=["images"], task=0
         )
 
     def provide(self, attempt="a", nodes=None, **options):

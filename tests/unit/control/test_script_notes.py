@@ -39,6 +39,8 @@ def test_what_a_script_writes_into_hdfs_is_lost(tmp_path: Path) -> None:
     (told,) = notes(tmp_path, "save('hdfs://default/model')\n", STAGED)
     assert "lost with the cluster" in told
     assert not notes(tmp_path, "save('model')\n", STAGED)
+    kept = "# hdfs://\nsave(os.environ['TRAINMASTER_OUTPUT_HDFS'])\n"
+    assert not notes(tmp_path, kept, STAGED)
 
 
 def test_a_metric_that_nothing_names_is_told(tmp_path: Path) -> None:

@@ -10,12 +10,20 @@ from types import SimpleNamespace
 
 import pytest
 
+from trainmaster.artifacts import fetch
+from trainmaster.control import saving
+from trainmaster.control.attempt_actions import AttemptActions
+from trainmaster.control.layout import Home
+from trainmaster.control.run_state import Task
+from trainmaster.control.staged_data import addresses, note_served
 from trainmaster.hdfs import staging
 from trainmaster.hdfs.manifests import Manifests
+from trainmaster.hdfs.serving import Served
 from trainmaster.hdfs.staging import data_path, stage
 from trainmaster.objects import webhdfs
 from trainmaster.objects.errors import FullStoreError, UnreachableStoreError
 from trainmaster.objects.object_store import ObjectStore
+from trainmaster.spec import DataSource, Experiment, Recipe
 from trainmaster.spec.errors import UsageError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "objects"))
@@ -55,6 +63,29 @@ def files(hdfs, source):
 
 def contents(source):
     return {str(p.relative_to(source)): p.read_bytes() for p in source.rglob("*") if p.is_file()}
+
+
+def test_what_a_task_writes_into_hdfs_becomes_part_of_its_model(hdfs, tmp_path):
+    source = DataSource(url="s3://b/images", stage="hdfs")
+    experiment = Experiment(name="train", command="true", data={"images": source})
+    recipe = Recipe(name="digits", directory=tmp_path, experiments={"train": experiment})
+    home = Home.from_environment({"TRAINMASTER_HOME": str(tmp_path / "home")})
+    actions = AttemptActions(
+        home=home, run="digits-7f3a", recipe=recipe, base={}, secrets={}, find_models=lambda *_: [], slots=2
+    )
+    context = actions.context(Task(experiment="train", number=0, attempt=2))
+    note_served(context, Served("127.0.0.1", 9000, hdfs.server_port, "x"))
+    variables = addresses(context)
+    assert variables["TRAINMASTER_OUTPUT_HDFS"] == "hdfs://127.0.0.1:9000/output/train/0"
+    path = variables["TRAINMASTER_OUTPUT_HDFS_WEBHDFS"].partition(f":{hdfs.server_port}")[2]
+    assert not saving.is_quick(context)
+    assert "model_uri" not in saving.save(context).fields, "it wrote nothing"
+    hdfs.write(f"{path}/model.ckpt", b"weights")
+    hdfs.write(f"{path}/variables/0", b"")
+    job = saving.save(context)
+    assert job.error == ""
+    fetch(job.fields["model_uri"], tmp_path / "model")
+    assert contents(tmp_path / "model") == {"hdfs/model.ckpt": b"weights", "hdfs/variables/0": b""}
 
 
 def test_nodes_copy_all_of_it_once_between_them(hdfs, source):

@@ -39,6 +39,7 @@ from trainmaster.cluster.node_files.store_outages import StoreAwayError, StoreOu
 from trainmaster.cluster.node_files.store_reach import StoreReach
 from trainmaster.control.data_sources import volume_url
 from trainmaster.control.site_errors import RelayError
+from trainmaster.control.staged_data import output_of
 from trainmaster.control.store_verdicts import Moment, Verdict, verdict
 from trainmaster.objects.delegated_credentials import DelegatedCredentials
 from trainmaster.objects.errors import ObjectStoreError, StoreTrouble, trouble_of, url_of
@@ -199,6 +200,16 @@ class NodeData:
                 if words:
                     troubles.append(f"data.{name} on {node.target.shown}: {words}")
         return False, troubles[0] if troubles else ""
+
+    def fetch_hdfs(self, node: NodeAccess, context: TaskContext) -> None:
+        """Have what a task has written into the run's HDFS in the output directory of its first member.
+
+        Raises:
+            TrainmasterError: the node or HDFS does not do as it should.
+        """
+        web, path, here = output_of(context)
+        there, name = self._paths.there(here), context.staged[0]
+        self._said(node, Wanted(name, there, {"do": "output", "web": web, "path": path, "directory": there}))
 
     def forget(self, attempt: str) -> None:
         """It is over."""

@@ -7,6 +7,7 @@ Read from standard input: what to do (a line of JSON), of which ``do`` is one of
 * ``url``: what a URL names, fetched.
 * ``hdfs``: the daemons of an HDFS run, as `trainmaster.hdfs.serving.serve` has them.
 * ``stage``: this node's share of what is below a URL is copied into it.
+* ``output``: what a task has written into it is copied to where its output is.
 
 It says ``@@at BYTES TOTAL`` now and then, ``@@note WORDS`` to the user, and at last ``@@done MEANS``;
 ``@@refused WORDS`` if this node has no way to it, ``@@busy WORDS`` if another volume is still read there,
@@ -90,6 +91,10 @@ def _perform(order: Mapping[str, Any], progress: GetProgress) -> str:
     directory.parent.mkdir(parents=True, exist_ok=True)
     if order["do"] in ("hdfs", "stage"):
         return _staged(order, directory, progress)
+    if order["do"] == "output":
+        from trainmaster.hdfs.staging import fetch_output
+
+        return str(fetch_output(order["web"], order["path"], directory))
     if _was_sent(directory):
         return "sent"
     if order["do"] == "volume":

@@ -338,6 +338,8 @@ class RemoteSite:
         def work() -> bool:
             members = self._nodes.known(attempt)
             require(context, members, helpers)
+            if context.staged and (first := dict(members).get(context.members[0])) is not None:
+                self._data.fetch_hdfs(first, context)
             bare = each(distinct(members), lambda node: self._is_bare(node, members, context))
             if not all(bare):
                 return take(members)
