@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.artifacts import CheckpointSeries
 from trainmaster.cluster.record import BOOTING_S
+from trainmaster.control.budget import USUAL_LEASE_S
 from trainmaster.control.decide_saving import NOT_REACHED
 from trainmaster.spec.states import EndReason, State
 from trainmaster.testing.simulated_hazards import Hazard
@@ -167,9 +168,12 @@ class Judge:
         return sum(self._of.cloud.billed_usd(self._of.cloud.instances[machine.id]) for machine in unseen)
 
     def _is_misdated(self, machine: Machine) -> bool:
-        """Whether its start was written by a clock that was set."""
+        """Whether its start, or until when it is billed, was written by a clock that was set."""
         if machine.started_at is None or not machine.id:
             return False
+        wall = self._of.world.now + self._of.host.ahead_s
+        if machine.ended_at is None and (machine.leased_until or 0.0) > wall + 2 * USUAL_LEASE_S:
+            return True
         truly = self._of.cloud.instances[machine.id].started_at
         return abs(machine.started_at - self._of.host.ahead_s - truly) > _MISDATED_S
 

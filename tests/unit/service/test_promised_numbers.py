@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from trainmaster.db.ledger import WARN_AT
+from trainmaster.service import retention
 from trainmaster.service.notifications.webhook_targets import TIMEOUT_S, check_url
 from trainmaster.service.retention import CHANGEABLE, DAY_S, KEPT, SWEEP_EVERY_S
 from trainmaster.service.teams.admission import PRIORITIES
@@ -51,6 +54,48 @@ def test_how_long_what_is_kept():
         (row,) = [line for line in text.splitlines() if line.startswith(f"| `{each.kind}` |")]
         assert row.endswith(f"| {kept} |"), each
     assert {each.kind for each in KEPT} > set(CHANGEABLE)
+
+
+class Over:
+    """Is set as soon as it was waited for."""
+
+    def __init__(self):
+        self.waited = []
+
+    def is_set(self):
+        return bool(self.waited)
+
+    def wait(self, seconds):
+        self.waited.append(seconds)
+
+
+def test_what_nobody_uses_is_looked_for_each_ten_minutes(monkeypatch):
+    database, looks = SimpleNamespace(clock_s=lambda: 5.0), []
+    found = uploads.Uploads(SimpleNamespace(store_url="file:///none"), database, {})
+    monkeypatch.setattr(found, "_over", Over())
+    monkeypatch.setattr(found, "collect", looks.append)
+    found._watch()
+    assert (looks, found._over.waited) == ([5.0], [600.0])
+
+
+def test_what_is_old_is_looked_for_each_hour(monkeypatch, caplog):
+    found = retention.Retention(None, None, {})
+    monkeypatch.setattr(found, "_over", Over())
+    monkeypatch.setattr(found, "sweep", lambda: {"audit": 3})
+    with caplog.at_level("INFO"):
+        found._watch()
+    assert found._over.waited == [3600.0]
+    assert "removed what is old: {'audit': 3}" in caplog.text
+
+
+def test_two_things_are_made_of_uploads_at_once_and_none_any_more_when_it_is_stopped():
+    found, release = upload_finishing.UploadFinishing(None, None, None, {}), threading.Event()
+    made = [found._pool.submit(release.wait) for _ in range(3)]
+    found.stop()
+    assert [each.cancelled() for each in made] == [False, False, True]
+    release.set()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        found._pool.submit(release.wait)
 
 
 def test_what_a_high_priority_is():

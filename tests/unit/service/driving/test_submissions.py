@@ -9,10 +9,11 @@ import pytest
 
 from trainmaster.control.layout import Home
 from trainmaster.db import Database, NewRun, Submission
-from trainmaster.service import Service
+from trainmaster.service import Service, renting, run_planning
 from trainmaster.service.driving import local_runs
 from trainmaster.service.driving.submissions import KeyUsedError, RunRequest, Submissions, refusals
 from trainmaster.service.runs.curves import thinned
+from trainmaster.service.teams.admission import Application
 from trainmaster.service.users.access import Access
 from trainmaster.service.users.caller import ForbiddenError, caller
 from trainmaster.spec import Recipe
@@ -270,6 +271,37 @@ def test_on_what_a_caller_may_run(tmp_path, has_local):
     ]
     assert found == [["local", "aws"] if has_local else ["aws"], ["aws"], ["aws"]]
     service.close()
+
+
+@pytest.mark.parametrize(
+    ("agrees", "why"),
+    [
+        ({}, "nobody has agreed to that:\n2 x p3.2xlarge"),
+        ({"max_usd": 5.0}, ""),
+        ({"agreed_usd_per_hour": 2.0}, ""),
+        ({"agreed_usd_per_hour": 1.99}, r"at most \$2 per hour now, and \$1.99 was agreed to"),
+        ({"max_usd": 5.0, "keep_s": 60.0}, "keep_s: team red has limits"),
+    ],
+)
+def test_only_what_was_agreed_to_is_rented(at_server, monkeypatch, agrees, why):
+    submissions, _ = at_server
+    submissions._access.make_team("red", 50.0)
+    offer = SimpleNamespace(costs=True, lines=["2 x p3.2xlarge"], most_usd_per_hour=2.0, plans=[])
+    planned, started = SimpleNamespace(offer=offer, recipe=None), []
+    monkeypatch.setattr(run_planning, "RunPlanner", lambda *_: SimpleNamespace(plan=lambda *_, **__: planned))
+    monkeypatch.setattr(run_planning, "capped_by_month", lambda *_: None)
+    monkeypatch.setattr(renting, "check_with_provider", lambda *_: ["asked"])
+    session = SimpleNamespace(run="r", notes=["queued"])
+    monkeypatch.setattr(Service, "start", lambda *_, **more: started.append(more["application"]) or session)
+    recipe = "name: a\nprovider: aws\nexperiments: {main: {command: 'true'}}\n"
+    request, red = RunRequest(recipe, **agrees), caller("ann", "red", ["run"])
+    if why:
+        with pytest.raises(UsageError, match=why):
+            submissions.submit(red, request)
+        assert started == []
+        return
+    assert submissions.submit(red, request) == ("r", True, ["asked", "queued"])
+    assert started == [Application(priority=0, usd_per_hour=2.0, waits=False)]
 
 
 def test_what_a_request_says_if_nobody_says_it():

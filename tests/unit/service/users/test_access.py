@@ -84,11 +84,28 @@ def test_names_are_used_once_and_scopes_are_known(of_home):
     of_home.revoke_token("ci")
     with pytest.raises(UsageError, match="already"):
         of_home.create_token("ci", ["read"])
-    for name, scopes in (("ok", ["root"]), ("ok", []), ("../x", ["read"]), ("a b", ["read"])):
-        with pytest.raises(UsageError):
+    wrong = [("ok", ["read", "root"], "root; not a scope"), ("ok", [], "none; not a scope")]
+    for name, scopes, why in (*wrong, ("../x", ["read"], "no name"), ("a b", ["read"], "no name")):
+        with pytest.raises(UsageError, match=why):
             of_home.create_token(name, scopes)
     with pytest.raises(NotFoundError, match="no team"):
         of_home.create_token("ok", ["read"], team="nobody")
+
+
+def test_what_is_shown_of_secrets_and_their_digests_is_too_little_to_use(of_home):
+    made = of_home.create_token("ci", ["read"])
+    session = of_home.open_session(of_home.by_token(made["token"]))
+    of_home.make_team("red")
+    invites = Accounts(of_home._database)
+    code = invites.invite("red", "viewer")["code"]
+    shown = [of_home.tokens(), of_home.sessions(caller("x", None, ["admin"])), invites.invites("red")]
+    for secret, ((row,), key, length) in zip(
+        (made["token"], session, code),
+        zip(shown, ("beginning", "id", "id"), (9, 12, 12), strict=True),
+        strict=True,
+    ):
+        assert len(row[key]) == length
+        assert not {secret, access.digest_of(secret)} & {str(value) for value in row.values()}
 
 
 def test_scopes_imply_no_more_than_they_say():
