@@ -85,8 +85,8 @@ class Accounts:
             values["disabled_at"] = self._database.clock_s() if is_disabled else None
         if is_admin is not None:
             values["admin_by"] = "server" if is_admin else None
-        if values and not db.change_account(self._database, name, **values):
-            raise _nobody(name)
+        if values:
+            db.change_account(self._database, name, **values)
         return self.user(name)
 
     # --- members ------------------------------------------------------------------------------------
