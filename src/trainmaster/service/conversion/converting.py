@@ -89,6 +89,13 @@ def _written(description: ClusterDescription, file: str) -> str:
             f"#   - {{name: {json.dumps(name)}, src: {json.dumps(_printable(source))}}}"
             for name, source in description.sources.items()
         ]
+    if description.settings:
+        values = {key: _printable(value) for key, value in description.settings.items()}
+        lines += [
+            "",
+            "# What machines boot, and their networks, are settings of the provider. In im.yaml:",
+            f"#   clouds: {json.dumps({_printable(description.cloud): values}, ensure_ascii=False)}",
+        ]
     if description.dropped:
         lines += ["", "# Dropped, each with its line and the reason:"]
         lines += [

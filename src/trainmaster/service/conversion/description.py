@@ -66,6 +66,8 @@ class ClusterDescription:
         dropped: what stands on lines that no recipe says, and why not.
         roles: in their order.
         sources: where roles are had from, by name.
+        settings: of the cloud that machines come from, as in ``im.yaml``.
+        cloud: the id of its credentials.
     """
 
     kind: str
@@ -74,6 +76,15 @@ class ClusterDescription:
 
     roles: list[RoleUse] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
+    cloud: str = "CLOUD"
+
+    def set(self, key: str, value: str) -> bool:
+        """Note a setting; False if it has another value already. Of two images the second is of GPUs."""
+        for name in (key, "gpu_image") if key == "image" else (key,):
+            if self.settings.setdefault(name, value) == value:
+                return True
+        return False
 
     def use(self, role: RoleUse) -> bool:
         """Note a role; False if such machines have it with other variables already."""

@@ -39,6 +39,8 @@ _REASONS: Final = (
     ("disk", "machines have one disk"),
     ("auth", "credentials are the provider's, never a recipe's"),
 )
+#: Properties that are settings of a cloud in im.yaml.
+_SETTINGS: Final = {"disk.0.image.url": "image", "disk.0.os.credentials.username": "user"}
 _NETWORK: Final = "networks are a setting of the provider (`public_network`, `private_network` in im.yaml)"
 _OUT: Final = "nothing is open to the world but SSH; `trainmaster open` and `port-forward` lead to ports"
 
@@ -149,8 +151,11 @@ class _Reader:
             return
         if not features:
             self._found.drop(self._line(head.at), f"{head.text} {name} ()", self._why(head))
+        is_public = any(each.name == "outbound" and each.value == "yes" for each in features)
         for feature in features:
-            self._found.drop(feature.line, feature.text, self._why(head, feature.name))
+            key = "public_network" if is_public else "private_network"
+            if feature.name != "provider_id" or not self._set(key, feature):
+                self._found.drop(feature.line, feature.text, self._why(head, feature.name))
 
     @staticmethod
     def _why(head: _Token, name: str = "") -> str:
@@ -169,6 +174,7 @@ class _Reader:
         line = self._line(head.at)
         if token is not None and self._line(token.at) == self._line(number.at):
             self._next += 1
+            self._found.cloud = token.text
             self._found.drop(
                 line, f"deploy ... {token.text}", "the cloud is chosen by the provider's settings"
             )
@@ -237,9 +243,16 @@ class _Reader:
                 name = match["name"] or source.rpartition("/")[2].removesuffix(".git")
                 self._found.sources[name] = source
                 continue
+            key = _SETTINGS.get(feature.name)
+            if machine.count and key is not None and self._set(key, feature):
+                continue
             reason = "these machines are never deployed" if not machine.count else _want(machine, feature)
             if reason:
                 self._found.drop(feature.line, feature.text, reason)
+
+    def _set(self, key: str, feature: _Feature) -> bool:
+        """Keep a setting of the cloud, unless a part of it is hidden."""
+        return feature.value in feature.text and self._found.set(key, feature.value)
 
     # --- tokens ---------------------------------------------------------------------------------------------
 

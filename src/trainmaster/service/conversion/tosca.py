@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Final
 
-from trainmaster.service.conversion.description import ClusterDescription, MachineType, size_of
+from trainmaster.service.conversion.description import ClusterDescription, MachineType, RoleUse, size_of
 from trainmaster.service.conversion.secrets import without_secrets
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.node import Kind, Wording, YamlNode, compose
@@ -70,6 +71,8 @@ class _Reader:
                 self._machines(name, template)
             else:
                 self._reason(self._templates.keys[name], template, _SOFTWARE)
+        for name, template in self._templates.entries.items():
+            self._roles(name, template)
         if not self._found.machines:
             raise UsageError(
                 f"{self._file}: it has no node of type tosca.nodes.Compute", "Nothing would be rented."
@@ -120,6 +123,35 @@ class _Reader:
         if machine.count:
             self._found.machines.append(machine)
 
+    def _roles(self, name: str, template: YamlNode) -> None:
+        """Roles of Ansible Galaxy that a template names, on the machines that host it, with its inputs."""
+        artifacts = _below(template, "artifacts")
+        if artifacts is None:
+            return
+        children = artifacts.items if artifacts.kind is Kind.LIST else [artifacts]
+        hosts = [name, *(each.text for each in _leaves(_below(template, "requirements")))]
+        machine = next((each for each in self._found.machines if each.name in hosts), None)
+        on = "all" if machine is None else "ps" if machine.is_server else "worker"
+        given = list(_mappings(_below(template, "interfaces"), "inputs"))
+        for artifact in (each for child in children for each in child.entries.values()):
+            kind, file = _below(artifact, "type"), _below(artifact, "file")
+            if kind is None or file is None or not kind.text.endswith("AnsibleGalaxy.role"):
+                continue
+            source = file.text.strip()
+            role = re.sub(r"[^\w.-]", "-", source.partition(",")[0].rpartition("/")[2].removesuffix(".git"))
+            values = {key: self._value(node) for each in given for key, node in each.entries.items()}
+            variables = {key: self._safe(key, value) for key, value in values.items() if value is not None}
+            if self._found.use(RoleUse(role, on, variables)):
+                self._found.sources[role] = source
+                self._told |= set(range(artifact.line, file.line + 1)) | {kind.line}
+
+    @staticmethod
+    def _safe(key: str, value: str) -> object:
+        """A value, or the name of a secret in its place."""
+        line = f"{key}: {value}"
+        is_secret = value and without_secrets(line) != line
+        return {"secret": re.sub(r"\W", "_", key).upper()} if is_secret else value
+
     def _value(self, node: YamlNode) -> str | None:
         """A value, or the default of the input that it names."""
         if node.kind is Kind.SCALAR:
@@ -146,6 +178,23 @@ class _Reader:
 
 def _below(node: YamlNode | None, key: str) -> YamlNode | None:
     return node.entries.get(key) if node is not None and node.kind is Kind.MAPPING else None
+
+
+def _leaves(node: YamlNode | None) -> Iterator[YamlNode]:
+    if node is not None and node.kind is Kind.SCALAR:
+        yield node
+    elif node is not None:
+        for child in (*node.items, *node.entries.values()):
+            yield from _leaves(child)
+
+
+def _mappings(node: YamlNode | None, key: str) -> Iterator[YamlNode]:
+    """All mappings of that name, however deep."""
+    for name, child in node.entries.items() if node is not None else ():
+        if name == key and child.kind is Kind.MAPPING:
+            yield child
+        else:
+            yield from _mappings(child, key)
 
 
 def _written(key: str, value: str) -> tuple[str, str] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from pathlib import Path
 
@@ -99,6 +100,18 @@ topology_template:
       interfaces:
         Standard:
           configure: install.yaml
+    hadoop:
+      type: tosca.nodes.SoftwareComponent
+      artifacts:
+        galaxy_role:
+          file: git+https://host/ansible-role-hadoop.git,main
+          type: tosca.artifacts.AnsibleGalaxy.role
+      interfaces:
+        Standard:
+          configure:
+            implementation: hadoop_install.yml
+            inputs: {hadoop_version: 2.9.0, hadoop_password: verysecret, hadoop_cores: {get_input: cores}}
+      requirements: [host: wn]
 """
 
 
@@ -133,6 +146,23 @@ def test_roles_are_kept_with_variables_steps_and_names_of_secrets() -> None:
     assert '#   - {name: "hadoop", src: "https://host/ansible-role-hadoop"}' in recipe
 
 
+def test_images_networks_users_and_the_cloud_are_kept_as_settings_of_the_provider() -> None:
+    gpus = "disk.0.image.url = 'aws://us-east-1/ami-9999' and\n  memory.size >= 4096m"
+    settings = re.search(
+        r"^#   clouds: (.*)$", convert(SEED.replace("memory.size >= 4096m", gpus), "a.radl"), re.MULTILINE
+    )
+    assert settings is not None
+    assert json.loads(settings[1]) == {
+        "ec2": {
+            "public_network": "vpc-1",
+            "private_network": "vpc-1.subnet-1",
+            "image": "aws://us-east-1/ami-0000",
+            "user": "ubuntu",
+            "gpu_image": "aws://us-east-1/ami-9999",
+        }
+    }
+
+
 def test_a_role_with_the_same_variables_for_both_is_for_all_and_other_tasks_are_dropped() -> None:
     both = SEED.replace("type_of_node: 'master' }", "type_of_node: 'master' }\n    tasks: [{debug: {}}]")
     both = both.replace("master_gpu configure training step 2", "master_gpu configure hadoop_master step 2")
@@ -147,7 +177,7 @@ def test_each_line_that_was_dropped_has_a_comment_and_secrets_stay_where_they_ar
     told = {int(match[1]) for match in re.finditer(r"^# (\d+): ", recipe, re.MULTILINE)}
     lines = SEED.splitlines()
     kept = ("instance_type", "memory.size", "disk.0.size", "deploy ps", "system", "configure", "@", ")", "#")
-    kept += ("disk.0.applications",)
+    kept += ("disk.0.applications", "disk.0.image.url", "disk.0.os.credentials.username")
     is_role = False  # of a block of roles, which are kept
     for number, line in enumerate(lines, 1):
         is_role = line.startswith("@begin") or (is_role and not line.startswith("@end"))
@@ -179,6 +209,15 @@ def test_a_tosca_document() -> None:
     ):
         assert said in recipe
     assert "num_gpus" not in recipe
+    assert train.roles is not None
+    assert train.roles.groups == {"worker": ("roles/ansible-role-hadoop",)}
+    assert train.roles.variables_of("worker", "roles/ansible-role-hadoop") == {
+        "hadoop_version": "2.9.0",
+        "hadoop_password": {"secret": "HADOOP_PASSWORD"},
+        "hadoop_cores": "4",
+    }
+    assert "verysecret" not in recipe
+    assert '{name: "ansible-role-hadoop", src: "git+https://host/ansible-role-hadoop.git,main"}' in recipe
 
 
 @pytest.mark.parametrize(
@@ -305,4 +344,4 @@ def test_what_a_network_says_has_its_own_reason() -> None:
     source = "network n (outbound = 'yes' and provider_id = 'vpc-1')\nsystem s (cpu.count=1)\ndeploy s 1\n"
     told = convert(source, "x.radl")
     assert "# 1: outbound = 'yes'  -> nothing is open to the world" in told
-    assert "# 1: provider_id = 'vpc-1'  -> networks are a setting of the provider" in told
+    assert '#   clouds: {"CLOUD": {"public_network": "vpc-1"}}' in told
