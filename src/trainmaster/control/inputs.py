@@ -105,7 +105,7 @@ def _script_notes(recipe: Recipe) -> Iterator[str]:
         if experiment.launcher == "tensorflow" and _ESTIMATOR.search(text) and lacks and not brings:
             yield (
                 f"experiments.{name}: the code uses tf.estimator, which TensorFlow has no more from 2.16 on; "
-                "take container: tensorflow/tensorflow:1.15.5 (or 2.15.0), and distributed.chief: worker"
+                "take container: docker.io/tensorflow/tensorflow:1.15.5-py3 (or 2.15.0), and chief: worker"
             )
 
 

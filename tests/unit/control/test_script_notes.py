@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from trainmaster.spec import Recipe
 
 RECIPE = "provider: aws\nexperiments: {{train: {{command: python train.py, {keys}}}}}\n"
 ESTIMATOR = "import tensorflow as tf\ntf.estimator.Estimator(model_fn, 'out')\n"
+EXAMPLE = Path(__file__).parents[3] / "examples/estimator"
 STAGED = "data: {images: {url: 's3://b/images', stage: hdfs}}"
 
 
@@ -33,6 +35,17 @@ def notes(directory: Path, script: str, keys: str) -> list[str]:
 def test_an_estimator_needs_an_old_tensorflow(tmp_path: Path, keys: str, is_told: bool) -> None:
     assert bool(notes(tmp_path, ESTIMATOR, keys)) is is_told
     assert not notes(tmp_path, "import tensorflow as tf\n", keys)
+
+
+def test_the_example_of_an_estimator_is_for_its_image_and_the_python_there():
+    recipe = Recipe.read(EXAMPLE / "recipe.yaml")
+    assert not list(script_notes(recipe))
+    for image in (None, "docker.io/tensorflow/tensorflow:2.16.1"):
+        other = Recipe.read(EXAMPLE / "recipe.yaml", overrides={"experiments.train.container": image})
+        (told,) = script_notes(other)
+        assert "tf.estimator, which TensorFlow has no more from 2.16 on" in told
+        assert "docker.io/tensorflow/tensorflow:1.15.5-py3" in told
+    ast.parse((EXAMPLE / "train.py").read_text(), feature_version=(3, 6))
 
 
 def test_what_a_script_writes_into_hdfs_is_lost(tmp_path: Path) -> None:
