@@ -75,8 +75,9 @@ def test_a_run_waits_for_a_person_also_when_its_driver_is_killed(tm):
 def test_what_is_denied_ends_so_and_is_asked_anew_by_resume(tm):
     background = tm.start("run", release(tm))
     run = waits(tm, background)
+    background.kill()
     tm.call("approve", run, "deploy", "--deny", "--why", "not today")
-    background.wait(1)
+    tm.call("resume", run, code=1)  # it was denied while nobody drove the run, and that counts
     status = tm.status(run)
     assert status["reason"] == "DENIED"
     assert "not today" in status["experiments"]["deploy"]["message"]

@@ -385,13 +385,13 @@ class ClusterExecutor:
                 connection.paused_since, loop.scaling.needed = None, None
             return
         connection.paused_since = since = now if since is None else since
+        loop.unwant()  # what is lost meanwhile is not replaced
         is_own = loop.record.id == self.own_cluster
         if now - since < loop.record.keep_s:
             return
         if is_over and not is_own:
             loop.end()
         elif not is_over:
-            loop.unwant()
             loop.scaling.needed = int(is_own)
 
     def _growth(self, connection: ClusterConnection, gang: GangStatus, message: str) -> Growth | None:

@@ -57,7 +57,7 @@ def requeue_rows(connection: Connection, run: str, now: float) -> None:
         .where(*unfinished, t.experiment.c.state != State.WAITING)  # those that wait may have asked somebody
         .values(state=State.WAITING, reason=None, message="", rest_reason=None)
     )
-    _forget_denials(connection, run)
+    _forget_denials(connection, run, {row.name for row in reset})
     connection.execute(
         t.run.update()
         .where(t.run.c.id == run)
@@ -149,9 +149,12 @@ def record_saved(
     insert_events(connection, events)
 
 
-def _forget_denials(connection: Connection, run: str) -> None:
-    """People are asked again for what they have denied: somebody wants the run to go on."""
+def _forget_denials(connection: Connection, run: str, ended: set[str]) -> None:
+    """People are asked again for what they have denied and has ended so: somebody wants the run to go on.
+
+    What was denied while nobody drove the run, and still waits, ends so now.
+    """
     approvals = t.run_fact.select().filter_by(run_id=run, kind=Fact.APPROVAL.value)
     for row in connection.execute(approvals).all():
-        if not Approval.from_json(row.value).is_given:
+        if row.name in ended and not Approval.from_json(row.value).is_given:
             connection.execute(t.run_fact.delete().filter_by(run_id=run, kind=row.kind, name=row.name))

@@ -21,6 +21,7 @@ from trainmaster.db.changes import (
 from trainmaster.db.events import change_event, json_column
 from trainmaster.db.leases import LEASE_S, Lease
 from trainmaster.db.task_rows import JSON_COLUMNS
+from trainmaster.spec.approval import Approval
 from trainmaster.spec.errors import LeaseLostError
 from trainmaster.spec.states import MAX_FREE_RESTARTS, WHOLE, EndReason, State, may_follow
 from trainmaster.testing.simulated_world import ViolationError
@@ -51,6 +52,7 @@ class SimulatedStore:
         tasks: rows by experiment and number.
         attempts: rows by experiment, task and number.
         events: in order.
+        answers: what people have said of experiments that need their approval.
         seen: how often each transition, end reason of a task (``DONE/OOM``), of an attempt
             (``attempt/OOM``), of tasks without a row (``rest/SKIPPED``) and of the run was written.
     """
@@ -75,6 +77,7 @@ class SimulatedStore:
         self.attempts: dict[tuple[str, int, int], Row] = {}
         self.events: list[Row] = [{"kind": "run", "before": None, "after": State.WAITING}]
         self.seen: Counter[str] = Counter()
+        self.answers: dict[str, Approval] = {}
         self._retries = retries
         self._spent: Counter[tuple[str, int]] = Counter()
         self._freed: Counter[tuple[str, int]] = Counter()
@@ -109,6 +112,20 @@ class SimulatedStore:
         """See `Database.stop_wanted`."""
         wanted: EndReason | None = self.run["stop_wanted"]
         return wanted
+
+    def approvals(self, run: str) -> dict[str, Approval]:
+        """See `Database.approvals`."""
+        return dict(self.answers)
+
+    def answer(self, experiment: str, said: Approval) -> bool:
+        """A person says something; False if that is not asked (any more)."""
+        row = self.experiments[experiment]
+        if row["state"] is not State.WAITING or not row["message"] or experiment in self.answers:
+            return False
+        self.answers[experiment] = said
+        self.events.append({"kind": "note", "experiment": experiment})
+        self.seen["approved" if said.is_given else "denied"] += 1
+        return True
 
     def _check_lease(self, lease: Lease, now: float) -> None:
         if lease.token != self.run["lease_token"] or self.run["lease_owner"] is None:
@@ -159,8 +176,9 @@ class SimulatedStore:
         for name, row in self.experiments.items():
             if row["reason"] is not EndReason.SUCCEEDED and row["state"] is not State.WAITING:
                 self._event("experiment", row["state"], State.WAITING, name, reason=row["reason"])
-            if row["reason"] is not EndReason.SUCCEEDED:
                 row |= {"state": State.WAITING, "reason": None, "message": "", "rest_reason": None}
+                if name in self.answers and not self.answers[name].is_given:
+                    del self.answers[name]
         order = {name: ordinal for ordinal, name in enumerate(self.shapes)}
         for key in sorted(self.tasks, key=lambda key: (order[key[0]], key[1])):
             row = self.tasks[key]
@@ -311,9 +329,12 @@ class SimulatedStore:
                 {"experiment": experiment, "number": number, **row}
             )
         live.sort(key=lambda row: (list(self.shapes).index(row["experiment"]), row["number"]))
-        return run_state_from_rows(
+        found = run_state_from_rows(
             self.shapes, self.run, self.experiments.values(), tallies.values(), live, over
         )
+        for name, said in self.answers.items():
+            found.experiments[name].approval = said
+        return found
 
 
 def may_follow_whole(before: State, after: State) -> bool:
@@ -322,7 +343,7 @@ def may_follow_whole(before: State, after: State) -> bool:
 
 
 _WHOLE = {
-    State.WAITING: (State.RUNNING, State.STOPPING),
+    State.WAITING: (State.WAITING, State.RUNNING, State.STOPPING),  # it asks somebody, and waits on
     State.RUNNING: (State.STOPPING, State.DONE),
     State.STOPPING: (State.DONE,),
 }

@@ -22,7 +22,7 @@ from trainmaster.control.budget import Meter
 from trainmaster.control.controller import Controller
 from trainmaster.control.layout import attempt_id
 from trainmaster.control.saving_money import SavingMoney
-from trainmaster.db.changes import Change
+from trainmaster.db.changes import Change, ExperimentChange
 from trainmaster.db.leases import LEASE_S, Lease
 from trainmaster.executors.base import Capacity, GangRequest, Phase
 from trainmaster.spec.approval import Approval
@@ -30,6 +30,7 @@ from trainmaster.spec.errors import InterruptedByUser, LeaseLostError, StoreErro
 from trainmaster.spec.gate import Gate, Rival, Verdict, judge
 from trainmaster.spec.requirement import Requirement
 from trainmaster.spec.states import EndReason, State
+from trainmaster.spec.topics import APPROVAL_WANTED
 from trainmaster.testing.simulated_bench import SimulatedActions
 from trainmaster.testing.simulated_executor import SimulatedExecutor
 from trainmaster.testing.simulated_node import Ending, SimulatedNode
@@ -102,6 +103,9 @@ class SimulatedRecords:
             simulation.disk_is_full = False
             raise StoreError("the disk is full")
         simulation.database.commit(lease, changes, now)
+        for change in changes:
+            if isinstance(change, ExperimentChange) and change.topic == APPROVAL_WANTED:
+                simulation.is_asked(change.experiment)
         if simulation.world.verbose:
             for change in changes:
                 simulation.world.note(f"control {session.number}: {change}")
@@ -121,8 +125,9 @@ class SimulatedRecords:
         return self._simulation.database.stop_wanted(run)
 
     def approvals(self, run: str) -> dict[str, Approval]:
-        """See `Database.approvals`: no experiment needs any."""
-        return {}
+        """See `Database.approvals`."""
+        self._session.step("before hearing people")
+        return self._simulation.database.approvals(run)
 
     def want_stop(self, run: str, reason: EndReason) -> None:
         """See `Database.want_stop`."""
@@ -149,6 +154,11 @@ class Simulation:
             first = self.plan.experiments["a"]
             self.plan.experiments["a"] = replace(first, shape=replace(first.shape, gate=_GATE))
         experiments = self.plan.experiments
+        if seed % 3 == 0:
+            last = [*experiments][-1]
+            experiments[last] = replace(
+                experiments[last], shape=replace(experiments[last].shape, needs_approval=True)
+            )
         self.database = make_store(
             self.plan.run,
             {name: experiment.shape for name, experiment in experiments.items()},
@@ -319,6 +329,16 @@ class Simulation:
 
     # --- what befalls the run --------------------------------------------------------------------
 
+    def is_asked(self, experiment: str) -> None:
+        """A person is asked whether an experiment may begin, and answers some time later."""
+        chance = Random(f"{self.seed}/{self._sessions}/approval")  # noqa: S311
+        said = Approval(chance.random() < 0.8, "ada", self.world.now)
+
+        def answer() -> None:
+            self.database.answer(experiment, said)
+
+        self.world.after(chance.choice((0.0, 1.0, 300.0)), answer)
+
     def strike(self, fault: Fault) -> None:
         """Let something befall the run."""
         self.world.note(f"fault: {fault}")
@@ -358,6 +378,10 @@ class Simulation:
         row = self.database.tasks.get((experiment, int(task)))
         if row is None or row["state"] is State.DONE:
             raise ViolationError(f"{attempt} starts, but its task is {row and row['reason']}")
+        if self.database.shapes[experiment].needs_approval:
+            said = self.database.answers.get(experiment)
+            if said is None or not said.is_given:
+                raise ViolationError(f"{attempt} starts, but nobody has approved it: {said}")
         if row["attempt"] != int(number):
             raise ViolationError(f"{attempt} starts, but attempt {row['attempt']} is under way")
         if row["state"] not in (State.ACQUIRING, State.STAGING, State.STOPPING):

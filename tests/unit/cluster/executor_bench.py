@@ -44,13 +44,18 @@ class FakeLoop:
     befell: dict[str, str] = field(default_factory=dict)
     scaling: Scaling = field(default_factory=Scaling)
     awaits: bool = False
+    wanted: bool = False
     record: Any = field(default_factory=lambda: SimpleNamespace(id="c", machines=()))
     fatal: Exception | None = None
 
     def start(self) -> None: ...
     def close(self) -> None: ...
-    def want(self) -> None: ...
-    def unwant(self) -> None: ...
+    def want(self) -> None:
+        self.wanted = True
+
+    def unwant(self) -> None:
+        self.wanted = False
+
     def alive(self, keys: frozenset[str]) -> None: ...
 
     def troubles(self, since: float) -> dict[str, str]:

@@ -340,9 +340,11 @@ def test_while_a_person_is_asked_machines_are_held_for_as_long_as_they_stay_warm
     bench.cluster_executor.own_cluster = bench.loop.record.id if own else ""
     asks = Experiment("train", (), 1, 1, message="waits", needs_approval=True)
     run_state = RunState("run", {"train": asks}, State.RUNNING)
+    bench.loop.want()
     bench.cluster_executor.look(run_state, None, 1000.0)
     bench.cluster_executor.look(run_state, None, 1059.0)
     assert bench.loop.scaling.needed is None, "`--keep 1m` was asked for"
+    assert not bench.loop.wanted, "what is lost meanwhile is not replaced"
     bench.cluster_executor.look(run_state, None, 1060.0)
     assert bench.loop.scaling.needed == int(own), "only the machine of the driver stays"
     asks.approval = Approval(True, "ada", 1070.0)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 
 import pytest
 import sqlalchemy as sa
 from database_nouns import NOW, new_run
 
 from trainmaster.control.loading import ended_rows, run_state_from_rows
-from trainmaster.db import Database, Lease, tables
-from trainmaster.spec.errors import LeaseLostError
+from trainmaster.db import Database, Lease, run_facts, tables
+from trainmaster.spec.errors import LeaseLostError, UsageError
 from trainmaster.testing.simulated_store import SimulatedStore
 from trainmaster.testing.simulation import Simulation
 
@@ -55,7 +56,15 @@ class Twins(SimulatedStore):
             self.real.live_task_rows(run),
             ended_rows(self.real, run, self.shapes),
         )
+        for name, said in self.real.approvals(run).items():
+            real.experiments[name].approval = said
         assert real == self.run_state()
+
+    def answer(self, experiment, said):
+        is_asked = super().answer(experiment, said)
+        with nullcontext() if is_asked else pytest.raises(UsageError):
+            run_facts.answer(self.real, self.run["id"], experiment, said)
+        return is_asked
 
     def requeue(self, lease, now):
         return self.both("requeue", lease, now)
