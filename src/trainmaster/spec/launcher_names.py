@@ -61,7 +61,9 @@ PACKAGES: Final[dict[str, Packages]] = {
     "jax": _JAX,
     "flax": _JAX,
     "mxnet": Packages("mxnet", "mxnet"),
-    "horovod": Packages("horovod", "horovod", "docker.io/horovod/horovod:0.28.1"),
+    "horovod": Packages(
+        "horovod", "horovod", "docker.io/horovod/horovod-cpu:0.28.1", "docker.io/horovod/horovod:0.28.1"
+    ),
     "spark": Packages("pyspark", "pyspark"),
 }
 

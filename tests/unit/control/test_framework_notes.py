@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -108,3 +109,14 @@ def test_auto_without_an_image_is_refused_at_its_place(keys, told):
     with pytest.raises(RecipeError, match=told) as caught:
         recipe(container="auto", **keys)
     assert caught.value.mistakes[0].key_path == "experiments.train.a.container"
+
+
+def test_images_are_whole_references_and_those_of_the_docs():
+    page = (Path(__file__).parents[3] / "docs/tasks.md").read_text()
+    for framework, packages in PACKAGES.items():
+        for gpus, image in enumerate((packages.image, packages.gpu_image or packages.image)):
+            if image:
+                assert re.fullmatch(r"docker\.io/[a-z]+/[a-z-]+:\d[\w.-]+", image)
+                assert f"`{image.removeprefix('docker.io/')}`" in page
+                found = recipe(framework=framework, container="auto", hardware={"gpus": gpus})
+                assert found.experiments["train.a"].container == image
