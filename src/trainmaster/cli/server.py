@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 app = typer.Typer(invoke_without_command=True)
 key_app = typer.Typer(help="Keys that seal secrets in the database of this home.", cls=DefaultGroup)
 app.add_typer(key_app, name="key")
+#: Of malloc.h.
+_M_ARENA_MAX: Final = -8
 AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
 
 
@@ -113,9 +116,22 @@ def server(
         say(f"open {at.setup_url} to log in as its owner; it works once")
 
     gc.freeze()
+    _bound_arenas()
     environ = {**os.environ, AUDIT_TO: " ".join(audit_to or ())}
     serve(service, environ, where, ready, _pages, oidc)
     open_metadata(service.home, service.database)
+
+
+def _bound_arenas() -> None:
+    """Have threads share two arenas of the C library's allocator.
+
+    By default each of the threads that answer gets one of its own, up to eight a core, and each keeps what it
+    once needed at most: half of what a busy server had of the C library's memory was free, and nobody's.
+    """
+    import ctypes
+
+    with suppress(AttributeError):  # only glibc has it
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
 
 
 def _pages(app: FastAPI) -> None:
