@@ -178,12 +178,6 @@ EQUIVALENT: dict[str, str] = {
     " [9: t.upload.c.used_at < since -> t.upload.c.used_at <= since]": _MOMENT,
     'db/uploads.py:is_finishing: return row["state"] == "FINISHING" and bool(row["claimed_until"] > now)'
     ' [44: row["claimed_until"] > now -> row["claimed_until"] >= now]': _MOMENT,
-    "service/workflows/decisions.py: _RECENT_S: Final = 14 * 86400.0 [19: 14 -> 140]": (
-        "looks through more times at once"
-    ),
-    "service/workflows/decisions.py: _RECENT_S: Final = 14 * 86400.0 [24: 86400.0 -> 864000.0]": (
-        "looks through more times at once"
-    ),
     "api/proxy/admissions.py:__init__: super().__init__(text) [0: super().__init__(text) -> pass]": (
         "who catches it takes its attributes"
     ),

@@ -179,12 +179,12 @@ class Triggers:
         rows.fire(self._database, workflow["id"], cause, now, (row["seen"], due.seen))
 
     def _due_version(self, url: str, volume: str, seen: float) -> Due | None:
-        store, (last, newest) = ObjectStore(url), self._known.get(url, (-1, 0))
+        store, known = ObjectStore(url), self._known.get(url)
         if (
-            last >= 0
-            and newest <= seen
+            known is not None
+            and known[1] <= seen
             and self._looks % _LIST_EVERY
-            and not store.exists(head_key(last + 1))
+            and not store.exists(head_key(known[0] + 1))
         ):
             return None
         alive, most = head_numbers(store)

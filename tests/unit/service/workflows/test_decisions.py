@@ -171,3 +171,24 @@ def test_a_time_is_late_after_a_minute():
 def test_eight_workflows_start_each_other_and_no_more():
     assert chain_fault("x", [str(each) for each in range(7)], {}) == ""
     assert chain_fault("x", [str(each) for each in range(8)], {}).startswith("8 workflows")
+
+
+class Times:
+    """A schedule, and from when on its times were gone through."""
+
+    catch_up = True
+
+    def __init__(self, *times):
+        self.asked, self.all = [], times
+
+    def times(self, after):
+        self.asked.append(after)
+        return iter([at for at in self.all if at > after])
+
+
+def test_of_a_year_that_was_missed_two_weeks_are_gone_through_unless_it_is_a_rare_schedule():
+    now, day = 1000 * 86400.0, 86400.0
+    often, rare = Times(now - 300 * day, now - day), Times(now - 300 * day)
+    assert due_time(often, now - 365 * day, now).seen == now - day
+    assert due_time(rare, now - 365 * day, now).seen == now - 300 * day
+    assert (often.asked, rare.asked) == ([now - 14 * day], [now - 14 * day, now - 365 * day])
