@@ -12,7 +12,14 @@ from trainmaster.db import Database
 from trainmaster.service.users import access
 from trainmaster.service.users.access import Access
 from trainmaster.service.users.accounts import Accounts
-from trainmaster.service.users.caller import SCOPES, ForbiddenError, TooOftenError, UnknownCallerError, caller
+from trainmaster.service.users.caller import (
+    NO_TEAM,
+    SCOPES,
+    ForbiddenError,
+    TooOftenError,
+    UnknownCallerError,
+    caller,
+)
 from trainmaster.spec.errors import NotFoundError, UsageError
 
 
@@ -115,6 +122,20 @@ def test_scopes_imply_no_more_than_they_say():
     assert set(SCOPES) == admin.scopes
     assert (reader.sees("t"), reader.sees(None), reader.sees("u")) == (True, False, False)
     assert all(admin.sees(team) for team in ("t", "u", None))
+
+
+def test_a_refusal_says_whether_the_role_or_the_token_has_too_little():
+    person = replace(caller("ann", "red", ["read"]), account="ann", roles={"red": "viewer"})
+    for who, has in (
+        (person, "ann is viewer in team red."),
+        (replace(person, token="ci"), "it has read."),
+        (caller("ci", "red", ["read"]), "it has read."),
+        (replace(person, team=NO_TEAM), "add ?team=NAME."),
+        (replace(person, team=NO_TEAM, roles={}), "for an invite."),
+    ):
+        with pytest.raises(ForbiddenError) as refused:
+            who.need("run")
+        assert refused.value.hint.endswith(has)
 
 
 def test_a_team_knows_what_it_may_spend(of_home):
