@@ -142,6 +142,24 @@ def test_a_body_that_nobody_wants_does_not_take_the_refusal_back():
     run(play)
 
 
+def test_a_refusal_is_whole_and_says_that_nothing_follows():
+    async def play(at):
+        on = await at.connect()
+        on[1].write(b"what is this\r\n\r\n")
+        status, _, body = await read_answer(on[0])
+        assert (status, body, await ended(on[0])) == (400, b"That is no request.", True)
+        on = await at.connect()
+        status, headers, _ = await at.ask(
+            "POST", APP, "content-length: 5", body=b"hello", cookie="bad", on=on
+        )
+        assert (status, dict(headers)["connection"], await ended(on[0])) == (401, "close", True)
+        on = await at.connect()
+        assert (await at.ask("HEAD", APP, cookie="bad", on=on))[0] == 401
+        assert await ended(on[0]), "no text comes after what was asked for without one"
+
+    run(play)
+
+
 def test_who_is_not_let_in_gets_nowhere():
     async def play(at):
         assert (await at.ask("GET", APP, cookie=""))[0] == 401
