@@ -122,6 +122,8 @@ def test_people_are_warned_once_a_month_at_each_share(database):
     first, second = sorted(warnings())
     assert "team red has spent 100 % of the month's $10.00 ($11.00)" in first
     assert "team red has spent 50 % of the month's $10.00 ($5.00)" in second
+    database.put_cost(lease, 12.5, NOW + 2 * DAY_S)
+    assert len(warnings()) == 2, "another day of the month is nothing new"
     database.put_cost(lease, 17.5, NOW + 40 * DAY_S)
     assert len(warnings()) == 3, "each month anew"
     other = began(database, "r-2", "blue")
