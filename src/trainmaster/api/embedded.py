@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.api.results import Accepted, Downloaded, Event, Model, RunPlan, RunStatus, Watched
 from trainmaster.api.streams import WorkStream
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.service import Service, Session
+from trainmaster.service import Service
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.processes import this_user
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trainmaster.api.protocol import Stream
     from trainmaster.api.results import LogQuery
     from trainmaster.control.controller import Controller
-    from trainmaster.service import OfferFilter, ProfileProgress, Quote
+    from trainmaster.service import OfferFilter, ProfileProgress, Quote, Session
     from trainmaster.service.driving.run_news import RunNews
     from trainmaster.service.models.registry import Registry
     from trainmaster.service.offer_list import OfferList

@@ -5,42 +5,37 @@ Pure and cheap: nothing here starts a process, opens a file or imports a framewo
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from trainmaster.launchers.base import Gang, Launcher, Member
-from trainmaster.launchers.jax import JaxLauncher
-from trainmaster.launchers.mpi import MpiLauncher
-from trainmaster.launchers.mxnet import MxnetLauncher
-from trainmaster.launchers.plain import PlainLauncher
-from trainmaster.launchers.spark import SparkLauncher
-from trainmaster.launchers.tensorflow import TensorFlowLauncher
-from trainmaster.launchers.torchrun import TorchrunLauncher
+from trainmaster.lazy import lazy_exports
 from trainmaster.spec.launcher_names import LAUNCHERS
 from trainmaster.spec.plugins import PluginRegistry
 
-__all__ = [
-    "Gang",
-    "JaxLauncher",
-    "Launcher",
-    "Member",
-    "MpiLauncher",
-    "MxnetLauncher",
-    "PlainLauncher",
-    "SparkLauncher",
-    "TensorFlowLauncher",
-    "TorchrunLauncher",
-    "get_launcher",
-]
+if TYPE_CHECKING:
+    from trainmaster.launchers.jax import JaxLauncher as JaxLauncher
+    from trainmaster.launchers.mpi import MpiLauncher as MpiLauncher
+    from trainmaster.launchers.mxnet import MxnetLauncher as MxnetLauncher
+    from trainmaster.launchers.plain import PlainLauncher as PlainLauncher
+    from trainmaster.launchers.spark import SparkLauncher as SparkLauncher
+    from trainmaster.launchers.tensorflow import TensorFlowLauncher as TensorFlowLauncher
+    from trainmaster.launchers.torchrun import TorchrunLauncher as TorchrunLauncher
+
+_BUILT_IN = {
+    "jax": "JaxLauncher",
+    "mpi": "MpiLauncher",
+    "mxnet": "MxnetLauncher",
+    "plain": "PlainLauncher",
+    "spark": "SparkLauncher",
+    "tensorflow": "TensorFlowLauncher",
+    "torchrun": "TorchrunLauncher",
+}
+_names, __getattr__ = lazy_exports(__name__, _BUILT_IN)
+__all__ = ["Gang", "Launcher", "Member", "get_launcher", *_names]
 
 _LAUNCHERS = PluginRegistry(
     "launcher",
-    {
-        "jax": "trainmaster.launchers.jax:JaxLauncher",
-        "mpi": "trainmaster.launchers.mpi:MpiLauncher",
-        "mxnet": "trainmaster.launchers.mxnet:MxnetLauncher",
-        "plain": "trainmaster.launchers.plain:PlainLauncher",
-        "spark": "trainmaster.launchers.spark:SparkLauncher",
-        "tensorflow": "trainmaster.launchers.tensorflow:TensorFlowLauncher",
-        "torchrun": "trainmaster.launchers.torchrun:TorchrunLauncher",
-    },
+    {name: f"trainmaster.launchers.{name}:{of}" for name, of in _BUILT_IN.items()},
     also=LAUNCHERS,
 )
 

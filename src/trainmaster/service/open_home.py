@@ -10,26 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from trainmaster.control.layout import Home, RunFiles
-from trainmaster.control.preflight import (
-    check_data_parts,
-    check_directories,
-    check_machine,
-    check_names,
-    check_notify,
-    check_parts,
-    check_urls,
-    check_volumes,
-    data_notes,
-)
 from trainmaster.db import Database, Patience
-from trainmaster.executors import LocalExecutor, detect_capacity
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.runs.summary import is_driven
-from trainmaster.service.teams.team_secrets import secrets_of
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
+    from trainmaster.executors import LocalExecutor
     from trainmaster.providers.place import ProviderPlace
     from trainmaster.service.driving.replicas import Replicas
 
@@ -77,6 +65,8 @@ class OpenHome:
     def warm_up(self) -> None:
         """Start what a run will need in the background; quick, and harmless if no run follows."""
         if self._executor is None:
+            from trainmaster.executors import LocalExecutor
+
             self._executor = LocalExecutor(self.home.root)
             self._executor.start()
 
@@ -93,15 +83,19 @@ class OpenHome:
         Raises:
             UsageError: naming each key at fault.
         """
-        check_parts(recipe)
-        check_data_parts(recipe)
-        check_directories(recipe)
-        check_urls(recipe)
-        check_volumes(recipe, self.home.store_url)
-        check_notify(recipe, environ)
-        notes = check_machine(recipe, detect_capacity()) if capabilities_of(recipe.provider).is_here else []
+        from trainmaster.control import preflight
+        from trainmaster.executors import detect_capacity
+
+        preflight.check_parts(recipe)
+        preflight.check_data_parts(recipe)
+        preflight.check_directories(recipe)
+        preflight.check_urls(recipe)
+        preflight.check_volumes(recipe, self.home.store_url)
+        preflight.check_notify(recipe, environ)
+        is_here = capabilities_of(recipe.provider).is_here
+        notes = preflight.check_machine(recipe, detect_capacity()) if is_here else []
         self.secrets_of(recipe, environ)
-        return notes + data_notes(recipe)
+        return notes + preflight.data_notes(recipe)
 
     def check_inputs(
         self, recipe: Recipe, environ: Mapping[str, str], *, measures: bool = False
@@ -120,6 +114,7 @@ class OpenHome:
             UsageError: naming each key at fault.
         """
         from trainmaster.control.inputs import check_inputs
+        from trainmaster.control.preflight import check_names, check_notify
 
         check_names(recipe)
         check_notify(recipe, environ)
@@ -130,6 +125,8 @@ class OpenHome:
         self, recipe: Recipe, environ: Mapping[str, str], kept: Mapping[str, str] | None = None
     ) -> dict[str, dict[str, str]]:
         """Values of the experiments' secrets; see `trainmaster.service.teams.team_secrets.secrets_of`."""
+        from trainmaster.service.teams.team_secrets import secrets_of
+
         return secrets_of(self.home, self._database, recipe, environ, self.team, kept)
 
     def home_of(self, run: str) -> Home:
@@ -220,6 +217,8 @@ class OpenHome:
 
     def executor_of(self, home: Home) -> LocalExecutor:
         """The executor of this machine, for the supervisor of a home."""
+        from trainmaster.executors import LocalExecutor
+
         if home.root == self.home.root:
             self.warm_up()
         elif self._executor is not None:

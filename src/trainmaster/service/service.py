@@ -9,13 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.control.controller import USUAL_PACE, Pace, Watcher
 from trainmaster.db import Submission, is_alive, queries
 from trainmaster.db.sinks import open_sinks
 from trainmaster.service.models import model_names
-from trainmaster.service.notifications.delivery import deliver_left
 from trainmaster.service.open_home import OpenHome
-from trainmaster.service.quotes.history import History, histories
 from trainmaster.service.runs.highlights import Highlights
 from trainmaster.service.runs.search_results import SearchResults, search_results
 from trainmaster.service.runs.summary import (
@@ -26,18 +23,20 @@ from trainmaster.service.runs.summary import (
     run_summary,
     runs_summary,
 )
-from trainmaster.service.teams.admission import Application
 from trainmaster.spec import Recipe
 from trainmaster.spec.approval import Approval
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
     from trainmaster.advisor.papers.recommend import Wish
+    from trainmaster.control.controller import Pace, Watcher
     from trainmaster.service.driving.driving import HandOver, OnStart, Session
     from trainmaster.service.driving.replication import Replication
     from trainmaster.service.driving.sessions import AgreedClusters
     from trainmaster.service.models.unpublished_models import SavedModel
+    from trainmaster.service.quotes.history import History
     from trainmaster.service.runs.curves import ExperimentCurves
+    from trainmaster.service.teams.admission import Application
 
 #: The driver of a run that ended on this machine lets go of it within a moment; rented machines take longer.
 _CLOSED_WITHIN_S, _CLOSED_POLL_S = 3.0, 0.02
@@ -98,6 +97,8 @@ class Service(OpenHome):
 
     def deliver_left(self, run: str, environ: Mapping[str, str]) -> str:
         """Send what is still to be told of a run that is over; what to tell the user of what is left."""
+        from trainmaster.service.notifications.delivery import deliver_left
+
         left = [deliver_left(self.database, run, environ)]
         if not self.is_driven(run) and open_sinks(self.database, run):
             from trainmaster.service.sinks.feeding import SinkFeeder
@@ -114,7 +115,7 @@ class Service(OpenHome):
         environ: Mapping[str, str],
         watcher: Watcher | None = None,
         on_start: OnStart | None = None,
-        pace: Pace = USUAL_PACE,
+        pace: Pace | None = None,
         files: Replication | None = None,
         hand_over: HandOver | None = None,
     ) -> None:
@@ -315,4 +316,6 @@ class Service(OpenHome):
         Raises:
             UsageError: its code cannot be read.
         """
+        from trainmaster.service.quotes.history import histories
+
         return histories(self.database, self.home, recipe, team=self.team)

@@ -87,7 +87,7 @@ def drive(
     environ: Mapping[str, str],
     watcher: Watcher | None = None,
     on_start: OnStart | None = None,
-    pace: Pace = USUAL_PACE,
+    pace: Pace | None = None,
     files: Replication | None = None,
     hand_over: HandOver | None = None,
 ) -> None:
@@ -135,7 +135,7 @@ def drive(
         if hand_over is not None and machines is not None:
             hand_over.watch(machines.executor)
         leaves = None if hand_over is None else hand_over.is_due
-        _drive(opened, session, environ, watcher, started, machines, pace, files, leaves)
+        _drive(opened, session, environ, watcher, started, machines, pace or USUAL_PACE, files, leaves)
         is_left = leaves is not None and leaves() and controllers[-1].run_state.state is not State.DONE
     finally:
         if machines is not None:

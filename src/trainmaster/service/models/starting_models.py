@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from trainmaster.db.registry_rows import UsedVersion, use
-from trainmaster.service.models.registry import Registry
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
 from trainmaster.spec.model_reference import ModelReference
 
@@ -31,6 +30,8 @@ def with_versions(opened: OpenHome, recipe: Recipe) -> Recipe:
     """
     if not any(source.model for _, _, source in _sources(recipe)):
         return recipe
+    from trainmaster.service.models.registry import Registry
+
     registry = Registry(opened, opened.team, "")
     mistakes: list[tuple[tuple[str, ...], TrainmasterError]] = []
     experiments = {}
