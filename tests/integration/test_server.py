@@ -17,6 +17,7 @@ from learning import needs
 from running_server import RunningServer
 
 from conftest import until
+from trainmaster.spec import Recipe
 from trainmaster.testing import line_fit
 
 SCRIPT = """\
@@ -210,7 +211,8 @@ def test_an_upload_from_a_phone_outlives_the_server(server, tm, browser, tmp_pat
 @pytest.mark.browser
 def test_who_sends_a_run_at_once_sends_what_was_filled_in_last(server, browser):
     """The recipe is written 200 ms after a change: sooner, the one before would be run, and paid for."""
-    page = browser.new_page()
+    width, height = SIZES["phone"]
+    page = browser.new_context(viewport={"width": width, "height": height}).new_page()
     page.goto(server.setup_url)
     page.get_by_role("button", name="Log in").click()
     page.get_by_role("link", name="New run").wait_for()
@@ -222,6 +224,45 @@ def test_who_sends_a_run_at_once_sends_what_was_filled_in_last(server, browser):
     recipe = parse_qs(sent.value.post_data)["recipe"][0]
     assert "name: at-once" in recipe
     assert "python first.py" in recipe
+    _scala_opt(page, server, width)
+
+
+def _scala_opt(page, server, width):
+    """FC2's policy with its lists and numbers, as they are filled in: traffic that it lacks has a button."""
+    page.goto(server.url + "/new")
+    page.get_by_role("tab", name="Resource").click()
+    page.locator("[name=provider]").select_option("aws")
+    page.locator("[name=policy]").select_option("scala-opt")
+    page.locator("[name=catalogue]").select_option("fc2-2018")
+    for label, value in (
+        ("Worker types", "c4.xlarge, p2.xlarge"),
+        ("Types of parameter servers", "m4.large, m4.2xlarge"),
+        ("Most workers in the quote", "6"),
+        ("Budget per hour, US dollars", "2"),
+        ("p of Scala-Opt: share of the servers' network", "0.8"),
+    ):
+        page.get_by_label(label).fill(value)
+    check_page(page, "/new, Resource", width)
+    page.get_by_role("tab", name="Model").click()
+    page.get_by_label("Batch, of all workers").fill("64")
+    page.get_by_label("Steps").fill("1000")
+    page.get_by_role("tab", name="Recipe").click()
+    until(lambda: "steps: 1000" in page.locator("#recipe").input_value(), "the recipe is written", 60)
+    recipe = Recipe.from_text(page.locator("#recipe").input_value())
+    assert (recipe.objective.policy, recipe.objective.p, recipe.budget.usd_per_hour) == ("scala-opt", 0.8, 2)
+    train = recipe.experiments["train"]
+    servers = train.distributed.hardware["ps"].instance
+    assert (train.hardware.instance, servers) == (("c4.xlarge", "p2.xlarge"), ("m4.large", "m4.2xlarge"))
+    page.get_by_role("button", name="Quote it first").click()
+    page.wait_for_url("**/quotes/*")
+    measures = page.get_by_role("button", name="Measure c4.xlarge, p2.xlarge: 2 min each")
+    measures.wait_for()
+    check_page(page, "/quotes/NAME without traffic", width)
+    most = page.locator("[name=max_usd]").input_value()
+    assert measures.inner_text().endswith(f"at most ${most}"), "what is agreed to is what is shown"
+    page.get_by_role("button", name="Back to the recipe").click()
+    page.wait_for_url("**/change")
+    assert Recipe.from_text(page.locator("#recipe").input_value()).objective == recipe.objective
 
 
 @pytest.mark.timeout(900)

@@ -2,11 +2,13 @@
 
 import contextlib
 import json
+import re
 import subprocess
 from types import SimpleNamespace
 
 import pytest
 
+from trainmaster.cluster.node_files import node_data
 from trainmaster.cluster.node_files.data_look import end_mounts_command, mounted_runs, mounted_runs_command
 from trainmaster.cluster.node_files.node_data import NodeData
 from trainmaster.cluster.node_files.node_hdfs import NodeHdfs
@@ -202,6 +204,45 @@ def test_what_the_user_has_to_bring_is_not_tried_again(cluster):
     data = NodeData(cluster, NodePaths(cluster.home, "r", "/tm"), DelegatedCredentials())
     with pytest.raises(UsageError, match="there is no Hadoop"):
         data.provide("a", [node], cluster.context(), "images", ())
+
+
+@pytest.mark.parametrize("answers_after", [2, None])
+def test_what_a_task_wrote_is_asked_for_until_the_namenode_answers_or_is_lost(
+    cluster, monkeypatch, answers_after
+):
+    cluster.provide()
+    now_s, orders = [0.0], []
+
+    @contextlib.contextmanager
+    def own(node):
+        def exchange(talk, timeout_s):
+            orders.append(json.loads(talk.lead))
+            is_there = answers_after is not None and len(orders) > answers_after
+            talk.sink(b"@@done 1\n" if is_there else b"@@failed nobody answers\n")
+            return Result(0 if is_there else 1, "", "")
+
+        yield SimpleNamespace(exchange=exchange)
+
+    monkeypatch.setattr(node_data.time, "sleep", lambda s: now_s.append(now_s.pop() + s))
+    cluster.links = SimpleNamespace(own=own)
+    node = cluster.node(0)
+    node.python = "python3"
+    told = []
+    paths = NodePaths(cluster.home, "r", "/tm")
+    data = NodeData(cluster, paths, DelegatedCredentials(), told.append, clock=lambda: now_s[0])
+    place = SimpleNamespace(output=lambda name, first: cluster.home.run_directory("r") / "output")
+    context = SimpleNamespace(**{**vars(cluster.context()), "place": place, "members": ["worker-0"]})
+    data.fetch_hdfs(node, context)
+    assert {each["do"] for each in orders} == {"output"}
+    assert orders[0]["path"] == "/output/e/0"
+    assert orders[0]["directory"].endswith("/output/hdfs")
+    if answers_after is None:
+        (said,) = told
+        assert re.match(
+            r"warning: whatever was written to hdfs://\S+/output/e/0 is lost: .*nobody answers", said
+        )
+    else:
+        assert (told, len(orders)) == ([], 3)
 
 
 def test_what_a_run_left_on_a_host_is_found_and_ended(tmp_path):

@@ -62,6 +62,9 @@ _TIMEOUT_S: Final = 48 * 3600.0
 _ASK_TIMEOUT_S: Final = 60.0
 #: At the end of a run, how long mounts that are being made are waited for.
 _UNDER_WAY_S: Final = 15.0
+#: So long an HDFS that does not answer at the end of a task is asked for what was written into it, so often.
+_HDFS_PATIENCE_S: Final = 60.0
+_HDFS_AGAIN_S: Final = 2.0
 _SEEN_S: Final = 2.0
 _WEB: Final = ("http", "https")
 #: Larger volumes are not sent: the store is more likely back before they are there.
@@ -204,12 +207,26 @@ class NodeData:
     def fetch_hdfs(self, node: NodeAccess, context: TaskContext) -> None:
         """Have what a task has written into the run's HDFS in the output directory of its first member.
 
+        An HDFS that is lost is told, and holds up no model: most tasks write nothing there.
+
         Raises:
-            TrainmasterError: the node or HDFS does not do as it should.
+            UsageError: there is no room.
+            ProviderError: the node cannot be reached.
         """
         web, path, here = output_of(context)
         there, name = self._paths.there(here), context.staged[0]
-        self._said(node, Wanted(name, there, {"do": "output", "web": web, "path": path, "directory": there}))
+        order = {"do": "output", "web": web, "path": path, "directory": there}
+        until_s = self._clock() + _HDFS_PATIENCE_S
+        while True:
+            try:
+                self._said(node, Wanted(name, there, order))
+            except (CommandError, StoreAwayError) as error:
+                if self._clock() < until_s:  # a NameNode that has died is started again
+                    time.sleep(_HDFS_AGAIN_S)
+                    continue
+                where = f"hdfs://{web}{path}"
+                self._tell(f"warning: whatever was written to {where} is lost: {one_line(error)}")
+            return
 
     def forget(self, attempt: str) -> None:
         """It is over."""
