@@ -76,7 +76,7 @@ class Training:
     """Weights on the parameter server, a step for each worker."""
 
     def __init__(self, args, workers):
-        self.args, self.workers = args, workers
+        self.args, self.workers, self.told = args, workers, 0
         generator = np.random.default_rng(0)
         with tf.device("/job:ps/replica:0/task:0"):
             self.weights = [self._variable(generator, shape) for shape in shapes_of(args)]
@@ -168,6 +168,9 @@ class Training:
                     if number == workers - 1:
                         time.sleep((slow - 1) * (time.time() - at))
                     done[number] += 1
+                    if self.args.each and number == 0:
+                        self.told += 1
+                        report(step=self.told, loss=losses[0])
                     if kind == "sync":
                         barrier.wait()
                     elif time.time() >= began + seconds:
@@ -225,7 +228,7 @@ def train(resolver, args):
         # Every second round backwards: what drifts then drifts for both ends of a figure.
         for point in points if number % 2 == 0 else points[::-1]:
             found = training.run(*point, args.seconds)
-            report(step=number, weights=weights, **found)
+            report(**({} if args.each else {"step": number}), weights=weights, **found)
             rate = found["steps"] / (found["ended"] - found["began"])
             print(f"{point}: {rate:.2f} steps/s, loss {found['loss']:.3f}", flush=True)
     return 0
@@ -242,6 +245,7 @@ def main():
     )
     parser.add_argument("--seconds", type=float, default=3.0, help="of one point")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--each", action="store_true", help="report each step of the first worker, too")
     parser.add_argument("--channels", type=int, default=32)
     parser.add_argument("--dense", type=int, default=128)
     parser.add_argument("--lr", type=float, default=0.002)

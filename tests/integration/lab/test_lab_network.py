@@ -10,9 +10,12 @@ import subprocess
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from trainmaster.executors import _sockets
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +84,22 @@ def test_delay_between_two_hosts_is_exact_and_can_be_changed(lab: Any, pair: Any
     takes_ms(ssh, there, 20, 23)
     lab.call("delay", "us-east-1a", "us-east-1b", "none")
     takes_ms(ssh, there, 0, 2)
+
+
+def test_the_kernel_times_the_connections_of_a_gang(lab: Any, pair: Any) -> None:
+    """As the supervisor asks it for what is measured of a gang: `tcpi_min_rtt` over netlink."""
+    one, other, ssh, back = pair
+    address, port = lab.instance(other)["PrivateIpAddress"], random.randint(20_000, 30_000)
+    source = Path(_sockets.__file__).read_text()
+    asks = f"{source}\nprint(max(trip_us for *_, trip_us in SocketReader().dump()))"
+    lab.call("delay", one, other, 20)
+    back(f"nohup timeout 60 nc -l -p {port} > /dev/null 2>&1 < /dev/null &")
+    in_time(back, f"ss -Hltn 'sport = {port}' | grep -q .")
+    trip_us = ssh(
+        f"sleep 30 | nc {address} {port} & until ss -Htn state established 'dport = {port}' | grep -q .; "
+        f"do sleep 0.1; done; python3 - <<'PYTHON'\n{asks}\nPYTHON\nkill %1"
+    )
+    assert 40_000 <= int(trip_us) < 60_000
 
 
 def test_the_gateway_keeps_its_address_whoever_comes_and_goes(lab: Any, pair: Any) -> None:

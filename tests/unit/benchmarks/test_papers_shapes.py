@@ -74,11 +74,12 @@ def test_what_scala_opts_cluster_costs(papers: dict[str, ModuleType]) -> None:
     """Saturated at two workers: they take as long as five, for 0.29 of 0.56 dollars an hour."""
     fc2 = papers["fc2"]
     rates = {(fc2.NARROW, 128, n): min(n, 2) * 10.0 for n in range(1, 6)}
-    pick = {
+    cluster = {
         "worker": {"instance": "t2.large", "count": 2, "usd_per_hour": 0.0928},
         "parameter_server": {"instance": fc2.NARROW, "usd_per_hour": 0.1},
     }
-    found = fc2.chosen([128], rates, {128: 25.0}, {128: pick})[128]
+    pick = {"cluster": cluster, "types": {"traffic_mbps": {fc2.WORKER: 25.0}}}
+    found = fc2.chosen([128], rates, {128: pick})[128]
     assert (found["workers"], found["knee"], found["time"], found["mbps"]) == (2, 2, 1.0, 200.0)
     assert found["cost"] == pytest.approx(0.2856 / 0.564, abs=0.001)
 

@@ -312,6 +312,9 @@ class Quoter:
         from trainmaster.providers.extras import Extras
 
         offers = self._candidate_offers if options.catalogue is None else None
+        if offers and offers.shares:  # traffic was measured between cards that carry less than is published
+            cards = replace(offers.shares, cpu=1.0, memory=1.0, runtime_cores=0.0)
+            catalogue = catalogue.with_offers(map(cards.of, catalogue))
         given = PolicyInput(
             catalogue=catalogue,
             bandwidth_mbps=read_bandwidth(options.bandwidth) if options.bandwidth else {},

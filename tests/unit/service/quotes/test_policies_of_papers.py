@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from trainmaster.advisor.market.memory_floor import Shares
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.papers.bandwidth import traffic_mbps
@@ -163,6 +164,19 @@ def test_what_runs_in_a_lab_have_measured_is_looked_up_by_latency(service):
         (2, "m4.large"),
     ]
     assert [one.time_s.p50 for one in found] == pytest.approx([84.0, 174.0])
+
+
+def test_scala_opt_compares_a_labs_traffic_with_what_its_cards_really_carry(service):
+    path_of(service).write_text(RECIPE.replace("provider: aws", "provider: lab").replace("$2", "$9"))
+    measure(service, {measured_name("lab", "c4.xlarge"): 10.0})
+    catalogue = load_catalogue("fc2-2018")
+    catalogue = catalogue.with_offers(replace(offer, provider="lab") for offer in catalogue)
+    for network, workers in ((1.0, int((9 - 2 * 0.125) / 0.231)), (0.125, int(0.95 * 2 * 450 * 0.125 / 10))):
+        offers = CandidateOffers("lab", catalogue, shares=Shares(0.25, 0.5, network))
+        asked = QuoteOptions(policy="scala-opt", worker_types="c4.xlarge", parameter_server="m4.large")
+        quoter = Quoter(service, lambda _: None, None, offers)
+        found = quoter.quote(read_recipe(path_of(service)), path_of(service), {}, asked).main
+        assert found.cluster.worker.count == workers
 
 
 def test_a_server_answers_as_the_command_does(service):
