@@ -173,7 +173,7 @@ class ClientProtocol(Protocol):
         """
 
     def deliver_left(self, run: str) -> str:
-        """Send what is still to be told of a run that is over; what to tell the user of what is left."""
+        """Deliver pending notifications of a finished run; return a message about those that failed."""
 
     # --- runs ------------------------------------------------------------------------------------
 

@@ -61,7 +61,7 @@ def context() -> Context | None:
 
 
 def refuse_on_server(what: str) -> None:
-    """Say of what is for this machine's home only that it is, where a server is asked.
+    """Refuse a command that works only on the local home.
 
     Raises:
         UsageError: it is.

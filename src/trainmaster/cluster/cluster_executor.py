@@ -1,6 +1,6 @@
 """`ClusterExecutor`: all clusters of a run as one executor; gangs wait in it until their cluster is there.
 
-To the run's loop it is an `Executor` like that of one machine. When a cluster's head is lost, everything that
+Implements `Executor` for all clusters of a run. When a cluster's head is lost, everything that
 ran there is reported lost, and what is submitted next waits for the new one.
 """
 

@@ -220,7 +220,7 @@ def _is_there(node: Node | None) -> bool:
 
 
 def _give_up_spare(decision: Decision, spare: Iterable[Machine]) -> None:
-    """They go as soon as it is known that nothing was sent there."""
+    """Release spare machines once no gang was submitted to them."""
     for machine in spare:
         decision.record = decision.record.changed([replace(machine, is_leaving=True)])
         decision.act(ActionKind.DRAIN, [machine.id])

@@ -1,7 +1,7 @@
 """`TaskContext`: everything that the background jobs of one attempt need to know; `Site`: where it runs.
 
 Staging and saving work on directories of this machine. A site brings them to the nodes before members start,
-and fetches what they left, so that nothing else has to know of nodes. Either knows the other.
+and fetches what they left, so that nothing else has to know of nodes.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ def _secure(context: TaskContext, fields: dict[str, object]) -> None:
 
 
 def is_lasting(error: Exception) -> bool:
-    """Whether waiting cannot help: what is to be published is at fault, not its way to the store."""
+    """Return True if retrying is pointless: the content is invalid, not the store."""
     # What the script has made of its directories no waiting changes.
     return isinstance(error, UnfitError | NotADirectoryError)
 

@@ -1,4 +1,4 @@
-"""`StoreSilence`: a store that takes connections and says nothing is told of, long before requests fail."""
+"""`StoreSilence`: warn early when a store accepts connections but does not answer."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _MINE: sa.Select[Any] = sa.select(t.run.c.id, t.run.c.lease_token, t.run.c.stop_
 
 
 def undriven(database: Database, home_id: str, limit: int | None = None) -> list[str]:
-    """Ids of runs that were sent to a server, that nobody drives and that a home can, the oldest first."""
+    """Ids of undriven submitted runs that this home may drive, oldest first."""
     waits = (*_for_home(database, home_id), ~admissions.WAITS, t.run.c.away.is_(None))
     owners = database.read(
         sa.select(t.run.c.lease_owner, sa.func.max(t.run.c.lease_expires_at).label("expires_at"))

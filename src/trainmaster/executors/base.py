@@ -380,7 +380,7 @@ class ClusterEngine(Executor, Protocol):
         ...
 
     def waits(self) -> Mapping[str, str]:
-        """Attempt -> why there is no place for it though nobody is in its way."""
+        """Attempts that cannot be placed although the cluster has room for other gangs, with the reason."""
         ...
 
     def hurry(self) -> None:

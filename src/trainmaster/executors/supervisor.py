@@ -71,7 +71,7 @@ class Supervisor:
         self._first_client_by: float | None = time.monotonic() + FIRST_CLIENT_S
 
     def run(self) -> None:
-        """Until nobody needs it any more."""
+        """Serve until no client is connected and no member lives."""
         due_s: float | None = 0.0
         while True:
             timeout_s = -1 if due_s is None else due_s

@@ -82,7 +82,7 @@ class Service(OpenHome):
         return accept(self, recipe, recipe_path, environ, offer, keep_s, submission, application, moves=moves)
 
     def resume(self, run: str, environ: Mapping[str, str]) -> Session | None:
-        """Take over a run that nobody drives; all that did not succeed waits again.
+        """Resume a run without a driver; requeue every task that did not succeed.
 
         Returns:
             None if there is nothing to drive: a living process does already, or it has SUCCEEDED.
@@ -96,7 +96,7 @@ class Service(OpenHome):
         return resume(self, run, environ)
 
     def deliver_left(self, run: str, environ: Mapping[str, str]) -> str:
-        """Send what is still to be told of a run that is over; what to tell the user of what is left."""
+        """Deliver pending notifications of a finished run; return a message about those that failed."""
         from trainmaster.service.notifications.delivery import deliver_left
 
         left = [deliver_left(self.database, run, environ)]

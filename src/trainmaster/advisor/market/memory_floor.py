@@ -82,7 +82,7 @@ def roomy(offers: Sequence[Offer], hardware: Hardware) -> list[Offer]:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """How much of what is published machines really have, where somebody says so: in a lab.
+    """Usable share of the advertised memory and cores, where the provider states it (a lab).
 
     Attributes:
         cpu, memory, network: shares. least_memory_bytes: that every machine has.

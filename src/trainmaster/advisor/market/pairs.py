@@ -117,7 +117,7 @@ class Cards:
 
 
 def _cheapest(group: NDArray[np.int_], features: Floats, price: Floats, other: Floats) -> NDArray[np.int_]:
-    """Of rows that are alike in all features those that none beats in both prices; quick for many rows."""
+    """Pareto-optimal rows by the two prices among rows with equal features; quick for many rows."""
     alike = joined(group, *(np.unique(column, return_inverse=True)[1] for column in features.T))
     order = np.lexsort((other, price, alike))
     # ranks fall from group to group, so that a running minimum begins anew in each

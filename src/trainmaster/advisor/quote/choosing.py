@@ -57,7 +57,7 @@ class Drawing(Protocol):
         """(S, m) what no time is below; without communication too."""
 
     def at_least_s(self, some: Candidates) -> Floats:
-        """(m,) what no time of each by itself is below, whatever is alike."""
+        """(m,) lower bound of each candidate's time."""
 
     def typical_s(self, some: Candidates) -> Floats:
         """(m,) seconds to be expected."""

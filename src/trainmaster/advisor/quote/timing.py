@@ -107,7 +107,7 @@ class Timing:
         return np.asarray(replace(self, central=True).time_s(some)[0], dtype=float)
 
     def at_best_s(self, some: Candidates, *, alone: bool) -> Floats:
-        """(posterior draws, m): nobody is lost, and no card slows down; no outcome is below that.
+        """(posterior draws, m): lower bound of the run time: no node is lost, no card throttles.
 
         Each draw bounds the three of `time_s` that share its posterior draw, so quantiles and
         probabilities of these bound those of them.

@@ -1,4 +1,4 @@
-"""Routes of what clients ask of a run beside its state: who is meant, its line, all that was reported."""
+"""Routes: resolve a run id, a one-line summary of a run, all its metrics."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ _USUAL_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/b
 class RemoteSite:
     """See `trainmaster.control.job_context.Site`. Threads share it; close it.
 
-    What it has of clusters comes as functions, so that it knows no cluster: hence ten arguments.
+    Takes functions instead of cluster objects, so that it imports no cluster: hence ten arguments.
 
     Args:
         home: here.

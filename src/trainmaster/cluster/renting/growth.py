@@ -92,7 +92,7 @@ def grown(plan: ClusterPlan, roles: Collection[RolePlan]) -> ClusterPlan:
 
 
 def _role(plan: ClusterPlan, gang: GangStatus) -> RolePlan:
-    """Whose machines were too small; those of the workers if nobody says."""
+    """The role whose members ran out of memory; the workers if unknown."""
     roles = {role.role: role for role in plan.roles}
     out = [member.name for member in gang.members if member.oom]
     is_server = bool(out) and all(name.rpartition("-")[0] == SERVER for name in out)

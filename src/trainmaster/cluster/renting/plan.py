@@ -57,7 +57,7 @@ class Rental:
 
     @property
     def max_price_usd_per_hour(self) -> float:
-        """The highest price of a spot machine alone that is agreed to; 0: whatever its provider's is."""
+        """Maximum spot price per hour without extras; 0 means the provider's default."""
         return max(self.most_usd_per_hour - self.extras_usd_per_hour, 0.0) if self.spot else 0.0
 
     @property

@@ -60,7 +60,7 @@ class GatewayConnection:
         addresses: of members, by attempt.
         plans: attempts that another driver has started: directory and members, newest news last.
         nodes: by key.
-        waits: why attempts have had no place for a while though nobody is in their way.
+        waits: reasons why attempts could not be placed for a while, by attempt.
         heard_at: monotonic time of its last word in seconds; it says something every 2 s.
     """
 

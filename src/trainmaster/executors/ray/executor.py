@@ -180,7 +180,7 @@ class RayExecutor:
         return sorted(rows.values(), key=lambda node: node.key)
 
     def waits(self) -> dict[str, str]:
-        """Why attempts have had no place for some seconds though nobody is in their way, in words."""
+        """Attempts that had no place for some seconds although none waits before them, with the reason."""
         return dict(self._gateway.waits)
 
     def _with_addresses(self, status: GangStatus) -> GangStatus:

@@ -29,7 +29,7 @@ class Part:
         node_id: Ray's id of the node.
         address: of the node.
         members: names, in rank order.
-        turn: of all parts that were handed over since this gateway began, the how manieth; a part that was
+        turn: sequence number of its submission since this gateway began; a part that was
             un-queued may come back under the same name.
         leads: some of its members are essential.
         status: newest news, None before the first.

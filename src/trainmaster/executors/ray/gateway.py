@@ -56,7 +56,7 @@ class Gateway:
         self.scheduler: Scheduler
 
     async def run(self, listener: socket.socket) -> None:
-        """Until nobody needs it any more, or SIGTERM."""
+        """Serve until no client is connected and no gang runs, or SIGTERM."""
         from trainmaster.executors.ray.scheduler import Scheduler
 
         loop = asyncio.get_running_loop()

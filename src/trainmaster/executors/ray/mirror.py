@@ -165,7 +165,7 @@ class Mirror:
     def _has_room(
         self, attempt: str, directory: Path, members: int, name: str, offset: int, count: int
     ) -> bool:
-        """Whether a piece may be written; the first that may not be is told of where it would have stood."""
+        """Return whether the size limit allows a piece; log the first refusal in the member's log."""
         sizes = self._sizes.get(attempt)
         if sizes is None:
             sizes = {entry.name: entry.stat().st_size for entry in os.scandir(directory)}

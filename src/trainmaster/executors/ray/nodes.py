@@ -47,7 +47,7 @@ class Listener(Protocol):
         """Statuses of parts; that one is UNKNOWN may be old news."""
 
     def checked(self, node: LiveNode, statuses: Sequence[tuple[int, GangStatus]]) -> None:
-        """Statuses of parts, by their turns, of the very moment when they were asked for."""
+        """Handle the answers to ``check``; each carries the turn in which it was asked."""
 
     def attached(self, node: LiveNode, statuses: Sequence[GangStatus]) -> None:
         """Statuses of all `attempts_on` that were handed over before."""
@@ -165,7 +165,7 @@ class Link:
             self._listener.nodes_changed()
 
     def _keep_unsent(self, there: set[str]) -> set[str]:
-        """Gangs still to be handed over; of what was handed over nobody knew whether it had arrived."""
+        """Drop from the queue what the agent already has, after a reconnect."""
         unsent = set(self._listener.attempts_on(self.node)) - there
         found: set[str] = set()
         for command in self._commands:

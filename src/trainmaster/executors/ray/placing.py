@@ -116,7 +116,7 @@ class Placing:
         self._slots.set_capacity(run, max(1, extra + int(self._total())), gpus)
 
     def waits(self, run: str) -> dict[str, str]:
-        """Why gangs of a run have had no place for a while though nobody is in their way, by attempt."""
+        """Gangs of a run without a place for a while although none waits before them, with the reason."""
         rooms = self._nodes.rooms
         now = self._clock()
         found = {}
@@ -130,7 +130,7 @@ class Placing:
         return {attempt: f"it needs {why}" for attempt, why in found.items() if why}
 
     def _unreserved(self, plan: Placement) -> str:
-        """What Ray does not find, though nobody else should have it."""
+        """Describe the resources that Ray cannot place."""
         if self._total() - self._reservations.held < sum(bundle.slots for bundle in plan.bundles):
             return ""  # it waits for others, as it should
         wanted = [

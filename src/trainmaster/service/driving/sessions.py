@@ -139,7 +139,7 @@ def accept(
 
 
 def resume(opened: OpenHome, run: str, environ: Mapping[str, str]) -> Session | None:
-    """Take over a run that nobody drives, that did not succeed; see `Service.resume`."""
+    """Resume a run without a driver that did not succeed; see `Service.resume`."""
     row = opened.database.run_row(run)
     if row["away"] is not None:
         from trainmaster.service.on_cluster.away import AwayRuns

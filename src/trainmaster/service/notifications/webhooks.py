@@ -202,7 +202,7 @@ class Webhooks:
         thread.start()
 
     def stop(self) -> None:
-        """Begin nothing more; what is under way is sent again by somebody else if it does not end."""
+        """Stop. Another server retries deliveries that are cut off."""
         self._over.set()
         for thread in self._threads:
             thread.join(TIMEOUT_S)

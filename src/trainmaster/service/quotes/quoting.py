@@ -396,7 +396,7 @@ class Quoter:
 
 
 def no_length(experiment: str) -> UsageError:
-    """How long a training takes cannot be said if nobody says how long it is."""
+    """The recipe gives no length of the training: steps, epochs or examples."""
     return UsageError(
         f"experiments.{experiment}: how long it trains is unknown",
         "Set `steps`, or `epochs` with `examples` and `batch`.",

@@ -54,7 +54,7 @@ def matters(time_s: float, elapsed_s: float) -> bool:
 
 
 def share_done(found: TaskProgress) -> float | None:
-    """Of its steps that a task has made; None where it shows none, or nobody knows how many there are.
+    """Fraction of a task's steps that are done; None if unknown.
 
     A script that goes on from a checkpoint counts on: its own number tells more than what was seen of it.
     One that numbers the steps of each epoch from the start tells less.
