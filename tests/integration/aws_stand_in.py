@@ -251,7 +251,8 @@ class StandIn:
         if call.action == "DescribeSpotInstanceRequests" and self.notices:
             return done(call.action, f"<spotInstanceRequestSet>{self._notices()}</spotInstanceRequestSet>")
         if call.action == "DescribeImages":
-            return _images(_unflatten(_model().operation_model(call.action).input_shape, form, ""))
+            asked = _unflatten(_model().operation_model(call.action).input_shape, form, "")
+            return None if asked.get("Owners") == ["self"] else _images(asked)  # those of ours are moto's
         if "PlacementGroup" in call.action:
             return self._placement(call)
         return None

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from trainmaster.control.controller import Controller
     from trainmaster.service import OfferFilter, ProfileProgress, Quote, Session
     from trainmaster.service.driving.run_news import RunNews
+    from trainmaster.service.images import HomeImages
     from trainmaster.service.models.registry import Registry
     from trainmaster.service.offer_list import OfferList
     from trainmaster.service.on_cluster.away import AwayRuns
@@ -353,6 +354,18 @@ class EmbeddedClient:
     def end_clusters(self, ids: Sequence[str] | None) -> Stream[str | list[dict[str, Any]]]:
         self._look_at_runs_away()
         return WorkStream(lambda tell: tell(self._service.end_clusters(ids, self._environ, tell)))
+
+    def images(self, provider: str | None = None) -> list[dict[str, Any]]:
+        return self._images.listed(provider)
+
+    def remove_image(self, image: str, provider: str | None = None) -> list[dict[str, Any]]:
+        return self._images.remove(image, provider)
+
+    @property
+    def _images(self) -> HomeImages:
+        from trainmaster.service.images import HomeImages
+
+        return HomeImages(self._service.home, self._environ)
 
     @property
     def registry(self) -> Registry:

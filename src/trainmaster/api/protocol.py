@@ -345,6 +345,20 @@ class ClientProtocol(Protocol):
             ProviderError: the provider cannot be reached; what is warm ends itself in any case.
         """
 
+    def images(self, provider: str | None = None) -> list[dict[str, Any]]:
+        """Images that were made of machines: objects of ``trainmaster image ls --json``.
+
+        Args:
+            provider: that has them; None: all that can be asked.
+
+        Raises:
+            UsageError: that provider makes no images, or cannot be used.
+            ProviderError: it cannot be reached.
+        """
+
+    def remove_image(self, image: str, provider: str | None = None) -> list[dict[str, Any]]:
+        """Remove an image; what it was, nothing if it is gone already. Raises as `images`."""
+
     # --- apps ------------------------------------------------------------------------------------------
 
     def open_tensorboard(self, runs: Sequence[str]) -> dict[str, Any]:

@@ -35,11 +35,18 @@ class Actuator:
         provisioner: makes nodes of machines.
         tasks: where work is done; results reach `Observed`.
         observed: what is known.
+        content: what is to be on its machines, by hash: they may start from an image that has it.
     """
 
     def __init__(
-        self, provider: Provider, provisioner: NodeProvisioner, tasks: Tasks, observed: Observed
+        self,
+        provider: Provider,
+        provisioner: NodeProvisioner,
+        tasks: Tasks,
+        observed: Observed,
+        content: tuple[str, ...] = (),
     ) -> None:
+        self._content = content
         self._provider = provider
         self._provisioner = provisioner
         self._tasks = tasks
@@ -115,6 +122,7 @@ class Actuator:
             max_usd_per_hour=rental.max_price_usd_per_hour,
             memory_bytes=role.memory_bytes,
             cpus=role.cpus,
+            content=self._content,
         )
         if self._tasks.start(f"rent {token}", partial(self._provider.acquire, record.id, request)):
             self._tasks.start("packages", self._provisioner.warm_up)

@@ -65,6 +65,7 @@ class ClusterExecutor:
     Attributes:
         costs: what the clusters cost.
         on_lost: is told which members of an attempt were lost with their nodes.
+        holds: clusters whose experiments are over wait for `finish`.
         own_cluster: the one that this very process runs on, which is given back after all others; or empty.
     """
 
@@ -100,6 +101,7 @@ class ClusterExecutor:
         self._places: dict[str, Places] = {}
         self.on_lost: Callable[[str, Sequence[str]], None] = lambda *_: None
         self.own_cluster = ""
+        self.holds = False
 
     # --- Executor --------------------------------------------------------------------------------
 
@@ -225,7 +227,8 @@ class ClusterExecutor:
                 connection.loop.unwant()
             is_held = {each.name for each in mine if each.state is not State.DONE} <= held
             self._pause(connection, now, is_over=over, is_held=is_held and (waits or not over))
-            if over and not connection.loop.record.keep_s and connection.loop.record.id != self.own_cluster:
+            stays = connection.loop.record.keep_s or self.holds
+            if over and not stays and connection.loop.record.id != self.own_cluster:
                 connection.loop.end()
         if meter is not None:
             saving = sum(task.state in _WITH_OUTPUT for task in run_state.live_tasks())
@@ -250,6 +253,7 @@ class ClusterExecutor:
         keep: bool,
         patience_s: float,
         hurried: Callable[[], bool] = lambda: False,
+        before_end: Callable[[ClusterLoop], None] = lambda _: None,
     ) -> float:
         """Give back, or keep warm, what is still rented; the whole bill in dollars.
 
@@ -258,11 +262,14 @@ class ClusterExecutor:
             keep: clusters that are to be kept may be: the run has ended well.
             patience_s: for machines to be gone; of a longer wait one is told.
             hurried: whether the user does not want to wait for that.
+            before_end: what is still to be done with a cluster of a run that has ended well.
         """
         for connection in self._all:
             record = connection.loop.record
             connection.close()
             is_up = record.state is ClusterState.ACTIVE
+            if keep and is_up:
+                before_end(connection.loop)
             if keep and record.keep_s and is_up and self._keep(connection, tell):
                 continue
             if record.id == self.own_cluster:

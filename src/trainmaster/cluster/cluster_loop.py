@@ -64,6 +64,7 @@ class ClusterLoop:
         clock: gives Unix seconds; never set back, and goes on while the machine sleeps.
         wall: gives Unix seconds as other processes have them, for what they read.
         tasks: makes what does the work, woken by an event; simulations have their own.
+        content: see `NodeRequest`.
 
     Attributes:
         record: the cluster as it is written now.
@@ -82,6 +83,7 @@ class ClusterLoop:
         clock: Callable[[], float] = steady_s,
         wall: Callable[[], float] = time.time,
         tasks: Callable[[threading.Event], Tasks] = Tasks,
+        content: tuple[str, ...] = (),
     ) -> None:
         self.record = record
         self.affords: Callable[[], bool] = lambda: True
@@ -99,7 +101,7 @@ class ClusterLoop:
         self._observed = Observed(self._notes.put)
         self.scaling = self._observed.scaling
         self._observed.head = provisioner.head_of(record)
-        self._actuator = Actuator(provider, provisioner, self._tasks, self._observed)
+        self._actuator = Actuator(provider, provisioner, self._tasks, self._observed, content)
         self.leases = ClusterLeases(
             provider, provisioner, self._watch, self._observed, self._tasks, self._notes.put
         )

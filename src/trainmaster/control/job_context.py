@@ -6,9 +6,6 @@ and fetches what they left, so that nothing else has to know of nodes.
 
 from __future__ import annotations
 
-import hashlib
-import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 from urllib.parse import quote
 
 from trainmaster.artifacts import CheckpointSeries, Listing
+from trainmaster.control.contents import of_nodes, setup_hash
 from trainmaster.control.layout import AttemptPlace, Home
 from trainmaster.control.run_facts import RunFacts
 from trainmaster.launchers import Launcher
@@ -27,9 +25,6 @@ if TYPE_CHECKING:
     from trainmaster.artifacts.owner import Owner
     from trainmaster.executors.base import Container
     from trainmaster.executors.engines import Image
-
-# What may be a path in a setup script: `./package[extra]`, `$(cat tool.txt)`, `--file=conda.yaml;`
-_SHELL_WORD = re.compile(r"""[^\s'"`$(){}\[\]<>|&;=,]+""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,18 +184,10 @@ class TaskContext:
     def _venv(self, setup: str) -> Path:
         code = self.home.code_directory(self.run)
         if self.site is not None:
-            python = f"nodes {self.experiment.container or ''}".strip()  # each sees that it fits its own
+            python = of_nodes(self.experiment)
         else:
             python = sys.version if self.images is None else self.images.prepare(self).id
-        digest = hashlib.sha256(f"{python}\0{setup}".encode())
-        for word in sorted(set(_SHELL_WORD.findall(setup))):
-            path = code / word
-            if os.path.isfile(path):  # noqa: PTH113 - it takes any text, `Path` raises on a long word
-                digest.update(f"\0{word}\0".encode() + path.read_bytes())
-            elif os.path.isdir(path) and path.resolve().is_relative_to(code.resolve()):  # noqa: PTH112
-                for file in sorted(p for p in path.rglob("*") if p.is_file()):
-                    digest.update(f"\0{file.relative_to(code)}\0".encode() + file.read_bytes())
-        return self.home.cache / "environments" / digest.hexdigest()[:20]
+        return self.home.cache / "environments" / setup_hash(setup, python, code)
 
 
 class Apart(Protocol):

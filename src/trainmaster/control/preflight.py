@@ -27,12 +27,56 @@ def check_parts(recipe: Recipe) -> None:
         UsageError: there is no such provider.
     """
     check_names(recipe)
+    check_baking(recipe)
     check_roles(recipe)
     missing = list(_missing(recipe))
     if missing:
         raise MissingPartError(
             "\n".join(missing),
             "The recipe can be read, but this cannot be run.",
+        )
+
+
+def check_baking(recipe: Recipe) -> None:
+    """Refuse images where a provider makes none, or of what does not belong into one.
+
+    Raises:
+        UsageError: naming the key.
+    """
+    if not recipe.bake:
+        return
+    with _named(recipe, "bake"):
+        require_baker(recipe.provider)
+    for experiment in recipe.experiments.values():
+        for key in ("data", "roles"):
+            if getattr(experiment, key):
+                with _named(recipe, "experiments", experiment.name, key):
+                    raise UsageError(
+                        "an image is made of its machines: it would be in there for later runs",
+                        "Leave it out, as `trainmaster image build` does.",
+                    )
+    if not any(each.setup or each.container for each in recipe.experiments.values()):
+        with _named(recipe, "bake"):
+            raise UsageError(
+                "no experiment has `setup` or `container`: there is nothing to put into an image",
+                "Its machines start from the provider's own image.",
+            )
+
+
+def require_baker(provider: str) -> None:
+    """Refuse a provider that makes no images.
+
+    Raises:
+        UsageError: saying what is to be done instead.
+    """
+    if not capabilities_of(provider).rents:
+        raise UsageError(
+            f"provider {provider}: its machines stay, and keep what `setup` made and images of containers",
+            "The first run puts it there, and later ones find it: no image is needed.",
+        )
+    if not capabilities_of(provider).bakes:
+        raise UsageError(
+            f"provider {provider} makes no images of its machines", "Name one that does: aws or lab."
         )
 
 

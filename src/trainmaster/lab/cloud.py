@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from trainmaster.lab.addresses import PublicAddresses, mac_of
@@ -83,6 +84,7 @@ class Cloud:
         self._lock: threading.RLock = threading.RLock()
         self._hosts: dict[str, Host] = {}
         self._instances: dict[str, Any] = {}
+        self._images: dict[str, tuple[Path, ...]] = {}
         self._notices: dict[str, tuple[float, str]] = {}
         self._numbers = 0
         self._workers = ThreadPoolExecutor(_BOOTS_AT_ONCE, thread_name_prefix="lab")
@@ -151,6 +153,14 @@ class Cloud:
         """GetConsoleOutput."""
         host = self._hosts.get(instance_id)
         return host.console() if host else ""
+
+    def save(self, instance_id: str, image: str) -> None:
+        """CreateImage: hosts that are started with it have what this one has now."""
+        instance, host = self.find(instance_id)
+        place = self.place.images / image
+        host.save(place)
+        with self._lock:
+            self._images[image] = (place, *self._images.get(instance.image_id, ()))
 
     def running(self) -> list[Running]:
         """What takes capacity and quota now."""
@@ -264,6 +274,7 @@ class Cloud:
             keys=(pair.material_public.decode().strip(),) if pair else (),
             user_data=base64.b64decode(encoded) if encoded else b"",
             number=number,
+            image=tuple(map(str, self._images.get(instance.image_id, ()))),
         )
 
     def _boot(self, instance: Any, host: Host) -> None:

@@ -20,7 +20,7 @@ from trainmaster.lab.cloud import Cloud, InstanceCalls
 from trainmaster.lab.instance_types import TYPES
 from trainmaster.lab.market import Refusal, check_max_price
 from trainmaster.lab.settings import GROUP_NAME, KEY_NAME, LabSettings
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import TrainmasterError, UsageError
 
 #: moto's own.
 ACCOUNT: Final = "123456789012"
@@ -59,7 +59,7 @@ def prepare(directory: Path, settings: LabSettings) -> None:
 
 def install(settings: LabSettings, make_cloud: Callable[[InstanceCalls], Cloud]) -> Cloud:
     """Put the hosts behind moto's classes, and make the region; once per process, before the first call."""
-    from moto.ec2.models import elastic_network_interfaces, instances, vpcs
+    from moto.ec2.models import amis, elastic_network_interfaces, instances, vpcs
     from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBackend
     from moto.ec2.responses.general import General
     from moto.ec2.responses.instances import InstanceResponse
@@ -90,6 +90,8 @@ def install(settings: LabSettings, make_cloud: Callable[[InstanceCalls], Cloud])
 
     quota_originally = ServiceQuotasBackend.get_service_quota
     modify_originally = backend.modify_instance_security_groups
+    create_originally = amis.AmiBackend.create_image
+    disks_originally = vars(amis.Ami)["block_device_mappings"].fget
     run_originally, respond_originally = backend.run_instances, InstanceResponse.run_instances
 
     def run_response(self: Any) -> Any:
@@ -134,6 +136,22 @@ def install(settings: LabSettings, make_cloud: Callable[[InstanceCalls], Cloud])
         text = Base64EncodedString.from_raw_string(cloud.console(one.id))
         return ActionResult({"InstanceId": one.id, "Timestamp": datetime.now(UTC), "Output": text})
 
+    def create_image(self: Any, instance_id: str, *rest: Any, **more: Any) -> Any:
+        image: Any = create_originally(self, instance_id, *rest, **more)
+        try:
+            cloud.save(instance_id, image.id)
+        except (TrainmasterError, OSError) as error:
+            self.deregister_image(image.id)
+            raise _api_error("InternalError", str(error), 500) from None
+        disks = self.get_instance(instance_id).block_device_mapping.values()
+        image.lab_disk_gib = sum(int(disk.size or 0) for disk in disks)
+        return image
+
+    def disks_of_image(self: Any) -> Any:
+        (disk,) = disks_originally(self)
+        disk["Ebs"]["VolumeSize"] = getattr(self, "lab_disk_gib", disk["Ebs"]["VolumeSize"])
+        return [disk]
+
     def price_history(self: Any) -> Any:
         from moto.core.responses import ActionResult
 
@@ -164,6 +182,8 @@ def install(settings: LabSettings, make_cloud: Callable[[InstanceCalls], Cloud])
         (InstanceResponse, "run_instances", run_response),
         (backend, "run_instances", run_instances),
         (backend, "reboot_instances", reboot_instances),
+        (amis.AmiBackend, "create_image", create_image),
+        (amis.Ami, "block_device_mappings", property(disks_of_image)),
         (backend, "modify_instance_security_groups", modify_groups),
         (instance, "start", start),
         (instance, "stop", lambda self: cloud.stop(self)),

@@ -30,6 +30,8 @@ _BURST_BYTES: Final = 128 * 1024
 _QUEUE_S: Final = 0.05
 #: Not even in the host's own user namespace.
 _WITHHELD: Final = "-sys_module,-sys_rawio,-sys_time"
+#: Cloud-init's, on the disk.
+_BOOTED: Final = "var/lib/cloud/instance"
 _REBOOT_CODES: Final = (10, -signal.SIGHUP)
 _OFF_CODES: Final = (0, -signal.SIGINT)
 _SSHD: Final = """\
@@ -58,6 +60,7 @@ class HostSpec:
         keys: public keys that its user has from the start.
         user_data: as the API was given it.
         number: counts the hosts of the lab, to spread them over the CPUs.
+        image: directories of what it starts with beside the system, the uppermost first.
     """
 
     instance: str
@@ -68,6 +71,7 @@ class HostSpec:
     keys: tuple[str, ...]
     user_data: bytes
     number: int
+    image: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -166,6 +170,18 @@ class Host:
             self.stop(grace_s)
             shutil.rmtree(self.directory, ignore_errors=True)
 
+    def save(self, place: Path) -> None:
+        """Copy what its disk has beside that which it started with; other hosts start with it.
+
+        Each of those is a new one: what says that it has booted before is left out.
+
+        Raises:
+            LabError: there is no room.
+        """
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        call(["cp", "-a", self.directory / "disk" / "upper", place])
+        shutil.rmtree(place / _BOOTED, ignore_errors=True)
+
     def freeze(self) -> None:
         """Stop every process in it where it is; the network stays."""
         with self._lock:
@@ -243,7 +259,7 @@ class Host:
         values = {
             "HOST_NAME": plan.hostname or spec.name,
             "ADDRESS": spec.private,
-            "LAYERS": ":".join(self._settings.layers),
+            "LAYERS": ":".join((*spec.image, *self._settings.layers)),
             "SHARED": "\n".join(self._settings.shared),
             "PATH_ON_HOSTS": self._settings.path,
             "CGROUPS": " ".join(self._tree.hierarchies),

@@ -56,6 +56,11 @@ class LabPlace:
         return self.directory / "hosts"
 
     @property
+    def images(self) -> Path:
+        """A directory per image that was made of a host: what it has beside the system."""
+        return self.hosts / "images"  # where disks can lie
+
+    @property
     def lock(self) -> Path:
         """Held while a lab is put up or taken down."""
         return self.directory / "lock"

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from trainmaster.spec.errors import ProviderError, UsageError
 
@@ -49,6 +49,7 @@ class NodeRequest:
         least: hosts of one's own that will do, if some cannot be had; 0: all of them.
         max_usd_per_hour: of a spot machine, which is taken back if it costs more; 0: whatever it costs.
         memory_bytes, cpus: that a host of one's own must have, where it says (``slots``); 0: any.
+        content: what is to be on it beside its system, by hash: an image that has all of it is taken.
     """
 
     role: str
@@ -68,6 +69,7 @@ class NodeRequest:
     max_usd_per_hour: float = 0.0
     memory_bytes: int = 0
     cpus: int = 0
+    content: tuple[str, ...] = ()
 
     @property
     def needed(self) -> int:
@@ -126,6 +128,39 @@ class Node:
     python: str = ""
     directory: str = ""
     is_rented: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class BakedImage:
+    """An image that was made of a machine, for others to start from.
+
+    Attributes:
+        id: as the provider names it; empty until it has one.
+        region: where machines can start from it.
+        run: that has made it.
+        content: what is on it beside its base, by hash.
+        base: name of the image that its machine started from.
+        saves_s: seconds that it took to put that there.
+        made_at: Unix seconds; 0 until it is made.
+        size_bytes: of its disk.
+        is_ready: machines can start from it.
+        problem: why they never will; empty if nothing is wrong.
+        team: whose it is; empty without teams.
+        usd_per_month: what keeping it costs at most; None if nobody knows.
+    """
+
+    id: str
+    region: str
+    run: str
+    content: tuple[str, ...]
+    base: str = ""
+    saves_s: float = 0.0
+    made_at: float = 0.0
+    size_bytes: int = 0
+    is_ready: bool = False
+    problem: str = ""
+    team: str = ""
+    usd_per_month: float | None = None
 
 
 class ProviderGoneError(UsageError):
@@ -191,3 +226,17 @@ class Provider(Protocol):
 
         One whose lease is not over may be that of a copy of our home; else it ends itself.
         """
+
+
+@runtime_checkable
+class Baker(Protocol):
+    """A provider that makes images of its machines (`Capabilities.bakes`); it raises as `Provider` does."""
+
+    def bake(self, cluster: str, node: str, image: BakedImage) -> BakedImage:
+        """Begin to make an image of a machine of ours, or find the one that an earlier call has begun."""
+
+    def images(self) -> list[BakedImage]:
+        """All that this home has, the newest first."""
+
+    def remove_image(self, image: str) -> bool:
+        """Remove one of ours; whether it was there."""

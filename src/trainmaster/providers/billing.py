@@ -24,6 +24,7 @@ class Billing:
         disk_usd_per_gib_month: of root disks, by region; the dearest one counts for others. Empty: not known.
         address_usd_per_hour: of a public address.
         is_whole: nothing is billed beside machines, but for what is here.
+        snapshot_usd_per_gib_month: of an image whose disk is full; None: not known.
         egress_usd_per_gb: dollars per 10^9 bytes that leave it to the internet, of the first tier; 0: not
             known. The first 100 GB a month are free on AWS and Azure; quotes do not count on that.
     """
@@ -34,6 +35,7 @@ class Billing:
     address_usd_per_hour: float = 0.0
     is_whole: bool = False
     egress_usd_per_gb: float = 0.0
+    snapshot_usd_per_gib_month: float | None = None
 
     def extras_usd_per_hour(self, region: str, disk_bytes: int, *, public_address: bool) -> float:
         """What a machine's disk and address cost, as far as the rates are known."""
@@ -45,10 +47,10 @@ class Billing:
 
 #: AWS and Google bill seconds after the first minute, Azure bills seconds (Linux machines). Egress as
 #: published in 2025 for regions in the USA and Europe.
-AWS: Final = Billing(1.0, 60.0, DISK_USD_PER_GIB_MONTH, PUBLIC_ADDRESS_USD_PER_HOUR, True, 0.09)
+AWS: Final = Billing(1.0, 60.0, DISK_USD_PER_GIB_MONTH, PUBLIC_ADDRESS_USD_PER_HOUR, True, 0.09, 0.05)
 GOOGLE: Final = Billing(1.0, 60.0, egress_usd_per_gb=0.12)
 AZURE: Final = Billing(1.0, 0.0, egress_usd_per_gb=0.087)
 #: Of those of which nothing is known.
 UNKNOWN: Final = Billing()
 #: Of machines of one's own, and of the lab's.
-NOTHING_BESIDE: Final = Billing(is_whole=True)
+NOTHING_BESIDE: Final = Billing(is_whole=True, snapshot_usd_per_gib_month=0.0)

@@ -76,6 +76,7 @@ class Capabilities:
         image_variable: with it users name an image of their own; then nobody knows what is installed.
         billing: how it bills.
         provisioning_s: seconds from asking for machines until they can be worked on, before any were seen.
+        bakes: an image can be made of a machine, from which others start; see `Baker`.
         giving_back_s: seconds from the end of the work until machines are paid for no more.
     """
 
@@ -87,6 +88,7 @@ class Capabilities:
     ends_itself: bool = True
     switch_at_boot: bool = True
     moves: bool = False
+    bakes: bool = False
     offers: OfferSource = OfferSource.CATALOGUE
     tells_prices: bool = False
     installed: Installed = Installed.UNKNOWN
@@ -120,6 +122,7 @@ BUILT_IN: Final = {
     ),
     "aws": Capabilities(
         moves=True,
+        bakes=True,
         tells_prices=True,
         installed=Installed.NOTHING,
         image_variable="TRAINMASTER_AWS_IMAGE",
@@ -136,6 +139,7 @@ BUILT_IN: Final = {
     ),
     "lab": Capabilities(
         moves=True,
+        bakes=True,
         offers=OfferSource.LAB,
         installed=Installed.OURS,
         billing=billing.NOTHING_BESIDE,

@@ -27,6 +27,7 @@ from trainmaster.spec.reading import (
     Path,
     Problems,
     Refused,
+    boolean,
     choice,
     integer,
     noun,
@@ -82,6 +83,7 @@ class Recipe(Noun):
         notify: who is told what happens to a run.
         sinks: where what tasks report is sent, too.
         on: what starts it again and again on a server, which keeps it: it is a workflow.
+        bake: when it has succeeded, images are made of its machines; `trainmaster image build` writes it.
         concurrency: of a workflow: what a start does while a run of it is under way.
         experiments: by name, in the recipe's order; they include the recipe's data, env and secrets.
         source_text: the file as it was read, without overrides.
@@ -107,6 +109,7 @@ class Recipe(Noun):
     sinks: Annotated[Sinks | None, Key("sinks", noun(Sinks))] = None
     on: Annotated[tuple[Trigger, ...], Key("on", read_triggers)] = ()
     concurrency: Annotated[str, Key("concurrency", choice(*CONCURRENCY))] = "wait"
+    bake: Annotated[bool, Key("bake", boolean)] = False
     experiments: Annotated[
         dict[str, Experiment],
         Key("experiments", _experiments, required="write a mapping of experiments, each with a `command`"),

@@ -357,6 +357,13 @@ class ClientContract:
         with pytest.raises(NotFoundError, match="no cluster"):
             last(client.end_clusters(["job-aaaa000001/main"]))
 
+    def test_there_are_no_images(self, at_home: EmbeddedClient, client: ClientProtocol) -> None:
+        """Machines that stay need none, and what is not there is removed."""
+        assert client.images() == at_home.images() == []
+        assert client.remove_image("ami-0a1b") == []
+        with pytest.raises(UsageError, match="hosts makes no images"):
+            client.images("hosts")
+
     def test_a_command_runs_where_a_member_works(
         self, at_home: EmbeddedClient, client: ClientProtocol, tmp_path: Path
     ) -> None:

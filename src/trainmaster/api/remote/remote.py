@@ -412,6 +412,16 @@ class RemoteClient:
 
         return Listening(told())
 
+    def images(self, provider: str | None = None) -> list[dict[str, Any]]:
+        return list(self._to.get("/images", provider=provider)["images"])
+
+    def remove_image(self, image: str, provider: str | None = None) -> list[dict[str, Any]]:
+        try:
+            done = self._to.ask("DELETE", f"/images/{quote(image)}", {"provider": provider}, repeats=True)
+        except NotFoundError:
+            return []
+        return list(done["removed"])
+
     # --- apps --------------------------------------------------------------------------------------
 
     def open_tensorboard(self, runs: Sequence[str]) -> dict[str, Any]:

@@ -6,9 +6,11 @@ import json
 import posixpath
 import shlex
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from trainmaster.control.contents import Preparations
 from trainmaster.control.recorded_environment import PROGRAM, environment_in, note_found
 from trainmaster.spec.errors import UsageError
 from trainmaster.transport.errors import CommandError
@@ -39,11 +41,14 @@ if TYPE_CHECKING:
 #: It may build things. Another attempt's is waited for as long.
 _TIMEOUT_S: Final = 6 * 3600
 _LOG: Final = "@@log "
+#: To find that an image, or an environment, is there takes less.
+_PULLED_S: Final = 3.0
+_MADE_S: Final = 1.5
 
 
 def set_up_node(
     access: NodeAccess, path: str, script: str, cwd: str, variables: Mapping[str, str], log: Path
-) -> None:
+) -> bool:
     """Make a virtual environment with the node's own Python and run a ``setup`` in it, unless it is there.
 
     Args:
@@ -53,6 +58,9 @@ def set_up_node(
         cwd: the working copy of the code, there.
         variables: the recipe's ``env`` and secrets; they travel in the connection only.
         log: here; what was said goes there, beside the node's name.
+
+    Returns:
+        Whether it was not there.
 
     Raises:
         UsageError: it failed; its log is named.
@@ -81,7 +89,7 @@ def set_up_node(
                 place.write_bytes(base64.b64decode(line.removeprefix(_LOG)))
     said = guest_words(result)
     if said in ("done", "have"):
-        return
+        return said == "done"
     code, _, words = said.removeprefix("setup ").partition(" ")
     if said.startswith("setup "):
         said = f"setup failed with exit code {code}: {words}"
@@ -131,7 +139,11 @@ class NodeStaging:
             if source.at is not None:
                 code = self._paths.there(context.home.code_directory(context.run))
                 self._link(node, posixpath.normpath(f"{code}/{source.at}"), here)
-        image = None if context.experiment.container is None else self._images.prepare(node, context)
+        image = None
+        if context.experiment.container is not None:
+            begun = time.monotonic()
+            image = self._images.prepare(node, context)
+            self._note(context, context.experiment.container, begun, _PULLED_S)
         self._set_up_on(node, context)
         self.note_environment(node, context, image)
 
@@ -182,12 +194,14 @@ class NodeStaging:
         with lock:
             if key in self._is_set_up:
                 return
+            begun = time.monotonic()
             if context.experiment.container is not None:
                 self._images.set_up(node, context, here)
                 self._is_set_up.add(key)
+                self._note(context, here.name, begun, _MADE_S)
                 return
             try:
-                set_up_node(
+                is_new = set_up_node(
                     node,
                     self._paths.there(here),
                     context.experiment.setup or "",
@@ -198,3 +212,11 @@ class NodeStaging:
             except UsageError as error:
                 raise UsageError(context.masked(error.args[0]), error.hint) from None
             self._is_set_up.add(key)
+            if is_new:
+                self._note(context, here.name, begun)
+
+    @staticmethod
+    def _note(context: TaskContext, part: str, begun: float, least_s: float = 0.0) -> None:
+        """How long a part of what is on a node took; in less it was there already."""
+        if (took_s := time.monotonic() - begun) > least_s:
+            Preparations.of(context.home.cache).note(part, took_s)

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from trainmaster.providers.aws.client import AwsClient, RefusedError
 from trainmaster.providers.aws.errors import QuotaError
+from trainmaster.providers.aws.images import AwsImages, is_gone
 from trainmaster.providers.aws.memory import AwsMemory
 from trainmaster.providers.aws.nodes import (
     ENDED,
@@ -40,7 +41,7 @@ from trainmaster.providers.aws.requests import (
 )
 from trainmaster.providers.aws.settings import AwsSettings
 from trainmaster.providers.aws.site import AwsSite
-from trainmaster.providers.base import NoCapacityError, Node, NodeRequest
+from trainmaster.providers.base import BakedImage, NoCapacityError, Node, NodeRequest
 from trainmaster.providers.capacity_memory import COOL_DOWN_S, CapacityFailure, zones_in_order
 from trainmaster.providers.dead_man_switch import deadman_script
 from trainmaster.providers.place import ProviderPlace
@@ -49,7 +50,7 @@ from trainmaster.spec.errors import ProviderError, UsageError
 
 log = logging.getLogger(__name__)
 
-_SEND_AGAIN: Final = 2
+_SEND_AGAIN: Final = 3
 #: A lab is on this machine: it answers at once.
 _UP_S: Final = 2.0
 #: How often a machine that was asked for before a crash is looked for before it is believed not to be there.
@@ -104,6 +105,7 @@ class AwsProvider:
         self._renter = Renter(place.identity, settings)
         self._client = AwsClient(settings, sleep, clock)
         self._site = AwsSite(self._client, self._renter, self._memory)
+        self._images = AwsImages(self._client, self._renter)
         self._failures: list[CapacityFailure] = []
 
     def close(self) -> None:
@@ -265,6 +267,27 @@ class AwsProvider:
                     self._memory.forget(cluster)
         return ended
 
+    # --- images ------------------------------------------------------------------------------------
+
+    def bake(self, cluster: str, node: str, image: BakedImage) -> BakedImage:
+        """See `Baker`."""
+        for region in self._memory.regions():
+            for one in self._instances(region, cluster):
+                if one["InstanceId"] == node:
+                    return self._images.bake(cluster, one, replace(image, region=region))
+        raise ProviderError(f"{node} is no machine of {cluster} any more", "Build the image again.")
+
+    def images(self) -> list[BakedImage]:
+        """See `Baker`."""
+        return self._images.all(self._memory.regions())
+
+    def remove_image(self, image: str) -> bool:
+        """See `Baker`."""
+        mine = [one for one in self.images() if one.id == image]
+        for one in mine:
+            self._images.remove(one)
+        return bool(mine)
+
     # --- renting -----------------------------------------------------------------------------------
 
     def _checked(self, request: NodeRequest) -> NodeRequest:
@@ -309,6 +332,9 @@ class AwsProvider:
                     return self._look_for(region, cluster, token, request.count, refused)
                 self._memory.set_attempt(cluster, token, "")
                 error = refused.explained([zone])
+                if request.content and is_gone(refused):  # since it was chosen somebody has removed it
+                    request = replace(request, content=())
+                    continue
                 if not refused.code.startswith(("InvalidGroup", "InvalidKeyPair", "InvalidPlacementGroup")):
                     raise error from None
                 self._site.forget(cluster)  # somebody removed them: made again

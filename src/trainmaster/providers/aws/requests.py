@@ -151,9 +151,9 @@ class Renter:
 
     def find_nodes(self, region: str, cluster: str = "", token: str = "") -> AwsRequest:
         """Every machine of ours, of a cluster, or of a request."""
-        filters = [_is(f"tag:{HOME_TAG}", self.home)]
-        filters += [_is(f"tag:{CLUSTER_TAG}", cluster)] if cluster else []
-        filters += [_is(f"tag:{TOKEN_TAG}", token)] if token else []
+        filters = self.home_filter()
+        filters += [is_filter(f"tag:{CLUSTER_TAG}", cluster)] if cluster else []
+        filters += [is_filter(f"tag:{TOKEN_TAG}", token)] if token else []
         return AwsRequest("DescribeInstances", {"Filters": filters}, region)
 
     def find_image(self, request: NodeRequest) -> AwsRequest:
@@ -163,9 +163,9 @@ class Renter:
             return AwsRequest("DescribeImages", {"ImageIds": [image.name]}, request.region)
         parameters: dict[str, Any] = {
             "Filters": [
-                _is("name", image.name),
-                _is("state", "available"),
-                _is("architecture", architecture(request.instance_type)),
+                is_filter("name", image.name),
+                is_filter("state", "available"),
+                is_filter("architecture", architecture(request.instance_type)),
             ]
         }
         if image.owner:
@@ -175,8 +175,8 @@ class Renter:
     def find_subnets(self, region: str) -> AwsRequest:
         """Of the network to rent in: one or more per zone."""
         vpc = self.settings.vpc
-        only = _is("vpc-id", vpc) if vpc else _is("default-for-az", "true")
-        return AwsRequest("DescribeSubnets", {"Filters": [only, _is("state", "available")]}, region)
+        only = is_filter("vpc-id", vpc) if vpc else is_filter("default-for-az", "true")
+        return AwsRequest("DescribeSubnets", {"Filters": [only, is_filter("state", "available")]}, region)
 
     def where_am_i(self) -> AwsRequest:
         """The address that SSH is let in from."""
@@ -275,7 +275,7 @@ class Renter:
             script: that they run as root when they boot first. With it comes their SSH server's key, so that
                 they are known at the first login already.
         """
-        tags = self._tags(cluster)
+        tags = self.tags(cluster)
         tags[ROLE_TAG] = request.role
         tags[TOKEN_TAG] = self.token(request)
         tags[LEASE_S_TAG] = f"{request.lease_s:.0f}"
@@ -293,7 +293,7 @@ class Renter:
             "DeleteOnTermination": True,
         }
         disk = {
-            "VolumeSize": -(-(request.disk_bytes or self.settings.disk_bytes) // _GIB),
+            "VolumeSize": self.disk_gib(request),
             "VolumeType": "gp3",
             "DeleteOnTermination": True,
         }
@@ -314,7 +314,7 @@ class Renter:
             "UserData": _USER_DATA % script,
             # Not for containers with a network of their own: user data holds the first host key.
             "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 1},
-            "TagSpecifications": [{"ResourceType": kind, "Tags": _tag_list(t)} for kind, t in kinds.items()],
+            "TagSpecifications": [{"ResourceType": kind, "Tags": tag_list(t)} for kind, t in kinds.items()],
             "ClientToken": self.client_token(cluster, request, zone),
         }
         if request.spot:
@@ -350,8 +350,8 @@ class Renter:
 
     def find_leftovers(self, region: str, kind: str, cluster: str = "") -> AwsRequest:
         """Security groups, placement groups or key pairs of ours."""
-        filters = [_is(f"tag:{HOME_TAG}", self.home)]
-        filters += [_is(f"tag:{CLUSTER_TAG}", cluster)] if cluster else []
+        filters = self.home_filter()
+        filters += [is_filter(f"tag:{CLUSTER_TAG}", cluster)] if cluster else []
         return AwsRequest(f"Describe{kind}", {"Filters": filters}, region)
 
     def tag_lease(self, region: str, ids: Sequence[str], until: str) -> AwsRequest:
@@ -360,11 +360,20 @@ class Renter:
             "CreateTags", {"Resources": list(ids), "Tags": [{"Key": LEASE_TAG, "Value": until}]}, region
         )
 
-    def _tags(self, cluster: str) -> dict[str, str]:
+    def home_filter(self) -> list[dict[str, Any]]:
+        """What is this home's."""
+        return [is_filter(f"tag:{HOME_TAG}", self.home)]
+
+    def disk_gib(self, request: NodeRequest) -> int:
+        """Of the root disk."""
+        return -(-(request.disk_bytes or self.settings.disk_bytes) // _GIB)
+
+    def tags(self, cluster: str) -> dict[str, str]:
+        """Of all that is a cluster's."""
         return {HOME_TAG: self.home, CLUSTER_TAG: cluster}
 
     def _tagged(self, kind: str, cluster: str) -> dict[str, Any]:
-        return {"ResourceType": kind, "Tags": _tag_list(self._tags(cluster))}
+        return {"ResourceType": kind, "Tags": tag_list(self.tags(cluster))}
 
 
 def _driver() -> str:
@@ -382,9 +391,11 @@ def _driver() -> str:
     return f"{name} {hashlib.sha256(' '.join(told).encode()).hexdigest()[:8]}"
 
 
-def _is(name: str, value: str) -> dict[str, Any]:
+def is_filter(name: str, value: str) -> dict[str, Any]:
+    """That what is described has this value."""
     return {"Name": name, "Values": [value]}
 
 
-def _tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
+def tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
+    """Tags as the API takes them."""
     return [{"Key": key, "Value": value} for key, value in tags.items()]

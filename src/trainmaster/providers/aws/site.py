@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from trainmaster.providers.aws.client import AwsClient, RefusedError
+from trainmaster.providers.aws.images import AwsImages
 from trainmaster.providers.aws.memory import AwsMemory
 from trainmaster.providers.aws.requests import AwsRequest, Renter, resolved
 from trainmaster.providers.base import NodeRequest
@@ -59,6 +60,7 @@ class AwsSite:
         self._client = client
         self._renter = renter
         self._memory = memory
+        self._images = AwsImages(client, renter)
         self._regions: dict[str, _Known] = {}
         self._block = renter.settings.ssh_from
         self._clock = clock or boot_s
@@ -69,6 +71,7 @@ class AwsSite:
         region = request.region
         block = self._block or ("${here.Block}" if self.asks_for_address else _ANYWHERE)
         requests = [
+            *([self._images.wanted(request)] if request.content else ()),
             self._renter.find_image(request),
             self._renter.find_subnets(region),
             self._renter.import_key(cluster, region, self._memory.public_key()),
@@ -89,14 +92,17 @@ class AwsSite:
     def image(self, request: NodeRequest) -> Mapping[str, str]:
         """Id and root disk of the image that boots: ``image.ImageId``, ``image.RootDeviceName``.
 
+        One that was baked with all that is to be on the machine is taken; else the base image.
+
         Raises:
             UsageError: there is none of that name.
         """
         known = self._known(request.region)
         wanted = self._renter.find_image(request)
-        key = repr(wanted.parameters)
+        key = repr((wanted.parameters, request.content, request.disk_bytes if request.content else 0))
         if key not in known.images:
-            found = self._client.call(wanted).get("Images", [])
+            found = self._images.found(request) if request.content else []
+            found = found or self._client.call(wanted).get("Images", [])
             if not found:
                 image = self._renter.image(request)
                 raise UsageError(

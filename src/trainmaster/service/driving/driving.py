@@ -118,19 +118,24 @@ def drive(
         if files is not None:
             files.begin()
         if not capabilities_of(session.recipe.provider).is_here:
+            from trainmaster.cluster.baking import Baking
+            from trainmaster.control.contents import Preparations
             from trainmaster.service.driving.run_clusters import RunClusters
 
+            home, row = opened.home_of(session.run), opened.database.run_row(session.run)
+            code = opened.replicas.code(row)
             machines = RunClusters(
                 opened.database,
-                opened.home_of(session.run),
+                home,
                 session.lease,
-                opened.replicas.code(opened.database.run_row(session.run)),
+                code,
                 session.recipe.provider,
                 environ,
                 _teller(watcher),
                 session.recipe.budget.usd_per_hour if session.recipe.budget else None,
                 saved=_nothing if files is None else files.save_private,
                 own_cluster="" if files is None else files.own_cluster,
+                baking=Baking.of(session.recipe, code, row["team"] or "", Preparations.of(home.cache)),
             )
         if hand_over is not None and machines is not None:
             hand_over.watch(machines.executor)

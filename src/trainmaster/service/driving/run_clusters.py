@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.cluster.baking import Baking
 from trainmaster.cluster.cluster_executor import ClusterExecutor
 from trainmaster.cluster.cluster_loop import ClusterLoop
 from trainmaster.cluster.decision import Patience
@@ -103,7 +104,7 @@ def check_provider(home: Home, provider: str, environ: Mapping[str, str], *, dia
 class RunClusters:
     """What a run has rented, or is about to.
 
-    It puts loops, executor and site of clusters together, and so gets all that these need: ten arguments.
+    It puts loops, executor and site of clusters together, and so gets all that these need: eleven arguments.
 
     Args:
         database: keeps the clusters' rows.
@@ -115,6 +116,7 @@ class RunClusters:
         tell: shows lines to the user.
         per_hour_usd: what all machines may cost per hour.
         saved: called when something was written that is needed to go on, before it is relied on.
+        baking: what it puts on them, and whether images are made of them.
         own_cluster: the one that this process runs on; it knows of no other runs of its home then, and so
             gives back no machines that seem to be nobody's.
 
@@ -139,6 +141,7 @@ class RunClusters:
         per_hour_usd: float | None = None,
         saved: Callable[[], None] = lambda: None,
         own_cluster: str = "",
+        baking: Baking | None = None,
     ) -> None:
         from trainmaster.cluster.node_files.remote_site import RemoteSite
         from trainmaster.transport import HostKeys, Ssh, SshSettings
@@ -149,6 +152,7 @@ class RunClusters:
         self._tell = tell
         self._saved = saved
         self._own_cluster = own_cluster
+        self._baking = baking or Baking()
         identity = home.identity()
         self._provider = get_provider(provider, ProviderPlace(home.root, identity, dict(environ), saved))
         settings = SshSettings(connect_timeout_s=_CONNECT_S, keepalive_s=_KEEPALIVE_S, keepalive_count=3)
@@ -171,7 +175,10 @@ class RunClusters:
         self._taken: set[str] = set()
         self._unmarked: set[str] = set()
         for record in self._records():
-            loop = ClusterLoop(record, self._provider, self._provisioner, self._write, patience)
+            content = self._baking.wanted(record.plan)
+            loop = ClusterLoop(
+                record, self._provider, self._provisioner, self._write, patience, content=content
+            )
             if record.id in self._taken:
                 loop.recall()
             loops.update(dict.fromkeys(record.plan.experiments, loop))
@@ -187,6 +194,7 @@ class RunClusters:
             per_hour_usd=math.inf if per_hour_usd is None else per_hour_usd,
         )
         self.executor.own_cluster = own_cluster
+        self.executor.holds = self._baking.makes
         self.site: RemoteSite = RemoteSite(
             home,
             lease.run,
@@ -228,7 +236,14 @@ class RunClusters:
             succeeded: the run did.
             hurried: whether the user does not want to wait until all is gone.
         """
-        self.executor.finish(self._tell, keep=succeeded, patience_s=GIVING_BACK_S, hurried=hurried)
+
+        def bake(loop: ClusterLoop) -> None:
+            if self._baking.makes and loop.record.id != self._own_cluster:
+                self._baking.bake(loop, self._provider, self._provisioner, self._tell, hurried)
+
+        self.executor.finish(
+            self._tell, keep=succeeded, patience_s=GIVING_BACK_S, hurried=hurried, before_end=bake
+        )
 
     def close(self) -> None:
         """Hang up; what is rented lives on as long as its lease does."""

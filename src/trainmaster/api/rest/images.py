@@ -1,0 +1,37 @@
+"""Routes of images of machines: which there are, and their end. A run with ``bake`` makes them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+
+from trainmaster.api.rest.state import Reader, Submitter, caller_of, state_of
+from trainmaster.service.images import HomeImages
+from trainmaster.spec.errors import NotFoundError
+
+router = APIRouter(tags=["images"])
+
+
+def _images(request: Request) -> HomeImages:
+    state = state_of(request)
+    return HomeImages(state.service.home, state.environ, caller_of(request).sees)
+
+
+Images = Annotated[HomeImages, Depends(_images)]
+Provider = Annotated[str | None, Query(description="That has them; else all that can be asked.")]
+
+
+@router.get("/images")
+def images(found: Images, caller: Reader, provider: Provider = None) -> dict[str, Any]:
+    """Images that were made of machines, as `trainmaster image ls --json` prints them."""
+    return {"images": found.listed(provider)}
+
+
+@router.delete("/images/{image}")
+def remove(image: str, found: Images, caller: Submitter, provider: Provider = None) -> dict[str, Any]:
+    """Remove one; what it was."""
+    removed = found.remove(image, provider)
+    if not removed:
+        raise NotFoundError(f"there is no image {image!r}", "`trainmaster image ls` lists them.")
+    return {"removed": removed}

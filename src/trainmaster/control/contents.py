@@ -1,0 +1,102 @@
+"""What ``setup`` and ``container`` put on a machine, by hash: what an image of one can hold for others."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from trainmaster.spec import Experiment
+
+# What may be a path in a setup script: `./package[extra]`, `$(cat tool.txt)`, `--file=conda.yaml;`
+_SHELL_WORD = re.compile(r"""[^\s'"`$(){}\[\]<>|&;=,]+""")
+_CHARACTERS: Final = 20
+_MOST_S: Final = 7 * 86_400.0
+
+
+def setup_hash(setup: str, python: str, code: Path) -> str:
+    """Of what goes into the environment of a ``setup``: script, Python, and every file that it mentions.
+
+    Args:
+        setup: the script.
+        python: what it runs with.
+        code: the user's files.
+    """
+    digest = hashlib.sha256(f"{python}\0{setup}".encode())
+    for word in sorted(set(_SHELL_WORD.findall(setup))):
+        path = code / word
+        if os.path.isfile(path):  # noqa: PTH113 - it takes any text, `Path` raises on a long word
+            digest.update(f"\0{word}\0".encode() + path.read_bytes())
+        elif os.path.isdir(path) and path.resolve().is_relative_to(code.resolve()):  # noqa: PTH112
+            for file in sorted(p for p in path.rglob("*") if p.is_file()):
+                digest.update(f"\0{file.relative_to(code)}\0".encode() + file.read_bytes())
+    return digest.hexdigest()[:_CHARACTERS]
+
+
+def of_nodes(experiment: Experiment) -> str:
+    """What stands for the Python of an experiment's nodes: each sees that its environment fits its own."""
+    return f"nodes {experiment.container or ''}".strip()
+
+
+def content_of(experiments: Iterable[Experiment], code: Path, team: str = "") -> tuple[str, ...]:
+    """The hashes of what experiments need on their nodes beside our own; empty if that is nothing.
+
+    Args:
+        experiments: of the nodes.
+        code: the user's files.
+        team: whose they are: what one team's secrets have fetched is not another's.
+    """
+    found = set()
+    for each in experiments:
+        parts = [] if each.setup is None else [setup_hash(each.setup, of_nodes(each), code)]
+        parts += [] if each.container is None else [each.container]
+        found |= {part_hash(part, team) for part in parts}
+    return tuple(sorted(found))
+
+
+def part_hash(part: str, team: str = "") -> str:
+    """What a part is known by: the hash of a ``setup``, or the name of a container's image.
+
+    >>> part_hash("pytorch/pytorch:2.8.0") != part_hash("pytorch/pytorch:2.8.0", "biology")
+    True
+    """
+    return hashlib.sha256(f"{team}\0{part}".encode()).hexdigest()[:_CHARACTERS]
+
+
+@dataclass(frozen=True, slots=True)
+class Preparations:
+    """How long it took last to put things on a machine that had none of them.
+
+    Attributes:
+        directory: a small file for each.
+    """
+
+    directory: Path
+
+    @classmethod
+    def of(cls, cache: Path) -> Preparations:
+        """Those that are known to a home, by its cache."""
+        return cls(cache / "preparations")
+
+    def note(self, part: str, seconds: float) -> None:
+        """Remember it; a full disk is no reason to end anything."""
+        place = self.directory / part_hash(part)
+        with suppress(OSError):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            draft = place.with_name(f".{place.name}-{os.getpid()}")
+            draft.write_text(f"{seconds:.3f}")
+            draft.replace(place)
+
+    def seconds(self, content: Iterable[str]) -> float:
+        """Of all of these, by the hashes that they have without a team; 0 for those that were never seen."""
+        found = 0.0
+        for part in content:
+            with suppress(OSError, ValueError):
+                seconds = float((self.directory / part).read_text())
+                found += seconds if 0 <= seconds < _MOST_S else 0.0
+        return found

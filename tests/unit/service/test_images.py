@@ -1,0 +1,104 @@
+"""The recipe of the run that makes an image, and the images of a home."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainmaster.control.contents import content_of
+from trainmaster.control.layout import Home
+from trainmaster.control.preflight import check_parts
+from trainmaster.providers.base import BakedImage
+from trainmaster.service import images as images_module
+from trainmaster.service.images import HomeImages, image_recipe
+from trainmaster.spec import read_recipe
+from trainmaster.spec.errors import NotFoundError, UsageError
+
+RECIPE = """
+name: digits
+provider: aws
+objective: cheapest
+notify: [{to: "true", by: command}]
+data: {all: {url: https://example.org/d}}
+experiments:
+  train:
+    framework: pytorch
+    container: auto
+    parameters: {lr: [0.1, 0.2]}
+    env: {RATE: "{{lr}}", PIP_INDEX_URL: https://pypi.example.org}
+    secrets: [TOKEN]
+    distributed: {strategy: allreduce, workers: 4}
+    hardware: {instance: m4.large, spot: true}
+    setup: pip install -r needs.txt
+    command: python train.py --lr {{lr}}
+    retries: 3
+  judge:
+    data: {model: {from: train}}
+    command: python judge.py
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "needs.txt").write_text("numpy")
+    found = tmp_path / "recipe.yaml"
+    found.write_text(RECIPE)
+    return found
+
+
+def test_its_run_puts_on_a_machine_what_the_recipe_needs_and_does_nothing_else(path: Path) -> None:
+    recipe, made = read_recipe(path), image_recipe(path, [], None)
+    check_parts(made)
+    assert (made.name, made.bake, list(made.experiments)) == ("digits-image", True, ["train"])
+    (train,) = made.experiments.values()
+    assert (train.command, train.distributed, train.data, train.retries) == ("true", None, {}, 0)
+    assert (train.env, train.secrets) == ({"PIP_INDEX_URL": "https://pypi.example.org"}, ("TOKEN",))
+    assert train.hardware == recipe.experiments["train"].hardware
+    wanted = content_of([recipe.experiments["train"]], path.parent)
+    assert content_of([train], path.parent) == wanted, "a run of the recipe finds it"
+
+
+def test_what_needs_no_image_and_who_makes_none_are_refused(path: Path) -> None:
+    with pytest.raises(UsageError, match="nothing to put into an image"):
+        image_recipe(path, [], None, ["judge"])
+    with pytest.raises(NotFoundError, match="no experiment 'tain'"):
+        image_recipe(path, [], None, ["tain"])
+    with pytest.raises(UsageError, match="its machines stay, and keep what `setup` made"):
+        image_recipe(path, [], "hosts")
+
+
+class FakeBaker:
+    def __init__(self) -> None:
+        self.kept = [
+            BakedImage("ami-1", "r", "run-1", ("a",), team="red"),
+            BakedImage("ami-2", "r", "run-2", ("a",), team="blue"),
+        ]
+
+    def bake(self, cluster: str, node: str, image: BakedImage) -> BakedImage:
+        raise NotImplementedError
+
+    def images(self) -> list[BakedImage]:
+        return list(self.kept)
+
+    def remove_image(self, image: str) -> bool:
+        before = len(self.kept)
+        self.kept = [one for one in self.kept if one.id != image]
+        return len(self.kept) < before
+
+    def check_settings(self) -> None: ...
+    def check_up(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def test_a_team_sees_and_removes_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    baker = FakeBaker()
+    monkeypatch.setattr(images_module, "get_provider", lambda name, place: baker)
+    home = Home(tmp_path, tmp_path / "cache", "", "")
+    red = HomeImages(home, {}, lambda team: team == "red")
+    assert [one["id"] for one in red.listed("lab")] == ["ami-1"]
+    assert red.remove("ami-2") == []
+    assert [one["run"] for one in red.remove("ami-1")] == ["run-1"]
+    assert [one.id for one in baker.kept] == ["ami-2"]
+    with pytest.raises(UsageError, match="hosts makes no images"):
+        red.listed("hosts")
