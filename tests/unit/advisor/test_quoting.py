@@ -116,8 +116,12 @@ def test_dropping_dominated_machines_changes_no_pick(rows):
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_bounds_are_below_every_outcome(alone):
-    subject, place = training(), market(V100, offer("t4", 0.5, gpu="T4", spot=True))
+@pytest.mark.parametrize("preparation_s", [0.0, 600.0])
+def test_bounds_are_below_every_outcome(alone, preparation_s):
+    subject, place = (
+        training(preparation_s=preparation_s),
+        market(V100, offer("t4", 0.5, gpu="T4", spot=True)),
+    )
     timing = timing_of(subject, place)
     some = Candidates.of(subject.workload, timing.machines, timing.servers, None)
     best, real = timing.at_best_s(some, alone=alone), timing.time_s(some)
@@ -216,6 +220,20 @@ def test_spot_costs_time_and_is_counted_in_the_interval():
     ).main
     assert spot.cluster.worker.spot
     assert spot.time_s.p95 > calm.time_s.p95
+
+
+def test_what_a_setup_takes_is_counted_where_no_image_saves_it():
+    def quoted(place=None, **more):
+        return make_quote([training(most=1, **more)], place or market(V100), Limits()).main
+
+    image = frozenset({("aws", "eu-west-1")})
+    plain, longer = quoted(), quoted(preparation_s=600.0)
+    assert longer.time_s.p50 - plain.time_s.p50 == pytest.approx(600, rel=0.1)
+    assert longer.cost_usd.p50 > plain.cost_usd.p50, "the machine is paid for meanwhile"
+    assert quoted(preparation_s=600.0, prepared_in=image).time_s == plain.time_s
+    far = market(offer("p3.2xlarge", 3.06, region="us-east-1"))
+    assert quoted(far, preparation_s=600.0, prepared_in=image).time_s == longer.time_s, "it is not there"
+    assert quoted(own_machine(), preparation_s=600.0).time_s == quoted(own_machine()).time_s
 
 
 def test_what_leaves_the_cloud_costs():

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from trainmaster.control.contents import content_of
+from trainmaster.advisor.market.workload import Workload
+from trainmaster.advisor.quote.quote import Rented
+from trainmaster.control.contents import Preparations, content_of, of_nodes, setup_hash
 from trainmaster.control.layout import Home
 from trainmaster.control.preflight import check_parts
 from trainmaster.providers.base import BakedImage
 from trainmaster.service import images as images_module
 from trainmaster.service.images import HomeImages, image_recipe
-from trainmaster.spec import read_recipe
+from trainmaster.service.quotes.preparation import Preparation, preparations_of
+from trainmaster.spec import Strategy, read_recipe
 from trainmaster.spec.errors import NotFoundError, UsageError
 
 RECIPE = """
@@ -102,3 +108,33 @@ def test_a_team_sees_and_removes_its_own(tmp_path: Path, monkeypatch: pytest.Mon
     assert [one.id for one in baker.kept] == ["ami-2"]
     with pytest.raises(UsageError, match="hosts makes no images"):
         red.listed("hosts")
+
+
+def test_a_quote_counts_the_setup_unless_an_image_saves_it(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    baker = FakeBaker()
+    monkeypatch.setattr(images_module, "get_provider", lambda name, place: baker)
+    service = SimpleNamespace(home=Home(tmp_path, tmp_path / "cache", "", ""), team="red")
+    rented = Rented("m4.large", 1, provider="aws", region="r")
+    recipe = read_recipe(path)
+
+    def found() -> Preparation:
+        return preparations_of(cast(Any, service), recipe, {})["train"]
+
+    assert (found().seconds, found().words(rented)) == (0.0, ""), "nothing was seen of it yet"
+    train = recipe.experiments["train"]
+    seen = Preparations.of(service.home.cache)
+    seen.note(setup_hash(train.setup or "", of_nodes(train), path.parent), 60.0)
+    seen.note(train.container or "", 14.0)
+    assert "train: counts 1m14s for setup and container" in found().words(rented)
+    content = content_of([train], path.parent, "red")
+    baker.kept.append(BakedImage("ami-3", "r", "run-3", content, is_ready=True, team="red"))
+    assert "train: machines start from ami-3, without the 1m14s" in found().words(rented)
+    assert found().counted(Workload("train", Strategy.ALLREDUCE, 1, {})).prepared_in == {("aws", "r")}
+    assert "counts" in found().words(replace(rented, region="elsewhere"))
+    assert found().words(replace(rented, provider="hosts")) == ""
+    baker.kept[-1] = replace(baker.kept[-1], content=content_of([train], path.parent, "blue"))
+    assert "counts" in found().words(rented), "another team's is not taken"
+    path.with_name("needs.txt").write_text("torch")
+    assert found().seconds == 14.0, "of a setup that has changed nobody knows"

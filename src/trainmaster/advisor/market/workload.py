@@ -47,6 +47,8 @@ class Workload:
         is_bounded: the recipe says how many workers there may be at most. most_workers: so many.
         latency_ms: between the machines, one way, as the recipe says; None is as it was measured.
         own_servers: the recipe says what machines its parameter servers are to have.
+        preparation_s: what ``setup`` and ``container`` take on a rented machine; 0: nothing, or never seen.
+        prepared_in: provider and region of images with all of that, from which machines start.
     """
 
     name: str
@@ -65,6 +67,8 @@ class Workload:
     most_workers: int = 1
     own_servers: bool = False
     latency_ms: float | None = None
+    preparation_s: float = 0.0
+    prepared_in: frozenset[tuple[str, str]] = frozenset()
 
     @classmethod
     def of(cls, experiment: Experiment, seed: int, max_workers: int | None = None) -> Workload:

@@ -117,12 +117,10 @@ class Timing:
             alone: without communication too.
         """
         work = self._task_s(self._busy_s(some, at_best=True, alone=alone), some) * self._waves(some)
-        medians, spreads = self._waits
-        kinds = joined(codes(medians), codes(spreads))[some.machine]
+        kinds = joined(*map(codes, self._waits))[some.machine]
         first, back = np.unique(kinds, return_index=True, return_inverse=True)[1:]
         rows = some.machine[first]
-        waits = medians[rows] * np.exp(spreads[rows] * self._world(0))
-        least = waits + _draw(surroundings.OVERHEAD_S, self._world(1))
+        least = self._wait_s(rows) + _draw(surroundings.OVERHEAD_S, self._world(1))
         return work + least.reshape(-1, len(work), len(rows)).min(0)[:, back.ravel()]
 
     def at_least_s(self, some: Candidates) -> Floats:
@@ -239,8 +237,7 @@ class Timing:
         waves = self._waves(some)
         together = np.minimum(some.at_once, self.workload.tasks)
         late = self.knowledge.task_spread * np.sqrt(2 * np.log(np.maximum(together, 1)) / waves)
-        medians, spreads = self._waits
-        wait = medians[some.machine] * np.exp(spreads[some.machine] * self._world(0))
+        wait = self._wait_s(some.machine)
         work = np.tile(task_s * waves * (1.0 + late), (1 if self.central else _COPIES, 1))
         work = work + _draw(surroundings.OVERHEAD_S, self._world(1))
         work = work + self._lost_s(work, some, wait)
@@ -273,13 +270,24 @@ class Timing:
         """(m,) how many tasks each place is given, one after the other."""
         return np.ceil(self.workload.tasks / some.at_once)
 
+    def _wait_s(self, rows: NDArray[np.int_]) -> Floats:
+        """(S, m) seconds until machines are there, with what ``setup`` and ``container`` put on them."""
+        medians, spreads, preparations = (each[rows] for each in self._waits)
+        prepared = preparations * _draw(surroundings.PREPARATION, self._world(5))
+        return np.asarray(medians * np.exp(spreads * self._world(0)) + prepared, dtype=float)
+
     @cached_property
-    def _waits(self) -> tuple[Floats, Floats]:
-        """(k,) each: median and spread (log) of the seconds until the workers' machines are there."""
-        providers = [self.offers[index].provider for index in self.machines.index.tolist()]
-        known = {name: capabilities_of(name).provisioning_s.learnt(self.waited_s) for name in set(providers)}
-        found = [known[name] for name in providers]
-        return np.array([b.median for b in found]), np.array([b.spread for b in found])
+    def _waits(self) -> tuple[Floats, Floats, Floats]:
+        """(k,) each: median and spread (log) of the seconds until a machine is there; its preparation."""
+        here = [self.offers[index] for index in self.machines.index.tolist()]
+        known = {o.provider: capabilities_of(o.provider) for o in here}
+        waits = {name: each.provisioning_s.learnt(self.waited_s) for name, each in known.items()}
+        found = [waits[offer.provider] for offer in here]
+        bare = [
+            known[o.provider].rents and (o.provider, o.region) not in self.workload.prepared_in for o in here
+        ]
+        preparation = self.workload.preparation_s * np.array(bare, dtype=float)
+        return np.array([b.median for b in found]), np.array([b.spread for b in found]), preparation
 
     def shapes(self, some: Candidates) -> Shapes:
         """The candidates as the step-time model sees them."""

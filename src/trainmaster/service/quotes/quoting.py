@@ -22,6 +22,7 @@ from trainmaster.service.quotes.candidate_offers import (
 from trainmaster.service.quotes.job_knowledge import NO_END, JobKnowledge
 from trainmaster.service.quotes.knowledge_builder import KnowledgeBuilder
 from trainmaster.service.quotes.own_points import OwnPoints, with_shipped
+from trainmaster.service.quotes.preparation import preparations_of
 from trainmaster.service.quotes.quote_options import QuoteOptions, types_in
 from trainmaster.service.quotes.quote_record import told
 from trainmaster.service.quotes.worker_counts import allowed_workers, with_workers
@@ -119,7 +120,7 @@ class Quoter:
                 f"experiments.{name}: cannot be measured: {why}",
                 "Run the recipe once: a run is a measurement.",
             )
-        return self.put_together(recipe, catalogue, options, found, missing)
+        return self.put_together(recipe, catalogue, options, found, missing, environ)
 
     def estimate(self, recipe: Recipe, environ: Mapping[str, str]) -> tuple[Quote | None, str]:
         """A quote from what earlier runs and measurements showed, at once; or why there is none.
@@ -149,7 +150,7 @@ class Quoter:
             for name, each in recipe.experiments.items()
             if name not in known
         }
-        return self.put_together(recipe, catalogue, options, known, missing), ""
+        return self.put_together(recipe, catalogue, options, known, missing, environ), ""
 
     def memory(self, recipe: Recipe, environ: Mapping[str, str]) -> dict[str, Memory]:
         """What a process of each experiment was measured to need, where the very same has been measured.
@@ -218,12 +219,17 @@ class Quoter:
         options: QuoteOptions,
         known: Mapping[str, Knowledge],
         missing: Mapping[str, str],
+        environ: Mapping[str, str],
     ) -> Quote:
         """The quote of what is known."""
         from trainmaster.advisor.quote.choosing import Limits
         from trainmaster.advisor.quote.quoting import make_quote
 
         subjects = [self._subject(recipe, name, found, options) for name, found in known.items()]
+        prepared = preparations_of(self._service, recipe, environ)
+        subjects = [
+            replace(each, workload=prepared[each.workload.name].counted(each.workload)) for each in subjects
+        ]
         budget = recipe.budget
         limits = Limits(
             deadline_s=_or_infinite(budget.deadline_s if budget else None),
@@ -238,6 +244,7 @@ class Quoter:
             *self._jobs.notes,
             *filter(None, (experiment.until_caveat for experiment in recipe.experiments.values())),
             *self._waits(quote, catalogue),
+            *filter(None, (prepared[n].words(one.cluster.worker) for n, one in quote.experiments.items())),
             *self._stale(catalogue, options),
         ]
         notes += [f"{name} is not in this quote: {why}" for name, why in missing.items()]
