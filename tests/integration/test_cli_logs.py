@@ -175,3 +175,34 @@ def test_output_of_children_that_outlive_the_script(tm):
 def test_a_log_that_another_user_cannot_read(tm):
     tm.run(tm.task("echo x"))
     assert tm.home.stat().st_mode & 0o077 == 0
+
+
+def test_what_the_operating_system_said_and_a_text_in_all_runs(tm):
+    dmesg = tm.write("bin/dmesg", "#!/bin/sh\necho 'Out of memory: Killed process 7'\n", 0o755)
+    path = f"{dmesg.parent}:{tm.env['PATH']}"
+    call = tm.start(
+        "run", tm.task("""python -c 'raise MemoryError("Too Much")'"""), env={**tm.env, "PATH": path}
+    )
+    first = call.run_id()
+    ended = call.wait(1)
+    assert f"`trainmaster logs {first} --system` shows it" in ended.err
+    shown = tm.logs(first, "--system")
+    assert "==> dmesg -T" in shown
+    assert "Out of memory: Killed process 7" in shown
+    assert "Killed process 7" not in tm.logs(first)
+    second = tm.run(tm.task("echo it is too much | tee -a $NOTES/said"))["run"]
+    assert "nothing is kept" in tm.call("logs", second, "--system", code=2).err
+    assert "==> dmesg -T" in tm.logs(second, "--system", "--now")
+    assert "==> dmesg -T" in tm.logs(second, "--system")
+    lines = tm.logs("--all", "--text", "too MUCH").splitlines()
+    assert lines == [
+        f"{second} main/0#1 worker-0 | it is too much",
+        f"{first} main/0#1 worker-0 | MemoryError: Too Much",
+    ]
+    one = tm.call("logs", "--all", "--text", "too much", "--limit", 1)
+    assert one.out.splitlines() == lines[:1]
+    assert f"--after {second}" in one.err
+    assert tm.logs("--all", "--text", "too much", "--after", second).splitlines() == lines[1:]
+    assert tm.logs(first, "--text", "too much") == "MemoryError: Too Much\n"
+    for wrong in (["--all"], ["--all", "--text", "a", "-f"], [first, "--now"], [first, "--system", "-f"]):
+        assert tm.call("logs", *wrong, code=2).out == ""

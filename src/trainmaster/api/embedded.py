@@ -293,8 +293,23 @@ class EmbeddedClient:
         from trainmaster.service.runs.log_streams import LineChoice, LogStreams
 
         choice = LineChoice.of(query.tail, query.grep, query.since, time.time())
-        streams = LogStreams(self._service, run, query.experiment, query.task, query.member, choice)
+        streams = LogStreams(
+            self._service, run, query.experiment, query.task, query.member, choice, system=query.system
+        )
         return streams.read(follow=query.follow)
+
+    def fetch_system_log(self, run: str, member: str | None = None) -> str:
+        from trainmaster.service.runs.system_logs import fetch_system_log
+
+        return fetch_system_log(self._service, run, member, self._environ)
+
+    def search_logs(
+        self, text: str, limit: int, after: str | None = None, since: str | None = None
+    ) -> dict[str, Any]:
+        from trainmaster.db.queries import ALL_RUNS
+        from trainmaster.service.runs.log_search import search_logs
+
+        return search_logs(self._service, ALL_RUNS, text, limit, after, since)
 
     def picture(self, run: str) -> RunPicture:
         from trainmaster.service.runs.run_picture import RunPicture

@@ -233,7 +233,36 @@ class ClientProtocol(Protocol):
         """What a picture of it shows: its searches, and the curves of its other experiments."""
 
     def logs(self, run: str, query: LogQuery) -> Iterator[bytes]:
-        """What its tasks wrote, in pieces."""
+        """What its tasks wrote, or operating systems said, in pieces."""
+
+    def fetch_system_log(self, run: str, member: str | None = None) -> str:
+        """What the operating system of a machine says now; it is kept with the run where that is driven.
+
+        Args:
+            run: its id.
+            member: such as ``worker-1``, or a machine; None for the first one there is.
+
+        Raises:
+            NotFoundError: there is none, or nobody knows what it said.
+            ProviderError: it cannot be reached.
+        """
+
+    def search_logs(
+        self, text: str, limit: int, after: str | None = None, since: str | None = None
+    ) -> dict[str, Any]:
+        """Lines with a text in the logs of all runs, those of the newest runs first; bounded.
+
+        Args:
+            text: as it is, but for upper and lower case.
+            limit: at most so many lines.
+            after: ``next`` of the answer before.
+            since: only what was written since so long ago, such as ``24h``.
+
+        Returns:
+            ``lines`` (of each: ``run``, ``experiment``, ``task``, ``attempt``, ``member``, ``line``),
+            ``runs`` (how many were looked through), ``cut`` (runs that have more than was looked at) and
+            ``next``: where it goes on; None at the end.
+        """
 
     def events(self, run: str, after: int = 0) -> list[Event]:
         """A page of events with an id above ``after``; empty at the end."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainmaster.spec.errors import UsageError
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
@@ -271,6 +272,10 @@ class LogQuery:
         tail: only so many last lines of each member.
         grep: only lines with this regular expression.
         since: only what was written since so long ago, such as ``5m``.
+        system: instead what operating systems of machines said, ``member`` being one; not followed.
+
+    Raises:
+        UsageError: that is to be followed.
     """
 
     follow: bool = False
@@ -280,6 +285,14 @@ class LogQuery:
     tail: int | None = None
     grep: str | None = None
     since: str | None = None
+    system: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be had."""
+        if self.follow and self.system:
+            raise UsageError(
+                "what an operating system says is not followed", "Leave one of --follow and --system out."
+            )
 
 
 def _reason(found: Mapping[str, Any]) -> EndReason | None:

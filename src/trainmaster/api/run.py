@@ -131,6 +131,7 @@ class Run:
         tail: int | None = None,
         grep: str | None = None,
         since: str | None = None,
+        system: bool = False,
     ) -> Iterator[str]:
         """The lines that its tasks wrote, without their ends.
 
@@ -144,14 +145,15 @@ class Run:
             tail: only so many last lines of each member.
             grep: only lines with this regular expression.
             since: only what was written since so long ago, such as ``5m``.
+            system: instead what operating systems of its machines said; then a member is a machine.
 
         Raises:
-            NotFoundError: it has no such experiment, task or member.
+            NotFoundError: it has no such experiment, task or member, or nothing is kept of its machines.
             UsageError: ``grep`` or ``since`` is none, or the logs are on another machine.
             UndrivenError: with ``follow``: nobody drives it, so it does not go on.
         """
         rest = b""
-        query = LogQuery(follow, experiment, task, member, tail, grep, since)
+        query = LogQuery(follow, experiment, task, member, tail, grep, since, system)
         for piece in self._client.logs(self.id, query):
             *lines, rest = (rest + piece).split(b"\n")
             yield from (line.decode("utf-8", "replace") for line in lines)

@@ -354,6 +354,10 @@ class ClusterExecutor:
         here = {machine.id for machine in loop.record.rented}
         return [access for node, access in list(loop.accesses.items()) if node in here]
 
+    def cluster_of(self, experiment: str) -> str:
+        """The id of an experiment's cluster."""
+        return self._connections[experiment].loop.record.id
+
     def slots_of(self, experiment: str) -> list[int]:
         """Processes that each node of an experiment's cluster takes at once, as planned."""
         plan = self._connections[experiment].loop.record.plan

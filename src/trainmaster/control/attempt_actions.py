@@ -299,6 +299,7 @@ class AttemptActions:
             bad_checkpoints=bad,
             parameters=self.parameters(experiment, number) or dict(task.parameters if task else {}),
             parent=task.parent if task else None,
+            end_reason=task.end_reason if task else None,
             kept_model=task.kept_model if task else None,
             kept_checkpoint=task.kept_checkpoint if task else None,
             variables={**found.env, **self.secrets.get(experiment, {})},

@@ -264,6 +264,7 @@ def _again(task: Task, kind: EffectKind, job: Job, seen: Seen, now: float) -> li
 
 def _with_reason(kept: Job, last: Job | None) -> Job:
     """What became of it, with why it could not be saved."""
+    kept = replace(kept, note=kept.note or (last.note if last is not None else ""))
     if not kept.error or last is None or not last.error:
         return kept
     message, reason = kept.message or last.message, kept.reason or last.reason
@@ -278,12 +279,13 @@ def _with_reason(kept: Job, last: Job | None) -> Job:
 
 
 def _told(task: Task, job: Job) -> list[Step]:
-    """What is said of a last checkpoint that was not saved: where it is."""
+    """What is said of what the machines said, and of a last checkpoint that was not saved: where it is."""
+    said: list[Step] = [_note(task, job.note)] if job.note else []
     if not job.unsaved and "kept_checkpoint" not in job.fields:
-        return []
+        return said
     if not job.error or job.reason is EndReason.NODE_LOST:
-        return []
-    return [_note(task, job.error)]
+        return said
+    return [*said, _note(task, job.error)]
 
 
 def _no_more_tries(task: Task) -> dict[str, object]:

@@ -19,6 +19,7 @@ from trainmaster.control.layout import AttemptPlace, Home
 from trainmaster.control.run_facts import RunFacts
 from trainmaster.launchers import Launcher
 from trainmaster.spec import Experiment, ParameterValue, Recipe
+from trainmaster.spec.states import EndReason
 
 if TYPE_CHECKING:
     from trainmaster.artifacts import JSON
@@ -40,6 +41,7 @@ class TaskContext:
         variables: the recipe's ``env`` and secrets; they go nowhere but into processes.
         kept_model: attempt whose model lies here, as it could not be published yet.
         kept_checkpoint: the same of its last checkpoint.
+        end_reason: how it has ended, once that was judged.
         parent: number of the task whose last checkpoint the first attempt starts from.
         images: of the run, if the experiment names one as ``container``.
         environments: where each experiment's ``setup`` goes, once that was worked out.
@@ -64,6 +66,7 @@ class TaskContext:
     parameters: dict[str, ParameterValue]
     kept_model: int | None = None
     kept_checkpoint: int | None = None
+    end_reason: EndReason | None = None
     parent: int | None = None
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     images: OwnImages | None = None
@@ -350,6 +353,13 @@ class Site(Protocol):
         """Which of an attempt's nodes have no room left, in words; empty if none, or if nobody knows.
 
         A member that fails for want of room can hardly write down why.
+        """
+
+    def keep_system_logs(self, context: TaskContext) -> None:
+        """Keep what operating systems of an attempt's nodes say, also of lost ones, as far as it can be had.
+
+        Raises:
+            OSError: it cannot be written here.
         """
 
     def lost_data(self, context: TaskContext) -> tuple[bool, str]:

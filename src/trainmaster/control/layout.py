@@ -19,6 +19,8 @@ from trainmaster.spec.units import parse_duration
 PATIENCE_S = 60.0
 #: In a run's directory: what its experiments take over from another, and its volumes.
 INPUTS: Final = "inputs"
+#: So begins the name of a log of a machine's operating system, not of a member: `system-i-07.log`.
+SYSTEM: Final = "system-"
 _DATABASE_FILES = ("trainmaster.db", "trainmaster.db-wal", "trainmaster.db-shm")
 
 _IDENTITY: Final = re.compile(rb"[0-9A-Za-z._-]{1,64}")
@@ -192,6 +194,10 @@ class AttemptPlace:
     def log(self, member: str) -> Path:
         """First segment of a member's log."""
         return self.directory / f"{member}.log"
+
+    def system_log(self, machine: str) -> Path:
+        """What the operating system of a machine has said, by its id."""
+        return self.directory / f"{SYSTEM}{re.sub(r'[^A-Za-z0-9.-]', '_', machine)}.log"
 
     def make_directories(self, members: Sequence[str]) -> None:
         """Make the checkpoint and output directories; ``members`` in rank order."""

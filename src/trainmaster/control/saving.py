@@ -22,6 +22,7 @@ from trainmaster.control.gangs import checkpoints_of
 from trainmaster.control.job_context import TaskContext
 from trainmaster.control.restored import note_restored
 from trainmaster.control.site_errors import NodeGoneError, RelayError
+from trainmaster.control.system_log import TELLING, keep_system_logs
 from trainmaster.control.unpublished_checkpoint import (
     drop_kept_checkpoint,
     empty_fetched,
@@ -44,7 +45,7 @@ SECURED_BYTES = 1 << 30
 
 def is_quick(context: TaskContext) -> bool:
     """True if an ended attempt left next to nothing, so that saving it needs no background job."""
-    if context.site is not None or context.staged:  # it has to be fetched first
+    if context.site is not None or context.staged or context.end_reason in TELLING:  # it has to be fetched
         return False
     place = context.place
     try:
@@ -224,8 +225,10 @@ def recover(context: TaskContext) -> Job:
         if is_lost:  # whatever the script said of it, it was not the script's fault
             reason, message = EndReason.NODE_LOST, words
         message = message or words
+    note = keep_system_logs(context) if TELLING & {reason, context.end_reason} else ""
     return Job(
         done=True,
+        note=note,
         error=error,
         fields=fields,
         reason=reason,

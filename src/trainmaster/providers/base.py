@@ -215,6 +215,12 @@ class Provider(Protocol):
     def nodes(self, cluster: str) -> list[Node]:
         """Every machine of a cluster that was ever there and is still known, with its present state."""
 
+    def console(self, cluster: str, id: str) -> str:
+        """What the console of a machine has shown, as far as the provider keeps it; empty if it has nothing.
+
+        Also of one that is lost or gone. Asked only of providers whose `Capabilities.console` says so.
+        """
+
     def renew(self, cluster: str, lease_s: float) -> None:
         """Let its machines live so long from now on."""
 

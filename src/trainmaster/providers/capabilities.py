@@ -73,6 +73,8 @@ class Capabilities:
         offers: where it is written what it has.
         tells_prices: its API tells the prices of the user's account, whose settings also choose a region.
         installed: what is on its machines from the start.
+        console: it keeps what the consoles of its machines have shown: `Provider.console`.
+        has_own_kernel: what the kernel of its machines says is of them only.
         image_variable: with it users name an image of their own; then nobody knows what is installed.
         billing: how it bills.
         provisioning_s: seconds from asking for machines until they can be worked on, before any were seen.
@@ -92,6 +94,8 @@ class Capabilities:
     offers: OfferSource = OfferSource.CATALOGUE
     tells_prices: bool = False
     installed: Installed = Installed.UNKNOWN
+    console: bool = False
+    has_own_kernel: bool = True
     image_variable: str = ""
     billing: Billing = billing.UNKNOWN
     provisioning_s: LogNormal = _THERE_S
@@ -124,6 +128,7 @@ BUILT_IN: Final = {
         moves=True,
         bakes=True,
         tells_prices=True,
+        console=True,
         installed=Installed.NOTHING,
         image_variable="TRAINMASTER_AWS_IMAGE",
         billing=billing.AWS,
@@ -135,12 +140,15 @@ BUILT_IN: Final = {
         "has none",
         switch_at_boot=False,  # not in every cloud
         offers=OfferSource.SETTINGS,
+        console=True,
         provisioning_s=LogNormal(1000.0, 0.4),  # Jorge et al. waited 15 to 20 minutes
     ),
     "lab": Capabilities(
         moves=True,
         bakes=True,
         offers=OfferSource.LAB,
+        console=True,
+        has_own_kernel=False,
         installed=Installed.OURS,
         billing=billing.NOTHING_BESIDE,
         provisioning_s=LogNormal(15.0, 0.5),

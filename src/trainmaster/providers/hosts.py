@@ -253,6 +253,10 @@ class HostsProvider:
                 found.append(replace(known, state=NodeState.GONE, reason=lapsed))
         return found
 
+    def console(self, cluster: str, id: str) -> str:
+        """See `Provider`: nobody keeps it."""
+        return ""
+
     def renew(self, cluster: str, lease_s: float) -> None:
         """Let the claims count for so long from now on; see `Provider.renew`."""
         errors: list[TrainmasterError] = []

@@ -185,6 +185,10 @@ class ClientContract:
                 lambda: list(who.logs("job-aaaa000001", LogQuery(member="ps-9"))),
                 lambda: list(who.logs("job-aaaa000001", LogQuery(grep="("))),
                 lambda: list(who.logs("job-aaaa000001", LogQuery(since="soon"))),
+                lambda: list(who.logs("job-aaaa000001", LogQuery(system=True))),
+                lambda: who.fetch_system_log("job-aaaa000001", "ps-9"),
+                lambda: who.search_logs("step", 9, since="soon"),
+                lambda: who.search_logs("step", 9, "none"),
                 lambda: who.listed(0),
                 lambda: who.accept_run(""),
                 lambda: who.cancel("none"),
@@ -216,6 +220,11 @@ class ClientContract:
         ]
         for query in queries:
             assert b"".join(client.logs(run, query)) == b"".join(at_home.logs(run, query)), query
+        assert client.search_logs("STEP", 3) == at_home.search_logs("STEP", 3)
+        assert {each["run"] for each in client.search_logs("step", 9)["lines"]} >= {run}
+        assert client.fetch_system_log(run, "worker-0").partition("==>")[1]
+        query = LogQuery(system=True, grep="dmesg")
+        assert b"".join(client.logs(run, query)) == b"".join(at_home.logs(run, query)) != b""
         assert client.metrics(run) == at_home.metrics(run)
         assert [row["loss"] for row in client.metrics(run, "main", 0)] == [1, 0.5]
         assert client.picture(run).curves == at_home.picture(run).curves

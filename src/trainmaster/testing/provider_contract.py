@@ -173,6 +173,18 @@ class ProviderContract:
         provider.renew("none", 60.0)
         assert provider.reap([]) == []
 
+    def test_the_console_of_a_machine_is_text(self, bench: ProviderBench) -> None:
+        """Also of one that was given back, and of one that never was, where it keeps consoles at all."""
+        if not self.capabilities.console:
+            return
+        provider = bench.provider()
+        (node,) = provider.acquire("one", bench.request(token="t1"))
+        assert isinstance(provider.console("one", node.id), str)
+        provider.release("one", [node.id])
+        assert isinstance(provider.console("one", node.id), str)
+        assert provider.console("one", f"{node.id[:-1]}{'0' if node.id[-1] != '0' else '1'}") == ""
+        provider.release("one")
+
     def test_reap_ends_what_is_ours_and_unknown(self, bench: ProviderBench) -> None:
         """Not what is known, and never another home's."""
         provider, neighbour = bench.provider(), bench.neighbour()

@@ -263,6 +263,9 @@ class SimulatedSite:
         """See `Site.full_disks`."""
         return ""
 
+    def keep_system_logs(self, _: TaskContext) -> None:
+        """See `Site.keep_system_logs`."""
+
     def lost_data(self, _: TaskContext) -> tuple[bool, str]:
         """See `Site.lost_data`."""
         return False, ""

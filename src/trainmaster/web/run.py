@@ -57,13 +57,14 @@ def logs(
     attempt: str = "",
     member: str = "",
     text: str = "",
+    system: str = "",
 ) -> Response:
-    """Logs by member and attempt: followed live, or searched for a text."""
+    """Logs by member and attempt: followed live, or searched for a text; or those of operating systems."""
     status = found.status(run)
     lines, problem = "", ""
-    if text:
+    if text or system:
         try:
-            lines = _search(found, run, experiment, task, attempt, member, text)
+            lines = _search(found, run, experiment, task, attempt, member, text, system=bool(system))
         except (TrainmasterError, ValueError) as error:
             problem = str(error)
     return page(
@@ -72,13 +73,31 @@ def logs(
         **_head(found, run, status),
         members=found.details(run).members(),
         chosen={"experiment": experiment, "task": task, "attempt": attempt, "member": member, "text": text},
+        system=system,
         lines=lines,
         problem=problem,
     )
 
 
+@router.post("/runs/{run}/logs/system")
+def fetch_system_log(
+    run: str, state: State, caller: Submitter, member: Annotated[str, Form()] = ""
+) -> Response:
+    """Asks a machine what its operating system says, and shows what is kept."""
+    state.submissions.fetch_system_log(caller, run, member or None, state.environ)
+    return redirect(f"/runs/{quote(run)}/logs?system=1")
+
+
 def _search(
-    found: TeamRuns, run: str, experiment: str, task: str, attempt: str, member: str, text: str
+    found: TeamRuns,
+    run: str,
+    experiment: str,
+    task: str,
+    attempt: str,
+    member: str,
+    text: str,
+    *,
+    system: bool,
 ) -> str:
     pieces = found.logs(
         run,
@@ -86,7 +105,8 @@ def _search(
         int(task) if task else None,
         member or None,
         attempt=int(attempt) if attempt else None,
-        text=text,
+        text=text or None,
+        system=system,
     )
     last = b""
     for piece in pieces:

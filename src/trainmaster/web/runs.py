@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from itertools import groupby
+from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Form, Request
@@ -55,6 +56,27 @@ def runs(
         server=state_of(request).url_for(request),
         states=_STATES,
         times=_TIMES,
+    )
+
+
+@router.get("/logs")
+def search_logs(request: Request, found: Runs, text: str = "", cursor: str = "", since: str = "") -> Response:
+    """Lines with a text in the logs of all runs, by run."""
+    answer: dict[str, Any] = {"lines": [], "runs": 0, "cut": [], "next": None}
+    if text:
+        answer = found.search_logs(text, after=cursor or None, since=since or None)
+    lines = {run: list(its) for run, its in groupby(answer["lines"], lambda each: str(each["run"]))}
+    more = urlencode({"text": text, "since": since, "cursor": answer["next"]}) if answer["next"] else ""
+    return page(
+        request,
+        "log_search.html",
+        text=text,
+        since=since,
+        times=_TIMES,
+        lines=lines,
+        cut=answer["cut"],
+        count=answer["runs"],
+        more=more,
     )
 
 

@@ -51,6 +51,8 @@ def test_the_next_attempt_has_the_next_larger_machine(renter: Renter) -> None:
     assert "per hour each instead of $0.1" in line
     assert "goes on from 7" in renter.call("logs", run).stdout
     assert not renter.machines(run), "all were given back"
+    assert "`trainmaster logs" in renting.text
+    assert "train/0#1 system-i-" in renter.call("logs", run, "--system").stdout, "of the first machine"
 
 
 def test_what_the_budget_does_not_pay_for_is_said_and_not_tried_in_vain(renter: Renter) -> None:

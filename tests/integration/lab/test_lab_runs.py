@@ -82,6 +82,9 @@ def test_a_machine_that_ends_is_replaced_and_the_gang_goes_on_from_its_checkpoin
     assert "NODE_LOST" not in renting.text, "that line says all"
     held = renter.checkpoints(run)
     assert held[max(held)] == {"step-0": "240", "step-1": "240"}, "all that was saved after the restart"
+    console = renter.call("logs", run, "--system", "--member", lost).stdout
+    assert f"train/0#1 system-{lost} | " in console, "what its console has shown, of a machine that is gone"
+    assert "does not answer" not in console
 
 
 def test_a_machine_that_is_taken_back_has_time_to_save(renter: Renter) -> None:

@@ -21,6 +21,7 @@ import pytest
 from trainmaster.artifacts import CheckpointSeries, fetch, take_snapshot
 from trainmaster.cluster.bootstrap.facts import PythonFacts
 from trainmaster.cluster.bootstrap.host_result import HostResult
+from trainmaster.cluster.member_places import PLACES
 from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_files import node_fetching
 from trainmaster.cluster.node_files.node_files import prepare_node, remove_run
@@ -587,3 +588,13 @@ def test_a_host_without_docker_and_podman_is_named(hosts):
     assert job.users_fault
     assert job.error.startswith("experiments.train.container: h")
     assert "needs docker or podman: docker is not installed; podman is not installed" in job.error
+
+
+def test_what_operating_systems_said_comes_from_the_nodes_or_from_their_provider(hosts):
+    hosts.site._system_log, hosts.site._console = "echo a kernel", lambda *asked: " ".join(asked)
+    hosts.gone.add("i-1")
+    hosts.context().place.directory.mkdir(parents=True)
+    (hosts.context().place.directory / PLACES).write_text('{"worker-0": "i-0", "worker-1": "i-1"}')
+    hosts.site.keep_system_logs(hosts.context())
+    kept = [hosts.context().place.system_log(name).read_text() for name in ("i-0", "i-1")]
+    assert kept == ["a kernel\n", "train i-1\n"]

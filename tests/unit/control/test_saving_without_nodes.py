@@ -48,6 +48,8 @@ class Site:
     def full_disks(self, *_: Any) -> str:
         return ""
 
+    def keep_system_logs(self, *_: Any) -> None: ...
+
     def publish_checkpoint(self, *_: Any, **__: Any) -> int | None:
         raise NodeGoneError("worker-1 has no node any more, and what was there is lost")
 

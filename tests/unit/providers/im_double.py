@@ -150,6 +150,8 @@ class ImDouble:
         if len(parts) == 2:
             return self.add(parts[1], found, body)
         if parts[2:] == ["vms", parts[-2], "contmsg"]:
+            if parts[3] not in found.machines:
+                return self.error(404, "Invalid VM ID")
             return ImAnswer(200, found.machines[parts[3]].message)
         if parts[2] == "vms":
             return self.machine(method, found, parts[3])

@@ -342,7 +342,7 @@ def test_the_policy_in_the_documentation_is_what_is_called() -> None:
     assert policy
     allowed = {a for s in json.loads(policy[1])["Statement"] for a in s["Action"]}
     code = "".join(path.read_text() for path in (root / "src/trainmaster/providers/aws").glob("*.py"))
-    verbs = "Describe|Create|Delete|Import|Authorize|Revoke|Run|Terminate"
+    verbs = "Describe|Create|Delete|Import|Authorize|Revoke|Run|Terminate|GetConsole"
     called = set(re.findall(rf'(?:AwsRequest\(\s*|, )"((?:{verbs})[A-Za-z]+)"', code))
     called |= {f"Describe{kind}" for kind in ("SecurityGroups", "PlacementGroups", "KeyPairs")}
     called.discard("Describe")

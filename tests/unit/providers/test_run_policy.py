@@ -37,6 +37,7 @@ LOOK = {
 END = {
     "ec2:TerminateInstances", "ec2:DeleteKeyPair", "ec2:DeletePlacementGroup", "ec2:DeleteSecurityGroup",
     "ec2:AuthorizeSecurityGroupIngress", "ec2:RevokeSecurityGroupIngress",
+    "ec2:GetConsoleOutput",
 }  # fmt: skip
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: More often the server is not asked how far a run is, in seconds.
 _VIEW_S: Final = 2.0
-_LABEL: Final = re.compile(rb"[^ ]+/\d+#\d+ [a-z]+-\d+ \| ")
+_LABEL: Final = re.compile(rb"[^ ]+/\d+#\d+ [^ ]+ \| ")
 
 
 def first_members(recipe: Recipe) -> dict[str, str]:

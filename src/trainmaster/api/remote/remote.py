@@ -323,10 +323,19 @@ class RemoteClient:
             return self._followed(run, query)
         asks = {"experiment": query.experiment, "task": query.task, "member": query.member}
         asks |= {"since": query.since, "tail": query.tail if query.grep is None else None}
+        asks |= {"system": query.system or None}
         pieces = self._to.pieces(f"/runs/{quoted(run)}/logs", asks, is_same=False)
         if choice is None or choice.pattern is None:
             return pieces
         return searched(pieces, choice.pattern, query.tail)
+
+    def fetch_system_log(self, run: str, member: str | None = None) -> str:
+        return str(self._to.post(f"/runs/{quoted(run)}/logs/system", member=member)["said"])
+
+    def search_logs(
+        self, text: str, limit: int, after: str | None = None, since: str | None = None
+    ) -> dict[str, Any]:
+        return dict(self._to.get("/logs", text=text, limit=limit, cursor=after, since=since))
 
     def _followed(self, run: str, query: LogQuery) -> Iterator[bytes]:
         from trainmaster.spec import Recipe

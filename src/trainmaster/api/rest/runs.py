@@ -17,6 +17,7 @@ from trainmaster.api.rest.state import Following, Reader, Runs, ServerState, Sta
 from trainmaster.control.framework_notes import framework_notes
 from trainmaster.service import capabilities_of
 from trainmaster.service.driving.submissions import RunRequest
+from trainmaster.service.runs.log_search import LINES
 from trainmaster.service.teams.team_runs import MAX_PAGE, POINTS, TeamRuns
 from trainmaster.service.users.caller import Caller
 from trainmaster.spec.errors import TrainmasterError, UsageError
@@ -246,13 +247,44 @@ def logs(
     tail: Annotated[int | None, Query(ge=0, description="of each log so many of the last lines")] = None,
     text: Annotated[str | None, Query(description="only lines with this in them")] = None,
     since: Annotated[str | None, Query(description="only what was written so long ago, as 5m")] = None,
+    system: Annotated[
+        bool, Query(description="instead what operating systems said; then a member is a machine")
+    ] = False,
 ) -> StreamingResponse:
     """What its tasks wrote until now, as plain text."""
     pieces: Iterator[bytes] = runs.logs(
-        run, experiment, task, member, attempt=attempt, tail=tail, text=text, since=since
+        run, experiment, task, member, attempt=attempt, tail=tail, text=text, since=since, system=system
     )
     first = next(pieces, b"")  # what is not there is said before the answer begins
     return StreamingResponse(transfer.sent(chain((first,), pieces)), media_type="text/plain; charset=utf-8")
+
+
+@router.post("/runs/{run}/logs/system")
+def fetch_system_log(
+    run: str,
+    state: State,
+    caller: Submitter,
+    member: Annotated[
+        str | None, Query(description="such as worker-1, or a machine; the first without")
+    ] = None,
+) -> dict[str, str]:
+    """Ask a machine what its operating system says, or its provider: `said`. It is kept with the run."""
+    return {"said": state.submissions.fetch_system_log(caller, run, member, state.environ)}
+
+
+@router.get("/logs")
+def search_logs(
+    runs: Runs,
+    text: Annotated[str, Query(min_length=1, max_length=1000, description="but for upper and lower case")],
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="lines, at most")] = LINES,
+    cursor: Annotated[str | None, Query(description="`next` of the answer before")] = None,
+    since: Annotated[str | None, Query(description="only what was written so long ago, as 24h")] = None,
+) -> dict[str, Any]:
+    """Lines with a text in the logs of all runs, those of the newest runs first.
+
+    An answer ends at `limit` lines, or after some seconds; `next` says where it goes on.
+    """
+    return runs.search_logs(text, limit, cursor, since)
 
 
 @router.get("/runs/{run}/stream", response_class=StreamingResponse)

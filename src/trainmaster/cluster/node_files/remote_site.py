@@ -7,12 +7,15 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.artifacts import UnstableDirectory
 from trainmaster.cluster.attempt_nodes import AttemptNodes, Members, distinct, id_of, require
 from trainmaster.cluster.bootstrap.guest.trees import remove
+from trainmaster.cluster.member_places import PLACES, read_places
 from trainmaster.cluster.node_files.direct_store import DirectStore
 from trainmaster.cluster.node_files.node_checkpoints import NodeCheckpoints
 from trainmaster.cluster.node_files.node_data import NodeData
@@ -30,6 +33,7 @@ from trainmaster.control.environment import UNBUFFERED
 from trainmaster.control.gangs import helpers_of
 from trainmaster.control.layout import Home
 from trainmaster.control.site_errors import NodeGoneError, RelayError
+from trainmaster.control.system_log import WAIT_S, write_system_log
 from trainmaster.objects.delegated_credentials import DelegatedCredentials
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line
 from trainmaster.transport.errors import CommandError
@@ -48,6 +52,8 @@ _ADOPT_AGAIN_S: Final = 60.0
 _STABLE_TRIES: Final = 3
 #: Of what a failed attempt has left more is not fetched: the next one is not to wait for it.
 _LOOK_BYTES: Final = 64 << 20
+#: Of an attempt on more machines, these say enough.
+_MACHINES_ASKED: Final = 8
 #: A disk with less is full; of the words of ``df -Pk``, this one says what is free.
 _FULL_KIB: Final = 64
 _DF_FREE: Final = 3
@@ -70,6 +76,8 @@ class RemoteSite:
         patience_s: how long a node that does not answer is asked again when a task is saved.
         tell: shows lines to the user.
         is_over: see `NodeData`.
+        system_log: the command that tells what the operating system of a node says.
+        console: given an experiment's name and a machine's id, what the provider keeps of its console.
         is_coming: given an attempt's id, whether a machine that one of its members ran on is rented, and was
             not prepared for this driver yet.
     """
@@ -87,6 +95,8 @@ class RemoteSite:
         tell: Callable[[str], None] = lambda _: None,
         is_over: Callable[[str], bool] = lambda _: False,
         is_coming: Callable[[str], bool] = lambda _: False,
+        system_log: str = "",
+        console: Callable[[str, str], str] = lambda *_: "",
     ) -> None:
         self._paths = NodePaths(home, run, root)
         self._all_nodes = all_nodes
@@ -103,6 +113,7 @@ class RemoteSite:
         self._checkpoints = NodeCheckpoints(self._nodes, self._files, self._paths, self._direct, patience_s)
         self._tell = tell
         self._is_coming = is_coming
+        self._system_log, self._console = system_log, console
         self._unfetched: set[str] = set()
         self._guard = threading.Lock()
         self._remover = Remover(self._files)
@@ -293,6 +304,32 @@ class RemoteSite:
             if len(said) > _DF_FREE and said[_DF_FREE].isdigit() and int(said[_DF_FREE]) < _FULL_KIB:
                 full.append(node.target.shown)
         return f"no space left on the disk of {', '.join(full)}" if full else ""
+
+    def keep_system_logs(self, context: TaskContext) -> None:
+        """Keep what operating systems of an attempt's nodes say; see `Site.keep_system_logs`.
+
+        Of a machine that does not answer it is what its provider has of its console.
+        """
+        there = {node.id: node for node in distinct(self._nodes.present(id_of(context)))}
+        machines = {*there, *read_places(context.place.directory / PLACES).values()}
+        lost_first = sorted(machines, key=lambda machine: (machine in there, machine))
+
+        def said(machine: str) -> str:
+            if (node := there.get(machine)) is not None and self._system_log:
+                with suppress(TrainmasterError):
+                    return self._files.shell(node, self._system_log, WAIT_S).out
+            try:
+                if shown := self._console(context.experiment.name, machine):
+                    return shown
+                why = "its provider has nothing of its console"
+            except TrainmasterError as error:  # no permission, say
+                why = f"its console cannot be had: {one_line(error)}"
+            is_known = context.place.system_log(machine).exists()  # it was asked for before
+            return "" if is_known else f"{machine} does not answer, and {why}\n"
+
+        with ThreadPoolExecutor(_MACHINES_ASKED, "system logs") as pool:
+            for machine, text in zip(lost_first, pool.map(said, lost_first[:_MACHINES_ASKED]), strict=False):
+                write_system_log(context, machine, text)
 
     def where(self, context: TaskContext) -> str:
         """Where what an attempt left lies, in words; see `Site.where`."""

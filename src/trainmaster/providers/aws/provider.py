@@ -169,6 +169,17 @@ class AwsProvider:
             found += self._nodes(instances, self._notices(region, instances))
         return found
 
+    def console(self, cluster: str, id: str) -> str:
+        """See `Provider`. EC2 keeps the last 64 KB, for about an hour after its end."""
+        for region in self._memory.regions():
+            asked = AwsRequest("GetConsoleOutput", {"InstanceId": id}, region)
+            try:
+                return str(self._client.try_call(asked, settle=False).get("Output") or "")
+            except RefusedError as refused:
+                if not refused.code.startswith("InvalidInstanceID"):
+                    raise refused.explained() from None
+        return ""
+
     def renew(self, cluster: str, lease_s: float) -> None:
         """See `Provider`. The machines' own switch needs `renewal_command` over SSH: it must not need an API.
 

@@ -24,6 +24,7 @@ _CHANGE: Final = (
     "ec2:DeleteKeyPair",
     "ec2:Delete*Group",
     "ec2:TerminateInstances",
+    "ec2:GetConsoleOutput",
     "ec2:*SecurityGroupIngress",
 )
 #: Not all that can be described: user data of others hold keys, and are told by *Attribute and *Versions.

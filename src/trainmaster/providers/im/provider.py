@@ -149,6 +149,18 @@ class ImProvider:
         known = self._memory.of(cluster)
         return [] if known is None else [node for _, node in self._observed.named_nodes(known)]
 
+    def console(self, cluster: str, id: str) -> str:
+        """See `Provider`: what IM has to say of how it was made. Its clouds' consoles it does not tell."""
+        known = self._memory.of(cluster)
+        for infrastructure in known.infrastructures if known else ():
+            if number := number_in(infrastructure, id):
+                try:
+                    return self._client.message(infrastructure, number)
+                except ImRefusedError as refused:
+                    if not refused.is_gone:
+                        raise
+        return ""
+
     def renew(self, cluster: str, lease_s: float) -> None:
         """See `Provider`. The machines' own switch needs `renewal_command` over SSH: it must not need an API.
 

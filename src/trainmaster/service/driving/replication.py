@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.control.layout import SYSTEM
 from trainmaster.db import ExperimentChange, RunChange, TaskChange, run_files
 from trainmaster.db.run_files import PIECE_BYTES, Piece
 from trainmaster.providers.aws.memory import AwsMemory
@@ -41,7 +42,7 @@ _CLOSE_S: Final = 5.0
 SECRETS: Final = "secrets"
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 _DRAFT: Final = (".new", ".draft", ".lock")
-_GROWS: Final = re.compile(r".*\.(jsonl|log(\.\d+)?)")
+_GROWS: Final = re.compile(rf"(?!{SYSTEM}).*\.(jsonl|log(\.\d+)?)")
 #: In a cluster's directory, but of this home only: paths, and which database knows it.
 _OWN: Final = frozenset({"nodes.json", "database"})
 #: What any other trouble says nothing of.

@@ -19,6 +19,7 @@ from trainmaster.cluster.member_places import MemberPlaces
 from trainmaster.cluster.node_provisioner import NodeProvisioner
 from trainmaster.cluster.record import ClusterRecord, ClusterState, fits, readable, resumed
 from trainmaster.control.budget import USUAL_LEASE_S
+from trainmaster.control.system_log import system_log_command
 from trainmaster.db.leases import is_alive
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.finding import get_provider
@@ -169,6 +170,7 @@ class RunClusters:
             switch_at_boot=capabilities_of(provider).switch_at_boot,
             saved=saved,
         )
+        can = capabilities_of(provider)
         patience = machines_patience(environ)
         self._earlier_usd = (0.0, 0.0)
         loops: dict[str, ClusterLoop] = {}
@@ -206,6 +208,8 @@ class RunClusters:
             tell=self._tell,
             is_over=self._is_over,
             is_coming=self.executor.is_coming,
+            system_log=system_log_command(is_rented=can.rents, has_own_kernel=can.has_own_kernel),
+            console=self._console if can.console else lambda *_: "",
         )
         self.executor.on_lost = self.site.lost
         self._reaping: threading.Timer | None = None
@@ -311,6 +315,9 @@ class RunClusters:
         owner, expires_at, now = row["lease_owner"], row["lease_expires_at"], self._database.clock_s()
         is_left = not is_alive(owner, expires_at, now) and now - (expires_at or now) > _LEFT_ALONE_S
         return row["state"] == State.DONE or is_left
+
+    def _console(self, experiment: str, machine: str) -> str:
+        return self._provider.console(self.executor.cluster_of(experiment), machine)
 
     def _reap(self, identity: str) -> None:
         """Give back machines of this home that belong to no run that goes on."""

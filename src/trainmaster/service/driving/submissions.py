@@ -254,6 +254,15 @@ class Submissions:
                 "Runs on rented machines are open to their team.",
             )
 
+    def fetch_system_log(
+        self, caller: Caller, run: str, member: str | None, environ: Mapping[str, str]
+    ) -> str:
+        """What the operating system of a machine of a run says; see `need_entry` and `fetch_system_log`."""
+        from trainmaster.service.runs.system_logs import fetch_system_log
+
+        self.need_entry(caller, run)
+        return fetch_system_log(self._service, run, member, environ, is_for_others=self.is_shared(caller))
+
     def may_use_machine(self, caller: Caller) -> bool:
         """Whether the server's own machine, as its user, does what somebody writes."""
         return caller.sees_all or not self.is_shared(caller)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from trainmaster.control.gangs import member_names
+from trainmaster.control.layout import SYSTEM
 from trainmaster.db import queries
-from trainmaster.executors.logs import line_start, log_end, read_log
+from trainmaster.executors.logs import READ_BYTES, line_start, log_end, read_log
 from trainmaster.executors.usage import logged_bytes
 from trainmaster.service.runs.curves import tasks_of
 from trainmaster.service.runs.stored_recipe import stored_recipe
@@ -113,6 +114,8 @@ class LogStreams:
         member: only this name.
         choice: only these lines; None for all bytes as they are.
         attempt: only this number.
+        system: only what operating systems of machines said, `member` being a machine; None: that, too.
+        is_enough: asked now and then; when it is so, reading ends.
 
     Raises:
         NotFoundError: the run has no such experiment, task or member.
@@ -128,6 +131,9 @@ class LogStreams:
         member: str | None,
         choice: LineChoice | None = None,
         attempt: int | None = None,
+        *,
+        system: bool | None = False,
+        is_enough: Callable[[], bool] = lambda: False,
     ) -> None:
         self._service = service
         self._run = run
@@ -136,6 +142,7 @@ class LogStreams:
         self._task = task
         self._member = member
         self._attempt = attempt
+        self._system, self._is_enough = system, is_enough
         self._streams: dict[tuple[int, str], _Stream] = {}
         self._open: dict[int, _Attempt] = {}
         self._last_attempt = 0
@@ -149,7 +156,7 @@ class LogStreams:
         self._members = {e.name: 1 if member is not None else len(member_names(e)) for e in chosen}
         streams = sum((1 if task is not None else totals[e.name]) * self._members[e.name] for e in chosen)
         self._may_retry = any(e.retries for e in chosen)
-        self._many = streams > 1
+        self._many = streams > 1 or system is not False
 
     def read(self, *, follow: bool) -> Iterator[bytes]:
         """The logs so far; with ``follow``, until the run has ended or nobody drives it any more."""
@@ -167,6 +174,8 @@ class LogStreams:
             self.abandoned = not over and bool(undriven_since) and now - undriven_since > UNDRIVEN_S
             for key, stream in list(self._streams.items()):
                 ended = stream.attempt not in self._open
+                if self._is_enough():
+                    return
                 yield from self._drain(stream, final=ended or over or self.abandoned)
                 if ended:
                     del self._streams[key]
@@ -174,6 +183,13 @@ class LogStreams:
             if over or self.abandoned:
                 break
             time.sleep(FOLLOW_POLL_S)
+        if not self._any and self._system:
+            raise NotFoundError(
+                f"nothing is kept of what operating systems of {self._run} said"
+                + (f" about {self._member}" if self._member else ""),
+                "It is where a machine was lost or ran out of memory; `trainmaster logs RUN --system --now` "
+                "asks a machine that is there.",
+            )
         if not self._any and self._member is not None:
             raise NotFoundError(f"{self._run} has no member {self._member!r} there", "Try without --member.")
 
@@ -208,7 +224,9 @@ class LogStreams:
         place = self._files.attempt(self._run, attempt.experiment, attempt.task, attempt.number)
         for path in sorted(place.directory.glob("*.log")):
             member = path.name.removesuffix(".log")
-            if (key, member) not in self._streams and self._member in (None, member):
+            if self._system is not None and member.startswith(SYSTEM) != self._system:
+                continue
+            if (key, member) not in self._streams and self._member in (None, member.removeprefix(SYSTEM)):
                 label = f"{attempt.experiment}/{attempt.task}#{attempt.number} {member} | ".encode()
                 begin = self._begin(place.directory, member, attempt.ended_at)
                 self._streams[key, member] = _Stream(key, label, place.directory, member, begin)
@@ -248,13 +266,15 @@ class LogStreams:
         last: deque[bytes] | None = None
         if self._is_first_look and choice.tail is not None:
             last = deque(maxlen=choice.tail)
-        while data := self._next(stream)[0]:
+        while not self._is_enough() and (data := self._next(stream)[0]):
             *lines, stream.partial = (stream.partial + data).split(b"\n")
             if chosen := choice.of_lines(lines):
                 if last is None:
                     yield self._labelled(stream, chosen)
                 else:
                     last.extend(chosen)
+            if len(stream.partial) > READ_BYTES:  # no line: it is not looked through again with each piece
+                stream.partial = b""
         if final and stream.partial:
             chosen = choice.of_lines([stream.partial])
             stream.partial = b""

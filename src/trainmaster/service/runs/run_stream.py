@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.control.gangs import member_names
+from trainmaster.control.layout import SYSTEM
 from trainmaster.db import queries
 from trainmaster.executors.log_metrics import LogMetrics
 from trainmaster.executors.logs import line_start, log_end, read_log
@@ -222,6 +223,8 @@ class RunStream:
     def _logs(self, number: int, attempt: _Attempt, until: Cursor | None) -> Iterator[Message]:
         for path in sorted(attempt.directory.glob("*.log")):
             member = path.name.removesuffix(".log")
+            if member.startswith(SYSTEM):
+                continue
             key = f"{number}/log/{member}"
             bound = _bound(until, number, key)
             offset = self.cursor.files.get(key)

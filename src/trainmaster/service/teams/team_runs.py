@@ -15,6 +15,7 @@ from trainmaster.db.queries import RunFilter
 from trainmaster.db.run_rows import existing
 from trainmaster.service.models.model_names import find_model
 from trainmaster.service.quotes.recommending import recommended
+from trainmaster.service.runs.log_search import LINES
 from trainmaster.service.runs.run_stream import Cursor, RunStream
 from trainmaster.service.runs.summary import resolve_run, runs_summary
 from trainmaster.spec.errors import NotFoundError, UsageError
@@ -223,6 +224,7 @@ class TeamRuns:
         tail: int | None = None,
         text: str | None = None,
         since: str | None = None,
+        system: bool = False,
     ) -> Iterator[bytes]:
         """What its tasks wrote until now.
 
@@ -235,6 +237,7 @@ class TeamRuns:
             tail: of each log only so many of the last lines.
             text: only lines with this in them.
             since: only what was written since so long ago, such as ``5m``.
+            system: instead what operating systems of its machines said, `member` being one of them.
         """
         from trainmaster.service.runs.log_streams import LineChoice, LogStreams
 
@@ -242,7 +245,18 @@ class TeamRuns:
         pattern = None if text is None else re.compile(re.escape(text.encode()), re.IGNORECASE)
         found = LineChoice.of(tail, None, since, time.time())
         choice = found if pattern is None else replace(found or LineChoice(), pattern=pattern)
-        return LogStreams(self._service, run, experiment, task, member, choice, attempt).read(follow=False)
+        streams = LogStreams(self._service, run, experiment, task, member, choice, attempt, system=system)
+        return streams.read(follow=False)
+
+    def search_logs(
+        self, text: str, limit: int = LINES, after: str | None = None, since: str | None = None
+    ) -> dict[str, Any]:
+        """Lines with a text in the logs of all runs that the caller sees; see `search_logs`."""
+        from trainmaster.service.runs.log_search import search_logs
+
+        if after is not None:
+            self.row(after)
+        return search_logs(self._service, self._which, text, limit, after, since)
 
     def models(self, run: str | None = None, limit: int = 100, after: str | None = None) -> dict[str, Any]:
         """``models``, those of the newest runs first, and ``next``; of one run, or of all that are seen."""

@@ -33,6 +33,8 @@ def routes():
         ("GET", "/api/v1/runs/{run}/events"): "read",
         ("GET", "/api/v1/runs/{run}/metrics"): "read",
         ("GET", "/api/v1/runs/{run}/logs"): "read",
+        ("POST", "/api/v1/runs/{run}/logs/system"): "run",
+        ("GET", "/api/v1/logs"): "read",
         ("GET", "/api/v1/runs/{run}/stream"): "read",
         ("GET", "/api/v1/runs/{run}/graph"): "read",
         ("GET", "/api/v1/runs/{run}/attempts"): "read",

@@ -112,7 +112,9 @@ def files_of(home, run):
 
 ROUNDS = st.lists(
     st.tuples(
-        st.sampled_from(["worker-0.log", "worker-0.log.1", "worker-0.metrics.jsonl", "places.json"]),
+        st.sampled_from(
+            ["worker-0.log", "system-i-1.log", "worker-0.log.1", "worker-0.metrics.jsonl", "places.json"]
+        ),
         st.sampled_from(["grow", "again", "remove", "empty"]),
         st.binary(max_size=9),
         st.booleans(),

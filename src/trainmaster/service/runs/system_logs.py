@@ -1,0 +1,109 @@
+"""`fetch_system_log`: what the operating system of a run's machine says now, asked for by a person."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.cluster.member_places import PLACES, read_places
+from trainmaster.control.layout import AttemptPlace
+from trainmaster.control.system_log import WAIT_S, put_system_log, said_here, system_log_command
+from trainmaster.providers.capabilities import Capabilities, capabilities_of
+from trainmaster.service.shells import find_way, members_of
+from trainmaster.spec.errors import NotFoundError, ProviderError
+
+if TYPE_CHECKING:
+    from trainmaster.service.service import Service
+
+#: For a login on top of what is asked.
+_LOGIN_S: Final = 30.0
+
+
+def fetch_system_log(
+    service: Service,
+    run: str,
+    member: str | None,
+    environ: Mapping[str, str],
+    *,
+    is_for_others: bool = False,
+) -> str:
+    """Ask a machine of a run, or its provider if it does not answer; it is kept with the run if that is here.
+
+    Args:
+        service: of the home.
+        run: its id. Who may use it is the caller's to decide.
+        member: such as ``worker-1``, or a machine; None for the first one there is.
+        environ: of the caller: credentials of the provider.
+        is_for_others: who asks is not the user of this machine.
+
+    Raises:
+        NotFoundError: there is no such member or machine, or nobody knows what it said.
+        ProviderError: it cannot be reached.
+        MissingPartError: there is no OpenSSH client here.
+    """
+    can = capabilities_of(service.database.run_row(run)["provider"])
+    if can.is_here:
+        if member is not None and member not in (known := members_of(service, run)):
+            raise NotFoundError(f"{run} has no member {member!r}", f"It has {', '.join(sorted(known))}.")
+        machine, said = socket.gethostname(), said_here()
+    else:
+        machine, said = _asked(service, run, member, environ, can, is_for_others=is_for_others)
+    if not said.strip():
+        raise NotFoundError(f"{machine} of {run} tells nothing of its operating system", "Look with `ssh`.")
+    if (home := service.home_if_here(run)) is not None:
+        places = sorted((home.run_directory(run) / "tasks").glob("*/*/*"), key=lambda at: at.stat().st_mtime)
+        had_it = (at for at in reversed(places) if machine in read_places(at / PLACES).values())
+        if (directory := next(had_it, places[-1] if places else None)) is not None:
+            put_system_log(AttemptPlace(directory), machine, said)
+    return said
+
+
+def _asked(
+    service: Service,
+    run: str,
+    member: str | None,
+    environ: Mapping[str, str],
+    can: Capabilities,
+    *,
+    is_for_others: bool,
+) -> tuple[str, str]:
+    command = system_log_command(is_rented=can.rents, has_own_kernel=can.has_own_kernel)
+    try:
+        way = find_way(service, run, member, environ, patience_s=0.0, is_for_others=is_for_others)
+        asked = subprocess.run(
+            [*way.command, way.address, command],
+            env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True, timeout=WAIT_S + _LOGIN_S,
+            check=False,
+        )  # fmt: skip
+        if asked.stdout:
+            return way.machine, asked.stdout.decode(errors="replace")
+        why = asked.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+        lost: Exception = ProviderError(f"{way.machine} of {run} cannot be asked: {why[0]}", "Is it there?")
+        member = way.machine
+    except subprocess.TimeoutExpired:
+        lost = ProviderError(f"a machine of {run} did not answer in {WAIT_S + _LOGIN_S:.0f} s", "Try again.")
+    except (NotFoundError, ProviderError) as error:
+        lost = error
+    for machine, said in _consoles(service, run, member, environ) if can.console else ():
+        return machine, said
+    raise lost
+
+
+def _consoles(
+    service: Service, run: str, member: str | None, environ: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """What the provider keeps of the machines that a name may mean, also those that are gone."""
+    from trainmaster.cluster.record import readable
+    from trainmaster.providers.finding import get_provider
+
+    for record in readable(service.database.clusters_of(run), lambda _: None):
+        for machine in reversed(record.machines):
+            names = (None, machine.id, machine.seat, record.name_of(machine.seat))
+            if machine.id and member in names:
+                with suppress(ProviderError, NotFoundError):
+                    place = service.access_to(run, environ)
+                    if said := get_provider(record.provider, place).console(record.id, machine.id):
+                        yield machine.id, said
