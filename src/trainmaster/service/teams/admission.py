@@ -50,8 +50,8 @@ class Request:
     team: str
     priority: int
     asked_at: float
-    most_usd: float = 0.0
-    usd_per_hour: float = 0.0
+    most_usd: float
+    usd_per_hour: float
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class BudgetLeft:
     """
 
     who: str
-    used_usd: float = 0.0
+    used_usd: float
     left_usd: float = math.inf
     runs: float = math.inf
     usd_per_hour: float = math.inf

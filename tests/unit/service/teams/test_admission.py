@@ -29,9 +29,13 @@ NOW = 86400.0 * 40
 DAY_S = 86400.0
 
 
+def request(run, team, priority, asked_at, most_usd=0.0, usd_per_hour=0.0):
+    return Request(run, team, priority, asked_at, most_usd, usd_per_hour)
+
+
 def left(everybody=None, **teams):
-    return {name: BudgetLeft(name, **values) for name, values in teams.items()} | {
-        ALL: BudgetLeft("all", **everybody or {})
+    return {name: BudgetLeft(name, **{"used_usd": 0.0} | values) for name, values in teams.items()} | {
+        ALL: BudgetLeft("all", **{"used_usd": 0.0} | (everybody or {}))
     }
 
 
@@ -41,11 +45,11 @@ def started(verdicts):
 
 def test_priority_then_share_then_age():
     asked = [
-        Request("old", "red", 0, 1.0, 1.0),
-        Request("new", "red", 0, 2.0, 1.0),
-        Request("poor", "blue", 0, 3.0, 1.0),
-        Request("urgent", "red", 1, 4.0, 1.0),
-        Request("unimportant", "blue", -1, 0.0, 1.0),
+        request("old", "red", 0, 1.0, 1.0),
+        request("new", "red", 0, 2.0, 1.0),
+        request("poor", "blue", 0, 3.0, 1.0),
+        request("urgent", "red", 1, 4.0, 1.0),
+        request("unimportant", "blue", -1, 0.0, 1.0),
     ]
     found = decide(asked, left(red={"used_usd": 5.0}, blue={"used_usd": 4.5}))
     assert started(found) == ["urgent", "poor", "old", "new", "unimportant"]
@@ -53,7 +57,7 @@ def test_priority_then_share_then_age():
 
 def test_teams_take_turns_by_what_they_take():
     asked = [
-        Request(f"{team}{n}", team, 0, float(n), usd)
+        request(f"{team}{n}", team, 0, float(n), usd)
         for team, usd in (("a", 1.0), ("b", 3.0))
         for n in range(4)
     ]
@@ -63,19 +67,19 @@ def test_teams_take_turns_by_what_they_take():
 
 
 def test_a_large_run_is_not_passed_by_small_ones_of_what_it_waits_for():
-    asked = [Request("large", "red", 0, 1.0, 50.0), Request("small", "red", 0, 2.0, 1.0)]
+    asked = [request("large", "red", 0, 1.0, 50.0), request("small", "red", 0, 2.0, 1.0)]
     large, small = decide(asked, left(red={"left_usd": 10.0}))
     assert large.waits_for == "$50.00 of the month's budget: red has $10.00 left"
     assert small.waits_for == "large, which comes first"
-    others = [*asked, Request("other", "blue", 0, 3.0, 1.0)]
+    others = [*asked, request("other", "blue", 0, 3.0, 1.0)]
     assert started(decide(others, left(red={"left_usd": 10.0}, blue={}))) == ["other"]
-    per_hour = [Request("large", "red", 0, 1.0, 1.0, 8.0), Request("other", "blue", 0, 2.0, 1.0, 1.0)]
+    per_hour = [request("large", "red", 0, 1.0, 1.0, 8.0), request("other", "blue", 0, 2.0, 1.0, 1.0)]
     assert started(decide(per_hour, left({"usd_per_hour": 5.0}, red={}, blue={"used_usd": 1.0}))) == []
 
 
 def test_a_run_that_takes_all_that_is_left_starts(office):
     exact = {"left_usd": 5.0, "runs": 1, "usd_per_hour": 2.0, "limit_usd": 5.0, "limit_usd_per_hour": 2.0}
-    assert started(decide([Request("a", "red", 0, 1.0, 5.0, 2.0)], left(exact, red=exact))) == ["a"]
+    assert started(decide([request("a", "red", 0, 1.0, 5.0, 2.0)], left(exact, red=exact))) == ["a"]
     office.limit("red", monthly_usd=5.0, usd_per_hour=2.0)
     assert office.send("a", most_usd=5.0, usd_per_hour=2.0, waits=False)
 
@@ -91,7 +95,7 @@ request_lists = st.lists(
     max_size=12,
 ).map(
     lambda rows: [
-        Request(f"r{n}", team, priority, float(at), float(usd), float(per_hour))
+        request(f"r{n}", team, priority, float(at), float(usd), float(per_hour))
         for n, (team, priority, at, usd, per_hour) in enumerate(rows)
     ]
 )
