@@ -187,6 +187,17 @@ def test_what_waits_for_long_to_be_finished_is_made_once(server, other, monkeypa
     assert server.ask("GET", f"/{upload}").json()["state"] == "DONE"
 
 
+def test_code_is_one_file_and_no_volume(server):
+    content = tar(main=b"1")
+    one, other = server.begin(content), server.begin(content)
+    for upload in (one, other):
+        server.send(upload, 0, content)
+    for asked in ({"volume": "pets"}, {"uploads": [other]}):
+        answer = server.ask("POST", f"/{one}/finish", json=asked)
+        assert (answer.status_code, "code is one file" in answer.text) == (422, True)
+    assert server.ask("GET", f"/{one}").json()["state"] == "WHOLE"
+
+
 def test_who_may_only_read_takes_no_upload_away(server):
     upload = server.begin(b"0")
     with pytest.raises(ForbiddenError, match="'run'"):

@@ -238,6 +238,18 @@ def test_a_team_that_has_had_nothing_comes_before_one_that_has_had_a_little(offi
     assert admit_waiting(office.database, NOW + 2) == ["of red"]
 
 
+def test_what_a_team_has_set_aside_counts_as_what_it_has_spent(office):
+    office.limit(ALL, runs_at_once=2)
+    office.send("earlier", "blue")
+    office.end("earlier", cost_usd=5.0)
+    office.send("goes on", "red", most_usd=10.0)
+    office.send("holds it up", None)
+    for number, team in enumerate(("red", "blue")):
+        assert not office.send(f"of {team}", team, now=NOW + number)
+    office.end("holds it up")
+    assert admit_waiting(office.database, NOW + 2) == ["of blue"]
+
+
 def test_a_new_month_has_new_money(office):
     office.limit("red", monthly_usd=25.0)
     office.send("first", most_usd=20.0)
