@@ -9,6 +9,8 @@ DEMO_STAMP := $(VENV)/.installed-demo
 LISTER := $(VENV)/lister/bin/cyclonedx-py
 # Where it is set (containers often do), every start of the command line compiles everything anew: 0.3 s each.
 unexport PYTHONDONTWRITEBYTECODE
+# What is installed is compiled on all cores; pip would take one. Some libraries have files that are no Python.
+COMPILE = $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 
 .PHONY: demo check unit test lint bench seeds docs install system dist audit mutations crossings gpu real-aws notebook im clean
 
@@ -17,7 +19,8 @@ install: $(STAMP)
 $(STAMP): pyproject.toml scripts/system.sh
 	@$(MAKE) --no-print-directory system
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all,dev]'
+	@$(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --editable '.[all,dev]'
+	@$(COMPILE)
 	@touch $(STAMP)
 
 system:
@@ -26,7 +29,8 @@ system:
 # The demo needs PyTorch only; a full installation serves as well.
 $(DEMO_STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[torch]'
+	@$(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --editable '.[torch]'
+	@$(COMPILE)
 	@touch $(DEMO_STAMP)
 
 demo: $(if $(wildcard $(STAMP)),install,$(DEMO_STAMP))
