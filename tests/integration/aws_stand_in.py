@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import os
 import re
 import socket
 import subprocess
@@ -382,6 +383,7 @@ def running(log: Path) -> Iterator[StandIn]:
     with log.open("wb") as output:
         moto = subprocess.Popen(
             [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+            env={**os.environ, "MOTO_EC2_LOAD_DEFAULT_AMIS": "false"},  # nobody asks for them: see `_images`
             stdout=output,
             stderr=subprocess.STDOUT,
         )
