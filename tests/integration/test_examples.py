@@ -35,11 +35,11 @@ def test_digits_are_learnt_by_two_processes(tm):
 
 def test_boosting_is_tuned_three_ways(tm):
     needs("sklearn", "optuna")
-    fewer = ("grid.parameters.lr=[0.2]", "grid.parameters.l2=[0]", "random.samples=3", "tpe.samples=10")
+    fewer = ("grid.parameters.lr=[0.2]", "grid.parameters.l2=[0]", "random.samples=2", "tpe.samples=6")
     options = [word for each in fewer for word in ("--set", f"experiments.{each}")]
     summary = tm.run(EXAMPLES / "gbm-sweep" / RECIPE, "--yes", *options, timeout_s=300)
     counted = {name: each["tasks"] for name, each in summary["experiments"].items()}
-    assert {name: each["total"] for name, each in counted.items()} == {"grid": 4, "random": 3, "tpe": 10}
+    assert {name: each["total"] for name, each in counted.items()} == {"grid": 4, "random": 2, "tpe": 6}
     assert all(each["succeeded"] + each["pruned"] == each["total"] for each in counted.values())
     assert len(summary["models"]) == sum(each["succeeded"] for each in counted.values())
     best = summary["experiments"]["tpe"]["best"]
