@@ -57,7 +57,7 @@ experiments:
       --rounds {rounds} --seconds {seconds} {more}
 """
 #: Of one worker, for which Trainmaster measures its traffic.
-ALONE_S = 20.0
+ALONE_S = 30.0
 
 
 @dataclass(frozen=True)

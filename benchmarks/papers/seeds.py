@@ -59,11 +59,11 @@ class Step:
 STEPS = (
     Step("fc2", "phone", 400),
     Step("anwar", "recommender", 200),
-    Step("hyper", "hyper", 500),
+    Step("hyper", "hyper", 800),
     Step("hyper", "hyper_files", 500),
     Step("jorge", "jorge_im", 1200, 600),
     Step("anwar", "anwar", 560),
-    Step("fc2", "fc2", 660),
+    Step("fc2", "fc2", 900, 600),
     Step("jorge", "jorge", 420),
     Step("anwar", "accuracy", 420),
     Step("pages", "pages", 600),
