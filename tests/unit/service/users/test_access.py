@@ -138,6 +138,21 @@ def test_a_refusal_says_whether_the_role_or_the_token_has_too_little():
         assert refused.value.hint.endswith(has)
 
 
+def test_only_the_token_of_an_admin_is_for_another_team_than_its_own(of_home):
+    for team in ("red", "blue"):
+        of_home.make_team(team)
+    admin, member = of_home.create_token("all", ["admin"]), of_home.create_token("one", ["run"], "red")
+    assert [of_home.by_token(admin["token"], team).team for team in (None, "red", "blue")] == [
+        None,
+        "red",
+        "blue",
+    ]
+    assert of_home.by_token(member["token"], "red").team == "red"
+    for token, team in ((admin, "green"), (member, "blue")):
+        with pytest.raises(NotFoundError, match="no team"):
+            of_home.by_token(token["token"], team)
+
+
 def test_a_team_knows_what_it_may_spend(of_home):
     assert of_home.make_team("open", None)["left_usd"] is None
     assert of_home.make_team("vision", 50)["monthly_usd"] == 50
