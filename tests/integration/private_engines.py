@@ -34,15 +34,20 @@ class PrivateEngine:
         kind: ``docker`` or ``podman``.
         env: variables with which its client finds it.
         directory: everything that it keeps.
+
+    Args:
+        kind: of engine.
+        root: what `IMAGE` is made of, a tar archive; `make_image` with everything by default.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, root: bytes = b"") -> None:
         if os.getuid() != 0:
             raise NoEngineError("an engine of our own needs root")
         needed = {"docker": ("docker", "dockerd", "runc"), "podman": ("podman", "runc")}[kind]
         if missing := [program for program in needed if shutil.which(program) is None]:
             raise NoEngineError(f"{', '.join(missing)} not installed; scripts/system.sh installs it")
         self.kind = kind
+        self._root = root
         self.directory = Path(tempfile.mkdtemp(prefix=f"tm-{kind}-", dir="/tmp"))
         self.directory.chmod(0o755)
         self._daemon: subprocess.Popen[bytes] | None = None
@@ -57,7 +62,7 @@ class PrivateEngine:
         try:
             if self.kind == "docker":
                 self._start_dockerd()
-            root = make_image()
+            root = self._root or make_image()
             self.client("import", "-c", "ENV FROM_IMAGE=yes", "-", IMAGE, stdin=root)
             if self.kind == "docker":
                 self.client("import", "-", NO_BASH, stdin=make_image(tools=("sleep",), python=False))

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 #: once, to every process; it waits for the script, then for what the script has left: those get SIGTERM
 #: and two seconds, or as long as the caller that stops it will wait.
 #:
+#: An engine may be set to show a container the processes of its node. Then this one is not number 1, and what
+#: is the script's are the descendants of its parent: every engine has one monitor per container, to which the
+#: kernel gives orphans. There nothing ends with this process by itself, so it ends what is left.
+#:
 #: Arguments, an empty one and variables come through standard input, each ended by NUL: what was in a
 #: command line or in the options of the engine could be read by others and would lie on its disk.
 #: `set -m` gives the script a process group, and the signals that a background job would not get. Docker
@@ -26,7 +30,16 @@ if TYPE_CHECKING:
 PROCESS_1 = r"""
 exec 2>&1
 asked= told= main=
-tell() { [[ $told || ! $main ]] || { told=1; kill -TERM -1; }; }
+below() {
+  local child children file
+  for file in "/proc/$1/task/"*/children; do
+    children=
+    read -r children 2>/dev/null <"$file"
+    for child in $children; do [[ $child == $$ ]] || found+=("$child"); below "$child"; done
+  done
+}
+others() { found=(-1); [[ $$ == 1 ]] || { found=(); below "$PPID"; }; }
+tell() { [[ $told || ! $main ]] || { told=1; others; kill -TERM "${found[@]}"; }; }
 trap 'asked=1; tell' TERM
 set -m
 while read -rd '' && [[ $REPLY ]]; do set -- "$@" "$REPLY"; done
@@ -40,9 +53,11 @@ wait "$main"
 status=$?
 tell
 for ((turn = 0; turn < 40 || asked; turn++)); do
-  kill -0 -1 || break
+  others
+  kill -0 "${found[@]}" || break
   read -rt 0.05 -u 9
 done
+[[ $$ == 1 ]] || { others; kill -KILL "${found[@]}"; }
 exit "$status"
 """
 

@@ -32,9 +32,16 @@ PACKAGES: Final = (
     "netcat-openbsd",
     "curl",
     "rsync",
+    # For `container:` as an ordinary user. Two are what podman recommends; debootstrap knows no package by
+    # what it provides, and podman asks for its network so.
+    "podman",
+    "crun",
+    "netavark",
+    "uidmap",
+    "fuse-overlayfs",
 )
 #: Counted up when what is done to an image changes.
-RECIPE: Final = 2
+RECIPE: Final = 3
 _MIRRORS: Final = {"debian": "http://deb.debian.org/debian", "ubuntu": "http://archive.ubuntu.com/ubuntu"}
 _FALLBACK: Final = ("bookworm", _MIRRORS["debian"])
 _PHASES: Final = (
@@ -70,7 +77,7 @@ class Image:
     @property
     def key(self) -> str:
         """Its name in the cache."""
-        scripts = _guest("power.sh")
+        scripts = "".join(map(_guest, ("power.sh", "containers.conf", "storage.conf")))
         text = "\n".join((str(RECIPE), self.suite, self.mirror, *self.packages, scripts, os.uname().machine))
         return f"{self.suite}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
@@ -168,6 +175,9 @@ def _finish(root: Path) -> None:
         (root / "etc" / name).write_text("")
     (root / "etc/mtab").unlink(missing_ok=True)
     (root / "etc/mtab").symlink_to("../proc/self/mounts")  # fusermount3 looks there
+    containers = root / "etc/containers"
+    (containers / "containers.conf").write_text(_guest("containers.conf"))
+    (containers / "storage.conf").write_text(_guest("storage.conf"))
     power = root / "usr/local/sbin/lab-power"
     power.write_text(_guest("power.sh"))
     power.chmod(0o755)

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -138,3 +144,86 @@ def test_removing_does_not_wait():
         "m",
     ]
     assert "--time=0" in containers.remove_command(PODMAN, ["n"])
+
+
+#: Starts a program as an engine's monitor does: what its descendants leave behind comes to it.
+MONITOR = """
+import ctypes, os, subprocess, sys
+PR_SET_CHILD_SUBREAPER = 36
+assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+first = subprocess.Popen(["bash", "-c", *sys.argv[1:]])
+while True:
+    pid, status = os.wait()
+    if pid == first.pid:
+        sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+#: A script that leaves something behind, which does this when it is asked to end.
+LEFT = """trap "%s" TERM; echo $$; while :; do sleep 600 & wait; done"""
+LEAVING = f"exec 3< <(setsid bash -c '{LEFT}'); read -r deaf <&3"
+
+
+class Monitored:
+    """Process 1 of a container that is not number 1: the engine shows it the processes of its node."""
+
+    def __init__(self, script: str) -> None:
+        program = containers.PROCESS_1.replace("-rt 0.05", "-rt 0.001")  # its 2 s are a tenth of that
+        command = [sys.executable, "-c", MONITOR, program, "trainmaster"]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        assert self.process.stdin is not None
+        self.process.stdin.write(containers.records(["-c", "--", script, "main"], {"WORD": "yes"}))
+        self.process.stdin.close()
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().decode().strip()
+
+    def end(self) -> tuple[int, str]:
+        assert self.process.stdout is not None
+        with self.process.stdout as output:
+            said = output.read().decode()
+        return self.process.wait(), said
+
+    def first(self) -> int:
+        pid = self.process.pid
+        return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+
+def lives(pid: int) -> bool:
+    """Whether there is more of it than an entry in a table."""
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except OSError:
+        return False
+
+
+NO_CHILDREN = not Path(f"/proc/self/task/{os.getpid()}/children").exists()
+
+
+@pytest.mark.skipif(NO_CHILDREN, reason="this kernel does not list children")
+class TestProcessesOfTheNodeInSight:
+    @pytest.fixture
+    def stranger(self) -> Iterator[subprocess.Popen[bytes]]:
+        """Another process of the same user."""
+        with subprocess.Popen(["sleep", "600"]) as process:
+            yield process
+            assert process.poll() is None, "it was ended, too"
+            process.kill()
+
+    def test_what_the_script_leaves_is_asked_to_end(self, stranger: subprocess.Popen[bytes]) -> None:
+        code, said = Monitored(f"{LEAVING % 'echo asked >&2; exit'}; echo $WORD; exit 3").end()
+        assert (code, said.split()) == (3, ["yes", "asked"])
+
+    def test_a_stop_reaches_all_and_nothing_else(self, stranger: subprocess.Popen[bytes]) -> None:
+        found = Monitored("trap 'echo saved; exit 4' TERM; setsid sleep 600 & echo $!; wait; wait")
+        orphan = int(found.line())
+        os.kill(found.first(), signal.SIGTERM)
+        assert found.end() == (4, "saved\n")
+        assert not lives(orphan)
+
+    def test_what_does_not_listen_is_ended(self, stranger: subprocess.Popen[bytes]) -> None:
+        code, deaf = Monitored(f"{LEAVING % ''}; echo $deaf").end()
+        assert (code, lives(int(deaf))) == (0, False)

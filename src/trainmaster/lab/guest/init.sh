@@ -80,6 +80,9 @@ set -eu
 shopt -s nullglob
 . /run/lab/env
 
+mkdir /dev/mqueue
+mount -t mqueue mqueue /dev/mqueue   # of its own IPC namespace; containers that share that look for it
+
 state=""
 trap 'state=off' TERM INT USR1   # the cloud's button, and `poweroff`
 trap 'state=reboot' HUP USR2     # `reboot`
