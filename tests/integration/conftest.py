@@ -15,10 +15,13 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from command_server import TRAINMASTER, Command, commands
+
+if TYPE_CHECKING:
+    from aws_stand_in import StandIn
 
 #: Long enough for a machine that does many other things.
 DEADLINE_S = 60.0
@@ -333,3 +336,12 @@ def tm(tmp_path: Path) -> Iterator[Trainmaster]:
     finally:
         user.clean_up()
         signal.signal(signal.SIGHUP, before)
+
+
+@pytest.fixture(scope="session")
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
+    """One Amazon for all tests, each of which empties it: it takes two seconds of CPU to begin."""
+    from aws_stand_in import running
+
+    with running(tmp_path_factory.mktemp("moto") / "log") as found:
+        yield found

@@ -10,16 +10,10 @@ import pytest
 pytest.importorskip("boto3", reason="boto3 is not installed")
 pytest.importorskip("moto.server", reason="moto[server] is not installed")
 
-from aws_stand_in import AwsBench, StandIn, running
+from aws_stand_in import AwsBench, StandIn
 
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.testing.provider_contract import ProviderContract
-
-
-@pytest.fixture(scope="module")
-def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
-    with running(tmp_path_factory.mktemp("moto") / "log") as found:
-        yield found
 
 
 class TestAws(ProviderContract):

@@ -29,7 +29,6 @@ from aws_stand_in import (
     free_port,
     hidden,
     refusal,
-    running,
     runs,
 )
 
@@ -39,12 +38,6 @@ from trainmaster.providers.finding import get_provider
 from trainmaster.providers.place import ProviderPlace
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.testing.provider_contract import alive
-
-
-@pytest.fixture(scope="module")
-def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
-    with running(tmp_path_factory.mktemp("moto") / "log") as found:
-        yield found
 
 
 @pytest.fixture

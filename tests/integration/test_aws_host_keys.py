@@ -13,18 +13,12 @@ from typing import Any
 
 import asyncssh
 import pytest
-from aws_stand_in import AwsBench, StandIn, running
+from aws_stand_in import AwsBench, StandIn
 
 from trainmaster.lab.user_data import plan_boot
 from trainmaster.providers.base import Node
 from trainmaster.providers.ssh_target import target_of
 from trainmaster.transport import HostKeyError, HostKeys, Ssh, Target
-
-
-@pytest.fixture(scope="module")
-def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
-    with running(tmp_path_factory.mktemp("moto") / "log") as found:
-        yield found
 
 
 @pytest.fixture

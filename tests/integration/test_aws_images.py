@@ -11,19 +11,13 @@ import pytest
 pytest.importorskip("boto3", reason="boto3 is not installed")
 pytest.importorskip("moto.server", reason="moto[server] is not installed")
 
-from aws_stand_in import REGION, AwsBench, StandIn, running
+from aws_stand_in import REGION, AwsBench, StandIn
 
 from trainmaster.providers.base import BakedImage, NodeRequest
 
 WANTED = BakedImage("", "", "first", ("aaaa", "bbbb"), saves_s=74.0, team="biology")
 #: What a machine of that type starts from, of the images that the stand-in has.
 BASE = "ami-00000002"
-
-
-@pytest.fixture(scope="module")
-def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
-    with running(tmp_path_factory.mktemp("moto") / "log") as found:
-        yield found
 
 
 @pytest.fixture

@@ -25,7 +25,6 @@ from aws_stand_in import (
     AwsBench,
     Rule,
     StandIn,
-    running,
     runs,
 )
 from botocore.exceptions import EndpointConnectionError
@@ -40,12 +39,6 @@ from trainmaster.providers.base import NoCapacityError, NodeState
 from trainmaster.providers.place import ProviderPlace
 from trainmaster.spec.errors import MissingPartError, ProviderError, UsageError
 from trainmaster.testing.provider_contract import alive
-
-
-@pytest.fixture(scope="module")
-def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
-    with running(tmp_path_factory.mktemp("moto") / "log") as found:
-        yield found
 
 
 @pytest.fixture
