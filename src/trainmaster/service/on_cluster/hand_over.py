@@ -86,6 +86,8 @@ def why_not(recipe: Recipe, store_url: str, plans: Sequence[ClusterPlan] | None)
         return (
             f"the object store {store_url} is on this machine: neither side could read what the other writes"
         )
+    if recipe.bake:
+        return "bake: an image is made of its first machine when nothing works there any more"
     if recipe.sinks is not None:
         return "sinks: what tasks report is sent there by this home"
     for name, experiment in recipe.experiments.items():

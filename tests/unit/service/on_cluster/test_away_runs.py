@@ -391,6 +391,7 @@ ON_DEMAND = SimpleNamespace(
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
+        ({"bake": True}, "bake: an image is made"),
         ({"sinks": {"mlflow": {"url": "https://m.example.org", "experiment": "e"}}}, "sinks: what tasks"),
         ({"sinks": {"wandb": {"project": "p", "key": "WANDB_API_KEY"}}}, "sinks: what tasks"),
         ({"experiments": {"main": {"command": "serve", "serve": {"port": 8000}}}}, "main.serve: a service"),
