@@ -5,6 +5,7 @@ steps for the server's processor as the paper's 128 on GPUs, in proportion. One 
 on a t2.small, as the paper's first, one on a fourth p2.xlarge, as its second. Each is measured with 1 to 3
 workers, both ways, and once more with a third worker that is three times as slow. Network cards are 8 times
 the published ones, so that the processor of the t2.small is the limit, as the paper found, and not its card.
+One p2.xlarge alone, without servers, does the same steps (table 2).
 Credits that run out over an hour are not reproduced: the small machine is small from the beginning.
 """
 
@@ -22,13 +23,14 @@ BATCH = 32
 SLOW = 3.0
 CPU_SCALE = 0.125
 CORES_SMALL = CPU_SCALE  # of a t2.small, which has one vCPU
-SMALL, LARGE = "t2.small", "p2.xlarge"
-#: Global steps/s and examples/s: table 1 (sync and async with a t2.small and 3 workers), table 3.
+SMALL, LARGE, ALONE = "t2.small", "p2.xlarge", "none"
+#: Global steps/s and examples/s: table 1 (sync and async with a t2.small and 3 workers), tables 2 and 3.
 PAPER = {
     ("sync", SMALL, 3): (3.26, 485),
     ("async", SMALL, 3): (10.04, 2755),
     ("async", SMALL, 2): (7.68, 1259),
     ("async", LARGE, 2): (13.04, 1687),
+    ("async", ALONE, 1): (7, 850),
 }
 CLAIMS = {
     "asynchronous training is faster than synchronous (3 workers, small server)": "5.7 times (table 1)",
@@ -55,15 +57,25 @@ experiments:
       python3 parameter_server.py --kinds async sync --workers {counts} --batches {batch}
       --slow {slow} --rounds {rounds} --seconds {seconds}
 """
+#: A node without parameter servers.
+PLAIN = """
+name: alone
+code: code
+experiments:
+  train:
+    hardware: {{instance: p2.xlarge}}
+    command: python3 parameter_server.py --batches {batch} --rounds {rounds} --seconds {seconds}
+"""
 Key = tuple[str, str, int, float]  # server, kind, workers, how slow the last one is
 
 
 def cells(server: str, done: Finished) -> dict[Key, Cell]:
     """Batches per second, over all workers: a synchronous step is one batch of each."""
     found: dict[Key, Cell] = {}
-    for row in done.reports["chief-0"]:
+    served = done.reports.get("ps-0", [])
+    for row in done.reports["chief-0"] if served else next(iter(done.reports.values())):
         cell = found.setdefault((server, row["kind"], row["workers"], row["slow"]), Cell([], [], []))
-        mbps, cpu = traffic(done.reports["ps-0"], row["began"], row["ended"])
+        mbps, cpu = traffic(served, row["began"], row["ended"]) if served else (0.0, 0.0)
         batches = row["steps"] * (row["workers"] if row["kind"] == "sync" else 1)
         cell.steps_per_s.append(batches / (row["ended"] - row["began"]))
         cell.mbps.append(mbps)
@@ -162,6 +174,7 @@ def main() -> None:
                 seconds=seconds,
             )
             found |= cells(server, lab.run(recipe))
+        found |= cells(ALONE, lab.run(PLAIN.format(batch=BATCH, rounds=rounds, seconds=seconds)))
     rates = {key: statistics.median(cell.steps_per_s) for key, cell in found.items()}
     cores = {key: statistics.median(cell.cpu) for key, cell in found.items()}
     rows = []

@@ -6,6 +6,8 @@ compute, add to them. That is between the machines what `ParameterServerStrategy
 because that one always uses all workers, and the points of a figure that are measured in turn, on the same
 machines and within seconds of each other, can be compared even if the machine is busy.
 
+Without `TF_CONFIG` one process does both: a plain node, without servers.
+
 Reports one line per point: kind (async or sync), workers, batch, slow, steps, and when it began and ended.
 Parameter servers report what went through their network card and how long they computed, with the time.
 """
@@ -75,16 +77,19 @@ def loss_of(weights, images, labels):
 class Training:
     """Weights on the parameter server, a step for each worker."""
 
-    def __init__(self, args, workers):
+    def __init__(self, args, workers, is_alone):
         self.args, self.workers, self.told = args, workers, 0
+        self.server, self.worker = "/job:ps/replica:0/task:0", "/job:worker/replica:0/task:{}"
+        if is_alone:
+            self.server = self.worker = "/cpu:0"
         generator = np.random.default_rng(0)
-        with tf.device("/job:ps/replica:0/task:0"):
+        with tf.device(self.server):
             self.weights = [self._variable(generator, shape) for shape in shapes_of(args)]
             self.sums = [tf.Variable(tf.zeros(shape)) for shape in shapes_of(args)]
         data = np.load(args.data)
         self.data = []
         for number in range(workers):
-            with tf.device(f"/job:worker/replica:0/task:{number}"):  # each has the images in its own memory
+            with tf.device(self.worker.format(number)):  # each has the images in its own memory
                 self.data.append((tf.identity(data["images"]), tf.identity(data["labels"].astype("int32"))))
         self.count = len(data["labels"])
         self.functions = {}
@@ -117,13 +122,13 @@ class Training:
             where = self.weights if kind == "async" else self.sums
             scale = -self.args.lr if kind == "async" else 1.0
             moves = [scale * gradient for gradient in gradients]  # here, on the worker
-            with tf.device("/job:ps/replica:0/task:0"):
+            with tf.device(self.server):
                 for one, move in zip(where, moves, strict=True):
                     one.assign_add(move)
             return loss
 
         def run():
-            with tf.device(f"/job:worker/replica:0/task:{number}"):
+            with tf.device(self.worker.format(number)):
                 return float(step())
 
         return run
@@ -139,7 +144,7 @@ class Training:
                     total.assign(tf.zeros_like(total))
 
             self.functions["apply", workers] = apply
-        with tf.device("/job:ps/replica:0/task:0"):
+        with tf.device(self.server):
             self.functions["apply", workers]()
 
     def run(self, kind, workers, batch, slow, seconds):
@@ -197,9 +202,11 @@ class Training:
 
 
 def train(resolver, args):
-    tf.config.experimental_connect_to_cluster(resolver, job_name="chief", protocol="grpc")
-    workers = len(resolver.cluster_spec().as_dict()["worker"])
-    training = Training(args, workers)
+    cluster = resolver.cluster_spec().as_dict()
+    if cluster:
+        tf.config.experimental_connect_to_cluster(resolver, job_name="chief", protocol="grpc")
+    workers = len(cluster.get("worker", [""]))
+    training = Training(args, workers, is_alone=not cluster)
     weights = int(sum(np.prod(shape) for shape in shapes_of(args)))
     points = [
         (kind, count, batch, 1.0) for batch in args.batches for kind in args.kinds for count in args.workers

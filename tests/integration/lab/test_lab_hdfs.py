@@ -74,9 +74,9 @@ if os.environ["TRAINMASTER_INDEX"] == "0":
     said = subprocess.run([*java, *cat], capture_output=True)
     assert said.returncode == 0, said.stderr
     print("native", hashlib.sha256(said.stdout).hexdigest(), flush=True)
-    host, _, folder = os.environ["TRAINMASTER_OUTPUT_HDFS_WEBHDFS"].removeprefix("webhdfs://").partition("/")
+    output = os.environ["TRAINMASTER_OUTPUT_HDFS_WEBHDFS"].removeprefix(f"webhdfs://{host}/")
     namenode = HTTPConnection(host, timeout=60)
-    namenode.request("PUT", f"/webhdfs/v1/{folder}/step/model.bin?op=CREATE&overwrite=true")
+    namenode.request("PUT", f"/webhdfs/v1/{output}/step/model.bin?op=CREATE&overwrite=true")
     urlopen(Request(namenode.getresponse().headers["Location"], b"weights", method="PUT"), timeout=60).close()
 while not Path("/var/tmp/enough").exists():
     time.sleep(0.2)
