@@ -110,8 +110,8 @@ class Baking:
         except (TrainmasterError, OSError) as error:
             tell(f"warning: {record.id}: no image: {one_line(error)}")
             return
-        saved = f" without the {format_duration(image.saves_s)} that this took" if image.saves_s else ""
-        tell(f"image {image.id} in {image.region} is ready: machines with it start{saved}")
+        saved = f": it saves {format_duration(image.saves_s)} on each machine" if image.saves_s else ""
+        tell(f"image {image.id} in {image.region} is ready{saved}")
 
 
 def _tidy(node: NodeAccess) -> None:
