@@ -31,11 +31,11 @@ def test_machines_start_with_what_an_image_has(renter: Renter, lab: Any) -> None
     assert (image["is_ready"], image["usd_per_month"]) == (True, 0.0)
     assert json.loads(renter.call("image", "ls", "--json").stdout)["images"] == [image]
 
-    run = renter.run(recipe)
-    assert run.end()["reason"] == "SUCCEEDED", run.text
-    made_at, *runs = [line.split("| ")[-1] for line in renter.call("logs", run.run).stdout.splitlines()]
+    found = renter.run(recipe).end()
+    assert found["reason"] == "SUCCEEDED"
+    made_at, *runs = [line.split("| ")[-1] for line in renter.call("logs", found["run"]).stdout.splitlines()]
     assert float(made_at) <= image["made_at"], "setup did not run again"
-    assert runs == [run.run], "nothing of the run that made the image is there"
+    assert runs == [found["run"]], "nothing of the run that made the image is there"
 
     assert "removed" in renter.call("image", "rm", image["id"]).stderr
     assert "no such image" in renter.call("image", "rm", image["id"]).stderr
