@@ -180,6 +180,13 @@ def test_what_tests_and_benchmarks_import_is_there() -> None:
     assert missing == []
 
 
+def test_files_of_one_call_have_names_of_their_own() -> None:
+    """Two modules of one name cannot be imported into one process: nothing of that call would run."""
+    for part in ("unit", "contract", "integration"):
+        names = [path.name for path in (ROOT / "tests" / part).rglob("test_*.py")]
+        assert sorted(set(names)) == sorted(names), part
+
+
 def test_folders_with_a_conftest_each_go_into_one_call() -> None:
     """The first two that doctests were looked for in had one module name, and the call ended there."""
     folders = sorted({str(path.parent) for path in (ROOT / "tests").rglob("conftest.py")})

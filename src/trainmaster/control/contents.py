@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from trainmaster.spec import Experiment
+from trainmaster.spec.private_files import write_private
 
 # What may be a path in a setup script: `./package[extra]`, `$(cat tool.txt)`, `--file=conda.yaml;`
 _SHELL_WORD = re.compile(r"""[^\s'"`$(){}\[\]<>|&;=,]+""")
@@ -85,12 +86,8 @@ class Preparations:
 
     def note(self, part: str, seconds: float) -> None:
         """Remember it; a full disk is no reason to end anything."""
-        place = self.directory / part_hash(part)
         with suppress(OSError):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            draft = place.with_name(f".{place.name}-{os.getpid()}")
-            draft.write_text(f"{seconds:.3f}")
-            draft.replace(place)
+            write_private(self.directory / part_hash(part), f"{seconds:.3f}".encode())
 
     def seconds(self, content: Iterable[str]) -> float:
         """Of all of these, by the hashes that they have without a team; 0 for those that were never seen."""

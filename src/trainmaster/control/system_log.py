@@ -8,6 +8,7 @@ import subprocess
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.layout import SYSTEM
+from trainmaster.spec.private_files import write_private
 from trainmaster.spec.states import EndReason
 
 if TYPE_CHECKING:
@@ -70,14 +71,10 @@ def write_system_log(context: TaskContext, machine: str, said: str) -> None:
 
 def put_system_log(place: AttemptPlace, machine: str, said: str) -> Path:
     """The same of an attempt's directory; where it is."""
-    path = place.system_log(machine)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    data = said.encode(errors="replace")
+    path, data = place.system_log(machine), said.encode(errors="replace")
     if len(data) > LIMIT_BYTES:
         data = data[-LIMIT_BYTES:].partition(b"\n")[2]
-    draft = path.with_name(f".{path.name}.new")
-    draft.write_bytes(data if data.endswith(b"\n") else data + b"\n")
-    draft.replace(path)
+    write_private(path, data if data.endswith(b"\n") else data + b"\n")
     return path
 
 
