@@ -117,6 +117,7 @@ WRITERS = {
     "control/restored.py": ["restored.json"],
     "control/saving.py": ["checkpoint/", "output/"],
     "control/staged_data.py": ["inputs/hdfs-x.json", "inputs/hdfs/"],
+    "control/system_log.py": ["system-i-07.log"],
     "control/staging.py": ["inputs/x", "code/in/x", "staging.lock", "checkpoint/"],
     "control/unpublished_checkpoint.py": ["checkpoint/"],
     "service/driving/background.py": ["control.log"],
@@ -132,7 +133,7 @@ _PLACES = re.compile(
 )
 _WRITES = re.compile(
     r"write_text|write_bytes|open\([^)]*[\"'][wax]b?\+?[\"']|\.mkdir\(|symlink_to|copytree|copyfile|\.touch\("
-    r"|materialise\(|move_into_place|\blocked\(|make_directories|\bwrite\(|\bfetch_models\(|\bpull\("
+    r"|write_private\(|create_private\(|materialise\(|move_into_place|\blocked\(|make_directories|\bwrite\(|\bfetch_models\(|\bpull\("
 )
 
 
