@@ -28,6 +28,8 @@ from trainmaster.lab.user_data import BootPlan, plan_boot
 #: A packet of 64 KB, as cards make them, must stay whole; else the shaping costs more than the traffic.
 _BURST_BYTES: Final = 128 * 1024
 _QUEUE_S: Final = 0.05
+#: Of what a host says so much is kept, as EC2 does.
+_CONSOLE_CHARACTERS: Final = 64 << 10
 #: Not even in the host's own user namespace.
 _WITHHELD: Final = "-sys_module,-sys_rawio,-sys_time"
 #: Cloud-init's, on the disk.
@@ -112,6 +114,7 @@ class Host:
         self.is_connected = False
         self.boot_number = 0
         self._lock = threading.RLock()
+        self._last_said = ""
         self._process: subprocess.Popen[bytes] | None = None
         self._wanted = False
         self.spec = spec
@@ -168,6 +171,7 @@ class Host:
         """Switch it off, and take its disk away."""
         with self._lock:
             self.stop(grace_s)
+            self._last_said = self.console()
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def save(self, place: Path) -> None:
@@ -205,11 +209,11 @@ class Host:
             self.is_frozen = self.is_cut = False
 
     def console(self) -> str:
-        """What its process 1 and sshd said."""
+        """What its process 1 and sshd said last, also when its disk is gone."""
         try:
-            return (self.directory / "console.log").read_text(errors="replace")
+            return (self.directory / "console.log").read_text(errors="replace")[-_CONSOLE_CHARACTERS:]
         except OSError:
-            return ""
+            return self._last_said
 
     def refresh_meminfo(self) -> None:
         """Say in the host's ``/proc/meminfo`` how much memory it has, and has left."""
