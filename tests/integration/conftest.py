@@ -21,7 +21,7 @@ import pytest
 from command_server import TRAINMASTER, Command, commands
 
 if TYPE_CHECKING:
-    from aws_stand_in import StandIn
+    from aws_stand_in import AwsBench, StandIn
 
 #: Long enough for a machine that does many other things.
 DEADLINE_S = 60.0
@@ -345,3 +345,14 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
 
     with running(tmp_path_factory.mktemp("moto") / "log") as found:
         yield found
+
+
+@pytest.fixture
+def bench(stand_in: StandIn, tmp_path: Path) -> Iterator[AwsBench]:
+    """An empty account there, and what a home keeps of it."""
+    from aws_stand_in import AwsBench
+
+    stand_in.reset()
+    found = AwsBench(stand_in, tmp_path)
+    yield found
+    found.close()

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,6 @@ from aws_stand_in import (
     AwsBench,
     Call,
     Rule,
-    StandIn,
     free_port,
     hidden,
     refusal,
@@ -38,15 +36,6 @@ from trainmaster.providers.finding import get_provider
 from trainmaster.providers.place import ProviderPlace
 from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.testing.provider_contract import alive
-
-
-@pytest.fixture
-def bench(stand_in: StandIn, tmp_path: Path) -> Iterator[AwsBench]:
-    stand_in.reset()
-    found = AwsBench(stand_in, tmp_path)
-    yield found
-    found.close()
-
 
 # --- what is rented ----------------------------------------------------------------------------------
 

@@ -13,20 +13,12 @@ from typing import Any
 
 import asyncssh
 import pytest
-from aws_stand_in import AwsBench, StandIn
+from aws_stand_in import AwsBench
 
 from trainmaster.lab.user_data import plan_boot
 from trainmaster.providers.base import Node
 from trainmaster.providers.ssh_target import target_of
 from trainmaster.transport import HostKeyError, HostKeys, Ssh, Target
-
-
-@pytest.fixture
-def bench(stand_in: StandIn, tmp_path: Path) -> Iterator[AwsBench]:
-    stand_in.reset()
-    found = AwsBench(stand_in, tmp_path)
-    yield found
-    found.close()
 
 
 def user_data(bench: AwsBench) -> list[str]:

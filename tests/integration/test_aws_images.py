@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("boto3", reason="boto3 is not installed")
 pytest.importorskip("moto.server", reason="moto[server] is not installed")
 
-from aws_stand_in import REGION, AwsBench, StandIn
+from aws_stand_in import REGION, AwsBench
 
 from trainmaster.providers.base import BakedImage, NodeRequest
 
 WANTED = BakedImage("", "", "first", ("aaaa", "bbbb"), saves_s=74.0, team="biology")
 #: What a machine of that type starts from, of the images that the stand-in has.
 BASE = "ami-00000002"
-
-
-@pytest.fixture
-def bench(stand_in: StandIn, tmp_path: Path) -> Iterator[AwsBench]:
-    stand_in.reset()
-    found = AwsBench(stand_in, tmp_path)
-    yield found
-    found.close()
 
 
 def baked(bench: AwsBench) -> BakedImage:
@@ -66,6 +56,8 @@ def test_an_image_is_listed_with_what_it_holds_until_it_is_removed(bench: AwsBen
     assert provider.images() == []
     deleted = [call.form["SnapshotId"] for call in bench.stand_in.calls if call.action == "DeleteSnapshot"]
     assert len(deleted) == 1, "which is what it costs"
+    (gone,) = [call.form for call in bench.stand_in.calls if call.action == "DeregisterImage"]
+    assert gone["DeleteAssociatedSnapshots"] == "true", "who is killed after that leaves none behind"
 
 
 def test_it_is_taken_only_by_machines_that_need_what_it_holds(bench: AwsBench) -> None:

@@ -9,7 +9,6 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +23,6 @@ from aws_stand_in import (
     ZONES,
     AwsBench,
     Rule,
-    StandIn,
     runs,
 )
 from botocore.exceptions import EndpointConnectionError
@@ -39,15 +37,6 @@ from trainmaster.providers.base import NoCapacityError, NodeState
 from trainmaster.providers.place import ProviderPlace
 from trainmaster.spec.errors import MissingPartError, ProviderError, UsageError
 from trainmaster.testing.provider_contract import alive
-
-
-@pytest.fixture
-def bench(stand_in: StandIn, tmp_path: Path) -> Iterator[AwsBench]:
-    stand_in.reset()
-    found = AwsBench(stand_in, tmp_path)
-    yield found
-    found.close()
-
 
 # --- failures that do not ----------------------------------------------------------------------------
 

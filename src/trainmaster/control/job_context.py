@@ -117,10 +117,8 @@ class TaskContext:
         """What a program has said that got the secrets, without their values."""
         from trainmaster.executors.masking import SecretMask
 
-        mask = SecretMask(
-            [self.variables[name] for name in self.experiment.secrets if name in self.variables]
-        )
-        return (mask.feed(said.encode(errors="replace")) + mask.rest()).decode()
+        names = [name for name in self.experiment.secrets if name in self.variables]
+        return SecretMask([self.variables[name] for name in names]).text(said)
 
     @property
     def data_places(self) -> dict[str, Path]:

@@ -52,6 +52,10 @@ class SecretMask:
         self._waiting = data[end:]
         return b"".join((*parts, data[start:end]))
 
+    def text(self, said: str) -> str:
+        """All of what a program has said."""
+        return (self.feed(said.encode(errors="replace")) + self.rest()).decode(errors="replace")
+
     def rest(self) -> bytes:
         """What still waits, at the end of the stream; it is the beginning of a value at most."""
         waiting, self._waiting = self._waiting, b""

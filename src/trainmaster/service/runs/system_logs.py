@@ -6,12 +6,14 @@ import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.cluster.member_places import PLACES, read_places
 from trainmaster.control.layout import AttemptPlace
 from trainmaster.control.system_log import WAIT_S, put_system_log, said_here, system_log_command
+from trainmaster.executors.masking import SecretMask
 from trainmaster.providers.capabilities import Capabilities, capabilities_of
+from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.service.shells import find_way, members_of
 from trainmaster.spec.errors import NotFoundError, ProviderError
 
@@ -32,6 +34,8 @@ def fetch_system_log(
 ) -> str:
     """Ask a machine of a run, or its provider if it does not answer; it is kept with the run if that is here.
 
+    The values of the run's secrets are taken out.
+
     Args:
         service: of the home.
         run: its id. Who may use it is the caller's to decide.
@@ -42,15 +46,18 @@ def fetch_system_log(
     Raises:
         NotFoundError: there is no such member or machine, or nobody knows what it said.
         ProviderError: it cannot be reached.
+        UsageError: the value of a secret is not known here, so that it could not be taken out.
         MissingPartError: there is no OpenSSH client here.
     """
-    can = capabilities_of(service.database.run_row(run)["provider"])
+    row = service.database.run_row(run)
+    can, mask = capabilities_of(row["provider"]), _mask(service, row, environ)
     if can.is_here:
         if member is not None and member not in (known := members_of(service, run)):
             raise NotFoundError(f"{run} has no member {member!r}", f"It has {', '.join(sorted(known))}.")
         machine, said = socket.gethostname(), said_here()
     else:
         machine, said = _asked(service, run, member, environ, can, is_for_others=is_for_others)
+    said = mask.text(said)
     if not said.strip():
         raise NotFoundError(f"{machine} of {run} tells nothing of its operating system", "Look with `ssh`.")
     if (home := service.home_if_here(run)) is not None:
@@ -59,6 +66,13 @@ def fetch_system_log(
         if (directory := next(had_it, places[-1] if places else None)) is not None:
             put_system_log(AttemptPlace(directory), machine, said)
     return said
+
+
+def _mask(service: Service, row: Mapping[Any, Any], environ: Mapping[str, str]) -> SecretMask:
+    before = service.replicas.kept_secrets(row, environ)
+    team = service.of_team(row["team"])
+    values = team.secrets_of(stored_recipe(row), {**before, **environ}, before)
+    return SecretMask([value for each in values.values() for value in each.values()])
 
 
 def _asked(

@@ -41,9 +41,16 @@ def rented(tmp_path, monkeypatch):
     monkeypatch.setattr(system_logs, "find_way", find_way)
     monkeypatch.setattr("trainmaster.cluster.record.readable", lambda *_: [record])
     monkeypatch.setattr("trainmaster.providers.finding.get_provider", lambda *_: provider)
-    database = SimpleNamespace(run_row=lambda _: {"provider": "lab"}, clusters_of=lambda _: [])
+    row = {"provider": "lab", "team": None}
+    found.secrets = {}
+    monkeypatch.setattr(system_logs, "stored_recipe", lambda _: None)
+    team = SimpleNamespace(secrets_of=lambda *_: {"train": found.secrets})
     found.service = SimpleNamespace(
-        database=database, home_if_here=lambda _: found.home, access_to=lambda *_: None
+        database=SimpleNamespace(run_row=lambda _: row, clusters_of=lambda _: []),
+        home_if_here=lambda _: found.home,
+        access_to=lambda *_: None,
+        of_team=lambda _: team,
+        replicas=SimpleNamespace(kept_secrets=lambda *_: {}),
     )
     return found
 
@@ -71,6 +78,14 @@ def test_of_one_that_does_not_answer_its_provider_is_asked(rented, tmp_path, mem
     rented.client = "echo no route >&2; exit 255"
     assert fetch(rented, member) == "panic\n"
     assert kept(tmp_path) == {"1": "system-i-1.log"}
+
+
+def test_the_values_of_secrets_are_taken_out_of_it(rented, tmp_path):
+    rented.client, rented.secrets = "exit 255", {"TOKEN": "hunter22"}
+    rented.shown["i-1"] = "setup: curl -H hunter22\n"
+    assert fetch(rented, "i-1") == "setup: curl -H ***\n"
+    (file,) = tmp_path.rglob("system-*.log")
+    assert file.read_text() == "setup: curl -H ***\n"
 
 
 def test_what_nobody_knows_is_said(rented):
