@@ -1,0 +1,150 @@
+"""Print the files whose functions a task, a checkpoint or a line of metrics runs through, on this machine.
+
+    python scripts/walk.py [task | checkpoint | metric] [--json]
+
+A small run is driven in a home of its own, with a profiler in the driver and in the supervisor. What counts
+is what runs inside the functions in `WALKS`, in whatever process; of a task only until its bash has been
+started. Files come in the order in which they were entered first, with the number of calls.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+#: What a walk runs in, as MODULE:FUNCTION, and what it ends with.
+WALKS: dict[str, tuple[tuple[str, ...], str]] = {
+    "task": (
+        (
+            "control.attempt_actions:AttemptActions.request",
+            "executors.local:LocalExecutor.submit",
+            "control.attempt_actions:AttemptActions.launch_environment",
+            "executors.local:LocalExecutor.launch",
+            "executors._clients:Clients.receive",
+            "executors._gang_manager:GangManager.grant",
+        ),
+        "executors._members:Spawner.spawn",
+    ),
+    "checkpoint": (("control.saving:checkpoint",), ""),
+    "metric": (("executors._outputs:Outputs.serve", "control.progress:TaskProgress.update"), ""),
+}
+_RECIPE = """\
+name: walk
+experiments:
+  main:
+    command: exec python train.py
+    checkpoint: {every: 0.2s, keep: 1}
+"""
+_SCRIPT = """\
+import os, pathlib, time
+print("step 1 loss 0.5", flush=True)
+(pathlib.Path(os.environ["TRAINMASTER_CHECKPOINT_DIR"]) / "step").write_text("1")
+time.sleep(1.0)
+"""
+#: Notes each call and return of ours; a line each: nanoseconds, thread, event, MODULE:FUNCTION. No file is
+#: kept open, as a supervisor closes what it has inherited.
+_PROFILER = """
+def _walk(folder):
+    import os, sys, threading, time
+    def note(frame, event, _):
+        if event in ("call", "return"):
+            module = frame.f_globals.get("__name__") or ""
+            if module.startswith("trainmaster."):
+                name = module[12:] + ":" + frame.f_code.co_qualname
+                file = os.open(f"{folder}/{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+                os.write(file, f"{time.monotonic_ns()} {threading.get_ident()} {event} {name}\\n".encode())
+                os.close(file)
+    threading.setprofile(note)
+    sys.setprofile(note)
+_walk(%r)
+"""
+#: The driver; supervisors that it starts begin with the profiler, too: they do not heed the environment.
+_DRIVER = """
+import sys
+from trainmaster.executors import supervisor_connection
+supervisor_connection._PROGRAM = %r + supervisor_connection._PROGRAM
+exec(%r)
+from trainmaster.cli import main
+sys.argv = ["trainmaster", "run", "recipe.yaml"]
+main()
+"""
+
+
+@dataclass
+class Walk:
+    """The calls of one walk: how many by file, in the order of the first; and in how many processes."""
+
+    calls: collections.Counter[str] = field(default_factory=collections.Counter)
+    processes: set[str] = field(default_factory=set)
+
+    def __str__(self) -> str:
+        lines = [f"{count:7,} {name}" for name, count in self.calls.items()]
+        return "\n".join([*lines, f"{len(self.calls)} files, {len(self.processes)} processes"])
+
+
+def drive(place: pathlib.Path) -> pathlib.Path:
+    """Let a run run; the folder with a file of calls for each process."""
+    folder, work = place / "calls", place / "work"
+    folder.mkdir()
+    work.mkdir()
+    (work / "recipe.yaml").write_text(_RECIPE)
+    (work / "train.py").write_text(_SCRIPT)
+    profiler = _PROFILER % str(folder)
+    subprocess.run(
+        [sys.executable, "-c", _DRIVER % (profiler, profiler)],
+        cwd=work,
+        env={**os.environ, "TRAINMASTER_HOME": str(place / "home")},
+        stdout=sys.stderr,
+        check=True,
+    )
+    return folder
+
+
+def calls(folder: pathlib.Path, entries: tuple[str, ...]) -> Iterator[tuple[int, str, str]]:
+    """Nanoseconds, process and MODULE:FUNCTION of each call inside of the entries."""
+    for file in folder.iterdir():
+        inside: collections.Counter[str] = collections.Counter()
+        for line in file.read_text().splitlines():
+            at_ns, thread, event, name = line.split()
+            inside[thread] += event == "call" and name in entries
+            if event == "call" and inside[thread] > 0:
+                yield int(at_ns), file.name, name
+            inside[thread] -= event == "return" and name in entries
+
+
+def walk(folder: pathlib.Path, what: str) -> Walk:
+    """What one walk has run through."""
+    entries, last = WALKS[what]
+    found = Walk()
+    rows = sorted(calls(folder, entries))
+    begins_ns = min((at_ns for at_ns, _, name in rows if name == entries[0]), default=0)
+    for at_ns, process, name in rows:
+        if at_ns >= begins_ns:
+            found.calls[f"{name.partition(':')[0].replace('.', '/')}.py"] += 1
+            found.processes.add(process)
+            if name == last:
+                break
+    return found
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("what", nargs="?", choices=[*WALKS], help="default: each of them")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="walk-") as directory:
+        calls_of = drive(pathlib.Path(directory))
+        walks = {what: walk(calls_of, what) for what in WALKS if arguments.what in (None, what)}
+    if arguments.json:
+        shown = {what: {"files": one.calls, "processes": len(one.processes)} for what, one in walks.items()}
+        print(json.dumps(shown))
+    else:
+        print("\n\n".join(f"{what}\n{one}" for what, one in walks.items()))
