@@ -40,6 +40,15 @@ def up(
     zones: Annotated[int, typer.Option(help="Zones of the region, 1 to 4.")] = 3,
     max_hosts: Annotated[int, typer.Option(min=1, help="Hosts that may run at once.")] = 64,
     stop_grace: Annotated[float, typer.Option(min=0, help="Seconds that a host has to shut down.")] = 3.0,
+    cpu_credits: Annotated[
+        float,
+        typer.Option(
+            "--credits",
+            min=0,
+            metavar="SPEED",
+            help="CPU credits of t2 types run out so many times as fast as on EC2; 0: never.",
+        ),
+    ] = 0.0,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of the API; 0: any.")] = 0,
     suite: Annotated[
         str, typer.Option(help="Release of Debian or Ubuntu on the hosts; default: this machine's.")
@@ -68,6 +77,7 @@ def up(
         port=port,
         most_hosts=max_hosts,
         stop_grace_s=stop_grace,
+        credits_speed=cpu_credits,
     )
     signal.signal(signal.SIGINT, signal.default_int_handler)  # half an image is taken away again
     place = _place()
@@ -259,6 +269,8 @@ def _table(found: dict[str, Any]) -> str:
         marks = [word for word in ("spot", "frozen", "cut") if condition.get(word)]
         if condition.get("taken_back_at"):
             marks.append("to be taken back")
+        if "cpu_credits" in condition:
+            marks.append(f"{condition['cpu_credits']:g} CPU credits")
         notes = [", ".join(marks), condition.get("reason", "")]
         rows.append(
             [

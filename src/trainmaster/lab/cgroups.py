@@ -13,7 +13,7 @@ from typing import Final
 from trainmaster.lab.errors import LabError
 from trainmaster.lab.instance_types import HostLimits
 
-CONTROLLERS: Final = ("cpu", "cpuset", "memory", "pids", "freezer")
+CONTROLLERS: Final = ("cpu", "cpuacct", "cpuset", "memory", "pids", "freezer")
 #: Finer than the kernel's 100 ms: a host at a tenth of a core would be away for 90 ms at a time.
 PERIOD_US: Final = 20_000
 #: The kernel refuses less.
@@ -60,7 +60,7 @@ class CgroupTree:
         if not self.roots and unified is not None:
             self.unified = True
             self.roots = dict.fromkeys(CONTROLLERS, unified)
-        shown = [root for name, root in self.roots.items() if name != "freezer"]
+        shown = [root for name, root in self.roots.items() if name not in ("cpuacct", "freezer")]
         self.hierarchies = ("2",) if self.unified else tuple(hierarchies[r] for r in dict.fromkeys(shown))
         missing = [name for name in CONTROLLERS if name not in self.roots]
         if missing:
@@ -105,20 +105,35 @@ class HostCgroup:
 
     def limit(self, limits: HostLimits, first_cpu: int) -> None:
         """Set the limits, also while the host runs."""
-        quota_us = max(QUOTA_FLOOR_US, int(limits.cpu_cores * PERIOD_US))
         available = sorted(os.sched_getaffinity(0))
         cpus = [available[(first_cpu + i) % len(available)] for i in range(min(limits.cpus, len(available)))]
         self._write("cpuset", "cpuset.cpus", ",".join(map(str, sorted(cpus))))
         self._write("pids", "pids.max", PROCESSES)
+        self.limit_cpu(limits.cpu_cores)
         if self._tree.unified:
-            self._write("cpu", "cpu.max", f"{quota_us} {PERIOD_US}")
             self._write("memory", "memory.max", limits.memory_bytes)
             with contextlib.suppress(OSError):  # not there without swap accounting
                 self._write("memory", "memory.swap.max", 0)
             return
-        self._write("cpu", "cpu.cfs_period_us", PERIOD_US)
-        self._write("cpu", "cpu.cfs_quota_us", quota_us)
         self._write("memory", "memory.limit_in_bytes", limits.memory_bytes)
+
+    def limit_cpu(self, cores: float) -> None:
+        """Set how many seconds of CPU it may use per second, also while the host runs."""
+        quota_us = max(QUOTA_FLOOR_US, int(cores * PERIOD_US))
+        period_us = max(PERIOD_US, int(QUOTA_FLOOR_US / cores))
+        if self._tree.unified:
+            self._write("cpu", "cpu.max", f"{quota_us} {period_us}")
+            return
+        self._write("cpu", "cpu.cfs_quota_us", -1)  # else the kernel may refuse one for the other's sake
+        self._write("cpu", "cpu.cfs_period_us", period_us)
+        self._write("cpu", "cpu.cfs_quota_us", quota_us)
+
+    def cpu_s(self) -> float:
+        """Seconds of CPU that it has used."""
+        if self._tree.unified:
+            words = (self._places["cpu"] / "cpu.stat").read_text().split()
+            return int(words[words.index("usage_usec") + 1]) / 1e6
+        return int((self._places["cpuacct"] / "cpuacct.usage").read_text()) / 1e9
 
     def freeze(self) -> None:
         """Stop every process where it is."""

@@ -39,7 +39,7 @@ LIVE: Final = ("pending", "running", "stopping", "stopped")
 NOTICE_S: Final = 120.0
 _BY_USER: Final = "Client.UserInitiatedShutdown: User initiated shutdown"
 _BOOTS_AT_ONCE: Final = 8
-_MEMINFO_INTERVAL_S: Final = 1.0
+_REFRESH_INTERVAL_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Cloud:
         self._numbers = 0
         self._workers = ThreadPoolExecutor(_BOOTS_AT_ONCE, thread_name_prefix="lab")
         self._closing = threading.Event()
-        threading.Thread(target=self._refresh, daemon=True, name="meminfo").start()
+        threading.Thread(target=self._refresh, daemon=True, name="refresh").start()
 
     @property
     def exclusively(self) -> threading.RLock:
@@ -265,16 +265,19 @@ class Cloud:
         pairs = instance.ec2_backend.key_pairs
         pair = pairs.get(instance.key_name or "")
         encoded = str(instance.user_data) if instance.user_data else ""
+        kind = TYPES[instance.instance_type]
         return HostSpec(
             instance=instance.id,
             zone=instance._placement.zone,
             private=instance.private_ip,
             public=instance.public_ip or "",
-            limits=self.settings.scale.limits(TYPES[instance.instance_type]),
+            limits=self.settings.scale.limits(kind),
             keys=(pair.material_public.decode().strip(),) if pair else (),
             user_data=base64.b64decode(encoded) if encoded else b"",
             number=number,
             image=tuple(map(str, self._images.get(instance.image_id, ()))),
+            vcpus=kind.vcpus,
+            cpu_baseline=kind.cpu_baseline,
         )
 
     def _boot(self, instance: Any, host: Host) -> None:
@@ -356,13 +359,14 @@ class Cloud:
         self._workers.submit(do)
 
     def _refresh(self) -> None:
-        while not self._closing.wait(_MEMINFO_INTERVAL_S):
+        while not self._closing.wait(_REFRESH_INTERVAL_S):
             with self._lock:
                 hosts = list(self._hosts.values())
             for host in hosts:
                 if host.is_up:
                     try:
                         host.refresh_meminfo()
+                        host.refresh_credits(_REFRESH_INTERVAL_S)
                     except (OSError, ValueError):
                         continue  # it is going down
 

@@ -76,6 +76,7 @@ class Control:
                     "private_address": instance.private_ip,
                     "zone": instance._placement.zone,
                     "spot": True if instance.lifecycle == "spot" else None,
+                    "cpu_credits": host.cpu_credits,
                     "host_key": host.key.public,
                     "key_name": instance.key_name or None,
                 }

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
@@ -17,6 +18,7 @@ from typing import Final
 
 from trainmaster.lab.addresses import mac_of, port_of
 from trainmaster.lab.cgroups import CgroupTree, HostCgroup
+from trainmaster.lab.credits import CpuCredits
 from trainmaster.lab.host_keys import SshKey
 from trainmaster.lab.instance_types import HostLimits
 from trainmaster.lab.place import LabPlace
@@ -63,6 +65,7 @@ class HostSpec:
         user_data: as the API was given it.
         number: counts the hosts of the lab, to spread them over the CPUs.
         image: directories of what it starts with beside the system, the uppermost first.
+        vcpus, cpu_baseline: of its type, see `InstanceType`.
     """
 
     instance: str
@@ -74,6 +77,8 @@ class HostSpec:
     user_data: bytes
     number: int
     image: tuple[str, ...] = ()
+    vcpus: int = 1
+    cpu_baseline: float = 1.0
 
     @property
     def name(self) -> str:
@@ -117,6 +122,11 @@ class Host:
         self._last_said = ""
         self._process: subprocess.Popen[bytes] | None = None
         self._wanted = False
+        self._credits: CpuCredits | None = None
+        if settings.credits_speed and spec.cpu_baseline < 1:
+            self._credits = CpuCredits(spec.cpu_baseline, settings.credits_speed)
+        self._counted = (time.monotonic(), 0.0)
+        self._share = 1.0
         self.spec = spec
         self.cgroup = HostCgroup(tree, place.mark, spec.instance)
         self.directory = place.host(spec.instance)
@@ -149,6 +159,7 @@ class Host:
             self._connect()
             self._connected()
             self.cgroup.make(self.spec.limits, self.spec.number)
+            self._share = 1.0
             self._write_seed()
             self._start()
 
@@ -222,6 +233,28 @@ class Host:
         with contextlib.suppress(FileNotFoundError), (self.directory / "meminfo").open("r+") as file:
             file.write(meminfo(self.spec.limits.memory_bytes, used, cached))
             file.truncate()
+
+    @property
+    def cpu_credits(self) -> float | None:
+        """What it has left, as EC2 counts them (minutes of a vCPU); None if it needs none."""
+        return round(self._credits.balance_s * self.spec.vcpus / 60, 2) if self._credits else None
+
+    def refresh_credits(self, until_next_s: float) -> None:
+        """Take the credits for what it has computed since the last time, and give it what is left.
+
+        Args:
+            until_next_s: it will be called again after so long.
+        """
+        if self._credits is None:
+            return
+        (then, before_s), (now, cpu_s) = self._counted, (time.monotonic(), self.cgroup.cpu_s())
+        self._counted = now, cpu_s
+        cores = self.spec.limits.cpu_cores
+        self._credits.spend(max(0.0, cpu_s - before_s) / cores / max(now - then, 1e-3), now - then)
+        share = self._credits.share(until_next_s)
+        if share != self._share:
+            self.cgroup.limit_cpu(cores * share)
+            self._share = share
 
     # --- booting ---------------------------------------------------------------------------------
 

@@ -45,6 +45,11 @@ class InstanceType:
     gpu_memory_gib: float = 0.0
 
     @property
+    def cpu_baseline(self) -> float:
+        """Share of its vCPUs that CPU credits sustain; 1 of types whose processors never slow down."""
+        return _BASELINES.get(self.name, 1.0)
+
+    @property
     def spot_price_usd_per_hour(self) -> float:
         """What the lab asks for it as a spot machine."""
         return round(self.price_usd_per_hour * SPOT_SHARE, 6)
@@ -91,6 +96,17 @@ _ROWS: Final = (
     ("g4dn.xlarge", 4, 16, 5, 0.526, "T4", 1, 16),
 )
 TYPES: Final = {row[0]: InstanceType(*row) for row in _ROWS}
+
+#: T3 machines cost more, and are not slower, when their credits are used up.
+_BASELINES: Final = {
+    "t2.nano": 0.05,
+    "t2.micro": 0.1,
+    "t2.small": 0.2,
+    "t2.medium": 0.2,
+    "t2.large": 0.3,
+    "t2.xlarge": 0.225,
+    "t2.2xlarge": 0.17,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ class LabOptions:
     port: int = 0
     most_hosts: int = MOST_HOSTS
     stop_grace_s: float = STOP_GRACE_S
+    credits_speed: float = 0.0
 
 
 def up(place: LabPlace, options: LabOptions, progress: Callable[[str], None]) -> tuple[LabClient, bool]:
@@ -172,6 +173,7 @@ def _settings(place: LabPlace, options: LabOptions, layers: Sequence[str], runti
         port=options.port,
         most_hosts=options.most_hosts,
         stop_grace_s=options.stop_grace_s,
+        credits_speed=options.credits_speed,
     )
 
 

@@ -38,6 +38,7 @@ class LabSettings:
         python: this interpreter, as the hosts see it.
         most_hosts: hosts that may run at once.
         stop_grace_s: between asking a host to stop and cutting it off.
+        credits_speed: so many times as fast as on EC2 CPU credits run out; 0: they do not.
     """
 
     region: str
@@ -55,6 +56,7 @@ class LabSettings:
     port: int = 0
     most_hosts: int = MOST_HOSTS
     stop_grace_s: float = STOP_GRACE_S
+    credits_speed: float = 0.0
 
     @property
     def block(self) -> ipaddress.IPv4Network:

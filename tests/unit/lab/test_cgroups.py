@@ -51,3 +51,13 @@ def test_version_2(tmp_path: Path) -> None:
     (place / "memory.stat").write_text("anon 1000\nfile 2000\n")
     assert group.memory_bytes() == (1000, 2000)
     assert lab_groups(tree, "tmlab-1") == ["i-1"]
+
+
+def test_the_processor_is_limited_while_a_host_runs_and_what_it_used_is_counted(tmp_path: Path) -> None:
+    group = HostCgroup(CgroupTree(f"cgroup2 {tmp_path} cgroup2 rw 0 0"), "tmlab-1", "i-1")
+    group.make(LIMITS, 0)
+    group.limit_cpu(0.025)  # the kernel takes no quota below 1 ms: the period is longer
+    place = tmp_path / "tmlab-1" / "i-1"
+    assert (place / "cpu.max").read_text() == "1000 40000"
+    (place / "cpu.stat").write_text("usage_usec 2500000\nuser_usec 1\n")
+    assert group.cpu_s() == 2.5
