@@ -1,7 +1,6 @@
 """A run is the same at every door, wherever it is driven: a table, with what the run has in it.
 
 `make crossings` runs all of it; `make test` a cover with each value at least once, but for what takes long.
-Containers are not among it: hosts of the lab run none (docs/lab.md).
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import signal
 import subprocess
 import urllib.request
 import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ pytest.importorskip("cryptography", reason="cryptography is not installed")
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
 from command_server import TRAINMASTER
+from private_engines import IMAGE, NoEngineError, PrivateEngine
 from renter import DEADLINE_S, Renter, Renting
 from server_of_lab import LabServer
 
@@ -39,10 +40,11 @@ SCRIPT = """
 import hashlib, json, os, subprocess, sys, time
 from pathlib import Path
 
-os.makedirs("/tmp/served", exist_ok=True)
-Path("/tmp/served/page").write_text("page")
-command = [sys.executable, "-m", "http.server", "8123", "--bind", "127.0.0.1", "-d", "/tmp/served"]
+os.makedirs("served", exist_ok=True)
+Path("served/page").write_text("page")
+command = [sys.executable, "-m", "http.server", "8123", "--bind", "127.0.0.1", "-d", "served"]
 subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # one on each machine can
+print("image", os.environ.get("FROM_IMAGE", "none"), flush=True)
 print("rate", os.environ.get("TRAINMASTER_PARAM_RATE", "none"), flush=True)
 if "TOKEN" in os.environ:
     print("secret", hashlib.sha256(os.environ["TOKEN"].encode()).hexdigest(), flush=True)
@@ -53,7 +55,7 @@ for step in range(1, 301 if pause_s else 4):
     with open(os.environ["TRAINMASTER_METRICS"], "a") as file:
         file.write(json.dumps({"step": step, "loss": 1 / step}) + "\\n")
     time.sleep(pause_s)
-while not Path("/var/tmp/go").exists():
+while not Path("go").exists():
     time.sleep(0.2)
 (Path(os.environ["TRAINMASTER_OUTPUT_DIR"]) / "model.txt").write_text("weights")
 """
@@ -71,11 +73,14 @@ PARTS = {
     "gang": "    distributed: {strategy: allreduce, workers: 2}\n    framework: plain\n",
     "sweep": "    parameters: {rate: [1, 2]}\n",
     "volume": "    data: {pets: {volume: pets}}\n",
+    "container": f"    container: {IMAGE}\n",
     "secret": "    secrets: [TOKEN]\n",
     "gate": "    require: {metric: loss, at_most: 1}\n",
     # Of steps that take a minute: it takes ten seconds and more until something is promised.
     "quote": "    steps: 300\n    env: {QUOTED: 1}\n",
 }
+#: What it says of each of its containers on hosts of the lab.
+OF_PODMAN = "Resource limits are not supported and ignored on cgroups V1 rootless systems"
 STEPS = {"1": "1.0", "2": "0.5", "3": "0.33"}
 #: Who is asked, of a run that is driven: at home; on its cluster; at home again, as its machine was lost;
 #: by another server than the one that is asked, for a team; by this one, which has taken it over.
@@ -168,7 +173,7 @@ class Door:
     def lines(self) -> set[str]:
         """What its members have said, without whose it is: an attempt that was lost has said the same."""
         said = self.call("logs", self.run).splitlines()
-        return {line.rpartition(" | ")[2] for line in said}
+        return {line.rpartition(" | ")[2] for line in said} - {OF_PODMAN}
 
     # --- what is told ----------------------------------------------------------------------------------
 
@@ -183,7 +188,7 @@ class Door:
 
     def is_working_again(self, lost: str) -> bool:
         """On another machine than the one that was lost."""
-        done = self.renter.call("exec", self.run, "--", "cat /tmp/served/page", code=None, **self.env)
+        done = self.renter.call("exec", self.run, "--", "cat served/page", code=None, **self.env)
         machines = {machine["id"] for one in self.clusters() for machine in one["machines"]}
         return done.stdout == "page" and lost not in machines
 
@@ -193,14 +198,14 @@ class Door:
 
     def while_it_runs(self) -> dict[str, Any]:
         found = self.status()
-        self.call("cp", f"{self.run}:/tmp/served/page", self.place / "page")
+        self.call("cp", f"{self.run}:served/page", self.place / "page")
         (listed,) = self.clusters()
         return {
             "driver": found["driver"]["state"],
             "note of what is rented": " x m4.2xlarge (us-east-1" in self.call("status", self.run),
             "logs": self.lines(),
             "metrics": self.metrics(),
-            "exec": self.call("exec", self.run, "--", "cat /tmp/served/page"),
+            "exec": self.call("exec", self.run, "--", "cat served/page"),
             "ssh": self.call("ssh", self.run, "worker-0", "--", "echo $TRAINMASTER_RUN"),
             "cp": (self.place / "page").read_text(),
             "port-forward": self.page(),
@@ -212,7 +217,7 @@ class Door:
     def go(self) -> None:
         """Whoever drives it, all of its machines are reached."""
         for member in ("worker-0", "worker-1"):
-            self.renter.call("exec", self.run, member, "--", "touch /var/tmp/go", code=None, **self.env)
+            self.renter.call("exec", self.run, member, "--", "touch go", code=None, **self.env)
 
     def when_it_is_over(self) -> dict[str, Any]:
         found = self.status()
@@ -232,6 +237,7 @@ def expected(parts: str, run: str, *, attempt: int) -> tuple[dict[str, Any], dic
     """What is told of a run with these parts while it runs, and when it is over."""
     tasks = ("0", "1") if "sweep" in parts else ("0",)
     lines = {"rate 1", "rate 2"} if "sweep" in parts else {"rate none"}
+    lines.add("image yes" if "container" in parts else "image none")
     if "secret" in parts:
         lines.add(f"secret {hashlib.sha256(SECRET.encode()).hexdigest()}")
     if "volume" in parts:
@@ -350,10 +356,24 @@ class Places:
         return env
 
 
+@pytest.fixture
+def image(renter: Renter) -> Iterator[None]:
+    """This machine's engine has it, and no registry; the machines get it from here."""
+    try:
+        engine = PrivateEngine("podman")
+    except NoEngineError as error:
+        pytest.skip(str(error))
+    with engine:
+        renter.env |= engine.env
+        yield
+
+
 @pytest.mark.parametrize(("place", "parts"), CROSSINGS)
 def test_a_run_is_the_same_wherever_it_is_driven(
     lab: Any, renter: Renter, request: pytest.FixtureRequest, tmp_path: Path, place: str, parts: str
 ) -> None:
+    if "container" in parts:
+        request.getfixturevalue("image")
     before = lab.alive()
     (renter.work / "facts.py").write_text(SCRIPT)
     recipe = renter.recipe(RECIPE + "".join(PARTS[part] for part in parts.split()))

@@ -1,13 +1,19 @@
 """What a gateway leaves for the next one, in a store that is a dict here."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
+from trainmaster.executors.base import GangStatus, MemberStatus, Phase
 from trainmaster.executors.ray import records as ray_records
+from trainmaster.executors.ray.gangs import Part, PlacedGang
+from trainmaster.executors.ray.placement import LiveNode
+from trainmaster.executors.ray.placing import Placing
 from trainmaster.executors.ray.records import Records, fence, take_fences
+from trainmaster.executors.ray.scheduler import Scheduler
 
 
 class Store(dict):
@@ -98,3 +104,42 @@ def test_fences_are_taken_once(store):
     assert take_fences("n2") == []
     assert take_fences("n1") == ["a#n1"]
     assert take_fences("n1") == []
+
+
+NODES = [LiveNode(f"n{index}", f"id-{index}", f"10.0.0.{index}", 1.0, 0, {}) for index in (0, 1)]
+
+
+def gateway(*alive):
+    """What a gateway knows once it has begun, with links to these nodes."""
+    made = Scheduler(set(), SimpleNamespace(time=lambda: 0.0, call_later=lambda *_: None), print)
+    made.load()
+    for node in alive:
+        made.nodes.links[node.key] = SimpleNamespace(
+            node=node, since=None, attached=SimpleNamespace(is_set=lambda: True), send=lambda _: None
+        )
+    return made
+
+
+def test_what_had_ended_before_its_node_died_is_not_lost_to_the_next_gateway(store, monkeypatch):
+    monkeypatch.setattr(Placing, "remove_others", lambda *_: None)  # Ray's
+    members = [{"name": f"worker-{index}", "essential": True, "gpus": 0} for index in (0, 1, 2)]
+    request = {"attempt": "r/e/0/1", "directory": "/d", "grace_s": 5.0, "hold": True, "members": members}
+    gang = PlacedGang(request | {"slots": 3, "group_slots": 3, "share_gpus": False}, "r", None)
+    for node, names in zip(NODES, (("worker-0",), ("worker-1", "worker-2")), strict=True):
+        gang.parts.append(Part(f"r/e/0/1#{node.key}", (node.key, node.node_id, node.address), names, True))
+    Records().store(gang.record("e", ""))
+    first = gateway(*NODES)
+    ends = [
+        MemberStatus(name, pid=7, started_at=1.0, ended_at=9.0, exit_code=0) for name in gang.parts[1].members
+    ]
+    first.took(NODES[1], [GangStatus("r/e/0/1#n1", Phase.EXITED, tuple(ends))])
+    asyncio.run(first.recorded())
+
+    second = gateway(NODES[0])
+    second.settle()
+    (found,) = second.gangs.values()
+    assert list(found.members().values())[1:] == ends
+    assert found.phase is Phase.RUNNING
+    assert not found.failed
+    second.lost(NODES[0])
+    assert found.members()["worker-0"].lost

@@ -303,6 +303,11 @@ class PlacedGang:
             "members": list(self.essential.items()),
             "dispensable": sorted(self.dispensable),
             "reservation": reservation,
+            "ended": {
+                part.name: [list(astuple(member)) for member in part.status.members]
+                for part in self.parts
+                if part.status is not None and part.status.phase is Phase.EXITED
+            },
             "parts": [
                 [part.name, [part.key, part.node_id, part.address], part.members, part.leads, part.lost_at]
                 for part in self.parts
@@ -323,5 +328,7 @@ class PlacedGang:
             part = Part(name, (node[0], node[1], node[2]), tuple(names), leads)
             part.lost_at = lost_at
             part.assumed = True
+            if ended := record.get("ended", {}).get(name):
+                part.status = GangStatus(name, Phase.EXITED, tuple(MemberStatus(*row) for row in ended))
             gang.parts.append(part)
         return gang

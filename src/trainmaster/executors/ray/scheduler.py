@@ -186,7 +186,7 @@ class Scheduler:
                 status.phase is Phase.UNKNOWN
             ):  # or was, before it was handed over anew: ask in between the two
                 self._tell(part, {"do": "check", "attempt": part.name, "turn": part.turn})
-            elif self._took(part, status):
+            elif self._took(gang, part, status):
                 touched[gang.attempt] = gang
         for gang in touched.values():
             self._after(gang)
@@ -197,14 +197,14 @@ class Scheduler:
             gang, part = self._living_part(node, status.attempt)
             if gang is None or part is None:
                 self._tidy(node, status)
-            elif part.turn == turn and self._took(part, status):
+            elif part.turn == turn and self._took(gang, part, status):
                 self._after(gang)
 
     def attached(self, node: LiveNode, statuses: Sequence[GangStatus]) -> None:
         """What has become of all that were handed over."""
         for status in statuses:
             gang, part = self._living_part(node, status.attempt)
-            if gang is not None and part is not None and self._took(part, status):
+            if gang is not None and part is not None and self._took(gang, part, status):
                 self._after(gang)
 
     def _living_part(self, node: LiveNode, name: str) -> tuple[PlacedGang | None, Part | None]:
@@ -218,7 +218,7 @@ class Scheduler:
         if status.phase is Phase.EXITED and status.attempt not in self._parts:
             self.nodes.send(node.key, node.node_id, {"do": "forget", "attempts": [status.attempt]})
 
-    def _took(self, part: Part, status: GangStatus) -> bool:
+    def _took(self, gang: PlacedGang, part: Part, status: GangStatus) -> bool:
         """Keep a part's status; whether anything follows."""
         if status.phase is Phase.QUEUED:
             return False  # it waits in its node queue
@@ -227,6 +227,8 @@ class Scheduler:
             part.dropped, part.lost_at, part.complete = True, time.time(), True
         else:
             part.status = status
+            if part.over and not gang.alone:
+                self._store(gang)  # its node may be gone when the next gateway asks
         return True
 
     def lost(self, node: LiveNode) -> None:
