@@ -45,6 +45,8 @@ _HURRIED_S: Final = 10.0
 _WITH_OUTPUT: Final = frozenset({State.RUNNING, State.STOPPING, State.SAVING})
 #: A machine of a gang with a failed member must answer at once, and once more after as long.
 _ANSWERS_AGAIN_S: Final = 1.0
+#: One whose kernel answers may be busy. Ray has noticed by then that it is frozen.
+_GREETING_S: Final = 8.0
 #: Keeping machines for less than that is of use to nobody.
 _KEPT_LEAST_S: Final = 60.0
 
@@ -80,7 +82,9 @@ class ClusterExecutor:
         per_hour_usd: float = math.inf,
         witness: Witness | None = None,
     ) -> None:
-        self._ends = GangEnds(witness or NodeVerdicts(again_s=_ANSWERS_AGAIN_S), clock)
+        self._ends = GangEnds(
+            witness or NodeVerdicts(again_s=_ANSWERS_AGAIN_S, greeting_s=_GREETING_S), clock
+        )
         self._wake = threading.Event()
         connections: dict[int, ClusterConnection] = {}
         self._connections = {

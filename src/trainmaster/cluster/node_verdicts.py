@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
     from trainmaster.transport import Target
 
-#: An SSH server that is well greets at once; on a busy machine it may take a second.
+#: A machine's kernel answers within that, and an SSH server that is well greets at once.
 _ANSWER_S: Final = 2.0
 _AGAIN_S: Final = 0.5
 _GREETING: Final = b"SSH-"
@@ -28,11 +28,15 @@ class NodeVerdicts:
         links: connections to nodes that are hung up on when those do not answer.
         again_s: a machine that answers must do so once more after as long: one that is being switched off
             answers for a moment.
+        greeting_s: so long may a machine whose kernel answers be too busy to greet.
     """
 
-    def __init__(self, links: NodeLinks | None = None, again_s: float = 0.0) -> None:
+    def __init__(
+        self, links: NodeLinks | None = None, again_s: float = 0.0, greeting_s: float = _ANSWER_S
+    ) -> None:
         self._links = links
         self._again_s = again_s
+        self._greeting_s = greeting_s
         self._guard = threading.Lock()
         self._verdicts: dict[tuple[str, str], Future[bool]] = {}
         self._asked: dict[str, Future[bool]] = {}
@@ -70,29 +74,30 @@ class NodeVerdicts:
 
     def _judge(self, verdict: Future[bool], node: NodeAccess) -> None:
         began = time.monotonic()
-        answers = greets(node.target)
+        answers = greets(node.target, self._greeting_s)
         if not answers and time.monotonic() - began < _ANSWER_S / 2:
             time.sleep(_AGAIN_S)  # a server that many call at once turns some away without a word
-            answers = greets(node.target)
+            answers = greets(node.target, self._greeting_s)
         elif answers and self._again_s:
             time.sleep(self._again_s)
-            answers = greets(node.target)
+            answers = greets(node.target, self._greeting_s)
         verdict.set_result(answers)
         if not answers and self._links is not None:  # keepalives would find out much later
             self._links.hang_up(node.id)
 
 
-def greets(target: Target, timeout_s: float = _ANSWER_S) -> bool:
+def greets(target: Target, greeting_s: float = _ANSWER_S) -> bool:
     """Whether an SSH server greets what connects; True if that cannot be seen from here.
 
     Args:
         target: the machine.
-        timeout_s: for the connection, and for each of its words.
+        greeting_s: how long it may be silent once the connection is there.
     """
     if target.jump is not None:
         return True
     try:
-        with socket.create_connection((target.address, target.port), timeout_s) as connection:
+        with socket.create_connection((target.address, target.port), _ANSWER_S) as connection:
+            connection.settimeout(greeting_s)
             return connection.recv(len(_GREETING)) == _GREETING
     except OSError:
         return False

@@ -39,7 +39,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.is_relative_to(HERE):
             reason = why_not() if reason is None else reason
             item.add_marker(pytest.mark.lab)
-            item.add_marker(pytest.mark.timeout(IMAGE_TIMEOUT_S))
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(IMAGE_TIMEOUT_S))
             if reason:
                 item.add_marker(pytest.mark.skip(reason=f"no lab: {reason}"))
 

@@ -171,21 +171,22 @@ class Renter:
         return done
 
     def attempts(self, run: str) -> list[str]:
-        """Reasons of the attempts of the first task, in their order."""
+        """Reasons of the attempts of the first task of the first experiment, in their order."""
         with sqlite3.connect(self.lab.home / "trainmaster.db") as connection:
             rows = connection.execute(
                 "SELECT a.reason FROM attempt a JOIN experiment e ON a.experiment_id = e.id "
-                "WHERE e.run_id = ? AND a.task = 0 ORDER BY a.number",
+                "WHERE e.run_id = ? AND e.ordinal = 0 AND a.task = 0 ORDER BY a.number",
                 [run],
             ).fetchall()
         return [row[0] for row in rows]
 
-    def machines(self, run: str) -> dict[str, str]:
-        """Live machines by seat, as the cluster's row has them."""
+    def machines(self, run: str, *, spot: bool = False) -> dict[str, str]:
+        """Live machines by seat, as the cluster's row has them; `spot`: only those that may be taken back."""
         with sqlite3.connect(self.lab.home / "trainmaster.db") as connection:
             rows = connection.execute("SELECT data FROM cluster WHERE run_id = ?", [run]).fetchall()
         machines = [machine for row in rows for machine in json.loads(row[0])["machines"]]
-        return {m["seat"]: m["id"] for m in machines if m["id"] and not m["is_over"]}
+        wanted = [m for m in machines if m["rental"]["spot"] or not spot]
+        return {m["seat"]: m["id"] for m in wanted if m["id"] and not m["is_over"]}
 
     def checkpoints(self, run: str) -> dict[int, dict[str, str]]:
         """What is in the complete checkpoints of the first task, by number."""
@@ -196,6 +197,26 @@ class Renter:
                 texts = {file["path"]: (path.parent / file["object"]).read_text() for file in files}
                 found[int(path.parent.name)] = texts
         return found
+
+    def saved_at(self, run: str) -> list[float]:
+        """When each checkpoint of the first task was published on the S3 of `store`, Unix seconds."""
+        import boto3
+
+        env = self.env
+        client = boto3.client(
+            "s3",
+            endpoint_url=env["AWS_ENDPOINT_URL"],
+            region_name=env.get("AWS_REGION", "us-east-1"),
+            aws_access_key_id=env["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=env["AWS_SECRET_ACCESS_KEY"],
+        )
+        bucket, _, prefix = env["TRAINMASTER_STORE"].removeprefix("s3://").partition("/")
+        found = client.list_objects_v2(Bucket=bucket, Prefix=f"{prefix}/checkpoints/{run}/train/0/")
+        return sorted(
+            each["LastModified"].timestamp()
+            for each in found.get("Contents", ())
+            if each["Key"].endswith("manifest.json")
+        )
 
     def starts(self, run: str, member: str = "worker-0") -> list[tuple[int, int]]:
         """(attempt, step) at which a member has started."""

@@ -44,6 +44,13 @@ experiments:
     grace: 5s
     command: {command}
 """
+#: A driver that is not taken back with the gang that it drives.
+STEADY = """
+  steady:
+    framework: plain
+    hardware: {instance: m4.xlarge}
+    command: sleep 90
+"""
 #: JVMs that end soon: half of their processor time is the second compiler's.
 QUICK_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 #: Machines of the lab have no Java: it goes with the code. What `setup` makes finds this Python's packages.
@@ -116,6 +123,7 @@ def begun(renter: Renter, renting: Renting, driver: str) -> str:
     else:
         renting.until_said("drives it from now on")
         renting.until(lambda: "step=" in renter.call("status", run).stdout, "what the machine reports")
+        renting.until(lambda: renter.saved_at(run), "a checkpoint")
     return run
 
 
@@ -142,10 +150,10 @@ def serving(renter: Renter) -> dict[str, str]:
     return {"TRAINMASTER_URL": server.url, "TRAINMASTER_TOKEN": token}
 
 
-def machine_of(renter: Renter, run: str, kind: Kind, seat: str, driver: str) -> str:
+def machine_of(renter: Renter, run: str, kind: Kind, seat: str, driver: str, *, spot: bool) -> str:
     """The machine of the first member, of the parameter server, or one that has workers only."""
     if driver == "cluster":  # only the machine knows; members that are all alike sit where their names say
-        seats = renter.machines(run)
+        seats = renter.machines(run, spot=spot)
         return seats["worker-0"] if seat == "first" else seats[max(seats)]
     (text,) = (renter.lab.home / "runs" / run / "tasks/train/0").glob("1/places.json")
     places: dict[str, str] = json.loads(text.read_text())
@@ -188,21 +196,22 @@ def test_a_lost_machine_is_nobodys_fault(
         shutil.copy(path, renter.work)
     if name == "spark":
         take_java_along(renter.work)
-    spot = ", spot: true" if fault == "notice" else ""
+    spot = fault == "notice"
     text = RECIPE.format(
         framework=kind.framework,
         strategy=kind.strategy,
         workers=workers,
         more=kind.more,
-        spot=spot,
+        spot=", spot: true" if spot else "",
         java=" ".join(QUICK_JAVA),
         command=f"python {kind.script} {kind.steps} {PAUSE_S}",
     ) + (JAVA.lstrip("\n") if name == "spark" else "")
+    text += STEADY.lstrip("\n") if spot and driver == "cluster" else ""
     options = ["--on-cluster"] if driver == "cluster" else []
     env = serving(renter) if driver == "server" else {}
     renting = renter.run(renter.recipe(text), *options, **env)
     run = begun(renter, renting, driver)
-    machine = machine_of(renter, run, kind, seat, driver)
+    machine = machine_of(renter, run, kind, seat, driver, spot=spot)
     befall(renter, renting, machine, fault)
     found = renting.end(timeout_s=480)
     assert found["reason"] == "SUCCEEDED", renting.text

@@ -17,7 +17,6 @@ pytest.importorskip("ray", reason="ray is not installed")
 pytest.importorskip("boto3", reason="boto3 is not installed")
 pytest.importorskip("cryptography", reason="cryptography is not installed")
 
-import boto3
 from renter import STEPS, Renter, Renting
 
 from trainmaster.testing.waits import until
@@ -42,25 +41,6 @@ experiments:
 TIMED = STEPS.replace("    step += 1\n", "    step += 1\n    print('at', time.time(), step, flush=True)\n")
 
 
-def saved_at(renter: Renter, run: str) -> list[float]:
-    """When each of its checkpoints that are there was published, Unix seconds."""
-    env = renter.env
-    client = boto3.client(
-        "s3",
-        endpoint_url=env["AWS_ENDPOINT_URL"],
-        region_name=env.get("AWS_REGION", "us-east-1"),
-        aws_access_key_id=env["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=env["AWS_SECRET_ACCESS_KEY"],
-    )
-    bucket, _, prefix = env["TRAINMASTER_STORE"].removeprefix("s3://").partition("/")
-    found = client.list_objects_v2(Bucket=bucket, Prefix=f"{prefix}/checkpoints/{run}/train/0/")
-    return sorted(
-        each["LastModified"].timestamp()
-        for each in found.get("Contents", ())
-        if each["Key"].endswith("manifest.json")
-    )
-
-
 def notes(renter: Renter, run: str) -> list[str]:
     """What was said of a run, in its order."""
     with sqlite3.connect(renter.lab.home / "trainmaster.db") as connection:
@@ -70,7 +50,7 @@ def notes(renter: Renter, run: str) -> list[str]:
 
 def when_it_runs(renter: Renter, renting: Renting, run: str) -> None:
     """It has been saved once; most often it is not handed over yet."""
-    renting.until(lambda: saved_at(renter, run), "its first checkpoint")
+    renting.until(lambda: renter.saved_at(run), "its first checkpoint")
 
 
 def when_it_moves(renter: Renter, renting: Renting, run: str) -> None:
@@ -104,7 +84,7 @@ def test_a_machine_is_lost_while_a_run_is_handed_over(
     when(renter, renting, run)
     machines = renter.machines(run)
     lost = machines[sorted(machines)[int(seat[-1])]]
-    lost_at, saved = time.time(), saved_at(renter, run)
+    lost_at, saved = time.time(), renter.saved_at(run)
     lab.do("terminate", id=lost)
     other = "worker-0" if seat == "worker-1" else "worker-1"
     again = until(lambda: [at for at in renter.starts(run, other) if at[0] > 1], "its next attempt", 240.0)

@@ -57,7 +57,7 @@ def test_an_error_of_the_users_is_told_once_both_machines_have_answered_twice(
     running_on_two(bench)
     knocks: list[float] = []
 
-    def greets(_: object) -> bool:
+    def greets(*_: object) -> bool:
         knocks.append(bench.clock.now)
         return True
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from trainmaster.cluster import node_verdicts
+from trainmaster.cluster.cluster_executor import ClusterExecutor
+from trainmaster.cluster.member_places import MemberPlaces
 from trainmaster.cluster.node_links import NodeLinks
 from trainmaster.cluster.node_verdicts import NodeVerdicts, greets
 from trainmaster.transport import Target
@@ -48,6 +53,40 @@ def test_who_is_silent_or_refuses_is_not(server: socket.socket) -> None:
     place = target(server)
     server.close()
     assert greets(place, 0.1) is False
+
+
+@pytest.mark.parametrize(("after_s", "answers"), [(5.0, True), (9.0, False)])
+def test_who_is_too_busy_to_greet_soon_is_there_and_who_is_frozen_is_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, after_s: float, answers: bool
+) -> None:
+    """Of a gang with a failed member, whose end is the script's fault if all its machines are there."""
+    node: Any = Node("i-1", Target("n", "192.0.2.1"))
+
+    class Slow(Connection):
+        timeout_s = 0.0
+
+        def settimeout(self, timeout_s: float) -> None:
+            self.timeout_s = timeout_s
+
+        def recv(self, _: int) -> bytes:
+            if self.timeout_s < after_s:
+                raise TimeoutError
+            return b"SSH-"
+
+    def connect(_: object, timeout_s: float) -> Slow:
+        made = Slow()
+        made.settimeout(timeout_s)
+        return made
+
+    monkeypatch.setattr(
+        node_verdicts, "time", SimpleNamespace(sleep=lambda _: None, monotonic=time.monotonic)
+    )
+    monkeypatch.setattr(socket, "create_connection", connect)
+    witness = ClusterExecutor(
+        {}, lambda *_: None, lambda _: None, MemberPlaces(tmp_path.joinpath)
+    )._ends._witness
+    witness.doubt("a", [node])
+    assert witness.is_there("a", node) is answers
 
 
 def test_who_is_behind_another_machine_cannot_be_judged(server: socket.socket) -> None:
@@ -109,7 +148,7 @@ def test_a_hundred_attempts_on_one_node_knock_once(monkeypatch: pytest.MonkeyPat
     """The server of a node that is well turns away those that are too many at once."""
     knocks, answer = [], threading.Event()
 
-    def greets(place: Target) -> bool:
+    def greets(place: Target, _: float) -> bool:
         knocks.append(place)
         answer.wait(5)
         return True
