@@ -156,10 +156,18 @@ class Laboratory:
         files: what the jobs read; they travel to the hosts with the code.
         memory: share of the published memory. It is not what these experiments are about: what the
             frameworks need, they have.
+        credits: so many times as fast as on EC2 CPU credits run out; 0: they do not.
     """
 
-    def __init__(self, *, cpu: float, network: float, files: list[Path], memory: float = 0.5) -> None:
-        self.cpu, self.network, self.memory = cpu, network, memory
+    def __init__(
+        self, *, cpu: float, network: float, files: list[Path], memory: float = 0.5, credits: float = 0
+    ) -> None:
+        self._scales = {
+            "cpu-scale": cpu,
+            "network-scale": network,
+            "memory-scale": memory,
+            "credits": credits,
+        }
         self._directory = tempfile.TemporaryDirectory(
             prefix="trainmaster-papers-", ignore_cleanup_errors=True
         )
@@ -183,13 +191,7 @@ class Laboratory:
     def __enter__(self) -> Laboratory:
         self._before = signal.signal(signal.SIGTERM, _leave)
         try:
-            self.call(
-                "lab",
-                "up",
-                f"--cpu-scale={self.cpu}",
-                f"--network-scale={self.network}",
-                f"--memory-scale={self.memory}",
-            )
+            self.call("lab", "up", *(f"--{name}={value}" for name, value in self._scales.items()))
         except BaseException:
             self.close()
             raise

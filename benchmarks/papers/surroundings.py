@@ -98,6 +98,12 @@ class Surroundings:
             self._store.upload_file(str(file), self.bucket, f"{prefix}/{file.name}")
         return sum(file.stat().st_size for file in files)
 
+    def generate(self, prefix: str, count: int, size: int) -> int:
+        """Puts so many files of random bytes into the bucket; their bytes."""
+        for number in range(count):
+            self._store.put_object(Bucket=self.bucket, Key=f"{prefix}/{number:06}", Body=os.urandom(size))
+        return count * size
+
     def objects(self, prefix: str) -> dict[str, int]:
         """Sizes of what is in the bucket, by key."""
         pages = self._store.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix)

@@ -160,12 +160,55 @@ def test_a_step_that_fails_answers_its_claims_with_the_reason(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(seeds, "FOLDER", tmp_path)
     monkeypatch.setattr(seeds, "OUT", tmp_path)
-    (claim,), _ = seeds.run(seeds.Step("fc2", "broken", 60), quick=False)
-    assert (claim.text, claim.paper, claim.holds) == ("it works", "always", False)
-    assert claim.reason == "broken.py failed with 1, its last words: no disk is left"
-    assert "| it works | always |      | **NO** |" in seeds.told(
-        {"broken": {"paper": "fc2", "seconds": 1, "claims": [vars(claim)]}}
-    )
+    found = seeds.run(seeds.Step("fc2", "broken", 60), quick=False)
+    (claim,) = found["claims"]
+    assert (claim["text"], claim["paper"], claim["holds"]) == ("it works", "always", False)
+    assert claim["reason"] == "broken.py failed with 1, its last words: no disk is left"
+    assert not seeds.is_measured(found)
+    assert "| it works | always |      | **NO** |" in seeds.told({"broken": found})
+
+
+def test_steps_are_measured_one_by_one_and_what_is_known_of_the_code_is_left_out(
+    papers: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds, ran = papers["seeds"], list[str]()
+    written: list[bool] = []
+
+    def run(step: object, quick: bool) -> dict[str, object]:
+        script = str(vars(step)["script"])
+        if script in ran:
+            raise seeds.Ended
+        ran.append(script)
+        claim = {"text": script, "paper": "", "here": "", "holds": True, "reason": ""}
+        known = {"date": "2026-11-25", "commit": "abc", "load": [1.0, 2.0], "claims": [claim]}
+        failure = "it failed" if script == "fc2" else ""
+        return {**known, "paper": vars(step)["paper"], "seconds": 1, "failure": failure}
+
+    steps = tuple(seeds.Step("fc2", name, 60, is_apart=name == "long") for name in ("phone", "fc2", "long"))
+    monkeypatch.setattr(seeds, "STEPS", steps)
+    monkeypatch.setattr(seeds, "OUT", tmp_path)
+    monkeypatch.setattr(seeds, "run", run)
+    monkeypatch.setattr(seeds, "is_code_of", lambda commit: commit == "abc")
+    monkeypatch.setattr(seeds.results, "main", lambda: written.append(True))
+    assert seeds.main(["--only", "phone.py", "--resume"]) == 0
+    assert seeds.main(["--only", "fc2", "--resume"]) == 0
+    assert ran == ["phone", "fc2"]  # the paper's, but for what takes long
+    assert seeds.main(["--only", "long.py"]) == 0
+    assert written == [True, True]  # not before all were known
+    ran.remove("fc2")
+    assert seeds.main(["--resume"]) == 0  # it had failed
+    assert ran == ["phone", "long", "fc2"]
+    assert seeds.main([]) == 1  # ended meanwhile: what was known is known
+    assert "| `phone.py` | 1 | 1 of 1 | 2026-11-25 | abc    | 1 to 2 |" in (tmp_path / "seeds.md").read_text()
+
+
+def test_the_rate_falls_when_credits_are_used_up(papers: dict[str, ModuleType]) -> None:
+    decay = papers["jorge"].Decay([20.0] * 3 + [40.0] * 12 + [9.0] * 5, {1: 20.0, 19: 0.1})
+    assert decay.ends == (40.0, 9.0)
+    assert decay.seen().holds
+    assert decay.seen().here == "from 40.0 to 9.0 batches/s, with 0.1 credits left of 30"
+    assert not papers["jorge"].Decay([40.0] * 20, {1: 20.0, 19: 0.1}).seen().holds
+    assert not papers["jorge"].Decay([40.0] * 12 + [9.0] * 5, {1: 20.0}).seen().holds
 
 
 def test_nothing_that_a_step_has_started_stays(
