@@ -57,7 +57,7 @@ experiments:
       --rounds {rounds} --seconds {seconds} {more}
 """
 #: Of one worker, for which Trainmaster measures its traffic.
-ALONE_S = 30.0
+ALONE_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def main() -> None:
     batches = [128, 1280] if arguments.quick else [128, 512, 1280]
     counts = [1, 2, 3, 5] if arguments.quick else list(range(1, WORKERS + 1))
     few = [1, 3, 5]
-    rounds, seconds = (1, 2.5) if arguments.quick else (2, 3.5)
+    rounds, seconds = (1, 2.5) if arguments.quick else (2, 3.0)
     found: dict[tuple[str, int, int], Cell] = {}
     with Laboratory(cpu=0.125, network=NETWORK_SCALE, files=[cifar()]) as lab:
         for server in [NARROW] if arguments.quick else [NARROW, WIDE]:
