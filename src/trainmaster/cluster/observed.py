@@ -194,7 +194,7 @@ class Observed:
         if failed:
             log.info("%s: %s: %s", cluster, name, words(cast("Exception", result)))
         match kind:
-            case "look" if isinstance(result, ProviderGoneError):
+            case "look" | "rent" if isinstance(result, ProviderGoneError):
                 self._take_end_of_provider(result)
             case "look" if failed:
                 self.is_told = False

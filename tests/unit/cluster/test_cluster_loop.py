@@ -326,6 +326,18 @@ def test_a_lab_that_is_down_ends_the_run_and_nobody_waits_for_its_machines(bench
     bench.until(lambda: bench.loop.is_over, most_s=10)
 
 
+def test_a_lab_that_goes_down_before_anything_is_rented_is_no_refusal_of_the_users(bench: Bench) -> None:
+    gone = ProviderGoneError("the lab is down")
+
+    def fail(*_: Any) -> Any:
+        raise gone
+
+    bench.provider.acquire = fail  # type: ignore[method-assign, assignment]
+    assert bench.until(lambda: bench.loop.fatal, most_s=10) is gone
+    bench.loop.end()
+    bench.until(lambda: bench.loop.is_over, most_s=10)
+
+
 def test_who_takes_over_a_warm_cluster_goes_on_with_what_is_known() -> None:
     bench = Bench(record())
     bench.loop.want()
