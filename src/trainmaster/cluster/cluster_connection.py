@@ -197,7 +197,7 @@ class ClusterConnection:
         self.news[attempt] = status
 
     def waits(self) -> list[str]:
-        """New reasons why gangs cannot be placed."""
+        """New reasons why gangs wait for room."""
         told = {} if self.executor is None else self.executor.waits()
         now = {(attempt.split("/")[1], why) for attempt, why in told.items()}
         new, self._told_waits = now - self._told_waits, now

@@ -380,7 +380,7 @@ class ClusterEngine(Executor, Protocol):
         ...
 
     def waits(self) -> Mapping[str, str]:
-        """Attempts that cannot be placed although the cluster has room for other gangs, with the reason."""
+        """Attempts that wait for room, to be placed though others could be or for what they write; why."""
         ...
 
     def hurry(self) -> None:

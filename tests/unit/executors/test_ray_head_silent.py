@@ -1,5 +1,6 @@
 """The driver's end of a cluster whose head says nothing more; the test is the gateway."""
 
+import base64
 import contextlib
 import socket
 import threading
@@ -208,4 +209,19 @@ def test_what_comes_with_the_welcome_is_heard(gateway):
     executor.open("r", Capacity(1), {})
     assert [status.attempt for status in executor.changes(1.0)] == ["r/a/1/1"]
     assert executor.output() == [("r/a/1/1", "worker-0")]
+    executor.close()
+
+
+def test_that_there_is_no_room_for_what_members_write_is_told(gateway, tmp_path, monkeypatch):
+    monkeypatch.setattr("trainmaster.executors.ray.mirror.RESERVE_BYTES", 1 << 62)
+    executor = opened(gateway, tmp_path, set())
+    piece = base64.b64encode(b"step 7").decode()
+    gateway.say({"piece": ["r/a/0/1", "n0", "worker-0.log", 0, piece]})
+    deadline = time.monotonic() + 5
+    while not executor.waits() and time.monotonic() < deadline:
+        executor.changes(0.05)
+    (why,) = executor.waits().values()
+    assert f"kept at {tmp_path}/r-a-0-1 on the machine that drives the run" in why
+    executor.forget(["r/a/0/1"])
+    assert not executor.waits()
     executor.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import queue
 import socket
 import threading
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainmaster.executors.ray.mirror import Mirror
+from trainmaster.executors.ray.mirror import RESERVE_BYTES, Mirror
 from trainmaster.executors.supervisor_connection import ConnectionLost
 from trainmaster.executors.wire import PROTOCOL, Splitter, WireError, encode
 from trainmaster.spec.errors import ExecutorError, LeaseLostError
@@ -61,6 +62,7 @@ class GatewayConnection:
         plans: attempts that another driver has started: directory and members, newest news last.
         nodes: by key.
         waits: reasons why attempts could not be placed for a while, by attempt.
+        full: what is told of those whose files had no room here, by attempt, as long as it is followed.
         heard_at: monotonic time of its last word in seconds; it says something every 2 s.
     """
 
@@ -77,6 +79,7 @@ class GatewayConnection:
         self.plans: dict[str, tuple[str, list[str]]] = {}
         self.nodes: dict[str, RayNodeState] = {}
         self.waits: dict[str, str] = {}
+        self.full: dict[str, str] = {}
         self.broken: set[str] = set()
         self._inbox: deque[Message] = deque()
         self._arrived = threading.Condition()
@@ -211,8 +214,10 @@ class GatewayConnection:
             if attempt not in self.broken:
                 try:
                     self.mirror.write(attempt, node, name, offset, base64.b64decode(text))
-                except OSError:  # a full disk: it is asked for again
+                except OSError as error:  # such as a full disk: it is asked for again
                     self.broken.add(attempt)
+                    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                        self.full[attempt] = _no_room(error.filename)
         elif "plan" in message:
             attempt, directory, members = message["plan"]
             self.plans[attempt] = (directory, members)
@@ -241,3 +246,11 @@ class GatewayConnection:
             message,
             "Its log is `gateway/log` in the cluster's directory there; is the Ray cluster still there?",
         )
+
+
+def _no_room(path: str | None) -> str:
+    return (
+        f"what its members write is kept{f' at {path}' if path else ''} on the machine that drives the run, "
+        f"where less than {RESERVE_BYTES >> 20} MiB are free; they go on, but their logs, metrics and ends "
+        "are not seen before there is more"
+    )

@@ -161,6 +161,7 @@ class RayExecutor:
         for attempt in attempts:
             self._client.news.pop(attempt, None)  # `observe` looks there too
             self._gateway.mirror.forget(attempt)
+            self._gateway.full.pop(attempt, None)
             self._directories.pop(attempt, None)
             self._gateway.addresses.pop(attempt, None)
 
@@ -180,8 +181,8 @@ class RayExecutor:
         return sorted(rows.values(), key=lambda node: node.key)
 
     def waits(self) -> dict[str, str]:
-        """Attempts that had no place for some seconds although none waits before them, with the reason."""
-        return dict(self._gateway.waits)
+        """Why attempts had no place for some seconds although none waits before them, or their files none."""
+        return {**self._gateway.waits, **self._gateway.full}
 
     def _with_addresses(self, status: GangStatus) -> GangStatus:
         found = self._gateway.addresses.get(status.attempt)

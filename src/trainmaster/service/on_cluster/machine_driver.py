@@ -242,6 +242,7 @@ def main(place: Path) -> int:
     """Get ready for what standard input says, and drive it when that says so."""
     forbid_looking()
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
+    logging.getLogger("asyncssh").setLevel(logging.WARNING)  # it tells each call, which fills a disk in weeks
     first = read_part(sys.stdin.buffer)
     if first is None:
         return REFUSED
