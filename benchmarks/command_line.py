@@ -13,7 +13,7 @@ from pathlib import Path
 from common import TRAINMASTER, options, report, seconds, spread, workshop
 
 from trainmaster.control.layout import Home
-from trainmaster.db import Database, NewRun
+from trainmaster.db import AcceptedRun, Database
 from trainmaster.db import tables as t
 
 #: One run holds half of the tasks, the others share the rest.
@@ -23,7 +23,7 @@ SMALL_RUNS = 20
 def fill(database: Database, run: str, tasks: int) -> None:
     """Write a run with finished tasks as a controller would have left it."""
     now = time.time()
-    new = NewRun(
+    new = AcceptedRun(
         run,
         "old",
         '{"experiments": {"train": {}}}',

@@ -92,7 +92,7 @@ def through_a_server(root: Path, port: int) -> Iterator[int]:
     """`port-forward` on a context."""
     import uvicorn
 
-    from trainmaster.api.remote.connection import Connection
+    from trainmaster.api.remote.connection import RestConnection
     from trainmaster.api.remote.tunnels import WebsocketStream
     from trainmaster.api.rest.app import make_app, make_state
     from trainmaster.control.layout import Home
@@ -111,7 +111,7 @@ def through_a_server(root: Path, port: int) -> Iterator[int]:
     while not server.started:
         time.sleep(0.05)
     url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    connection = Connection(url, token)
+    connection = RestConnection(url, token)
     with PortForward(lambda: WebsocketStream(connection, "run", None, port), 0, print) as forward:
         yield forward.port
     server.should_exit = True

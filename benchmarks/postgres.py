@@ -7,7 +7,7 @@ import time
 from common import options, report, spread, workshop
 from many_tasks import run
 
-from trainmaster.db import Database, Lease, NewRun, Note
+from trainmaster.db import AcceptedRun, Database, Lease, Note
 from trainmaster.testing.private_postgres import PrivatePostgres
 
 
@@ -50,7 +50,9 @@ def commits_per_s(url: str, commits: int = 300) -> float:
     """How many commits of one event a store takes from one process."""
     database = Database(url)
     experiments = [("only", 1)]
-    lease: Lease = database.create_run(NewRun("commits", "x", "{}", "", "local", "", "", experiments), 0.0)
+    lease: Lease = database.create_run(
+        AcceptedRun("commits", "x", "{}", "", "local", "", "", experiments), 0.0
+    )
     began = time.perf_counter()
     for _ in range(commits):
         database.commit(lease, [Note("x")], time.time())

@@ -21,7 +21,7 @@ from trainmaster.advisor.model.devices import Device
 from trainmaster.advisor.model.knowledge import Knowledge
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.model.profile import Point
-from trainmaster.advisor.quote.choosing import Drawn, Limits, pick
+from trainmaster.advisor.quote.choosing import Drawn, QuoteLimits, pick
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.advisor.quote.market import Market
 from trainmaster.advisor.quote.quoting import Subject, make_quote
@@ -33,11 +33,11 @@ from trainmaster.spec.hardware import Hardware
 TARGET_S = 1.0
 GPUS = ("V100", "T4", "A100", "K80", "L4", "H100")
 LIMITS = {
-    "cheapest": Limits(),
-    "cheapest in 1 h": Limits(deadline_s=3600.0),
-    "cheapest in 30 min for $5": Limits(deadline_s=1800.0, budget_usd=5.0),
-    "fastest": Limits(time_weight=1.0, cost_weight=0.0),
-    "impossible": Limits(deadline_s=130.0, budget_usd=0.02),
+    "cheapest": QuoteLimits(),
+    "cheapest in 1 h": QuoteLimits(deadline_s=3600.0),
+    "cheapest in 30 min for $5": QuoteLimits(deadline_s=1800.0, budget_usd=5.0),
+    "fastest": QuoteLimits(time_weight=1.0, cost_weight=0.0),
+    "impossible": QuoteLimits(deadline_s=130.0, budget_usd=0.02),
 }
 
 

@@ -23,8 +23,8 @@ from multiprocessing import Pipe, Process
 from pathlib import Path
 
 from trainmaster.api.proxy.proxy import AppProxy
-from trainmaster.api.proxy.services import Services
-from trainmaster.service.endpoints.endpoints import Target
+from trainmaster.api.proxy.services import ServiceProxy
+from trainmaster.service.endpoints.endpoints import ReadyReplica
 
 BODY = json.dumps({"inputs": [{"name": "x", "shape": [8], "datatype": "FP32", "data": [0.5] * 8}]})
 ASKED = "v2/models/m/infer"
@@ -36,7 +36,7 @@ class OpenGate:
     is_open = True
 
     def __init__(self, port):
-        self.found = [Target("ep-1-0", "job-1", None, port, True, "m@1", 0)]
+        self.found = [ReadyReplica("ep-1-0", "job-1", None, port, True, "m@1", 0)]
 
     def targets(self, name, bearer, team):
         """The one replica."""
@@ -52,7 +52,7 @@ class OpenGate:
 def proxy(port, pipe):
     async def main():
         listener = socket.create_server(("127.0.0.1", 0))
-        await AppProxy(None, Services(OpenGate(port))).start(listener)
+        await AppProxy(None, ServiceProxy(OpenGate(port))).start(listener)
         pipe.send(listener.getsockname()[1])
         while True:
             if await asyncio.to_thread(pipe.recv) is None:

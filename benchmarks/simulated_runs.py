@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import sqlalchemy as sa
 
 from trainmaster.control.layout import Home
-from trainmaster.db import NewRun, Submission
+from trainmaster.db import AcceptedRun, Submission
 from trainmaster.db import tables as t
 from trainmaster.executors.base import Capacity, GangRequest, GangStatus, MemberStatus, Phase, QueuePlace
 from trainmaster.service import Service
@@ -218,7 +218,7 @@ def fill(service: Service, runs: int) -> None:
     for number in range(runs):
         run = f"simulated-{number}"
         home.code_directory(run).mkdir(parents=True)
-        new = NewRun(
+        new = AcceptedRun(
             run,
             "simulated",
             recipe,

@@ -14,7 +14,7 @@ from trainmaster.advisor.quote.quote import Interval
 from trainmaster.cluster.record import ClusterState, Machine, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.layout import Home
-from trainmaster.db import Database, NewQuote, NewRun, RunChange, Truth
+from trainmaster.db import AcceptedRun, Database, NewQuoteRow, RunChange, Truth
 from trainmaster.service.quotes.quote_record import QuoteRecord
 from trainmaster.spec.states import EndReason, State
 
@@ -117,8 +117,10 @@ def test_clusters(tm, same):
     record = replace(
         new_record("job-0123456789", plan, home.identity()), machines=(machine,), state=ClusterState.ACTIVE
     )
-    new = NewRun("job-0123456789", "n", '{"experiments": {}}', "/r", "lab", "/c", "file:///s", [("train", 1)],
-                 clusters=[record.as_row()])  # fmt: skip
+    recipe, rows = '{"experiments": {}}', [record.as_row()]
+    new = AcceptedRun(
+        "job-0123456789", "n", recipe, "/r", "lab", "/c", "file:///s", [("train", 1)], clusters=rows
+    )
     database.create_run(new, 1e9)
     database.close()
     same("clusters", tm.call("clusters", "--json").out)
@@ -133,12 +135,12 @@ def test_scores(tm, same):
     recipe = json.dumps({"experiments": {"main": {"distributed": None}}})
     for number, time_s in enumerate((60.0, 49.0, 101.0)):
         run = f"job-{number}"
-        new = NewRun(
+        new = AcceptedRun(
             run, "job", recipe, "r.yaml", "local", "code", "file:///s", [("main", 1)], "", home.identity()
         )
         lease = database.create_run(new, 1.0)
         promise = QuoteRecord("binding", 1.0, Interval(50.0, 60.0, 100.0), Interval(0.0, 0.0, 0.0))
-        quote = database.add_quote(NewQuote(run, None, promise.kind, 1.0, promise.as_json()))
+        quote = database.add_quote(NewQuoteRow(run, None, promise.kind, 1.0, promise.as_json()))
         database.record_truth(quote, Truth(time_s, 0.0, promise.holds(time_s, 0.0)))
         for before, after in ((State.WAITING, State.STOPPING), (State.STOPPING, State.DONE)):
             database.commit(lease, [RunChange(before, after, EndReason.SUCCEEDED)], 2.0)

@@ -51,7 +51,7 @@ class LocalServices:
         """
         try:
             from trainmaster.api.proxy.proxy import AppProxy, listen_in_thread
-            from trainmaster.api.proxy.services import Services
+            from trainmaster.api.proxy.services import ServiceProxy
             from trainmaster.service.endpoints.endpoint_access import EndpointAccess
             from trainmaster.service.runs.member_connections import MemberConnections
         except ModuleNotFoundError as error:
@@ -60,7 +60,7 @@ class LocalServices:
             ) from error
         if self._port is None:
             members = MemberConnections(self._service, self._environ)
-            proxy = AppProxy(None, Services(EndpointAccess(self._service, members, None)))
+            proxy = AppProxy(None, ServiceProxy(EndpointAccess(self._service, members, None)))
             try:
                 self._port = listen_in_thread(proxy, port)
             except OSError as error:

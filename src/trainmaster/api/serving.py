@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Listening:
+class ServerAddress:
     """Where a server listens.
 
     Attributes:
@@ -82,7 +82,7 @@ class Listening:
         """Whether browsers come by https."""
         return self.tls_cert is not None or self.behind_proxy is not None
 
-    def checked(self) -> Listening:
+    def checked(self) -> ServerAddress:
         """The same, with URLs as origins.
 
         Raises:
@@ -161,7 +161,7 @@ class Ready:
 def serve(
     service: Service,
     environ: Mapping[str, str],
-    where: Listening,
+    where: ServerAddress,
     ready: Callable[[Ready], None],
     add_pages: Callable[[FastAPI], None],
     oidc: Path | None = None,
@@ -186,9 +186,9 @@ def serve(
 
         from trainmaster.api.proxy.grants import Grants
         from trainmaster.api.proxy.proxy import AppProxy
-        from trainmaster.api.proxy.services import Services
+        from trainmaster.api.proxy.services import ServiceProxy
         from trainmaster.api.rest.app import make_app, make_state
-        from trainmaster.api.rest.guards import Audit
+        from trainmaster.api.rest.guards import RequestAudit
         from trainmaster.api.timed_protocol import TimedProtocol
         from trainmaster.service.apps.app_access import AppAccess
         from trainmaster.service.endpoints.endpoint_access import EndpointAccess
@@ -209,8 +209,8 @@ def serve(
     apps_port = for_apps.getsockname()[1]
     hosts, public = where.hosts(host), where.urls[0] if where.urls else ""
     state = replace(state, apps_port=apps_port, apps_url=where.apps_url, url=public, hosts=hosts)
-    audit = Audit(service.database)
-    services = Services(EndpointAccess(service, state.members, state.access))
+    audit = RequestAudit(service.database)
+    services = ServiceProxy(EndpointAccess(service, state.members, state.access))
     state = replace(state, services=services)
     gate = AppAccess(service, state.access, state.members)
     apps_host = urlsplit(where.apps_url).hostname or ""
@@ -300,7 +300,7 @@ def _check_certificate(cert: str, key: str) -> None:
         raise UsageError(f"--tls-cert {cert} and --tls-key {key} {wrong}", hint) from None
 
 
-def _bound_for_apps(where: Listening, port: int) -> socket.socket:
+def _bound_for_apps(where: ServerAddress, port: int) -> socket.socket:
     """The socket of the origin of apps: that port was asked for, or is as good as another one."""
     if where.apps_port is not None:
         return _bound(replace(where, port=where.apps_port))
@@ -310,7 +310,7 @@ def _bound_for_apps(where: Listening, port: int) -> socket.socket:
     return _bound(replace(where, port=0))
 
 
-def _bound(where: Listening) -> socket.socket:
+def _bound(where: ServerAddress) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(
             where.host, where.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -163,7 +163,7 @@ def unpacked(wheel: Path, directory: Path) -> None:
     """
     from zipfile import ZipFile
 
-    from trainmaster.artifacts.unpacking import DAMAGE, Limits, TooLargeError, unpack_zip
+    from trainmaster.artifacts.unpacking import DAMAGE, TooLargeError, UnpackLimits, unpack_zip
 
     try:
         file = wheel.open("rb")
@@ -175,7 +175,7 @@ def unpacked(wheel: Path, directory: Path) -> None:
     try:
         with file, ZipFile(file) as archive:
             _check_members(archive, wheel)
-            unpack_zip(archive, f"code: {wheel}", directory, Limits(LIMIT_BYTES))
+            unpack_zip(archive, f"code: {wheel}", directory, UnpackLimits(LIMIT_BYTES))
     except TooLargeError as error:
         raise UsageError(
             f"code: {wheel} has more than {LIMIT_BYTES // 1_000_000} MB unpacked.",

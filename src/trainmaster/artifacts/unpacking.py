@@ -66,7 +66,7 @@ class TooLargeError(UnpackError):
     """It becomes more than it may."""
 
 
-class Limits(NamedTuple):
+class UnpackLimits(NamedTuple):
     """What an archive may become.
 
     Attributes:
@@ -80,7 +80,7 @@ class Limits(NamedTuple):
     most_components: int = 100
 
 
-def unpack(archive: Path | IO[bytes], name: str, directory: Path, limits: Limits) -> None:
+def unpack(archive: Path | IO[bytes], name: str, directory: Path, limits: UnpackLimits) -> None:
     """Unpacks a tar or a zip into a directory that is empty and nobody else's.
 
     Permissions become 0755 for what the owner may execute and 0644 for the rest; owners, devices, pipes and
@@ -104,7 +104,7 @@ def unpack(archive: Path | IO[bytes], name: str, directory: Path, limits: Limits
         _unpack_tar(stream, name, directory, limits)
 
 
-def unpack_zip(archive: zipfile.ZipFile, name: str, directory: Path, limits: Limits) -> None:
+def unpack_zip(archive: zipfile.ZipFile, name: str, directory: Path, limits: UnpackLimits) -> None:
     """Unpacks a zip that is open already; see `unpack`."""
     with _Writer(name, directory, limits) as writer:
         for member in archive.infolist():
@@ -122,7 +122,7 @@ def unpack_zip(archive: zipfile.ZipFile, name: str, directory: Path, limits: Lim
                 raise writer.refusal(path, "is neither a file nor a directory nor a link")
 
 
-def _unpack_tar(stream: IO[bytes], name: str, directory: Path, limits: Limits) -> None:
+def _unpack_tar(stream: IO[bytes], name: str, directory: Path, limits: UnpackLimits) -> None:
     with (
         _Writer(name, directory, limits) as writer,
         tarfile.open(fileobj=stream, mode="r:", errors="surrogateescape", tarinfo=Header) as archive,
@@ -153,7 +153,7 @@ def _unpack_tar(stream: IO[bytes], name: str, directory: Path, limits: Limits) -
 class _Writer:
     """Writes below a directory, following no link, and counts; links are made when it is left in order."""
 
-    def __init__(self, name: str, directory: Path, limits: Limits) -> None:
+    def __init__(self, name: str, directory: Path, limits: UnpackLimits) -> None:
         self._name = name
         self._limits = limits
         self._left_bytes = limits.most_bytes

@@ -16,7 +16,7 @@ from trainmaster.cli.output import print_json, say, show, table
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
-    from trainmaster.api.remote.connection import Connection
+    from trainmaster.api.remote.connection import RestConnection
 
 app = typer.Typer(
     cls=DefaultGroup,
@@ -37,8 +37,8 @@ def login(
     ] = None,
 ) -> None:
     """Use a server from now on: all verbs then ask it. `trainmaster --local` asks this machine's home."""
-    from trainmaster.api.remote.connection import Connection
-    from trainmaster.api.remote.contexts import Context, Contexts
+    from trainmaster.api.remote.connection import RestConnection
+    from trainmaster.api.remote.contexts import Contexts, ServerContext
     from trainmaster.api.remote.trust import certificate
 
     if token not in (None, "-"):
@@ -54,10 +54,10 @@ def login(
         elif fingerprint.lower() != pin:
             raise UsageError(f"{url} has another certificate: {pin}", "Nothing was kept; ask who runs it.")
     is_pasted = token is not None
-    secret = sys.stdin.readline().strip() if is_pasted else _confirmed(Connection(url, "", pin))
-    connection = Connection(url, secret, pin)
+    secret = sys.stdin.readline().strip() if is_pasted else _confirmed(RestConnection(url, "", pin))
+    connection = RestConnection(url, secret, pin)
     who = connection.get("/info")["caller"]
-    context = Context(name or (urlsplit(url).hostname or ""), connection.url, secret, pin)
+    context = ServerContext(name or (urlsplit(url).hostname or ""), connection.url, secret, pin)
     Contexts().add(context)
     team = f", team {who['team']}" if who["team"] else ""
     say(f"logged in to {context.url} as {who['name']}{team}; `trainmaster context use local` leaves it")
@@ -79,7 +79,7 @@ def _agree_to(url: str, fingerprint: str) -> None:
         raise UsageError("not logged in: you did not agree to its certificate", "Nothing was kept.")
 
 
-def _confirmed(connection: Connection) -> str:
+def _confirmed(connection: RestConnection) -> str:
     """A token, once a person has confirmed a code on the server's page."""
     asked = connection.post("/device/code", {"client": socket.gethostname()[:60]})
     say(f"Open {asked.get('url') or connection.url + '/device'}, log in, and confirm the code")

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
     from trainmaster.api import ClientProtocol
     from trainmaster.api.administration import AdministrationProtocol
-    from trainmaster.api.remote.connection import Connection
-    from trainmaster.api.remote.contexts import Context
+    from trainmaster.api.remote.connection import RestConnection
+    from trainmaster.api.remote.contexts import ServerContext
 
 _is_local = False
-_chosen: Context | None = None
+_chosen: ServerContext | None = None
 
 
 def stay_local() -> None:
@@ -53,7 +53,7 @@ def ask_server() -> None:
     _chosen = found or known[0]
 
 
-def context() -> Context | None:
+def context() -> ServerContext | None:
     """The server that is asked; None: this machine's home."""
     from trainmaster.api.remote.contexts import Contexts
 
@@ -74,7 +74,7 @@ def refuse_on_server(what: str) -> None:
         )
 
 
-def server_of_volume(volume: str) -> Connection | None:
+def server_of_volume(volume: str) -> RestConnection | None:
     """The server in use, if a text names a volume there; URLs and directories are for this machine."""
     from trainmaster.api.remote.volumes import is_name
 
@@ -95,13 +95,13 @@ def refuse_volume_on_server(what: str, volume: str, instead: str) -> None:
         )
 
 
-def _server() -> Connection | None:
+def _server() -> RestConnection | None:
     found = context()
     if found is None:
         return None
-    from trainmaster.api.remote.connection import Connection
+    from trainmaster.api.remote.connection import RestConnection
 
-    return Connection(found.url, found.token, found.fingerprint)
+    return RestConnection(found.url, found.token, found.fingerprint)
 
 
 def open_administration() -> AdministrationProtocol:

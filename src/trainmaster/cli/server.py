@@ -83,7 +83,7 @@ def server(
     import os
     from dataclasses import asdict
 
-    from trainmaster.api.serving import Listening, Ready, serve
+    from trainmaster.api.serving import Ready, ServerAddress, serve
     from trainmaster.service import Service
     from trainmaster.service.driving.local_runs import local_runs_of, open_metadata
     from trainmaster.service.users.audit_feed import VARIABLE as AUDIT_TO
@@ -99,7 +99,7 @@ def server(
 
     local = local_runs_of(service.home, local_runs, os.environ)
 
-    where = Listening(host, port, tls_cert, tls_key, behind_proxy, apps_port, apps_url, tuple(url or ()))
+    where = ServerAddress(host, port, tls_cert, tls_key, behind_proxy, apps_port, apps_url, tuple(url or ()))
 
     def ready(at: Ready) -> None:
         for each in where.warnings():

@@ -123,7 +123,7 @@ def get(
 ) -> None:
     """Download a version or a part of it, verified; the directory appears when it is complete."""
     from trainmaster.cli.opening import server_of_volume
-    from trainmaster.cli.volume_progress import Progress, interruptible, now_s
+    from trainmaster.cli.volume_progress import VolumeProgressBar, interruptible, now_s
     from trainmaster.service.volumes import GetProgress
 
     began_s = now_s()
@@ -139,7 +139,7 @@ def get(
         opened = opened_volume(volume)
         download, left = partial(fetch, opened), "what is there already is used when you try again"
     progress = GetProgress()
-    with interruptible(left), Progress("get", lambda: progress.shown):
+    with interruptible(left), VolumeProgressBar("get", lambda: progress.shown):
         download(directory, only=only or (), jobs=jobs, progress=progress)
     taken_s = now_s() - began_s
     if as_json:
@@ -274,9 +274,9 @@ def fsck(
     """Look whether all that versions promise is there and readable. Changes nothing."""
     from trainmaster.cli.opening import server_of_volume
     from trainmaster.cli.volume_progress import interruptible
-    from trainmaster.service.volumes import StoredVolume, Verdict
+    from trainmaster.service.volumes import StoredVolume, VersionCheck
 
-    found: Iterable[Verdict]
+    found: Iterable[VersionCheck]
     if (server := server_of_volume(volume)) is not None:
         from trainmaster.api.remote.operations import check_volume
 

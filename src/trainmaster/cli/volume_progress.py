@@ -20,7 +20,7 @@ _LEAST_CHUNK_BYTES = 64 << 10
 _MOST_CHUNK_BYTES = 1 << 30
 
 
-class Progress:
+class VolumeProgressBar:
     """A bar with rate and time left, on a terminal only; drawn by a thread of its own.
 
     Args:
@@ -37,7 +37,7 @@ class Progress:
         self._more = more
         self._bar: Any = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> VolumeProgressBar:
         if sys.stderr.isatty():
             import threading
 

@@ -13,7 +13,7 @@ from trainmaster.service.volumes.documents import head_document
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
-    from trainmaster.api.remote.connection import Connection
+    from trainmaster.api.remote.connection import RestConnection
 
 #: Of a task: whose volumes are known to be made by that run, so that workflows which they start see loops.
 _RUN = "TRAINMASTER_RUN"
@@ -45,7 +45,7 @@ def push(
 ) -> None:
     """Make a new version of a volume from files. What is there already is not sent again."""
     from trainmaster.cli.opening import server_of_volume
-    from trainmaster.cli.volume_progress import Progress, chunk_bytes, interruptible, now_s
+    from trainmaster.cli.volume_progress import VolumeProgressBar, chunk_bytes, interruptible, now_s
     from trainmaster.service.volumes import PushProgress
     from trainmaster.service.volumes import push as make
 
@@ -61,7 +61,7 @@ def push(
     began_s = now_s()
     with (
         interruptible("no version was made; push again, and what was sent is not sent again"),
-        Progress("push", lambda: progress.shown, lambda: f"{size(progress.sent_bytes)} sent"),
+        VolumeProgressBar("push", lambda: progress.shown, lambda: f"{size(progress.sent_bytes)} sent"),
     ):
         report = make(
             source,
@@ -95,16 +95,16 @@ def push(
     )
 
 
-def _push_to_server(server: Connection, source: str, name: str, as_json: bool) -> None:
+def _push_to_server(server: RestConnection, source: str, name: str, as_json: bool) -> None:
     from trainmaster.api.remote.volume_push import push as send
-    from trainmaster.cli.volume_progress import Progress, interruptible, now_s
+    from trainmaster.cli.volume_progress import VolumeProgressBar, interruptible, now_s
     from trainmaster.service.volumes import PushProgress
 
     progress = PushProgress()
     began_s = now_s()
     with (
         interruptible("no version was made; push again, and what was sent is not sent again"),
-        Progress("push", lambda: progress.shown, lambda: f"{size(progress.sent_bytes)} sent"),
+        VolumeProgressBar("push", lambda: progress.shown, lambda: f"{size(progress.sent_bytes)} sent"),
     ):
         done = send(server, source, name, progress, say, os.environ.get(_RUN, ""))
     taken_s = now_s() - began_s
@@ -138,7 +138,7 @@ def index_objects(
 ) -> None:
     """Make a volume over objects as they are, by byte range; nothing is copied."""
     from trainmaster.cli.opening import refuse_volume_on_server
-    from trainmaster.cli.volume_progress import Progress, interruptible, now_s
+    from trainmaster.cli.volume_progress import VolumeProgressBar, interruptible, now_s
     from trainmaster.service.volumes import IndexProgress, index
 
     refuse_volume_on_server(
@@ -152,7 +152,7 @@ def index_objects(
     began_s = now_s()
     with (
         interruptible("no version was made"),
-        Progress("index", lambda: progress.shown, lambda: counted(progress.found_objects, "object")),
+        VolumeProgressBar("index", lambda: progress.shown, lambda: counted(progress.found_objects, "object")),
     ):
         report = index(
             source,

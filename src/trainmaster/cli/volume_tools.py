@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from trainmaster.cli.output import say, size
 
 if TYPE_CHECKING:
-    from trainmaster.service.volumes import Collected, Entry, Head, OpenVolume, Verdict
+    from trainmaster.service.volumes import Collected, Entry, Head, OpenVolume, VersionCheck
 
 
 def opened_volume(uri: str) -> OpenVolume:
@@ -95,7 +95,7 @@ def collected_lines(done: Collected, url: str, grace: str, command: str) -> list
 _MOST_TOLD = 20
 
 
-def verdict_lines(verdict: Verdict, deep: bool) -> list[str]:
+def verdict_lines(verdict: VersionCheck, deep: bool) -> list[str]:
     """Says what `fsck` has found of a version."""
     name = f"version {verdict.version}"
     if not verdict.damage:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.cluster.actuator import Actuator
 from trainmaster.cluster.cluster_leases import ClusterLeases
 from trainmaster.cluster.decide_cluster import decide_cluster
-from trainmaster.cluster.decision import Action, ActionKind, Patience
+from trainmaster.cluster.decision import Action, ActionKind, WaitLimits
 from trainmaster.cluster.node_provisioner import key_of, words
 from trainmaster.cluster.node_watch import NodeWatch
 from trainmaster.cluster.observed import Formation, Observed
@@ -79,7 +79,7 @@ class ClusterLoop:
         provider: Provider,
         provisioner: NodeProvisioner,
         write: Callable[[ClusterRecord], None],
-        patience: Patience | None = None,
+        patience: WaitLimits | None = None,
         clock: Callable[[], float] = steady_s,
         wall: Callable[[], float] = time.time,
         tasks: Callable[[threading.Event], Tasks] = Tasks,
@@ -87,7 +87,7 @@ class ClusterLoop:
     ) -> None:
         self.record = record
         self.affords: Callable[[], bool] = lambda: True
-        self._patience = patience or Patience()
+        self._patience = patience or WaitLimits()
         self._provider = provider
         self._provisioner = provisioner
         self._write = write

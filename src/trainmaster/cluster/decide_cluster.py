@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final, cast
 
-from trainmaster.cluster.decision import Action, ActionKind, Decision, Patience, Refusal, Seen, Stage
+from trainmaster.cluster.decision import Action, ActionKind, Decision, Refusal, Seen, Stage, WaitLimits
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Failure, Machine
 from trainmaster.cluster.renting.plan import Rental, RolePlan
 from trainmaster.cluster.scaling import Scaling
@@ -39,7 +39,7 @@ def decide_cluster(
     *,
     wanted: bool,
     ending: bool,
-    patience: Patience,
+    patience: WaitLimits,
     scaling: Scaling | None = None,
 ) -> Decision:
     """The next step of a cluster.
@@ -114,7 +114,7 @@ def _goes_on(record: ClusterRecord, missing: list[Machine], refusal: Refusal) ->
     )
 
 
-def _take_news(decision: Decision, seen: Seen, now: float, patience: Patience) -> None:
+def _take_news(decision: Decision, seen: Seen, now: float, patience: WaitLimits) -> None:
     """Machines that are gone, leave, never came up, or answer nobody."""
     for machine in decision.record.rented:
         node = seen.latest.get(machine.id)
@@ -169,7 +169,7 @@ def _told(decision: Decision, machine: Machine, node: Node, seen: Seen) -> Machi
 
 
 def _why_over(
-    machine: Machine, node: Node | None, seen: Seen, now: float, patience: Patience
+    machine: Machine, node: Node | None, seen: Seen, now: float, patience: WaitLimits
 ) -> tuple[str, bool] | None:
     """Why a machine must be given up, and whether it is there to be given back."""
     if node is not None and node.state is NodeState.GONE:
@@ -309,7 +309,7 @@ def _count(record: ClusterRecord, role: RolePlan) -> int:
     return sum(m.role == role.role and not m.is_leaving for m in record.live)
 
 
-def _fill_seats(decision: Decision, seen: Seen, now: float, patience: Patience, scaling: Scaling) -> None:
+def _fill_seats(decision: Decision, seen: Seen, now: float, patience: WaitLimits, scaling: Scaling) -> None:
     """Ask for machines for the seats that have none."""
     for machine in decision.record.live:
         if not machine.id and machine.token not in seen.renting | seen.postponed:
@@ -326,7 +326,7 @@ def _fill_seats(decision: Decision, seen: Seen, now: float, patience: Patience, 
             _ask(decision, role, free, now, patience)
 
 
-def _ask(decision: Decision, role: RolePlan, seats: list[str], now: float, patience: Patience) -> None:
+def _ask(decision: Decision, role: RolePlan, seats: list[str], now: float, patience: WaitLimits) -> None:
     record = decision.record
     cool_down_s = patience.cool_down_s if role.rentals[0].is_rented else min(patience.cool_down_s, HOSTS_S)
     failures = [CapacityFailure(f.region, f.zone, f.spot, f.at, f.instance_type) for f in record.failures]

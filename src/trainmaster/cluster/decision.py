@@ -151,7 +151,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class WaitLimits:
     """How long to wait; seconds.
 
     Attributes:

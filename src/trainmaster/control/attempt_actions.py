@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from trainmaster.control.isolation import Isolation
     from trainmaster.control.job_context import ImageSource, Site
     from trainmaster.control.progress import TaskProgress
-    from trainmaster.control.run_state import Experiment as RunExperiment
+    from trainmaster.control.run_state import ExperimentState
     from trainmaster.control.searching import Searcher
     from trainmaster.sweeps import Curve
 
@@ -96,14 +96,14 @@ class AttemptActions:
         """Prepare for jobs; none is begun."""
         self.jobs = Jobs(THREADS if self.site is None else MOST_STAGED)
 
-    def columns(self, experiment: RunExperiment, number: int) -> Mapping[str, object] | None:
+    def columns(self, experiment: ExperimentState, number: int) -> Mapping[str, object] | None:
         """The columns of a task that gets its row now: its parameters; None if it has to wait for others."""
         searcher = self._searcher(experiment.name)
         if searcher is not None and searcher.chooses:
             return searcher.columns(experiment, number)
         return {"parameters": self.parameters(experiment.name, number)}
 
-    def judge(self, experiment: RunExperiment, running: Mapping[int, TaskProgress]) -> Mapping[int, str]:
+    def judge(self, experiment: ExperimentState, running: Mapping[int, TaskProgress]) -> Mapping[int, str]:
         """Which of the running tasks are to be pruned, and why."""
         searcher = self._searcher(experiment.name)
         return {} if searcher is None else searcher.judge(experiment, running)

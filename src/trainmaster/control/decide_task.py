@@ -20,17 +20,17 @@ from trainmaster.control.decide_saving import (
     saving,
     stopping,
 )
-from trainmaster.control.effects import Effect, EffectKind, Job, Policy, Seen, Step
+from trainmaster.control.effects import Effect, EffectKind, Job, ObservedTask, Policy, Step
 from trainmaster.control.outcome import Outcome, classify
 from trainmaster.control.run_state import Task
 from trainmaster.db.changes import Progress
 from trainmaster.executors.base import Phase
 from trainmaster.spec.states import MAX_FREE_RESTARTS, MAX_STAGE_TRIES, EndReason, State
 
-__all__ = ["DIED_AT_ONCE_S", "Effect", "EffectKind", "Job", "Policy", "Seen", "Step", "decide_task"]
+__all__ = ["DIED_AT_ONCE_S", "Effect", "EffectKind", "Job", "ObservedTask", "Policy", "Step", "decide_task"]
 
 
-def decide_task(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step]:
+def decide_task(task: Task, seen: ObservedTask, policy: Policy, now: float) -> list[Step]:
     """The next step of a task that is not DONE: transitions, then effects.
 
     Args:
@@ -68,7 +68,7 @@ def decide_task(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step
             return []
 
 
-def _staging(task: Task, seen: Seen, now: float) -> list[Step]:
+def _staging(task: Task, seen: ObservedTask, now: float) -> list[Step]:
     match seen.gang.phase:
         case Phase.UNKNOWN:  # the control process that held the slots is gone, and they with it
             return [effect(task, EffectKind.SUBMIT)]
@@ -105,7 +105,7 @@ def _stage_again(task: Task, now: float, *, is_bounded: bool) -> list[Step] | No
     return [Progress(task.experiment, task.number, counted)]
 
 
-def _running(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step]:
+def _running(task: Task, seen: ObservedTask, policy: Policy, now: float) -> list[Step]:
     match seen.gang.phase:
         case Phase.RUNNING:
             if task.end_reason is EndReason.UNTIL:  # it is recorded: whoever drives it from now on knows

@@ -1,4 +1,4 @@
-"""What is decided of tasks, and what that rests on: `Effect`, `Job`, `Policy`, `Seen`."""
+"""What is decided of tasks, and what that rests on: `Effect`, `Job`, `Policy`, `ObservedTask`."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class MoreMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedTask:
     """What was observed of one task's present attempt.
 
     Attributes:

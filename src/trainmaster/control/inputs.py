@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 from trainmaster.control.framework_notes import framework_notes
 from trainmaster.control.layout import Home
 from trainmaster.control.preflight import check_data_parts, check_directories, check_urls, check_volumes
-from trainmaster.control.store_verdicts import Moment, Verdict, verdict
+from trainmaster.control.store_verdicts import Moment, StoreVerdict, verdict
 from trainmaster.objects.errors import trouble_of
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec import Recipe
@@ -205,7 +205,7 @@ def _ask(source: DataSource, url: str) -> None:
         try:
             found = next(iter(ObjectStore(url).list()), None)
         except PublishError as error:
-            is_fault = verdict(Moment.CHECK, trouble_of(error)) is Verdict.USER_ERROR
+            is_fault = verdict(Moment.CHECK, trouble_of(error)) is StoreVerdict.USER_ERROR
             kind = UsageError if is_fault else _NoAnswerError
             raise kind(error.args[0], error.hint) from error
         if found is None:

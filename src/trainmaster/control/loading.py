@@ -11,7 +11,7 @@ from typing import Any
 from trainmaster.control.decide_task import Policy
 from trainmaster.control.gangs import checkpoints_of, helpers_of
 from trainmaster.control.queue_wait import QueueWait
-from trainmaster.control.run_state import Experiment, FirstBad, RunState, Task
+from trainmaster.control.run_state import ExperimentState, FirstBad, RunState, Task
 from trainmaster.db import Database, queries
 from trainmaster.db.changes import Promotion
 from trainmaster.db.task_rows import JSON_COLUMNS
@@ -29,7 +29,7 @@ LOOKAHEAD = 32
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the recipe says of an experiment's place in the run: see `Experiment`."""
+    """What the recipe says of an experiment's place in the run: see `ExperimentState`."""
 
     after: tuple[str, ...]
     window: int
@@ -138,7 +138,7 @@ def run_state_from_rows(
     """
     rows = {found["name"]: found for found in experiment_rows}
     experiments = {
-        name: Experiment(
+        name: ExperimentState(
             name=name,
             after=shape.after,
             total=rows[name]["tasks_total"],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from trainmaster.control.decide_task import Effect, EffectKind, Job
 from trainmaster.control.effects import MoreMemory
 from trainmaster.control.progress import TaskProgress
-from trainmaster.control.run_state import Experiment, RunState, Task
+from trainmaster.control.run_state import ExperimentState, RunState, Task
 from trainmaster.db import Change, Lease, Note
 from trainmaster.executors.base import GangRequest, GangStatus
 from trainmaster.spec.approval import Approval
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trainmaster.control.budget import Meter
 
 
-class Records(Protocol):
+class RunRecords(Protocol):
     """What a controller writes to; see `trainmaster.db.Database`."""
 
     def commit(self, lease: Lease, changes: Sequence[Change], now: float) -> None:
@@ -63,7 +63,7 @@ class Forecaster(Protocol):
         """What the user is to be told of time and cost, if anything; quick, and never raises."""
 
 
-class Allowance(Protocol):
+class CostAllowance(Protocol):
     """Lets the run cost less than its cap; see `trainmaster.service.teams.allowance.Allowance`."""
 
     def look(self, meter: Meter, now: float) -> None:
@@ -100,10 +100,10 @@ class Actions(Protocol):
     def jobs(self) -> Background:
         """Jobs begun by `begin`."""
 
-    def columns(self, experiment: Experiment, number: int) -> Mapping[str, object] | None:
+    def columns(self, experiment: ExperimentState, number: int) -> Mapping[str, object] | None:
         """Columns of a task that gets its row now; None if it has to wait for others."""
 
-    def judge(self, experiment: Experiment, running: Mapping[int, TaskProgress]) -> Mapping[int, str]:
+    def judge(self, experiment: ExperimentState, running: Mapping[int, TaskProgress]) -> Mapping[int, str]:
         """Which of the running tasks are to be pruned, and why."""
 
     def request(self, task: Task) -> GangRequest:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from trainmaster.control.decide_run import Plan, decide_run, stop_reason
-from trainmaster.control.decide_task import Effect, EffectKind, Policy, Seen, decide_task
+from trainmaster.control.decide_task import Effect, EffectKind, ObservedTask, Policy, decide_task
 from trainmaster.control.run_state import RunState, Task
 from trainmaster.db.changes import Change
 from trainmaster.executors.base import Phase
@@ -25,7 +25,7 @@ class Turn:
 
 
 #: What was observed of a task's present attempt: (task, why it must end) -> Seen.
-Look = Callable[[Task, EndReason | None], Seen]
+Look = Callable[[Task, EndReason | None], ObservedTask]
 
 
 def reconcile(

@@ -24,7 +24,7 @@ from trainmaster.db.changes import (
     TaskChange,
 )
 from trainmaster.spec.approval import Approval, AwaitedApproval
-from trainmaster.spec.gate import Gate, Verdict
+from trainmaster.spec.gate import Gate, GateResult
 from trainmaster.spec.states import EndReason, State, may_follow
 from trainmaster.spec.values import ParameterValue
 
@@ -90,7 +90,7 @@ class FirstBad:
 
 
 @dataclass(slots=True)
-class Experiment:
+class ExperimentState:
     """An experiment and its tasks that are not DONE.
 
     Attributes:
@@ -129,7 +129,7 @@ class Experiment:
     results: dict[int, Task] | None = None
     promotes: Promotion | None = None
     gate: Gate | None = None
-    verdict: Verdict | None = field(default=None, compare=False)
+    verdict: GateResult | None = field(default=None, compare=False)
     serves: bool = False
     until_words: str = field(default="", compare=False)
     needs_approval: bool = False
@@ -173,7 +173,7 @@ class RunState:
     """
 
     run: str
-    experiments: dict[str, Experiment]
+    experiments: dict[str, ExperimentState]
     state: State = State.WAITING
     reason: EndReason | None = None
     message: str = ""

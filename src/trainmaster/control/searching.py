@@ -53,7 +53,7 @@ class Searcher:
         self._final: dict[int, Trial] = {}
         self._judged: dict[int, float] = {}
 
-    def columns(self, experiment: run_state.Experiment, number: int) -> Mapping[str, object] | None:
+    def columns(self, experiment: run_state.ExperimentState, number: int) -> Mapping[str, object] | None:
         """The columns of a new task; None if it has to wait for others."""
         assert self._sampler is not None
         history = [self._trial(experiment, at) for at in range(number)] if self._sampler.looks_back else []
@@ -63,7 +63,9 @@ class Searcher:
         found: dict[str, object] = {"parameters": suggestion.parameters}
         return found if suggestion.parent is None else {**found, "parent": suggestion.parent}
 
-    def judge(self, experiment: run_state.Experiment, running: Mapping[int, TaskProgress]) -> dict[int, str]:
+    def judge(
+        self, experiment: run_state.ExperimentState, running: Mapping[int, TaskProgress]
+    ) -> dict[int, str]:
         """Which tasks are to be pruned, and why; looks only at those that have reported something new."""
         verdicts: dict[int, str] = {}
         if self._pruner is None:
@@ -81,7 +83,7 @@ class Searcher:
                 verdicts[number] = f"{self._metric} {why}"
         return verdicts
 
-    def _trial(self, experiment: run_state.Experiment, number: int) -> Trial:
+    def _trial(self, experiment: run_state.ExperimentState, number: int) -> Trial:
         """A trial with the last point of its curve: the same, whether it was seen to end or loaded."""
         known = self._ended.get(number)
         if known is not None:
@@ -97,7 +99,7 @@ class Searcher:
         self._ended[number] = Trial(number, task.parameters, state, value, curve)
         return self._ended[number]
 
-    def _with_curve(self, experiment: run_state.Experiment, number: int) -> Trial:
+    def _with_curve(self, experiment: run_state.ExperimentState, number: int) -> Trial:
         known = self._final.get(number)
         if known is not None:
             return known

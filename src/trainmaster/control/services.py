@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from trainmaster.control.decide_service import (
-    Decision,
     Replica,
     ReplicaSeen,
+    ServiceDecision,
     ServiceState,
     decide_service,
     wanted_count,
 )
 from trainmaster.control.health import HealthChecks, Heard
 from trainmaster.control.layout import attempt_id
-from trainmaster.control.run_state import Experiment, RunState, Task
+from trainmaster.control.run_state import ExperimentState, RunState, Task
 from trainmaster.db.changes import Change, EndpointChange, ExperimentChange, Note
 from trainmaster.db.endpoint_changes import ReplicaState
 from trainmaster.executors.base import GangStatus, Phase
@@ -179,7 +179,7 @@ class Services:
             state.apply(change)
         return changes
 
-    def _look(self, experiment: Experiment, gangs: Mapping[str, GangStatus], now: float) -> list[Change]:
+    def _look(self, experiment: ExperimentState, gangs: Mapping[str, GangStatus], now: float) -> list[Change]:
         name = experiment.name
         serve, state, load = self._serves[name], self._states[name], self._loads.get(name, Load())
         for number, task in experiment.live.items():
@@ -200,7 +200,7 @@ class Services:
         experiment.total = experiment.created + decision.begins
         return [*decision.changes, *self._failed(experiment, decision)]
 
-    def _failed(self, experiment: Experiment, decision: Decision) -> list[Change]:
+    def _failed(self, experiment: ExperimentState, decision: ServiceDecision) -> list[Change]:
         if decision.fails is None:
             return []
         reason, words = decision.fails
@@ -214,7 +214,7 @@ class Services:
     def _seen(
         self,
         replica: Replica,
-        experiment: Experiment,
+        experiment: ExperimentState,
         gangs: Mapping[str, GangStatus],
         in_flight: int,
         now: float,

@@ -23,7 +23,7 @@ from trainmaster.control.marked_processes import end_marked
 from trainmaster.control.recorded_environment import note_environment
 from trainmaster.control.restored import note_restored
 from trainmaster.control.site_errors import NodeGoneError, RelayError
-from trainmaster.control.store_verdicts import Moment, Verdict, verdict
+from trainmaster.control.store_verdicts import Moment, StoreVerdict, verdict
 from trainmaster.control.unpublished_checkpoint import is_superseded, lies_here, restore_kept
 from trainmaster.objects.errors import StoreTrouble, trouble_of
 from trainmaster.spec.errors import (
@@ -95,13 +95,13 @@ def _stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Jo
         has_worked = context.attempt > 1 or context.parent is not None or any(models.values())
         trouble = trouble_of(error)
         found = verdict(Moment.LATER if has_worked else Moment.FIRST, trouble)
-        lacks_room = found is Verdict.WAIT and trouble is StoreTrouble.FULL
-        may_wait = isinstance(error, PublishError) and found is Verdict.WAIT and not lacks_room
+        lacks_room = found is StoreVerdict.WAIT and trouble is StoreTrouble.FULL
+        may_wait = isinstance(error, PublishError) and found is StoreVerdict.WAIT and not lacks_room
         reason = EndReason.NODE_LOST if may_wait else None
         return Job(
             done=True,
             error=one_line(error),
-            users_fault=found is Verdict.USER_ERROR,
+            users_fault=found is StoreVerdict.USER_ERROR,
             reason=reason,
             lacks_room=lacks_room,
         )

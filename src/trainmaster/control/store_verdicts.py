@@ -20,7 +20,7 @@ class Moment(Enum):
     NODE = auto()  #: A node gets files or data.
 
 
-class Verdict(Enum):
+class StoreVerdict(Enum):
     """What follows."""
 
     WAIT = auto()  #: It is asked again later, and costs the script none of its retries.
@@ -29,10 +29,10 @@ class Verdict(Enum):
 
 
 _USUAL: Final = {
-    Moment.CHECK: Verdict.USER_ERROR,
-    Moment.FIRST: Verdict.GIVE_UP,
-    Moment.LATER: Verdict.GIVE_UP,
-    Moment.NODE: Verdict.GIVE_UP,
+    Moment.CHECK: StoreVerdict.USER_ERROR,
+    Moment.FIRST: StoreVerdict.GIVE_UP,
+    Moment.LATER: StoreVerdict.GIVE_UP,
+    Moment.NODE: StoreVerdict.GIVE_UP,
 }
 #: What only the user can mend: keys that are wrong or have expired, permissions, a bucket that is not there.
 #: On a node the keys may be ours, lent for a while, so it asks a few times; what it is told last comes here.
@@ -41,18 +41,20 @@ _USERS: Final = (StoreTrouble.REFUSED, StoreTrouble.MISSING)
 #: this machine can make room on its disk; on a node whose disk is full it would fail in the same way again.
 _ELSE: Final = {
     **{
-        (moment, trouble): Verdict.USER_ERROR for moment in (Moment.FIRST, Moment.LATER) for trouble in _USERS
+        (moment, trouble): StoreVerdict.USER_ERROR
+        for moment in (Moment.FIRST, Moment.LATER)
+        for trouble in _USERS
     },
-    (Moment.CHECK, StoreTrouble.UNREACHABLE): Verdict.WAIT,
-    (Moment.FIRST, StoreTrouble.FULL): Verdict.WAIT,
-    (Moment.LATER, StoreTrouble.UNREACHABLE): Verdict.WAIT,
-    (Moment.LATER, StoreTrouble.FULL): Verdict.WAIT,
-    (Moment.NODE, StoreTrouble.UNREACHABLE): Verdict.WAIT,
-    (Moment.NODE, StoreTrouble.FULL): Verdict.USER_ERROR,
+    (Moment.CHECK, StoreTrouble.UNREACHABLE): StoreVerdict.WAIT,
+    (Moment.FIRST, StoreTrouble.FULL): StoreVerdict.WAIT,
+    (Moment.LATER, StoreTrouble.UNREACHABLE): StoreVerdict.WAIT,
+    (Moment.LATER, StoreTrouble.FULL): StoreVerdict.WAIT,
+    (Moment.NODE, StoreTrouble.UNREACHABLE): StoreVerdict.WAIT,
+    (Moment.NODE, StoreTrouble.FULL): StoreVerdict.USER_ERROR,
 }
 
 
-def verdict(moment: Moment, trouble: StoreTrouble) -> Verdict:
+def verdict(moment: Moment, trouble: StoreTrouble) -> StoreVerdict:
     """What trouble means at a moment.
 
     >>> verdict(Moment.LATER, StoreTrouble.UNREACHABLE)

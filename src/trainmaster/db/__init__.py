@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from trainmaster.db.leases import this_process as this_process
     from trainmaster.db.patience import Patience as Patience
     from trainmaster.db.quote_rows import NewMeasurement as NewMeasurement
-    from trainmaster.db.quote_rows import NewQuote as NewQuote
+    from trainmaster.db.quote_rows import NewQuoteRow as NewQuoteRow
     from trainmaster.db.quote_rows import Truth as Truth
-    from trainmaster.db.run_rows import NewRun as NewRun
+    from trainmaster.db.run_rows import AcceptedRun as AcceptedRun
     from trainmaster.db.run_rows import Submission as Submission
 
 __all__, __getattr__ = lazy_exports(
@@ -36,7 +36,7 @@ __all__, __getattr__ = lazy_exports(
         "database": "Database",
         "leases": "Lease is_alive this_process",
         "patience": "Patience",
-        "quote_rows": "NewMeasurement NewQuote Truth",
-        "run_rows": "NewRun Submission",
+        "quote_rows": "NewMeasurement NewQuoteRow Truth",
+        "run_rows": "AcceptedRun Submission",
     },
 )

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from trainmaster.db import tables as t
-from trainmaster.spec.gate import Gate, Rival, Verdict, as_number, judge
+from trainmaster.spec.gate import Gate, GateResult, Rival, as_number, judge
 from trainmaster.spec.model_reference import ModelReference
 from trainmaster.spec.states import WHOLE
 
@@ -19,7 +19,7 @@ _VERSION, _ALIAS = t.model_version.c, t.model_alias.c
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class TaskResult:
     """What a task has left.
 
     Attributes:
@@ -33,7 +33,7 @@ class Result:
     metrics: Mapping[str, Any]
 
 
-def results(connection: Connection, run: str, experiment: str, *, models: bool) -> list[Result]:
+def results(connection: Connection, run: str, experiment: str, *, models: bool) -> list[TaskResult]:
     """What the tasks of an experiment have left, those with a model, or all that have succeeded."""
     wanted = t.task.c.model_uri.is_not(None) if models else t.task.c.reason.in_(WHOLE)
     rows = connection.execute(
@@ -42,10 +42,10 @@ def results(connection: Connection, run: str, experiment: str, *, models: bool) 
         .where(t.experiment.c.run_id == run, t.experiment.c.name == experiment, wanted)
         .order_by(t.task.c.number)
     )
-    return [Result(row.number, row.model_uri, json.loads(row.metrics)) for row in rows]
+    return [TaskResult(row.number, row.model_uri, json.loads(row.metrics)) for row in rows]
 
 
-def best_of(found: Sequence[Result], metric: str | None, *, smallest: bool) -> Result | None:
+def best_of(found: Sequence[TaskResult], metric: str | None, *, smallest: bool) -> TaskResult | None:
     """The best one; of those that are equally good the first. Without a metric: the only one."""
     if metric is None:
         return found[0] if len(found) == 1 else None
@@ -55,13 +55,13 @@ def best_of(found: Sequence[Result], metric: str | None, *, smallest: bool) -> R
     return found[min(known)[1]] if known else None
 
 
-def verdict(connection: Connection, run: str, experiment: str, gate: Gate) -> Verdict:
+def verdict(connection: Connection, run: str, experiment: str, gate: Gate) -> GateResult:
     """What a gate says of an experiment whose tasks have succeeded, by what aliases mean at this moment."""
     found = results(connection, run, experiment, models=True)
     found = found or results(connection, run, experiment, models=False)
     best = best_of(found, gate.metric, smallest=gate.smallest)
     if best is None:  # whatever was reported helps who looks for the missing metric
-        best = found[0] if found else Result(0, None, {})
+        best = found[0] if found else TaskResult(0, None, {})
     rival = _rival(connection, run, experiment, best.task, gate.requirement.better_than)
     return judge(gate.requirement, best.metrics, rival)
 

@@ -32,15 +32,15 @@ from trainmaster.db.engine import open_database
 from trainmaster.db.events import event_row
 from trainmaster.db.leases import LEASE_S, Lease, this_process
 from trainmaster.db.patience import Patience, Try
-from trainmaster.db.quote_rows import NewMeasurement, NewQuote, Truth
+from trainmaster.db.quote_rows import NewMeasurement, NewQuoteRow, Truth
 from trainmaster.db.requeue import record_saved, requeue_rows
-from trainmaster.db.run_rows import NewRun
+from trainmaster.db.run_rows import AcceptedRun
 from trainmaster.db.task_rows import tasks_of
 from trainmaster.db.transactions import Transactions
 from trainmaster.spec.approval import Approval
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.facts import Fact
-from trainmaster.spec.gate import Gate, Verdict
+from trainmaster.spec.gate import Gate, GateResult
 from trainmaster.spec.states import EndReason, State
 
 T = TypeVar("T")
@@ -113,7 +113,7 @@ class Database:
     # --- runs and leases -------------------------------------------------------------------
 
     def create_run(
-        self, new: NewRun, now: float, admit: Admit | None = None, *, waits: bool = False
+        self, new: AcceptedRun, now: float, admit: Admit | None = None, *, waits: bool = False
     ) -> Lease:
         """Write a new run with its experiments; this process drives it.
 
@@ -238,7 +238,7 @@ class Database:
         """
         self._advance(lease, lambda connection: self._changes.write(connection, lease.run, changes, now))
 
-    def verdict(self, run: str, experiment: str, gate: Gate) -> Verdict:
+    def verdict(self, run: str, experiment: str, gate: Gate) -> GateResult:
         """What a gate says of an experiment, by what is recorded now; see `best_models.verdict`."""
         return self._transactions.write(
             lambda connection, _: best_models.verdict(connection, run, experiment, gate)
@@ -324,7 +324,7 @@ class Database:
         others = t.measurement.c.fingerprint.not_in(not_fingerprints)
         return self.read(quote_rows.measurements_query(team, others))
 
-    def add_quote(self, new: NewQuote, most_usd: float | None = None) -> int:
+    def add_quote(self, new: NewQuoteRow, most_usd: float | None = None) -> int:
         """Keep a quote; its id. The same run, experiment, kind and time is the same quote.
 
         Args:

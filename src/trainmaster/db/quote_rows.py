@@ -43,7 +43,7 @@ class NewMeasurement:
 
 
 @dataclass(frozen=True, slots=True)
-class NewQuote:
+class NewQuoteRow:
     """What was promised; run, experiment, kind and time name it.
 
     Attributes:
@@ -88,7 +88,7 @@ def put_measurements(connection: Connection, found: Sequence[NewMeasurement]) ->
     connection.execute(t.measurement.insert(), list(rows.values()))
 
 
-def put_quote(connection: Connection, new: NewQuote) -> int:
+def put_quote(connection: Connection, new: NewQuoteRow) -> int:
     """Write a quote, or what it says now; its id. Safe to repeat."""
     known = connection.execute(
         sa.select(t.quote.c.id).where(

@@ -16,7 +16,7 @@ from trainmaster.db.registry_rows import (
     LISTED,
     ModelInUseError,
     Move,
-    NewVersion,
+    NewVersionRow,
     RunModel,
     add_version,
     alias_version,
@@ -34,7 +34,7 @@ _MODEL, _VERSION, _ALIAS, _MOVE = (
 )
 
 
-def register(database: Database, new: NewVersion, alias: str | None, now: float) -> tuple[int, bool]:
+def register(database: Database, new: NewVersionRow, alias: str | None, now: float) -> tuple[int, bool]:
     """Make a version, and have an alias mean it: its number, and whether it is new."""
 
     def write(connection: Connection, _: Try) -> tuple[int, bool]:

@@ -68,7 +68,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class NewVersion:
+class NewVersionRow:
     """A version to be.
 
     Attributes:
@@ -102,7 +102,7 @@ class UsedVersion:
     version: int
 
 
-def add_version(connection: Connection, new: NewVersion, now: float) -> tuple[int, bool]:
+def add_version(connection: Connection, new: NewVersionRow, now: float) -> tuple[int, bool]:
     """Register a model: its number, and whether that is new; the same model of a run has one number."""
     team, name, model = new.team, new.name, new.model
     last = _hold(connection, team, name, now)
@@ -258,7 +258,7 @@ def promote(connection: Connection, run: str, experiment: str, promotion: Promot
             return Note(f"nothing becomes {target}: {verdict.message}", experiment, topic=NOT_PROMOTED)
     who = by.submitted_by or "owner"
     model = RunModel(run, experiment, best.task, best.uri)
-    version, _ = add_version(connection, NewVersion(team, name, model, who), now)
+    version, _ = add_version(connection, NewVersionRow(team, name, model, who), now)
     if was_done:
         stays = f"{target} was moved for this run before: version {version} stays as it is"
         return Note(stays, experiment, topic=NOT_PROMOTED)

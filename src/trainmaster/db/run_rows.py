@@ -41,7 +41,7 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True)
-class NewRun:
+class AcceptedRun:
     """What is known of a run when it is accepted.
 
     Attributes:
@@ -81,7 +81,9 @@ class NewRun:
     private: Mapping[str, bytes] = field(default_factory=dict)
 
 
-def insert_run(connection: Connection, new: NewRun, owner: str | None, now: float, expires_at: float) -> None:
+def insert_run(
+    connection: Connection, new: AcceptedRun, owner: str | None, now: float, expires_at: float
+) -> None:
     """Write a new run, its experiments and its first event; ``owner`` holds the lease with token 1.
 
     Args:
@@ -94,7 +96,7 @@ def insert_run(connection: Connection, new: NewRun, owner: str | None, now: floa
     sent = new.submission
     connection.execute(
         t.run.insert().values(
-            {name: getattr(new, name) for name in NewRun.__slots__ if name in t.run.c}
+            {name: getattr(new, name) for name in AcceptedRun.__slots__ if name in t.run.c}
             | {
                 "notify": json_column(new.notify) if new.notify else None,
                 "state": State.WAITING,
@@ -135,7 +137,7 @@ def insert_run(connection: Connection, new: NewRun, owner: str | None, now: floa
     insert_events(connection, events)
 
 
-def was_inserted(connection: Connection, new: NewRun, owner: str | None, now: float) -> bool:
+def was_inserted(connection: Connection, new: AcceptedRun, owner: str | None, now: float) -> bool:
     """True if this very call of `insert_run` was committed already."""
     mine = sa.select(t.run.c.id).where(t.run.c.id == new.id, t.run.c.created_at == now)
     if owner is not None:  # else a driver may have taken it meanwhile

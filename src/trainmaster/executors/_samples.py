@@ -43,7 +43,7 @@ _NODE_FILE_BYTES = 4 << 20
 _NODE_THINNED = 2
 
 
-class _Seen:
+class _SampledMember:
     """A member that has been looked at."""
 
     def __init__(self, gang: GangProcesses, member: MemberProcess) -> None:
@@ -58,7 +58,7 @@ class _Seen:
         self.written = (0, 0)  # bytes sent and received, in the last line
 
 
-class Sampler:
+class MemberSampler:
     """Looks at the members that live; one pass over ``/proc`` for all of them.
 
     Args:
@@ -79,8 +79,8 @@ class Sampler:
         self._watch = watch
         self._look_at: float | None = None
         self._node_at = -math.inf
-        self._seen: dict[int, _Seen] = {}
-        self._ended: dict[int, _Seen] = {}
+        self._seen: dict[int, _SampledMember] = {}
+        self._ended: dict[int, _SampledMember] = {}
         self._tick_seconds = 1.0 / os.sysconf("SC_CLK_TCK")
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
         self._traffic = traffic or Traffic()
@@ -144,7 +144,7 @@ class Sampler:
             if pid in self._seen:
                 continue
             if age_s >= FIRST_AFTER_S - _TOLERANCE_S:
-                self._seen[pid] = _Seen(gang, member)
+                self._seen[pid] = _SampledMember(gang, member)
             else:
                 next_s = min(next_s, FIRST_AFTER_S - age_s)
         self._seen = {pid: seen for pid, seen in self._seen.items() if pid in living}
@@ -197,7 +197,7 @@ class Sampler:
         for directory, rows in lines.items():
             _append(f"{directory}/samples.jsonl", rows)
 
-    def _row(self, pid: int, seen: _Seen, unix_time: float, last: bool = False) -> dict[str, object]:
+    def _row(self, pid: int, seen: _SampledMember, unix_time: float, last: bool = False) -> dict[str, object]:
         row: dict[str, object] = {
             "time": round(unix_time, 3),
             "member": seen.name,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _LOOKS_MISSED = 3
 
 
-class _Known:
+class _MemberConnection:
     """A connection of a member."""
 
     def __init__(self, root: int) -> None:
@@ -30,7 +30,7 @@ class Traffic:
 
     def __init__(self, reader: SocketReader | None = None) -> None:
         self._reader = reader or SocketReader()
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, _MemberConnection] = {}
         self._foreign: set[int] = set()
         self._totals: dict[int, list[int]] = {}
         self._trips_us: dict[int, int] = {}
@@ -101,7 +101,7 @@ class Traffic:
                 if pid is None:
                     foreign.add(cookie)
                 else:
-                    self._known[cookie] = _Known(roots[pid])
+                    self._known[cookie] = _MemberConnection(roots[pid])
         self._foreign = foreign
 
     def _take_closed(self) -> None:

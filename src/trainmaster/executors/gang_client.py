@@ -32,7 +32,7 @@ _ANSWER_TIMEOUT_S = 30.0
 _OBSERVE_BATCH = 4096
 
 
-class Connection(Protocol):
+class FrameConnection(Protocol):
     """A stream of frames to a supervisor or gateway. `send` and `receive` raise `ConnectionLost`."""
 
     supervisor_pid: int
@@ -68,7 +68,7 @@ class GangClient:
         answer_s: how long an answer is waited for.
     """
 
-    def __init__(self, connection: Connection, revive: Callable[[], None] | None = None) -> None:
+    def __init__(self, connection: FrameConnection, revive: Callable[[], None] | None = None) -> None:
         self._connection = connection
         self._revive = revive
         self._hello: Message = {}

@@ -27,7 +27,7 @@ from trainmaster.executors._journal import Journal
 from trainmaster.executors._members import Spawner
 from trainmaster.executors._outputs import Output, Outputs
 from trainmaster.executors._processes import become_subreaper
-from trainmaster.executors._samples import Sampler
+from trainmaster.executors._samples import MemberSampler
 from trainmaster.executors.core_dumps import forbid_core_dumps
 from trainmaster.executors.fences import Fences
 
@@ -60,7 +60,9 @@ class Supervisor:
         self.gang_manager = GangManager(
             home, journal, self._outputs, Spawner(home), self._changed, note, subreaper=subreaper
         )
-        self._sampler = Sampler(os.path.join(home, "supervisor", "samples.jsonl"), self.gang_manager.oom.look)
+        self._sampler = MemberSampler(
+            os.path.join(home, "supervisor", "samples.jsonl"), self.gang_manager.oom.look
+        )
         self.gang_manager.on_exit = self._sampler.ended
         self._fences = Fences(os.path.join(home, "supervisor", "fences.json"), note)
         self._wake, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)

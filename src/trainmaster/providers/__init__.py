@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from trainmaster.providers.loading import load_catalogue as load_catalogue
     from trainmaster.providers.offer import Offer as Offer
     from trainmaster.providers.place import ProviderPlace as ProviderPlace
-    from trainmaster.providers.refusal import Refusal as Refusal
+    from trainmaster.providers.refusal import RefusedRow as RefusedRow
 
 __all__, __getattr__ = lazy_exports(
     __name__,
@@ -42,6 +42,6 @@ __all__, __getattr__ = lazy_exports(
         "loading": "NAMED load_catalogue",
         "offer": "Offer",
         "place": "ProviderPlace",
-        "refusal": "Refusal",
+        "refusal": "RefusedRow",
     },
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.filters import OfferFilter
 from trainmaster.providers.offer import Offer
-from trainmaster.providers.refusal import Refusal
+from trainmaster.providers.refusal import RefusedRow
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Catalogue:
 
     name: str
     offers: tuple[Offer, ...]
-    refused: tuple[Refusal, ...] = ()
+    refused: tuple[RefusedRow, ...] = ()
     warnings: tuple[str, ...] = ()
     by_hand: bool = False
     _columns: list[OfferColumns] = field(default_factory=list, init=False, repr=False, compare=False)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from datetime import date, timedelta
 
 from trainmaster.providers.offer import Offer
-from trainmaster.providers.refusal import Refusal
+from trainmaster.providers.refusal import RefusedRow
 
 
 @dataclass(slots=True)
-class Reading:
+class LoadedFile:
     """What a loader found in one file.
 
     Attributes:
@@ -24,13 +24,13 @@ class Reading:
 
     file: str
     rows: list[tuple[Offer, int]] = field(default_factory=list)
-    refused: list[Refusal] = field(default_factory=list)
+    refused: list[RefusedRow] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     strict: bool = False
 
     def refuse(self, line: int, subject: str, reason: str) -> None:
         """Note a row that is not used."""
-        self.refused.append(Refusal(self.file, line, subject, reason))
+        self.refused.append(RefusedRow(self.file, line, subject, reason))
 
 
 def subject_of(offer: Offer) -> str:
@@ -39,7 +39,7 @@ def subject_of(offer: Offer) -> str:
     return " ".join(word for word in words if word)
 
 
-def gather(reading: Reading, today: date) -> tuple[tuple[Offer, ...], tuple[Refusal, ...]]:
+def gather(reading: LoadedFile, today: date) -> tuple[tuple[Offer, ...], tuple[RefusedRow, ...]]:
     """Offers that may be trusted, in their order, and everything that was refused, by line.
 
     Refused here, because it takes more than one row or the calendar to see it: a price of the
@@ -53,7 +53,7 @@ def gather(reading: Reading, today: date) -> tuple[tuple[Offer, ...], tuple[Refu
     return tuple(offer for offer, _ in rows), tuple(refused)
 
 
-def _without_the_future(reading: Reading, today: date) -> list[tuple[Offer, int]]:
+def _without_the_future(reading: LoadedFile, today: date) -> list[tuple[Offer, int]]:
     latest = today + timedelta(days=1)  # it may be tomorrow already where the file was written
     kept = []
     for offer, line in reading.rows:
@@ -65,7 +65,7 @@ def _without_the_future(reading: Reading, today: date) -> list[tuple[Offer, int]
     return kept
 
 
-def _without_two_prices(reading: Reading, rows: Iterable[tuple[Offer, int]]) -> list[tuple[Offer, int]]:
+def _without_two_prices(reading: LoadedFile, rows: Iterable[tuple[Offer, int]]) -> list[tuple[Offer, int]]:
     first: dict[object, tuple[Offer, int]] = {}
     contradicted: dict[object, str] = {}
     for offer, line in rows:
@@ -88,7 +88,7 @@ def _difference(known: Offer, other: Offer) -> str:
     return ""
 
 
-def _without_dear_spot(reading: Reading, rows: list[tuple[Offer, int]]) -> list[tuple[Offer, int]]:
+def _without_dear_spot(reading: LoadedFile, rows: list[tuple[Offer, int]]) -> list[tuple[Offer, int]]:
     if not any(offer.spot for offer, _ in rows):
         return rows
     on_demand: dict[tuple[object, ...], float] = {}

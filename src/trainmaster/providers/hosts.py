@@ -35,7 +35,7 @@ GPU_LABEL: Final = "gpu_indices"
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _ProbedHost:
     """A host and what it says, or why it says nothing."""
 
     host: InventoryHost
@@ -123,7 +123,7 @@ class HostsProvider:
         request: NodeRequest,
         suited: Sequence[InventoryHost],
         free: Sequence[InventoryHost],
-        left_out: Sequence[_Seen],
+        left_out: Sequence[_ProbedHost],
         memory: Mapping[str, int],
     ) -> TrainmasterError:
         could = [one for one in left_out if not misfit(one.host, request)]
@@ -217,7 +217,7 @@ class HostsProvider:
         )
 
     def _known_by_token(
-        self, draft: Claim, seen: Sequence[_Seen], remembered: Mapping[str, Node]
+        self, draft: Claim, seen: Sequence[_ProbedHost], remembered: Mapping[str, Node]
     ) -> dict[str, Node]:
         """What the same request was given before; also a host that does not answer just now."""
         tokens = self._memory.tokens(draft.cluster)
@@ -320,21 +320,21 @@ class HostsProvider:
                 self._memory.remember(name, [])
         return list(lost)
 
-    def _look(self, hosts: Sequence[InventoryHost]) -> list[_Seen]:
+    def _look(self, hosts: Sequence[InventoryHost]) -> list[_ProbedHost]:
         answers = self._shell.run_all(hosts, read_script()) if hosts else []
         found = [self._seen(host, answer) for host, answer in zip(hosts, answers, strict=True)]
         self._memory.learn_sizes({one.host.name: one.claims.memory_bytes for one in found if one.claims})
         return found
 
-    def _seen(self, host: InventoryHost, answer: Result | TrainmasterError) -> _Seen:
+    def _seen(self, host: InventoryHost, answer: Result | TrainmasterError) -> _ProbedHost:
         if isinstance(answer, TrainmasterError):
-            return _Seen(host, None, answer)
+            return _ProbedHost(host, None, answer)
         try:
-            return _Seen(host, parse(answer, host.name), None)
+            return _ProbedHost(host, parse(answer, host.name), None)
         except ProviderError as error:
-            return _Seen(host, None, error)
+            return _ProbedHost(host, None, error)
 
-    def _claim(self, one: _Seen, request: NodeRequest, draft: Claim) -> Claim | str:
+    def _claim(self, one: _ProbedHost, request: NodeRequest, draft: Claim) -> Claim | str:
         """Claim a host for a request; the claim, or why not."""
         said: list[str] = []
 
@@ -352,10 +352,10 @@ class HostsProvider:
         found = claims.of(self._owner, draft.cluster) if claims else None
         return found or (said[-1] if said else "others claim it all the time")
 
-    def _rewrite(self, one: _Seen, wish: Callable[[Claims], Claim | None]) -> bool:
+    def _rewrite(self, one: _ProbedHost, wish: Callable[[Claims], Claim | None]) -> bool:
         return self._rewritten(one, wish) is not None
 
-    def _rewritten(self, one: _Seen, wish: Callable[[Claims], Claim | None]) -> Claims | None:
+    def _rewritten(self, one: _ProbedHost, wish: Callable[[Claims], Claim | None]) -> Claims | None:
         """Write the claim that is wished for in view of the others; again if they changed meanwhile."""
         claims = one.claims
         for _ in range(_TRIES):
@@ -430,7 +430,7 @@ def _size(host: InventoryHost, memory_bytes: int) -> tuple[float, ...]:
     return host.gpus, host.slots or math.inf, memory_bytes >> 30
 
 
-def _preference(one: _Seen) -> tuple[float, ...]:
+def _preference(one: _ProbedHost) -> tuple[float, ...]:
     """Emptiest first, then the smallest; sorting keeps the order of the inventory among equals."""
     claims = one.claims
     return (

@@ -20,7 +20,7 @@ from typing import Any, Final
 from trainmaster.providers.aws import ec2_facts
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.csv_rows import GIB, CsvRows
-from trainmaster.providers.gathering import Reading
+from trainmaster.providers.gathering import LoadedFile
 from trainmaster.providers.machine_types import AZURE_SIZES, MachineType, google_types
 from trainmaster.providers.offer import Offer
 from trainmaster.providers.own_csv import read_own_csv
@@ -110,7 +110,7 @@ _OLD_TABLES: Final = {
 _NETWORK = re.compile(r"(up to )?([0-9.]+) (gigabit|megabit)", re.IGNORECASE)
 
 
-def read_libcloud_json(path: Path, file: str) -> Reading:
+def read_libcloud_json(path: Path, file: str) -> LoadedFile:
     """Read the whole file.
 
     Raises:
@@ -127,7 +127,7 @@ def read_libcloud_json(path: Path, file: str) -> Reading:
             f"{file}: is no price list of Apache Libcloud",
             "It has a file data/pricing.json; or name a CSV file.",
         ) from None
-    reading = Reading(file)
+    reading = LoadedFile(file)
     _read_ec2(reading, _table(tables, "ec2_linux"), _ec2_types(path), updated)
     azure = _table(tables, "azure_linux")
     _read_azure(reading, azure, _date_of(azure, updated))
@@ -154,7 +154,7 @@ def _date_of(table: Mapping[str, Any], stamp: date) -> date:
 
 
 def _add(
-    reading: Reading,
+    reading: LoadedFile,
     place: tuple[str, str],
     machine: MachineType,
     price: object,
@@ -191,7 +191,7 @@ def _add(
 
 
 def _read_ec2(
-    reading: Reading,
+    reading: LoadedFile,
     prices: Mapping[str, Any],
     types: Mapping[str, tuple[MachineType, float | None]],
     as_of: date,
@@ -276,7 +276,7 @@ def _builtin_types() -> dict[str, tuple[MachineType, float | None]]:
     return types
 
 
-def _read_azure(reading: Reading, prices: Mapping[str, Any], as_of: date) -> None:
+def _read_azure(reading: LoadedFile, prices: Mapping[str, Any], as_of: date) -> None:
     for listed, regions in prices.items():
         size = AZURE_SIZES.get(listed)
         if size is None:
@@ -286,7 +286,7 @@ def _read_azure(reading: Reading, prices: Mapping[str, Any], as_of: date) -> Non
             _add(reading, ("azure", region), size, price, as_of, "libcloud azure_linux")
 
 
-def _read_gce(reading: Reading, prices: Mapping[str, Any], as_of: date) -> None:
+def _read_gce(reading: LoadedFile, prices: Mapping[str, Any], as_of: date) -> None:
     for machine in google_types():
         memory_gib = round(machine.memory_bytes / GIB, 4)
         for market, spot in (("on_demand", False), ("preemptible", True)):

@@ -11,7 +11,7 @@ from typing import Final
 
 from trainmaster.providers.catalogue import Catalogue
 from trainmaster.providers.csv_rows import CsvRows
-from trainmaster.providers.gathering import Reading, gather
+from trainmaster.providers.gathering import LoadedFile, gather
 from trainmaster.providers.own_csv import COLUMNS, is_own, read_own_csv
 from trainmaster.providers.skypilot_csv import is_skypilot, read_skypilot_csv
 from trainmaster.spec.errors import NotFoundError, UsageError
@@ -75,13 +75,13 @@ def _no_collecting() -> Iterator[None]:
             gc.enable()
 
 
-def _read_file(path: Path, file: str, file_date: date) -> Reading:
+def _read_file(path: Path, file: str, file_date: date) -> LoadedFile:
     if path.suffix.lower() == ".json":
         from trainmaster.providers.libcloud_json import read_libcloud_json
 
         return read_libcloud_json(path, file)
     rows = CsvRows(path, file)
-    read: Callable[[CsvRows, date], Reading]
+    read: Callable[[CsvRows, date], LoadedFile]
     if is_skypilot(rows.header):
         read = read_skypilot_csv
     elif is_own(rows.header):
@@ -95,14 +95,14 @@ def _read_file(path: Path, file: str, file_date: date) -> Reading:
     return read(rows, file_date)
 
 
-def _read_strictly(rows: CsvRows, file_date: date) -> Reading:
+def _read_strictly(rows: CsvRows, file_date: date) -> LoadedFile:
     """The user's own file: what is wrong in it is a slip to be corrected, not a gap."""
     reading = read_own_csv(rows, file_date)
     reading.strict = True
     return reading
 
 
-def _catalogue(name: str, reading: Reading, today: date, by_hand: bool) -> Catalogue:
+def _catalogue(name: str, reading: LoadedFile, today: date, by_hand: bool) -> Catalogue:
     offers, refused = gather(reading, today)
     if reading.strict and refused:
         shown = [str(refusal) for refusal in refused[:_SHOWN_REFUSALS]]

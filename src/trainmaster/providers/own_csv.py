@@ -24,7 +24,7 @@ from trainmaster.providers.csv_rows import (
     truth,
     words,
 )
-from trainmaster.providers.gathering import Reading
+from trainmaster.providers.gathering import LoadedFile
 from trainmaster.providers.offer import Offer
 from trainmaster.spec.errors import UsageError
 
@@ -65,7 +65,7 @@ def is_own(header: Sequence[str]) -> bool:
     return any(name in COLUMNS for name in header)
 
 
-def read_own_csv(rows: CsvRows, file_date: date) -> Reading:
+def read_own_csv(rows: CsvRows, file_date: date) -> LoadedFile:
     """Read the whole file.
 
     Args:
@@ -76,7 +76,7 @@ def read_own_csv(rows: CsvRows, file_date: date) -> Reading:
         UsageError: a column is unknown, missing or there twice.
     """
     _check_header(rows)
-    reading = Reading(rows.file)
+    reading = LoadedFile(rows.file)
     undated = "as_of" not in rows.header
     table = OfferCells(rows.header, _CELLS)
     for line, cells in rows:

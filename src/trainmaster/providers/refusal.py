@@ -1,4 +1,4 @@
-"""`Refusal`: a row of a catalogue that is not used, and why."""
+"""`RefusedRow`: a row of a catalogue that is not used, and why."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RefusedRow:
     """A row that names no offer one could trust.
 
     Attributes:

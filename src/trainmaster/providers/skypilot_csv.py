@@ -27,7 +27,7 @@ from trainmaster.providers.csv_rows import (
     optional,
     words,
 )
-from trainmaster.providers.gathering import Reading
+from trainmaster.providers.gathering import LoadedFile
 from trainmaster.providers.offer import Offer
 from trainmaster.spec.errors import UsageError
 
@@ -74,7 +74,7 @@ def is_skypilot(header: Sequence[str]) -> bool:
     return "InstanceType" in header and ("Price" in header or "SpotPrice" in header)
 
 
-def read_skypilot_csv(rows: CsvRows, file_date: date) -> Reading:
+def read_skypilot_csv(rows: CsvRows, file_date: date) -> LoadedFile:
     """Read the whole file: 50,000 rows in less than a second.
 
     Args:
@@ -88,7 +88,7 @@ def read_skypilot_csv(rows: CsvRows, file_date: date) -> Reading:
         raise UsageError(
             f"{rows.file}:1: a catalogue of SkyPilot without {', '.join(missing)}", "Name its vms.csv."
         )
-    reading = Reading(rows.file)
+    reading = LoadedFile(rows.file)
     folder = PurePath(rows.file).parent.name.lower()
     table, prices = OfferCells(rows.header, _CELLS), OfferCells(rows.header, _PRICES)
     for line, cells in rows:

@@ -15,7 +15,7 @@ from trainmaster.spec.errors import UsageError
 if TYPE_CHECKING:
     from trainmaster.control.layout import Home
     from trainmaster.providers.extras import Extras
-    from trainmaster.providers.refusal import Refusal
+    from trainmaster.providers.refusal import RefusedRow
 
 _FLAGS: Final = {
     "gpu": "--gpu",
@@ -62,7 +62,7 @@ class OfferList:
     catalogue: str
     as_of: date | None
     warnings: tuple[str, ...]
-    refused: tuple[Refusal, ...]
+    refused: tuple[RefusedRow, ...]
     extras: Extras
 
     def as_dict(self, *, with_refused: bool) -> dict[str, Any]:

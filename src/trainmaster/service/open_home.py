@@ -19,7 +19,7 @@ from trainmaster.spec.errors import UsageError
 if TYPE_CHECKING:
     from trainmaster.executors import LocalExecutor
     from trainmaster.providers.place import ProviderPlace
-    from trainmaster.service.driving.replicas import Replicas
+    from trainmaster.service.driving.replicas import RunReplicas
 
 
 class OpenHome:
@@ -209,11 +209,11 @@ class OpenHome:
         return replace(self.home, store_url=row["store_url"])
 
     @property
-    def replicas(self) -> Replicas:
+    def replicas(self) -> RunReplicas:
         """Runs that any server can show and go on with."""
-        from trainmaster.service.driving.replicas import Replicas
+        from trainmaster.service.driving.replicas import RunReplicas
 
-        return Replicas(self.database, self.home)
+        return RunReplicas(self.database, self.home)
 
     def executor_of(self, home: Home) -> LocalExecutor:
         """The executor of this machine, for the supervisor of a home."""

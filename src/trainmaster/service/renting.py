@@ -136,14 +136,14 @@ class RentalOffer:
             run: its id.
             now: Unix seconds.
         """
-        from trainmaster.db import NewQuote
+        from trainmaster.db import NewQuoteRow
 
         quote = self.quote
         if quote is None or quote.time_s is None or quote.cost_usd is None or quote.not_quoted:
             return
         points = sum(one.measurements for one in quote.experiments.values())
         promise = QuoteRecord("estimate", now, quote.time_s, quote.cost_usd, points, _other(quote))
-        database.add_quote(NewQuote(run, None, promise.kind, now, promise.as_json()))
+        database.add_quote(NewQuoteRow(run, None, promise.kind, now, promise.as_json()))
 
 
 def plan_run(

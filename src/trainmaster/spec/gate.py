@@ -47,7 +47,7 @@ class Rival:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GateResult:
     """What a gate has decided.
 
     Attributes:
@@ -59,7 +59,7 @@ class Verdict:
     message: str
 
 
-def judge(requirement: Requirement, metrics: Mapping[str, object], rival: Rival) -> Verdict:
+def judge(requirement: Requirement, metrics: Mapping[str, object], rival: Rival) -> GateResult:
     """Whether a model is good enough.
 
     Args:
@@ -73,12 +73,12 @@ def judge(requirement: Requirement, metrics: Mapping[str, object], rival: Rival)
     if value is None:
         seen = ", ".join(sorted(metrics)[:_MOST_NAMES]) or "none at all"
         what = "is no finite number" if name in metrics else "was not reported"
-        return Verdict(False, f"{name} {what}; metrics seen: {seen} {place}")
+        return GateResult(False, f"{name} {what}; metrics seen: {seen} {place}")
     theirs = as_number(rival.metrics.get(name))
     found = list(_compare(requirement, value, rival, theirs))
     failed = [words for holds, words in found if not holds]
     words = "; ".join(failed or [words for _, words in found])
-    return Verdict(
+    return GateResult(
         not failed,
         f"{name} {_told(value, theirs, requirement.at_least, requirement.at_most)} {words} {place}",
     )

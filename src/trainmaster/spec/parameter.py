@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Annotated, Any, Final
 
 from trainmaster.spec.node import Kind, YamlNode
-from trainmaster.spec.reading import Key, Noun, Path, Problems, Refused, choice, read_noun
+from trainmaster.spec.reading import Key, Noun, Path, Problems, ReportedMistake, choice, read_noun
 from trainmaster.spec.values import ParameterValue, format_value
 
 _NUMBER: Final = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
@@ -218,7 +218,7 @@ def read_parameter(node: YamlNode, path: Path, problems: Problems) -> Parameter:
             continue
         refused = True
     if refused:
-        raise Refused
+        raise ReportedMistake
     return Parameter(
         values=tuple(value for _, value in seen), texts=tuple(item.text for item in seen.values())
     )

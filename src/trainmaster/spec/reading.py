@@ -2,8 +2,8 @@
 
 A field's ``Annotated`` metadata carries a `Key`: the name in the recipe and a reader. `read_noun` walks
 a mapping by these keys, so the models are the only schema there is. A reader adds what is wrong to
-`Problems` and raises `Refused`; code that can go on without the value catches it, so that all mistakes of
-a recipe are found in one go.
+`Problems` and raises `ReportedMistake`; code that can go on without the value catches it, so that all
+mistakes of a recipe are found in one go.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MAX_SUGGESTIONS: Final = 50
 _MAX_TEXT: Final = 100
 
 
-class Refused(Exception):  # noqa: N818 - never leaves this package
+class ReportedMistake(Exception):  # noqa: N818 - never leaves this package
     """A value was wrong and the mistake was noted."""
 
 
@@ -59,10 +59,10 @@ class Problems:
         self._suggestions += 1
         return suggest(word, [*known]) if self._suggestions <= _MAX_SUGGESTIONS else "write one that is known"
 
-    def refuse(self, node: YamlNode, path: Path, message: str) -> Refused:
+    def refuse(self, node: YamlNode, path: Path, message: str) -> ReportedMistake:
         """Note a mistake and make the exception to raise."""
         self.add(node, path, message)
-        return Refused()
+        return ReportedMistake()
 
     def in_order(self) -> list[Mistake]:
         """The mistakes as they follow in the file."""
@@ -73,7 +73,7 @@ class Problems:
         """Go on after a value that was refused."""
         try:
             yield
-        except Refused:
+        except ReportedMistake:
             return
 
 
@@ -152,7 +152,7 @@ def read_noun(noun: type[N], node: YamlNode, path: Path, problems: Problems) -> 
             values[field] = key.read(child, (*path, name), problems)
     noun.check(values, node, path, problems)
     if len(problems.mistakes) > found_before:
-        raise Refused
+        raise ReportedMistake
     return noun(**values)
 
 
@@ -308,7 +308,7 @@ size: Final = _measured(parse_bytes, "write a size such as 16GB or 16GiB")
 money: Final = _measured(parse_money, "write an amount such as $20 or 20 USD")
 
 
-class _Seen:
+class _SeenValues:
     """Values that were there, however many: nearly all have a hash."""
 
     def __init__(self) -> None:
@@ -333,12 +333,12 @@ def list_of(read_item: Reader[T], right: str, *, single: bool = False) -> Reader
         if node.kind is Kind.MAPPING or (node.kind is Kind.SCALAR and (node.is_null or not single)):
             raise problems.refuse(node, path, f"{node.describe()}; {right}")
         found: list[T] = []
-        seen = _Seen()
+        seen = _SeenValues()
         refused = False
         for index, item in enumerate(node.items if node.kind is Kind.LIST else [node]):
             try:
                 value = read_item(item, (*path, str(index)) if node.kind is Kind.LIST else path, problems)
-            except Refused:
+            except ReportedMistake:
                 refused = True
                 continue
             if not seen.is_new(value):
@@ -346,7 +346,7 @@ def list_of(read_item: Reader[T], right: str, *, single: bool = False) -> Reader
                 refused = True
             found.append(value)
         if refused:
-            raise Refused
+            raise ReportedMistake
         return tuple(found)
 
     return read
@@ -374,10 +374,10 @@ def mapping_of(read_value: Reader[T], right: str, *, name: str, what: str) -> Re
                 refused = True
             try:
                 found[key] = read_value(value, (*path, key), problems)
-            except Refused:
+            except ReportedMistake:
                 refused = True
         if refused:
-            raise Refused
+            raise ReportedMistake
         return found
 
     return read
@@ -400,5 +400,5 @@ def shell_script(node: YamlNode, path: Path, problems: Problems) -> str:
         problems.add(node, path, "an empty script; write a text or a list of lines")
         refused = True
     if refused:
-        raise Refused
+        raise ReportedMistake
     return found

@@ -26,7 +26,7 @@ from trainmaster.spec.reading import (
     Noun,
     Path,
     Problems,
-    Refused,
+    ReportedMistake,
     boolean,
     choice,
     integer,
@@ -60,7 +60,7 @@ def _experiments(node: YamlNode, path: Path, problems: Problems) -> dict[str, Ex
         with problems.goes_on():
             found[name] = read_noun(Experiment, child, (*path, name), problems)
     if len(found) < len(node.entries):
-        raise Refused
+        raise ReportedMistake
     return found
 
 
@@ -322,7 +322,7 @@ def _read_text(
     _explain_lost_indentation(root, problems)
     try:
         recipe = _read(root, problems, stem)
-    except Refused:
+    except ReportedMistake:
         raise RecipeError(shown, problems.in_order()) from None
     told = {"source_text": redacted(source), "overrides": tuple(redacted(each) for each in changes)}
     return _with_images(recipe.model_copy(update={"directory": directory, "file": shown, **told}), os.environ)
@@ -368,7 +368,7 @@ def _read(root: YamlNode, problems: Problems, stem: str) -> Recipe:
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:100] or "recipe"
         root = _with(root, "name", YamlNode(Kind.SCALAR, root.line, root.column, text=name))
     if problems.mistakes:
-        raise Refused
+        raise ReportedMistake
     return read_noun(Recipe, root, (), problems)
 
 

@@ -10,7 +10,17 @@ from typing import Annotated, Any, Final
 
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.node import Kind, YamlNode
-from trainmaster.spec.reading import Key, Noun, Path, Problems, Refused, boolean, pattern, read_noun, text
+from trainmaster.spec.reading import (
+    Key,
+    Noun,
+    Path,
+    Problems,
+    ReportedMistake,
+    boolean,
+    pattern,
+    read_noun,
+    text,
+)
 
 #: What a run of a workflow that is due does while another one is under way.
 CONCURRENCY: Final = ("wait", "skip", "cancel")
@@ -147,7 +157,7 @@ def read_triggers(node: YamlNode, path: Path, problems: Problems) -> tuple[Trigg
                 raise problems.refuse(item, where, f"{trigger.key} a second time; name it once")
             found.append(trigger)
     if len(found) < (len(node.items) if is_list else 1):
-        raise Refused
+        raise ReportedMistake
     return tuple(found)
 
 

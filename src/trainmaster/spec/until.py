@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trainmaster.spec.node import Kind, YamlNode, place
-from trainmaster.spec.reading import Path, Problems, Refused, text
+from trainmaster.spec.reading import Path, Problems, ReportedMistake, text
 from trainmaster.spec.values import format_value
 
 _RIGHT: Final = "write METRIC OP NUMBER, such as accuracy >= 0.97"
@@ -113,4 +113,4 @@ def read_until(node: YamlNode, path: Path, problems: Problems) -> str:
             row, column = place(node.source, node.source.index(found) + at)
             where = (node.line + row - 1, column + (node.column - 1 if row == 1 else 0))
         problems.add(node, path, message, place=where)
-        raise Refused from None
+        raise ReportedMistake from None

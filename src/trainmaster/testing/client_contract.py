@@ -24,7 +24,7 @@ from trainmaster.api.embedded import EmbeddedClient
 from trainmaster.api.registry_protocol import RegistryProtocol
 from trainmaster.artifacts import publish
 from trainmaster.control.layout import Home
-from trainmaster.db import ClosedAttempt, NewMeasurement, NewRun, RunChange, TaskChange
+from trainmaster.db import AcceptedRun, ClosedAttempt, NewMeasurement, RunChange, TaskChange
 from trainmaster.db.changes import Note
 from trainmaster.service import OfferFilter, Service, Wish
 from trainmaster.service.driving.submissions import RunRequest
@@ -56,7 +56,7 @@ def record_run(service: Service, run: str, at: float) -> None:
     recipe = Recipe.from_text(_RECIPE, directory=service.home.root)
     store = service.home.store_url
     names = (run, "job", recipe.model_dump_json(), "r.yaml", "local", "code", store, [("main", 1)])
-    new = NewRun(*names, home=str(service.home.root), home_id=service.home.identity())
+    new = AcceptedRun(*names, home=str(service.home.root), home_id=service.home.identity())
     lease = service.database.create_run(new, at)
     place = service.home.attempt(run, "main", 0, 1)
     place.make_directories(["worker-0"])

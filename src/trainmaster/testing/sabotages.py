@@ -240,7 +240,7 @@ def _only_what_is_recorded_is_used() -> AbstractContextManager[object]:
 def _collections_take_what_is_pushed_again() -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(Deletions, "generation", lambda *_: 0))
-        stack.enter_context(patch.object(releasing.Publication, "_check_names", lambda *_: None))
+        stack.enter_context(patch.object(releasing.VersionRelease, "_check_names", lambda *_: None))
         yield
 
 

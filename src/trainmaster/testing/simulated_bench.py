@@ -9,7 +9,7 @@ from trainmaster.control.backoff import save_pause_s, stage_pause_s
 from trainmaster.control.decide_task import Effect, EffectKind, Job
 from trainmaster.control.layout import attempt_id
 from trainmaster.control.progress import TaskProgress
-from trainmaster.control.run_state import Experiment, Task
+from trainmaster.control.run_state import ExperimentState, Task
 from trainmaster.executors.base import GangRequest, GangStatus, MemberRequest
 from trainmaster.executors.metrics import MetricsReader
 from trainmaster.spec.states import WHOLE, EndReason
@@ -121,7 +121,7 @@ class SimulatedActions:
         self._begun: dict[Key, object] = {}
         self._cared_for: set[tuple[str, int, int]] = set()
 
-    def columns(self, experiment: Experiment, number: int) -> Mapping[str, object] | None:
+    def columns(self, experiment: ExperimentState, number: int) -> Mapping[str, object] | None:
         """See `AttemptActions.columns`."""
         generation = self._plan.experiments[experiment.name].generation
         if generation and any(other < number - number % generation for other in experiment.live):
@@ -129,7 +129,7 @@ class SimulatedActions:
         over = sum(task.end_reason in WHOLE for task in (experiment.results or {}).values())
         return {"parameters": {"lr": number, "seen": over}}
 
-    def judge(self, experiment: Experiment, running: Mapping[int, TaskProgress]) -> Mapping[int, str]:
+    def judge(self, experiment: ExperimentState, running: Mapping[int, TaskProgress]) -> Mapping[int, str]:
         """See `AttemptActions.judge`."""
         pruned = self._plan.experiments[experiment.name].pruned
         return {number: "hopeless" for number in running if self._world.chance(pruned)}

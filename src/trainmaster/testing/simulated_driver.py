@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from trainmaster.cluster.cluster_executor import ClusterExecutor
-from trainmaster.cluster.decision import Patience
+from trainmaster.cluster.decision import WaitLimits
 from trainmaster.cluster.record import ClusterRecord
 from trainmaster.control.budget import Meter
 from trainmaster.control.controller import Controller
@@ -229,7 +229,7 @@ class SimulatedClusters(RunClusters):
     def begin(self) -> None:
         """What `RunClusters.__init__` does."""
         driver = self._driver
-        patience = Patience(lost_s=1.5 * self._failures.plan.pause_s, cool_down_s=120.0)
+        patience = WaitLimits(lost_s=1.5 * self._failures.plan.pause_s, cool_down_s=120.0)
         loops: dict[str, SteppedLoop] = {}
         for record in self._records():
             loop = SteppedLoop(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 from trainmaster.control.layout import attempt_id
-from trainmaster.control.run_state import Experiment, RunState
+from trainmaster.control.run_state import ExperimentState, RunState
 from trainmaster.executors.base import Phase
 from trainmaster.spec.states import WHOLE, EndReason, State
 from trainmaster.testing.simulated_node import SimulatedNode
@@ -33,7 +33,7 @@ def check_run_state(run_state: RunState, database: SimulatedStore) -> None:
         raise ViolationError(f"memory says {run_state.state} {run_state.reason}, the store {loaded.state}")
 
 
-def _difference(ours: Experiment, loaded: Experiment) -> str:
+def _difference(ours: ExperimentState, loaded: ExperimentState) -> str:
     for number, task in ours.live.items():
         other = loaded.live.get(number)
         if other is None:

@@ -27,7 +27,7 @@ from trainmaster.db.leases import LEASE_S, Lease
 from trainmaster.executors.base import Capacity, GangRequest, Phase
 from trainmaster.spec.approval import Approval
 from trainmaster.spec.errors import InterruptedByUser, LeaseLostError, StoreError
-from trainmaster.spec.gate import Gate, Rival, Verdict, judge
+from trainmaster.spec.gate import Gate, GateResult, Rival, judge
 from trainmaster.spec.requirement import Requirement
 from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.topics import APPROVAL_WANTED
@@ -289,7 +289,7 @@ class Simulation:
             if task.state is State.STAGING and gang is not None and gang.phase is Phase.RUNNING:
                 raise ViolationError(f"the controller has left {gang.request.attempt}, which runs unrecorded")
 
-    def _judge(self, session: Session, experiment: str, gate: Gate) -> Verdict:
+    def _judge(self, session: Session, experiment: str, gate: Gate) -> GateResult:
         """What a gate says is the same until the user resumes: a killed driver changes nothing."""
         session.step("before a gate")
         for (name, number), row in self.database.tasks.items():

@@ -16,7 +16,7 @@ from trainmaster.spec.errors import TrainmasterError
 if TYPE_CHECKING:
     import threading
 
-    from trainmaster.cluster.decision import Patience
+    from trainmaster.cluster.decision import WaitLimits
     from trainmaster.cluster.record import ClusterRecord
     from trainmaster.providers.base import Provider
     from trainmaster.testing.simulated_host import Process
@@ -111,7 +111,7 @@ class SteppedLoop(ClusterLoop):
         provider: Provider,
         provisioner: SimulatedProvisioner,
         write: Callable[[ClusterRecord], None],
-        patience: Patience,
+        patience: WaitLimits,
         *,
         process: Process,
         step: Callable[[str], None],

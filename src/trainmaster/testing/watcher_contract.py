@@ -13,7 +13,7 @@ import pytest
 from trainmaster.control.controller import Watcher
 from trainmaster.control.progress import TaskProgress
 from trainmaster.control.reconcile import Turn
-from trainmaster.control.run_state import Experiment, RunState, Task
+from trainmaster.control.run_state import ExperimentState, RunState, Task
 from trainmaster.db.changes import (
     Change,
     ClosedAttempt,
@@ -91,7 +91,9 @@ class WatcherContract:
     @pytest.fixture
     def run_state(self, task: Task) -> RunState:
         """The run while one of its tasks is running."""
-        train = Experiment("train", (), total=12, window=4, state=State.RUNNING, live={0: task}, created=1)
+        train = ExperimentState(
+            "train", (), total=12, window=4, state=State.RUNNING, live={0: task}, created=1
+        )
         return RunState(RUN, {"train": train}, State.RUNNING)
 
     @pytest.fixture

@@ -182,7 +182,7 @@ class Ssh:
         shown_key: list[str] = []
         keys = self.host_keys
 
-        class Client(asyncssh.SSHClient):
+        class SshClient(asyncssh.SSHClient):
             def connection_made(self, _: asyncssh.SSHClientConnection) -> None:
                 stage[0] = "it takes connections, but its SSH server says nothing"
 
@@ -212,7 +212,7 @@ class Ssh:
                     username=target.login,
                     known_hosts=([], [], []),  # none of the user's own: the client above judges
                     server_host_key_algs=keys.algorithms(target),
-                    client_factory=Client,
+                    client_factory=SshClient,
                     config=None,
                     preferred_auth="publickey",
                     login_timeout=0,

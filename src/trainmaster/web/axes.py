@@ -1,4 +1,4 @@
-"""`Axis`: where a value is drawn, and which values stand beside the axis."""
+"""`FigureAxis`: where a value is drawn, and which values stand beside the axis."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Tick:
     text: str
 
 
-class Axis:
+class FigureAxis:
     """From values to places: by their logarithm where they differ much, else from zero.
 
     Args:

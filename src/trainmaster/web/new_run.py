@@ -42,7 +42,7 @@ FRAMEWORKS: Final = ("pytorch", "tensorflow", "jax", "mpi", "spark", "mxnet", "p
 SAMPLERS: Final = ("random", "grid", "qmc", "tpe", "cmaes")
 
 
-class NewRun(RecipeForm):
+class NewRunPage(RecipeForm):
     """All of the page: what is filled in, the recipe as it is now, what it may cost, if it waits, its key.
 
     And the ``catalogue`` that a quote takes prices from; empty is the provider's.
@@ -87,13 +87,13 @@ class NewRun(RecipeForm):
         )
 
 
-class NewRunWithFile(NewRun):
+class NewRunWithFile(NewRunPage):
     """The same as a browser without JavaScript sends it, with code in a file."""
 
     file: UploadFile | None = None
 
 
-Filled = Annotated[NewRun, Form()]
+Filled = Annotated[NewRunPage, Form()]
 
 
 @router.get("/new")
@@ -119,7 +119,7 @@ def new(
             must_be_servable(names)
         except UsageError as error:  # code that is sent may have a serve.py
             mistake = UsageError(error.args[0], "Send code with a serve.py, or write another command.")
-    return show_form(request, state, caller, NewRun(**empty.model_dump(), recipe=recipe), mistake)
+    return show_form(request, state, caller, NewRunPage(**empty.model_dump(), recipe=recipe), mistake)
 
 
 def _files_of(state: ServerState, caller: Caller, found: TeamRuns, model: str) -> list[str]:
@@ -166,7 +166,7 @@ def take(
     form: Annotated[NewRunWithFile, Form(media_type="multipart/form-data")],
 ) -> Response:
     """Takes code that is small, from a browser without JavaScript."""
-    plain = NewRun(**form.model_dump(exclude={"file"}))
+    plain = NewRunPage(**form.model_dump(exclude={"file"}))
     try:
         if form.file is None or not (name := form.file.filename):
             raise UsageError("no file was chosen", "Choose one, then send it.")
@@ -180,7 +180,7 @@ def take(
 
 
 def _with_code(
-    request: Request, state: ServerState, caller: Caller, form: NewRun, code: str, sent: str
+    request: Request, state: ServerState, caller: Caller, form: NewRunPage, code: str, sent: str
 ) -> Response:
     form = form.model_copy(update={"code": "", "digest": code})
     form = form.model_copy(update={"recipe": form.text()})
@@ -221,7 +221,7 @@ def show_form(
     request: Request,
     state: ServerState,
     caller: Caller,
-    form: NewRun,
+    form: NewRunPage,
     mistake: TrainmasterError | None = None,
     http: int = 200,
     sent: str = "",
@@ -253,7 +253,7 @@ def volumes_of(state: ServerState, caller: Caller) -> list[str]:
         return []
 
 
-def _mistake(state: ServerState, who: Caller, form: NewRun) -> TrainmasterError | None:
+def _mistake(state: ServerState, who: Caller, form: NewRunPage) -> TrainmasterError | None:
     try:
         state.submissions.read(who, form.request())
     except TrainmasterError as error:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from trainmaster.web.axes import Axis, Tick, time_unit_s
+from trainmaster.web.axes import FigureAxis, Tick, time_unit_s
 from trainmaster.web.rendering import duration, usd
 
 #: Of the drawing, in its own units; a phone shows it about as large.
@@ -20,7 +20,7 @@ _MOST_POINTS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Alternative:
+class ParetoPoint:
     """A cluster that no other one beats in both time and price.
 
     Attributes:
@@ -57,7 +57,7 @@ class QuoteFigure:
 
     x_ticks: Sequence[Tick]
     y_ticks: Sequence[Tick]
-    alternatives: Sequence[Alternative]
+    alternatives: Sequence[ParetoPoint]
     line: str
     x: float
     y: float
@@ -81,12 +81,12 @@ class QuoteFigure:
             return None
         front = _some(quote["pareto"], quote["cluster"])
         times = [time_s["p5"], time_s["p95"], *(each["time_s"] for _, each in front)]
-        x = Axis(times, _LEFT, WIDTH - _RIGHT, time_unit_s(max(times)))
+        x = FigureAxis(times, _LEFT, WIDTH - _RIGHT, time_unit_s(max(times)))
         then_s = (quote["next_measurement"] or {}).get("time_s")
         costs = [cost_usd["p5"], cost_usd["p95"], *(each["cost_usd"] for _, each in front)]
-        y = Axis(costs, HEIGHT - _BOTTOM, _TOP)
+        y = FigureAxis(costs, HEIGHT - _BOTTOM, _TOP)
         alternatives = [
-            Alternative(
+            ParetoPoint(
                 index,
                 cluster_words(each["cluster"]),
                 each["time_s"],

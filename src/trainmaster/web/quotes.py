@@ -11,7 +11,7 @@ from trainmaster.api.rest.state import Reader, State, Submitter
 from trainmaster.service.quotes.quote_requests import QUOTE
 from trainmaster.service.quotes.traffic import traffic_runs_offered
 from trainmaster.spec.errors import NotFoundError
-from trainmaster.web.new_run import NewRun, show_form
+from trainmaster.web.new_run import NewRunPage, show_form
 from trainmaster.web.quote_figure import QuoteFigure, cluster_words
 from trainmaster.web.recipe_form import with_cluster
 from trainmaster.web.rendering import is_part, page, redirect
@@ -80,7 +80,7 @@ def change(
         clusters = {}  # what is run is chosen as it was quoted
     for each, cluster in clusters.items():
         recipe = with_cluster(recipe, each, cluster)
-    form = NewRun(
+    form = NewRunPage(
         recipe=recipe,
         digest=ask.code or "",
         policy=ask.policy or QUOTE,

@@ -14,7 +14,7 @@ from trainmaster.advisor.papers.recommend import RULES, Wish
 from trainmaster.advisor.papers.recommend import recommend as recommended
 from trainmaster.api.rest.state import Reader, Runs
 from trainmaster.spec.errors import TrainmasterError
-from trainmaster.web.axes import Axis, Tick, time_unit_s
+from trainmaster.web.axes import FigureAxis, Tick, time_unit_s
 from trainmaster.web.rendering import duration, number, page
 
 router = APIRouter(include_in_schema=False)
@@ -25,7 +25,7 @@ _BOTTOM: Final = 44
 _SIDE: Final = 14
 
 
-class Asked(BaseModel):
+class RecommendForm(BaseModel):
     """What is filled in, as it was typed."""
 
     batch: str = "64000"
@@ -57,24 +57,26 @@ class Asked(BaseModel):
         )
 
 
-class AskedOfTable(Asked):
+class RecommendTableForm(RecommendForm):
     """The same of a table that is sent: a file, or what was in one before."""
 
     file: UploadFile | None = None
 
 
 @router.get("/recommend")
-def recommend(request: Request, runs: Runs, asked: Annotated[Asked, Query()]) -> Response:
+def recommend(request: Request, runs: Runs, asked: Annotated[RecommendForm, Query()]) -> Response:
     """Anwar's question: batch size and latency in, number of machines out."""
     return _answered(request, asked, lambda wish: runs.recommend(wish, asked.profile.strip() or PUBLISHED))
 
 
 @router.post("/recommend")
 def recommend_by_table(
-    request: Request, caller: Reader, form: Annotated[AskedOfTable, Form(media_type="multipart/form-data")]
+    request: Request,
+    caller: Reader,
+    form: Annotated[RecommendTableForm, Form(media_type="multipart/form-data")],
 ) -> Response:
     """The same by a table of one's own; nothing of it is kept."""
-    asked, name = Asked(**form.model_dump(exclude={"file"})), "table"
+    asked, name = RecommendForm(**form.model_dump(exclude={"file"})), "table"
     if form.file is not None and form.file.filename:
         sent, name = form.file.file.read(MOST_BYTES + 1), form.file.filename
         asked = asked.model_copy(update={"table": sent.decode("utf-8-sig", "replace")})
@@ -82,7 +84,7 @@ def recommend_by_table(
     return _answered(request, asked, lambda wish: recommended(MeasuredTable.read(asked.table, name), wish))
 
 
-def _answered(request: Request, asked: Asked, answer: Callable[[Wish], dict[str, Any]]) -> Response:
+def _answered(request: Request, asked: RecommendForm, answer: Callable[[Wish], dict[str, Any]]) -> Response:
     found, trouble = None, ""
     try:
         found = answer(asked.wish())
@@ -119,7 +121,7 @@ def workers_figure(candidates: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         ``ticks`` of the time, ``bars`` (one for each number of machines), and the sizes of the drawing.
     """
     most_s = max(max(each["high_s"], each["time_s"]) for each in candidates)
-    y = Axis([0.0, most_s], _HEIGHT - _BOTTOM, _SIDE, time_unit_s(most_s))
+    y = FigureAxis([0.0, most_s], _HEIGHT - _BOTTOM, _SIDE, time_unit_s(most_s))
     ordered = sorted(candidates, key=lambda each: each["workers"])
     apart = (_WIDTH - _LEFT - _SIDE) / len(ordered)
     bars = [

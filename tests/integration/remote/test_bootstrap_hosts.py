@@ -21,7 +21,7 @@ import pytest
 
 from trainmaster.cluster.bootstrap.bootstrap import Bootstrap, BootstrapSettings
 from trainmaster.cluster.bootstrap.cluster_keys import ClusterKeys
-from trainmaster.cluster.bootstrap.host_result import HostOutcome, HostResult, Phase, PhaseReport
+from trainmaster.cluster.bootstrap.host_result import BootstrapPhase, HostOutcome, HostResult, PhaseReport
 from trainmaster.cluster.bootstrap.runtime_package import RuntimeLayer, RuntimePackage, code_layer
 from trainmaster.providers.base import NodeRequest
 from trainmaster.providers.hosts_over_ssh import hosts_provider
@@ -34,7 +34,14 @@ from trainmaster.transport import Ssh, Target
 NewHost = Callable[..., SshHost]
 #: A host without internet fails fast where somebody asks for it.
 NO_INTERNET = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
-ALL = [Phase.CONNECT, Phase.PROBE, Phase.PACKAGES, Phase.RUNTIME, Phase.CHECK, Phase.CODE]
+ALL = [
+    BootstrapPhase.CONNECT,
+    BootstrapPhase.PROBE,
+    BootstrapPhase.PACKAGES,
+    BootstrapPhase.RUNTIME,
+    BootstrapPhase.CHECK,
+    BootstrapPhase.CODE,
+]
 
 
 def outcomes(reports: tuple[PhaseReport, ...]) -> dict[str, str]:
@@ -118,7 +125,7 @@ def test_files_that_the_host_sees_too_are_not_sent(
     result = Bootstrap(ssh, packages, cache).one(host.target)
     assert result.ok, result.reason
     assert result.plan is not None
-    assert "very files" in next(r.detail for r in result.phases if r.phase is Phase.PACKAGES)
+    assert "very files" in next(r.detail for r in result.phases if r.phase is BootstrapPhase.PACKAGES)
     assert not list(cache.glob("packages-*"))
     assert sum(path.stat(follow_symlinks=False).st_size for path in host.root.rglob("*")) < 20e6
     says = "import sys, psutil as p; print(p.__file__, *sys.path, sep='\\n')"
@@ -185,7 +192,11 @@ def test_hosts_that_fail_are_named_and_the_others_go_on(
 
     results = on_all(bootstrap, [host.target for host in (good, locked, changed, bare)])
     assert [result.ok for result in results] == [True, False, False, False]
-    assert [result.failed for result in results[1:]] == [Phase.CONNECT, Phase.CONNECT, Phase.PROBE]
+    assert [result.failed for result in results[1:]] == [
+        BootstrapPhase.CONNECT,
+        BootstrapPhase.CONNECT,
+        BootstrapPhase.PROBE,
+    ]
     assert "does not let" in results[1].reason
     assert "another host key" in results[2].reason
     assert "no Python" in results[3].reason
@@ -198,7 +209,7 @@ def test_a_frozen_host_ends_in_time(
     hosts[1].freeze()
     well, frozen = on_all(Bootstrap(hasty_ssh, packages, cache), [host.target for host in hosts])
     assert well.ok, well.reason
-    assert (frozen.ok, frozen.failed) == (False, Phase.CONNECT)
+    assert (frozen.ok, frozen.failed) == (False, BootstrapPhase.CONNECT)
     assert "its SSH server says nothing for 5 s" in frozen.reason
 
 
@@ -209,12 +220,12 @@ def test_cut_in_the_middle_and_finished_by_the_second_call(
     settings = BootstrapSettings(share_files=False)
 
     def cut_in_it(report: PhaseReport) -> None:
-        if (report.phase, report.outcome) == (Phase.PACKAGES, HostOutcome.STARTED):
+        if (report.phase, report.outcome) == (BootstrapPhase.PACKAGES, HostOutcome.STARTED):
             threading.Thread(target=_cut_when, args=(host, lambda: bool(partial(host)))).start()
 
     while (first := Bootstrap(ssh, packages, cache, settings, cut_in_it).one(host.target)).ok:
         shutil.rmtree(host.root)  # it was quicker
-    assert (first.ok, first.failed) == (False, Phase.PACKAGES)
+    assert (first.ok, first.failed) == (False, BootstrapPhase.PACKAGES)
     assert "connection was lost" in first.reason
     assert layers(host) == []
     second = Bootstrap(ssh, packages, cache, settings).one(host.target)
@@ -284,7 +295,7 @@ def test_a_disk_without_room_is_seen_before_anything_is_sent(
 ) -> None:
     host = new_host(home=small_disk("size=50m"))
     result = bootstrap.one(host.target)
-    assert (result.ok, result.failed) == (False, Phase.PROBE)
+    assert (result.ok, result.failed) == (False, BootstrapPhase.PROBE)
     assert "MB are free for" in result.reason
     assert "Make room" in result.hint
     assert not host.root.exists()
@@ -298,7 +309,7 @@ def test_a_disk_that_becomes_full_under_it(
     home = small_disk("size=2g,nr_inodes=200")
     host = new_host(home=home)
     result = bootstrap.one(host.target)
-    assert (result.ok, result.failed) == (False, Phase.PACKAGES)
+    assert (result.ok, result.failed) == (False, BootstrapPhase.PACKAGES)
     assert "no room left" in result.reason
     assert partial(host) == [], "nothing half is left over"
     subprocess.run(["mount", "-o", "remount,nr_inodes=20000", str(home)], check=True)
@@ -320,7 +331,7 @@ def test_a_host_with_another_python_gets_its_libraries_by_pip(
     )
     offline = new_host("offline", **NO_INTERNET)
     result = Bootstrap(ssh, (foreign, foreign), cache).one(offline.target)
-    assert (result.ok, result.failed) == (False, Phase.PROBE)
+    assert (result.ok, result.failed) == (False, BootstrapPhase.PROBE)
     assert "reaches no package index" in result.reason
 
     with index_of(tmp_path / "index") as url:
@@ -330,7 +341,7 @@ def test_a_host_with_another_python_gets_its_libraries_by_pip(
         assert list(online.root.glob("packages/*/site-packages/pinned_library.py"))
         wrong = replace(foreign, pins=("pinned-library==2.0",))
         result = Bootstrap(ssh, (wrong, wrong), cache).one(online.target)
-        assert result.failed is Phase.PACKAGES
+        assert result.failed is BootstrapPhase.PACKAGES
         assert "pinned-library==2.0" in result.reason
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from trainmaster.advisor.market.candidates import Candidates
-from trainmaster.advisor.quote.choosing import Limits, choose
+from trainmaster.advisor.quote.choosing import QuoteLimits, choose
 from trainmaster.advisor.quote.equivalence import Equivalence
 
 COPIES = 3
@@ -162,7 +162,7 @@ def test_the_pick_is_that_of_an_oracle_of_its_own(seed):
                 medians = np.median(time_s, axis=0), np.median(cost_usd, axis=0)
                 deadline = float(np.quantile(medians[0], tightness)) * (1 if tightness else 0.7)
                 budget = float(np.quantile(medians[1], max(tightness, 0.3)))
-            limits = Limits(deadline, budget, time_weight=weights[0], cost_weight=weights[1])
+            limits = QuoteLimits(deadline, budget, time_weight=weights[0], cost_weight=weights[1])
             expected, least_excess = oracle(times, costs, machines, prices, limits)
             choice = choose(candidates, world, limits)
             assert choice.considered == len(candidates)
@@ -185,7 +185,7 @@ def test_most_of_the_candidates_are_proved_not_to_win():
     for seed in range(8):
         world = World(seed, kinds=120, most=16)
         candidates = world.candidates()
-        choice = choose(candidates, world, Limits(time_weight=0.0, cost_weight=1.0))
+        choice = choose(candidates, world, QuoteLimits(time_weight=0.0, cost_weight=1.0))
         shares.append(len(choice.drawn) / len(candidates))
     assert median(shares) < 0.5
 
@@ -237,7 +237,7 @@ def picked(world, limits):
     return int(choice.drawn.candidates.machine[choice.best])
 
 
-FASTEST = Limits(time_weight=1.0, cost_weight=0.0)
+FASTEST = QuoteLimits(time_weight=1.0, cost_weight=0.0)
 
 
 def test_of_clusters_that_are_equally_fast_the_cheapest_is_picked():
@@ -261,7 +261,7 @@ def test_clusters_of_which_now_one_and_now_the_other_is_faster_cannot_be_told_ap
 def test_where_prices_are_alike_too_fewer_machines_are_picked():
     world = Listed([[100.0] * 60, [101.0] * 60, [101.0] * 60], [1.0, 0.99, 0.99], [4, 2, 3])
     assert picked(world, FASTEST) == 1
-    assert picked(world, Limits(time_weight=0.0, cost_weight=1.0)) == 1
+    assert picked(world, QuoteLimits(time_weight=0.0, cost_weight=1.0)) == 1
 
 
 def test_one_that_is_beaten_is_not_picked_for_its_fewer_machines():

@@ -8,7 +8,7 @@ import pytest
 from quote_world import GB, knowledge, market, measured, offer, step_s, training, workload
 
 from trainmaster.advisor.market.memory_floor import LEAST_MEMORY_BYTES, Shares, roomy
-from trainmaster.advisor.quote.choosing import Limits
+from trainmaster.advisor.quote.choosing import QuoteLimits
 from trainmaster.advisor.quote.market import offers_for, per_node_of
 from trainmaster.advisor.quote.quoting import Subject, make_quote
 from trainmaster.spec import Strategy
@@ -28,7 +28,7 @@ def on_cpus(**more):
 
 
 def test_hosts_cost_nothing_and_the_fastest_number_of_them_is_taken():
-    one = make_quote([on_cpus()], own_hosts(4), Limits()).main
+    one = make_quote([on_cpus()], own_hosts(4), QuoteLimits()).main
     assert one.cluster.worker.instance == "host"
     assert 1 < one.cluster.workers <= 4
     assert one.cluster.worker.count == one.cluster.workers
@@ -38,18 +38,18 @@ def test_hosts_cost_nothing_and_the_fastest_number_of_them_is_taken():
 
 
 def test_there_are_never_more_nodes_than_hosts_and_a_job_that_needs_more_shares_them():
-    alone = make_quote([on_cpus()], own_hosts(1), Limits()).main
+    alone = make_quote([on_cpus()], own_hosts(1), QuoteLimits()).main
     assert (alone.cluster.workers, alone.cluster.worker.count) == (1, 1)
     subject = on_cpus()
     lengths = {8: subject.workload.lengths[8]}
     fixed = replace(subject, workload=replace(subject.workload, lengths=lengths))
-    shared = make_quote([fixed], own_hosts(2), Limits()).main
+    shared = make_quote([fixed], own_hosts(2), QuoteLimits()).main
     assert (shared.cluster.workers, shared.cluster.worker.count) == (8, 2)
 
 
 def test_tasks_spread_over_the_hosts():
     subject = on_cpus(most=1, tasks=32)
-    one = make_quote([subject], own_hosts(3, slots=4.0), Limits()).main
+    one = make_quote([subject], own_hosts(3, slots=4.0), QuoteLimits()).main
     assert one.cluster.worker.count <= 3
     assert one.cluster.at_once <= 12
 
@@ -57,7 +57,9 @@ def test_tasks_spread_over_the_hosts():
 def test_wishes_choose_nothing_on_hosts():
     subject = on_cpus()
     wishes = replace(subject.workload, hardware=Hardware(instance=("m4.large",), spot=True, region="r"))
-    assert make_quote([replace(subject, workload=wishes)], own_hosts(2), Limits()).main.cluster.worker.count
+    assert make_quote(
+        [replace(subject, workload=wishes)], own_hosts(2), QuoteLimits()
+    ).main.cluster.worker.count
 
 
 def test_machines_of_a_lab_are_chosen_by_what_is_published_and_timed_by_what_they_are():
@@ -66,9 +68,9 @@ def test_machines_of_a_lab_are_chosen_by_what_is_published_and_timed_by_what_the
         workload(most=1, hardware=Hardware(cpus=4, memory_bytes=32 * GB)),
         knowledge(*(measured(1, b, "local", cores=2.0) for b in (32, 128, 256))),
     )
-    whole = make_quote([subject], market(kind), Limits()).main
+    whole = make_quote([subject], market(kind), QuoteLimits()).main
     place = market(kind, shares=Shares(0.125, 0.125, 0.125))
-    part = make_quote([subject], place, Limits()).main
+    part = make_quote([subject], place, QuoteLimits()).main
     assert part.cluster.worker.instance == "m4.xlarge"
     assert part.step_s.p50 > 2 * whole.step_s.p50
     real = place.real(place.catalogue).offers[0]
@@ -106,7 +108,7 @@ def test_a_single_task_has_all_cores_of_its_machine():
         replace(slow.workload, hardware=Hardware()),
         knowledge(*(measured(1, b, "local", cores=2.0) for b in (32, 128))),
     )
-    steps = [make_quote([subject], market(kind), Limits()).main.step_s.p50 for kind in (few, many)]
+    steps = [make_quote([subject], market(kind), QuoteLimits()).main.step_s.p50 for kind in (few, many)]
     assert steps[0] > 2 * steps[1]
 
 
@@ -116,18 +118,18 @@ def test_servers_that_sit_with_workers_cost_nothing_of_their_own():
         workload(sync=Strategy.PS_ASYNC, servers=1),
         knowledge(*(measured(n, b, sync=Strategy.PS_ASYNC) for n in (1, 2, 4) for b in (32, 128))),
     )
-    apart = make_quote([job], market(kind, server), Limits()).main.cluster
+    apart = make_quote([job], market(kind, server), QuoteLimits()).main.cluster
     assert apart.server is not None
-    together = make_quote([job], market(kind, server, servers_apart=False), Limits()).main.cluster
+    together = make_quote([job], market(kind, server, servers_apart=False), QuoteLimits()).main.cluster
     assert together.server is None
     assert together.usd_per_hour == together.worker.count * together.worker.usd_per_hour
     own = replace(job, workload=replace(job.workload, own_servers=True))
-    assert make_quote([own], market(kind, server, servers_apart=False), Limits()).main.cluster.server
+    assert make_quote([own], market(kind, server, servers_apart=False), QuoteLimits()).main.cluster.server
 
 
 def test_servers_on_hosts_are_no_machines_of_their_own():
     subject = on_cpus(sync=Strategy.PS_ASYNC, servers=1)
-    one = make_quote([subject], own_hosts(2), Limits()).main
+    one = make_quote([subject], own_hosts(2), QuoteLimits()).main
     assert one.cluster.server is None
     assert math.isfinite(one.time_s.p95)
     assert np.isfinite(one.step_s.p50)

@@ -8,7 +8,7 @@ from quote_world import knowledge, market, measured, offer, training, workload
 from trainmaster.advisor.model.knowledge import prepared
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.model.time_shares import TimeShares
-from trainmaster.advisor.quote.choosing import Limits
+from trainmaster.advisor.quote.choosing import QuoteLimits
 from trainmaster.advisor.quote.quoting import Subject, make_quote
 from trainmaster.spec import Strategy
 
@@ -45,18 +45,18 @@ def test_several_machines_have_no_loopback_between_them():
 
 
 def test_where_the_time_went_is_told():
-    quote = make_quote([Subject(workload(), knowledge(seen(1), seen(2)))], market(V100), Limits()).main
+    quote = make_quote([Subject(workload(), knowledge(seen(1), seen(2)))], market(V100), QuoteLimits()).main
     one, two = quote.as_dict()["measured"]
     assert one["time_shares"] == {"computing": 0.3, "waiting": 0.7, "network": None, "server": 0.5}
     assert two["time_shares"]["network"] == pytest.approx(5e7 * 8 / 1e10 / two["step_time_s"], abs=1e-3)
     assert (two["bytes_in"], two["bytes_out"], two["workers"]) == (4e7, 5e7, 2)
     assert quote.bottleneck.startswith("waiting")
-    assert make_quote([training()], market(V100), Limits()).main.bottleneck.startswith("compute")
+    assert make_quote([training()], market(V100), QuoteLimits()).main.bottleneck.startswith("compute")
 
 
 def test_an_unknown_network_is_assumed_to_be_slow_and_named():
     blind = offer("blind", 0.5, nic=None)
-    fast = Limits(time_weight=1, cost_weight=0)
+    fast = QuoteLimits(time_weight=1, cost_weight=0)
     quote = make_quote([training()], market(blind), fast).main
     if quote.cluster.worker.count > 1:
         assert any("the network of blind is unknown" in note for note in quote.notes)

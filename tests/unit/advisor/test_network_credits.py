@@ -12,7 +12,7 @@ from trainmaster.advisor.market.pairs import Cards
 from trainmaster.advisor.model.physics import step_time
 from trainmaster.advisor.model.priors import BELIEFS, INDEX, NAMES, achieved_bytes_per_second
 from trainmaster.advisor.model.profile import Point
-from trainmaster.advisor.model.shapes import Columns, Context, Shapes
+from trainmaster.advisor.model.shapes import Columns, MeasuredContext, Shapes
 from trainmaster.spec import Strategy
 
 MEAN = np.log([belief.median for belief in BELIEFS.values()])
@@ -33,7 +33,7 @@ def theta(**natural: float):
 
 def shapes(*some: Point) -> Shapes:
     columns = Columns.of(some)
-    return Shapes.of(columns, Context.of(columns))
+    return Shapes.of(columns, MeasuredContext.of(columns))
 
 
 def ring(nodes: int, per_node: int = 1) -> Point:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from trainmaster.advisor.model.physics import WORDS, name_bottlenecks, step_time
 from trainmaster.advisor.model.priors import BELIEFS, NAMES, achieved_bytes_per_second
 from trainmaster.advisor.model.profile import Point
-from trainmaster.advisor.model.shapes import Columns, Context, Shapes
+from trainmaster.advisor.model.shapes import Columns, MeasuredContext, Shapes
 from trainmaster.spec import Strategy
 
 MEAN = np.log([belief.median for belief in BELIEFS.values()])
@@ -49,7 +49,7 @@ def points(draw):
 
 def shapes(*some):
     columns = Columns.of(some)
-    return Shapes.of(columns, Context.of(columns))
+    return Shapes.of(columns, MeasuredContext.of(columns))
 
 
 def changed(point, **values):
@@ -106,7 +106,7 @@ def test_a_free_part_never_costs(theta, point, part):
 @given(thetas, st.lists(points(), min_size=1, max_size=6))
 def test_a_shape_does_not_depend_on_its_neighbours(theta, some):
     columns = Columns.of(some)
-    context = Context.of(columns)
+    context = MeasuredContext.of(columns)
     together = step_time(theta, Shapes.of(columns, context))
     alone = [step_time(theta, Shapes.of(columns[i : i + 1], context))[0, 0] for i in range(len(some))]
     assert together[0] == pytest.approx(alone)

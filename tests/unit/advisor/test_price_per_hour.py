@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from quote_world import market, offer, training
 
 from trainmaster.advisor.market.hourly_cost import ancestors, least_cap, most_at_once
-from trainmaster.advisor.quote.choosing import Limits
+from trainmaster.advisor.quote.choosing import QuoteLimits
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.advisor.quote.quoting import make_quote
 from trainmaster.spec.hardware import Hardware
@@ -31,35 +31,35 @@ def per_hour(quote):
 
 
 def test_experiments_side_by_side_share_what_is_allowed():
-    free = make_quote(two(), market(V100, T4), Limits(**FASTEST))
+    free = make_quote(two(), market(V100, T4), QuoteLimits(**FASTEST))
     assert sum(per_hour(free).values()) > 10
-    capped = make_quote(two(), market(V100, T4), Limits(usd_per_hour=10, **FASTEST))
+    capped = make_quote(two(), market(V100, T4), QuoteLimits(usd_per_hour=10, **FASTEST))
     assert sum(per_hour(capped).values()) <= 10
     assert capped.time_s.p50 > free.time_s.p50
 
 
 def test_one_after_the_other_each_may_have_all():
-    quote = make_quote(two(after=("a",)), market(V100, T4), Limits(usd_per_hour=10, **FASTEST))
+    quote = make_quote(two(after=("a",)), market(V100, T4), QuoteLimits(usd_per_hour=10, **FASTEST))
     assert all(usd <= 10 for usd in per_hour(quote).values())
     assert sum(per_hour(quote).values()) > 10
 
 
 def test_what_is_too_little_for_both_names_what_would_do():
     with pytest.raises(NoFeasibleQuote, match="at the same time") as caught:
-        make_quote(two(), market(V100), Limits(usd_per_hour=4))
+        make_quote(two(), market(V100), QuoteLimits(usd_per_hour=4))
     assert "$6.12" in caught.value.hint
-    make_quote(two(), market(V100), Limits(usd_per_hour=6.12))
+    make_quote(two(), market(V100), QuoteLimits(usd_per_hour=6.12))
 
 
 def test_experiments_with_equal_needs_take_turns_on_the_same_machines():
     alike = [training(name=name, most=1) for name in ("a", "b")]
-    quote = make_quote(alike, market(V100), Limits(usd_per_hour=4))
+    quote = make_quote(alike, market(V100), QuoteLimits(usd_per_hour=4))
     assert per_hour(quote) == {"a": 3.06, "b": 3.06}
 
 
 def test_a_deadline_is_kept_within_the_price_per_hour():
-    free = make_quote(two(), market(V100, T4), Limits(usd_per_hour=20))
-    limits = Limits(usd_per_hour=20, deadline_s=free.time_s.p50 * 0.7)
+    free = make_quote(two(), market(V100, T4), QuoteLimits(usd_per_hour=20))
+    limits = QuoteLimits(usd_per_hour=20, deadline_s=free.time_s.p50 * 0.7)
     quote = make_quote(two(), market(V100, T4), limits)
     assert sum(per_hour(quote).values()) <= 20
     assert quote.time_s.p50 < free.time_s.p50 * 0.7
@@ -90,10 +90,10 @@ def test_three_machines_at_ten_cents_cost_thirty_cents():
     """As a sum of floats they cost a little more."""
     one = training(most=4, total_batch=258)
     three = replace(one, workload=replace(one.workload, lengths={3: one.workload.lengths[3]}))
-    quote = make_quote([three], market(offer("p3.2xlarge", 0.1)), Limits(usd_per_hour=0.3)).main
+    quote = make_quote([three], market(offer("p3.2xlarge", 0.1)), QuoteLimits(usd_per_hour=0.3)).main
     assert quote.cluster.usd_per_hour > 0.3
     with pytest.raises(NoFeasibleQuote, match=r"\$0.299 per hour"):
-        make_quote([three], market(offer("p3.2xlarge", 0.1)), Limits(usd_per_hour=0.299))
+        make_quote([three], market(offer("p3.2xlarge", 0.1)), QuoteLimits(usd_per_hour=0.299))
 
 
 @given(st.integers(1, 99), st.integers(1, 9999))
@@ -106,6 +106,6 @@ def test_what_is_too_late_is_not_said_to_be_too_dear():
     """Ten and twenty cents are thirty; it is the deadline that cannot be kept."""
     cheap, dear = offer("p3.2xlarge", 0.1, vcpus=2.0), offer("p3.8xlarge", 0.2, vcpus=4.0)
     with pytest.raises(NoFeasibleQuote) as caught:
-        make_quote(two(most=1), market(cheap, dear), Limits(usd_per_hour=0.3, deadline_s=1.0))
+        make_quote(two(most=1), market(cheap, dear), QuoteLimits(usd_per_hour=0.3, deadline_s=1.0))
     assert "deadline" in str(caught.value)
     assert "at the same time" not in str(caught.value)

@@ -16,7 +16,7 @@ from trainmaster.advisor.market.machines import Machines
 from trainmaster.advisor.market.workload import Length, Workload
 from trainmaster.advisor.model.knowledge import Knowledge
 from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.quote.choosing import Drawn, Limits, choose, pick
+from trainmaster.advisor.quote.choosing import Drawn, QuoteLimits, choose, pick
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.advisor.quote.market import Market
 from trainmaster.advisor.quote.quantiles import sure
@@ -115,7 +115,7 @@ def test_no_quote_has_a_nan_and_quantiles_are_in_order(subject, offers, own, bud
     spot = bool(subject.workload.hardware.spot)
     offers = [replace(each, spot=spot) for each in offers] + [replace(each, spot=False) for each in offers]
     place = own_machine(2) if own else market(*dict.fromkeys(offers))
-    made, refused = attempt(subject, place, Limits(budget_usd=budget))
+    made, refused = attempt(subject, place, QuoteLimits(budget_usd=budget))
     if refused is not None:
         assert "nan" not in str(refused)
         assert refused.hint
@@ -161,7 +161,7 @@ def test_a_later_deadline_is_never_dearer(deadline, times, price):
     timing, some, _ = drawn(training(), V100, offer("t4", price, gpu="T4"))
     least = []
     for limit in (deadline, deadline * times):
-        limits = Limits(deadline_s=limit)
+        limits = QuoteLimits(deadline_s=limit)
         everything = Drawn.of(some, timing)
         row = pick(everything, timing, limits)
         least.append(math.inf if row is None else everything.cost_usd[row, 1])
@@ -171,7 +171,7 @@ def test_a_later_deadline_is_never_dearer(deadline, times, price):
 @settings(max_examples=15, deadline=None)
 @given(st.floats(0.01, 0.6), st.one_of(st.just(math.inf), st.floats(200, 2000)))
 def test_the_nearest_budget_is_feasible(budget, deadline):
-    subject, limits = training(), Limits(deadline_s=deadline, budget_usd=budget)
+    subject, limits = training(), QuoteLimits(deadline_s=deadline, budget_usd=budget)
     _, error = attempt(subject, market(V100), limits)
     assume(error is not None)
     nearest_usd, nearest_s = error.nearest_budget_usd, error.nearest_deadline_s
@@ -200,7 +200,7 @@ def test_where_nothing_will_do_the_nearest_is_near():
     """Among many clusters that look good without communication, the one that misses least is named."""
     offers = [offer(f"t{i}", 0.02 + 0.001 * i, gpu="K80", nic=0.001) for i in range(40)]
     timing, some, _ = drawn(training(), *offers, V100)
-    limits = Limits(deadline_s=30, budget_usd=0.01)
+    limits = QuoteLimits(deadline_s=30, budget_usd=0.01)
     choice = choose(some, timing, limits)
     assert choice.best is None
     everything = Drawn.of(some, timing)
@@ -220,14 +220,14 @@ def test_parameter_servers_are_in_the_workers_region():
             offer("cpu-here", 0.5, gpus=0.0, **here),
             offer("cpu-there", 0.01, gpus=0.0, nic=100, **there),
         ),
-        Limits(),
+        QuoteLimits(),
     )
     for each in [quote.main.cluster, *(a.cluster for a in quote.main.pareto)]:
         assert each.server.region == each.worker.region == "eu-west-1"
     nowhere = market(offer("gpu", 3.0, **here), offer("cpu", 0.1, gpus=0.0, **there))
     apart = replace(subject, workload=replace(subject.workload, server_hardware=Hardware(region="us-*")))
     with pytest.raises(UsageError, match="no region"):
-        make_quote([apart], nowhere, Limits())
+        make_quote([apart], nowhere, QuoteLimits())
 
 
 def test_credits_are_given_once_for_all_tasks_of_a_machine():
@@ -240,7 +240,7 @@ def test_credits_are_given_once_for_all_tasks_of_a_machine():
     for tasks in (1, 8):
         work = workload("shard", most=1, tasks=tasks, spread=1, hardware=Hardware())
         work.lengths[1] = Length(None, 1, None)
-        quote = make_quote([Subject(work, knowledge(*found))], market(burst), Limits())
+        quote = make_quote([Subject(work, knowledge(*found))], market(burst), QuoteLimits())
         times.append(quote.main.time_s.p50 - 90)
     assert times[1] > 8 * 1.5 * times[0]
 
@@ -255,7 +255,7 @@ def test_single_processes_that_share_a_node_share_its_memory():
     work = workload("shard", most=1, tasks=8, hardware=Hardware(cpus=1))
     work.lengths[1] = Length(None, 1, None)
     node = offer("m", 0.4, gpus=0.0, vcpus=8.0)  # 61 GB: two of them fit with room to spare
-    quote = make_quote([Subject(work, knowledge(*found))], market(node), Limits()).main
+    quote = make_quote([Subject(work, knowledge(*found))], market(node), QuoteLimits()).main
     assert quote.cluster.at_once <= 2
     assert quote.memory_headroom >= 0.08
 
@@ -266,14 +266,14 @@ def test_machines_too_small_for_what_was_measured_are_counted_and_explained():
     work.lengths[1] = Length(None, 1, None)
     small = offer("m.small", 0.01, gpus=0.0, memory_bytes=int(0.9 * GB))  # 94 % of it
     large = offer("m.large", 0.4, gpus=0.0, memory_bytes=2 * GB)
-    quote = make_quote([Subject(work, knowledge(*found))], market(small, large), Limits()).main
+    quote = make_quote([Subject(work, knowledge(*found))], market(small, large), QuoteLimits()).main
     assert quote.cluster.worker.instance == "m.large"
     (note,) = (note for note in quote.notes if "left out" in note)
     assert "1 kinds of machines entirely" not in note
     assert "1 kind of machine" in note
     assert "846 MB" in note
     with pytest.raises(UsageError, match="846 MB"):
-        make_quote([Subject(work, knowledge(*found))], market(small), Limits())
+        make_quote([Subject(work, knowledge(*found))], market(small), QuoteLimits())
 
 
 def test_unlengthed_tasks_are_known_by_their_durations():
@@ -297,7 +297,7 @@ def test_spot_servers_can_be_taken_back_too():
     safe = Subject(work, knowledge(*points))
     server = {"gpus": 0.0, "nic": 10.0}
     place = market(V100, offer("s", 0.1, **server), offer("s", 0.1, spot=True, **server))
-    lost, calm = (make_quote([each], place, Limits()).main for each in (subject, safe))
+    lost, calm = (make_quote([each], place, QuoteLimits()).main for each in (subject, safe))
     assert lost.cluster.server.spot
     assert not calm.cluster.server.spot
     assert lost.time_s.p95 > calm.time_s.p95
@@ -307,27 +307,27 @@ def test_other_processors_are_only_taken_by_name_or_for_want_of_others():
     arm, intel = offer("arm", 0.1, arch="arm64"), offer("intel", 1.0, arch="x86_64")
     subject = training(most=1)
     place = market(arm, intel, arch="x86_64")
-    quote = make_quote([subject], place, Limits()).main
+    quote = make_quote([subject], place, QuoteLimits()).main
     assert quote.cluster.worker.instance == "intel"
     assert any("x86_64" in note for note in quote.notes)
     named = training(most=1, hardware=Hardware(gpus=1, instance=("arm", "intel")))
-    assert make_quote([named], place, Limits()).main.cluster.worker.instance == "arm"
+    assert make_quote([named], place, QuoteLimits()).main.cluster.worker.instance == "arm"
     only = replace(place, catalogue=replace(place.catalogue, offers=(arm,)))
-    assert make_quote([subject], only, Limits()).main.cluster.worker.instance == "arm"
+    assert make_quote([subject], only, QuoteLimits()).main.cluster.worker.instance == "arm"
 
 
 @pytest.mark.parametrize(("wish", "key"), [(None, "spot: true"), (True, "spot: false")])
 def test_a_catalogue_of_the_other_kind_says_so(wish, key):
     place = market(offer("m", 1.0, spot=wish is None))
     with pytest.raises(UsageError) as caught:
-        make_quote([training(hardware=Hardware(gpus=1, spot=wish))], place, Limits())
+        make_quote([training(hardware=Hardware(gpus=1, spot=wish))], place, QuoteLimits())
     assert key in caught.value.hint
 
 
 def test_wishes_that_nothing_meets_are_named_by_their_keys():
     place: Market = market(V100)
     with pytest.raises(UsageError) as caught:
-        make_quote([training(hardware=Hardware(gpus=1, memory_bytes=10**13))], place, Limits())
+        make_quote([training(hardware=Hardware(gpus=1, memory_bytes=10**13))], place, QuoteLimits())
     assert "hardware.memory" in caught.value.hint
 
 
@@ -347,9 +347,9 @@ def test_of_many_regions_the_cheap_and_the_only_ones_are_looked_at():
         facts = {"region": f"r{i}"}
         offers += [offer("gpu", 3.0 + i, **facts), offer("cpu", 0.1 + i, gpus=0.0, **facts)]
     offers.append(offer("fast", 90.0, gpu="H100", region="r7"))
-    cheap = make_quote([subject], market(*offers), Limits()).main.cluster
+    cheap = make_quote([subject], market(*offers), QuoteLimits()).main.cluster
     assert (cheap.worker.instance, cheap.worker.region, cheap.server.region) == ("gpu", "r0", "r0")
-    fast = make_quote([subject], market(*offers), Limits(time_weight=1, cost_weight=0)).main.cluster
+    fast = make_quote([subject], market(*offers), QuoteLimits(time_weight=1, cost_weight=0)).main.cluster
     assert fast.worker.region == fast.server.region
     if fast.worker.instance == "fast":
         assert fast.worker.region == "r7"
@@ -357,13 +357,15 @@ def test_of_many_regions_the_cheap_and_the_only_ones_are_looked_at():
 
 def test_the_nearest_limits_of_several_experiments_are_the_least():
     first, second = training(name="first"), training(name="second", after=("first",))
-    dear = Limits(budget_usd=0.01, time_weight=1.0, cost_weight=0.0)  # the objective's own picks cost much
+    dear = QuoteLimits(
+        budget_usd=0.01, time_weight=1.0, cost_weight=0.0
+    )  # the objective's own picks cost much
     with pytest.raises(NoFeasibleQuote) as caught:
         make_quote([first, second], market(V100), dear)
     least = caught.value.nearest_budget_usd
     assert least is not None
     make_quote([first, second], market(V100), replace(dear, budget_usd=least))
-    cheapest = make_quote([first, second], market(V100), Limits()).cost_usd
+    cheapest = make_quote([first, second], market(V100), QuoteLimits()).cost_usd
     assert least < cheapest.p95 * 1.2
 
 
@@ -373,5 +375,5 @@ def test_the_measured_type_is_not_dropped_for_one_that_only_looks_alike():
     subject = training(most=1)
     _, _, found = drawn(subject, V100)
     limit = float(sure(found.time_s)[0]) * 1.001
-    quote = make_quote([subject], place, Limits(deadline_s=limit)).main
+    quote = make_quote([subject], place, QuoteLimits(deadline_s=limit)).main
     assert quote.cluster.worker.instance == "p3.2xlarge"

@@ -23,7 +23,7 @@ from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.market.machines import Machines
 from trainmaster.advisor.market.workload import Length
 from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.quote.choosing import Drawn, Limits, choose, pareto, pick
+from trainmaster.advisor.quote.choosing import Drawn, QuoteLimits, choose, pareto, pick
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.advisor.quote.quantiles import sure
 from trainmaster.advisor.quote.quoting import Subject, make_quote
@@ -44,7 +44,7 @@ def timing_of(subject, place, machines=None):
 
 
 def test_a_quote_on_the_measured_machine_is_narrow_and_right():
-    quote = make_quote([training(most=1)], market(V100), Limits())
+    quote = make_quote([training(most=1)], market(V100), QuoteLimits())
     one = quote.main
     truth = 10 * 196 * step_s(1, 256)
     assert one.cluster.words() == "1 x p3.2xlarge"
@@ -56,8 +56,8 @@ def test_a_quote_on_the_measured_machine_is_narrow_and_right():
 
 def test_cheapest_takes_few_machines_and_fastest_many():
     subject = training()
-    cheap = make_quote([subject], market(V100), Limits()).main
-    fast = make_quote([subject], market(V100), Limits(time_weight=1, cost_weight=0)).main
+    cheap = make_quote([subject], market(V100), QuoteLimits()).main
+    fast = make_quote([subject], market(V100), QuoteLimits(time_weight=1, cost_weight=0)).main
     assert cheap.cluster.worker.count == 1
     assert fast.cluster.worker.count > 2
     assert fast.time_s.p50 < cheap.time_s.p50
@@ -80,7 +80,7 @@ def test_the_pick_is_that_of_brute_force(prices, deadline, budget, spot, time_we
     subject, place = training(), market(*offers)
     timing = timing_of(subject, place)
     candidates = Candidates.of(subject.workload, timing.machines, timing.servers, None)
-    limits = Limits(deadline, budget, time_weight=time_weight)
+    limits = QuoteLimits(deadline, budget, time_weight=time_weight)
     everything = Drawn.of(candidates, timing)
     brute = pick(everything, timing, limits)
     choice = choose(candidates, timing, limits)
@@ -109,7 +109,7 @@ def test_dropping_dominated_machines_changes_no_pick(rows):
     best = []
     for timing in (everything, few):
         candidates = Candidates.of(subject.workload, timing.machines, timing.servers, None)
-        choice = choose(candidates, timing, Limits())
+        choice = choose(candidates, timing, QuoteLimits())
         best.append(choice.drawn.cost_usd[choice.best, 1])
     assert best[0] == pytest.approx(best[1], rel=0.021)
     assert best[1] <= best[0] * 1.021
@@ -153,70 +153,72 @@ def test_outcomes_do_not_depend_on_who_else_is_drawn():
 
 
 def test_a_deadline_holds_with_ninety_percent():
-    quote = make_quote([training()], market(V100), Limits(deadline_s=700)).main
+    quote = make_quote([training()], market(V100), QuoteLimits(deadline_s=700)).main
     assert quote.cluster.worker.count > 1
     assert quote.time_s.p50 < 700
 
 
 def test_an_impossible_budget_names_the_nearest():
     with pytest.raises(NoFeasibleQuote) as caught:
-        make_quote([training()], market(V100), Limits(deadline_s=600, budget_usd=0.05))
+        make_quote([training()], market(V100), QuoteLimits(deadline_s=600, budget_usd=0.05))
     error = caught.value
     assert error.exit_code == 2
     assert error.nearest_budget_usd is not None
     assert "budget.total" in error.hint
-    make_quote([training()], market(V100), Limits(deadline_s=600, budget_usd=error.nearest_budget_usd * 1.05))
+    make_quote(
+        [training()], market(V100), QuoteLimits(deadline_s=600, budget_usd=error.nearest_budget_usd * 1.05)
+    )
     with pytest.raises(NoFeasibleQuote):
         make_quote(
-            [training()], market(V100), Limits(deadline_s=600, budget_usd=error.nearest_budget_usd * 0.9)
+            [training()], market(V100), QuoteLimits(deadline_s=600, budget_usd=error.nearest_budget_usd * 0.9)
         )
 
 
 def test_an_impossible_deadline_names_the_nearest():
     with pytest.raises(NoFeasibleQuote) as caught:
-        make_quote([training()], market(V100), Limits(deadline_s=5))
+        make_quote([training()], market(V100), QuoteLimits(deadline_s=5))
     deadline = caught.value.nearest_deadline_s
     assert deadline is not None
-    make_quote([training()], market(V100), Limits(deadline_s=deadline * 1.05))
+    make_quote([training()], market(V100), QuoteLimits(deadline_s=deadline * 1.05))
     with pytest.raises(NoFeasibleQuote):
-        make_quote([training()], market(V100), Limits(deadline_s=deadline * 0.9))
+        make_quote([training()], market(V100), QuoteLimits(deadline_s=deadline * 0.9))
 
 
 def test_too_little_per_hour_is_refused_with_the_least_that_would_do():
     with pytest.raises(NoFeasibleQuote, match="per hour") as caught:
-        make_quote([training()], market(V100), Limits(usd_per_hour=1))
+        make_quote([training()], market(V100), QuoteLimits(usd_per_hour=1))
     assert "3.06" in caught.value.hint
 
 
 def test_hardware_that_nobody_offers_is_an_error():
     subject = training(hardware=Hardware(gpu="h100"))
     with pytest.raises(UsageError, match="no offer"):
-        make_quote([subject], market(V100), Limits())
+        make_quote([subject], market(V100), QuoteLimits())
 
 
 def test_a_batch_that_does_not_fit_the_memory_is_left_out():
     points = [measured(n, 128, device_memory_bytes=12 * GB) for n in (1, 2)]
     subject = Subject(workload(total_batch=1024), knowledge(*points))
-    quote = make_quote([subject], market(V100), Limits()).main
+    quote = make_quote([subject], market(V100), QuoteLimits()).main
     assert quote.cluster.workers >= 8  # 128 each: 12 of 16 GB; 256 each would need more than there is
     assert quote.memory_headroom == pytest.approx(0.25, abs=0.01)
     assert any("memory" in note for note in quote.notes)
 
 
 def test_an_unmeasured_device_is_wide_and_a_faster_one_faster():
-    known = make_quote([training(most=1)], market(V100), Limits()).main
-    faster = make_quote([training(most=1)], market(offer("a", 4.0, gpu="A100")), Limits()).main
-    slower = make_quote([training(most=1)], market(offer("k", 0.9, gpu="K80")), Limits()).main
+    known = make_quote([training(most=1)], market(V100), QuoteLimits()).main
+    faster = make_quote([training(most=1)], market(offer("a", 4.0, gpu="A100")), QuoteLimits()).main
+    slower = make_quote([training(most=1)], market(offer("k", 0.9, gpu="K80")), QuoteLimits()).main
     assert faster.time_s.width > known.time_s.width * 1.2
     assert faster.time_s.p50 < known.time_s.p50 < slower.time_s.p50
 
 
 def test_spot_costs_time_and_is_counted_in_the_interval():
-    calm = make_quote([training(most=1, epochs=400)], market(V100), Limits()).main
+    calm = make_quote([training(most=1, epochs=400)], market(V100), QuoteLimits()).main
     spot = make_quote(
         [training(most=1, epochs=400, hardware=Hardware(gpus=1, spot=True))],
         market(offer("p3.2xlarge", 3.06, spot=True)),
-        Limits(),
+        QuoteLimits(),
     ).main
     assert spot.cluster.worker.spot
     assert spot.time_s.p95 > calm.time_s.p95
@@ -224,7 +226,7 @@ def test_spot_costs_time_and_is_counted_in_the_interval():
 
 def test_what_a_setup_takes_is_counted_where_no_image_saves_it():
     def quoted(place=None, **more):
-        return make_quote([training(most=1, **more)], place or market(V100), Limits()).main
+        return make_quote([training(most=1, **more)], place or market(V100), QuoteLimits()).main
 
     image = frozenset({("aws", "eu-west-1")})
     plain, longer = quoted(), quoted(preparation_s=600.0)
@@ -239,8 +241,8 @@ def test_what_a_setup_takes_is_counted_where_no_image_saves_it():
 def test_what_leaves_the_cloud_costs():
     points = [measured(n, 128, output_bytes=5 * GB, checkpoint_bytes=1 * GB) for n in (1, 2)]
     subject = Subject(workload(most=1, checkpoint_every_s=600.0), knowledge(*points))
-    inside = make_quote([subject], market(V100), Limits()).main
-    outside = make_quote([subject], market(V100, data_leaves=True), Limits()).main
+    inside = make_quote([subject], market(V100), QuoteLimits()).main
+    outside = make_quote([subject], market(V100, data_leaves=True), QuoteLimits()).main
     checkpoints = math.ceil(inside.time_s.p50 / 600)
     assert outside.cost_usd.p50 - inside.cost_usd.p50 == pytest.approx(0.09 * (5 + checkpoints), rel=0.1)
     assert outside.time_s == inside.time_s
@@ -248,7 +250,7 @@ def test_what_leaves_the_cloud_costs():
 
 def test_the_billing_minimum_counts():
     short = training(most=1, epochs=1, examples=256)
-    own = make_quote([short], market(offer("m", 3.6, billing_minimum_s=3600.0)), Limits()).main
+    own = make_quote([short], market(offer("m", 3.6, billing_minimum_s=3600.0)), QuoteLimits()).main
     assert own.cost_usd.p50 == pytest.approx(3.6)
 
 
@@ -256,7 +258,7 @@ def test_tasks_without_steps_are_quoted_by_their_duration():
     found = [Measurement(None, duration_s=d) for d in (9.5, 10.0, 10.5)]
     work = workload("shard", most=1, tasks=6, hardware=Hardware())
     work.lengths[1] = Length(None, 1, None)
-    quote = make_quote([Subject(work, knowledge(*found))], own_machine(slots=2), Limits()).main
+    quote = make_quote([Subject(work, knowledge(*found))], own_machine(slots=2), QuoteLimits()).main
     assert quote.cluster.at_once == 2
     assert 27 < quote.time_s.p50 < 40
     assert quote.cost_usd.p95 == 0
@@ -267,7 +269,7 @@ def test_tasks_that_share_cores_are_not_twice_as_fast():
     found = [Measurement(None, duration_s=10.0, cores=2.0) for _ in range(3)]
     work = workload("shard", most=1, tasks=8, hardware=Hardware())
     work.lengths[1] = Length(None, 1, None)
-    quote = make_quote([Subject(work, knowledge(*found))], own_machine(slots=2), Limits()).main
+    quote = make_quote([Subject(work, knowledge(*found))], own_machine(slots=2), QuoteLimits()).main
     assert quote.time_s.p50 > 70
 
 
@@ -277,8 +279,8 @@ def test_experiments_share_the_users_machine():
         work.lengths[1] = Length(None, 1, None)
         return Subject(work, knowledge(*[Measurement(None, duration_s=10.0) for _ in range(3)]))
 
-    one = make_quote([subject("a")], own_machine(slots=2), Limits())
-    both = make_quote([subject("a"), subject("b")], own_machine(slots=2), Limits())
+    one = make_quote([subject("a")], own_machine(slots=2), QuoteLimits())
+    both = make_quote([subject("a"), subject("b")], own_machine(slots=2), QuoteLimits())
     assert both.time_s.p50 == pytest.approx(2 * one.time_s.p50, rel=0.1)
 
 
@@ -286,8 +288,8 @@ def test_tasks_that_need_more_cores_take_more_slots():
     work = workload("shard", most=1, tasks=4, hardware=Hardware(cpus=2))
     work.lengths[1] = Length(None, 1, None)
     found = knowledge(*[Measurement(None, duration_s=10.0) for _ in range(3)])
-    assert make_quote([Subject(work, found)], own_machine(slots=2), Limits()).main.cluster.at_once == 1
-    assert make_quote([Subject(work, found)], own_machine(slots=4), Limits()).main.cluster.at_once == 2
+    assert make_quote([Subject(work, found)], own_machine(slots=2), QuoteLimits()).main.cluster.at_once == 1
+    assert make_quote([Subject(work, found)], own_machine(slots=4), QuoteLimits()).main.cluster.at_once == 2
 
 
 def test_cpu_credits_that_run_out_are_named():
@@ -295,9 +297,9 @@ def test_cpu_credits_that_run_out_are_named():
     subject = Subject(workload(most=1, epochs=100, hardware=Hardware()), knowledge(*points))
     burst = offer("t2.large", 0.1, gpus=0.0, vcpus=2.0, cpu_credits="standard", cpu_baseline_share=0.3)
     steady = offer("m4.large", 0.1, gpus=0.0, vcpus=2.0)
-    slow = make_quote([subject], market(burst), Limits()).main
+    slow = make_quote([subject], market(burst), QuoteLimits()).main
     assert "credits" in slow.bottleneck
-    assert slow.time_s.p50 > 1.5 * make_quote([subject], market(steady), Limits()).main.time_s.p50
+    assert slow.time_s.p50 > 1.5 * make_quote([subject], market(steady), QuoteLimits()).main.time_s.p50
 
 
 def test_a_latency_between_the_machines_counts_once_there_are_several():
@@ -321,7 +323,7 @@ def test_a_latency_between_the_machines_counts_once_there_are_several():
         make_quote(
             [Subject(workload(latency_ms=ms), knowledge(*points))],
             place,
-            Limits(time_weight=1, cost_weight=0),
+            QuoteLimits(time_weight=1, cost_weight=0),
         ).main.cluster.workers
         for ms in (0.0, 100.0)
     ]
@@ -332,7 +334,7 @@ def test_parameter_servers_get_machines_of_their_own():
     points = [measured(n, 64, sync=Strategy.PS_ASYNC) for n in (1, 2)]
     work = workload(sync=Strategy.PS_ASYNC, servers=1, chief=1)
     place = market(V100, offer("m4.large", 0.1, gpus=0.0, nic=0.45), offer("m4.10x", 2.0, gpus=0.0, nic=10))
-    quote = make_quote([Subject(work, knowledge(*points))], place, Limits()).main
+    quote = make_quote([Subject(work, knowledge(*points))], place, QuoteLimits()).main
     assert quote.cluster.server is not None
     assert quote.cluster.server.count == 1
     assert quote.cluster.worker.instance == "p3.2xlarge"
@@ -340,19 +342,19 @@ def test_parameter_servers_get_machines_of_their_own():
 
 def test_experiments_share_deadline_and_budget():
     first, second = training(name="first"), training(name="second", after=("first",))
-    alone = make_quote([first], market(V100), Limits()).time_s.p50
-    both = make_quote([first, second], market(V100), Limits())
+    alone = make_quote([first], market(V100), QuoteLimits()).time_s.p50
+    both = make_quote([first, second], market(V100), QuoteLimits())
     assert both.time_s.p50 == pytest.approx(2 * alone, rel=0.1)
-    hurried = make_quote([first, second], market(V100), Limits(deadline_s=both.time_s.p50 * 0.7))
+    hurried = make_quote([first, second], market(V100), QuoteLimits(deadline_s=both.time_s.p50 * 0.7))
     assert hurried.time_s.p50 < both.time_s.p50 * 0.7
     assert hurried.cost_usd.p50 >= both.cost_usd.p50
     assert set(hurried.as_dict()["experiments"]) == {"first", "second"}
     with pytest.raises(NoFeasibleQuote):
-        make_quote([first, second], market(V100), Limits(deadline_s=30))
+        make_quote([first, second], market(V100), QuoteLimits(deadline_s=30))
 
 
 def test_the_front_is_a_front():
-    quote = make_quote([training()], market(V100, offer("t4", 0.5, gpu="T4")), Limits()).main
+    quote = make_quote([training()], market(V100, offer("t4", 0.5, gpu="T4")), QuoteLimits()).main
     times = [a.time_s for a in quote.pareto]
     costs = [a.cost_usd for a in quote.pareto]
     assert times == sorted(times)
@@ -363,7 +365,7 @@ def test_the_front_is_a_front():
 def test_what_to_measure_next_narrows():
     points = [measured(1, 256), measured(1, 64)]
     quote = make_quote(
-        [Subject(workload(), knowledge(*points))], market(V100), Limits(time_weight=1, cost_weight=0)
+        [Subject(workload(), knowledge(*points))], market(V100), QuoteLimits(time_weight=1, cost_weight=0)
     ).main
     following = quote.next_measurement
     assert following is not None
@@ -377,7 +379,7 @@ def test_what_a_wide_quote_would_be_cut_to_follows_from_the_model():
     wide = make_quote(
         [Subject(workload(most=4, epochs=400), knowledge(similar=similar))],
         market(V100),
-        Limits(time_weight=1, cost_weight=0),
+        QuoteLimits(time_weight=1, cost_weight=0),
     ).main
     then = wide.next_measurement.time_s
     assert wide.time_s.is_wide
@@ -391,7 +393,7 @@ def test_what_a_wide_quote_would_be_cut_to_follows_from_the_model():
 @pytest.mark.parametrize("examples", [500, 5_000, 50_000])
 def test_no_measurement_is_offered_that_leaves_the_time_as_wide(epochs, points, examples):
     of = Subject(workload(most=4, epochs=epochs, examples=examples), knowledge(*points))
-    quote = make_quote([of], market(V100), Limits(time_weight=1, cost_weight=0)).main
+    quote = make_quote([of], market(V100), QuoteLimits(time_weight=1, cost_weight=0)).main
     if (following := quote.next_measurement) is not None:
         then, now = following.time_s, quote.time_s
         assert then.p95 / then.p5 < 0.95 * now.p95 / now.p5
@@ -401,15 +403,17 @@ def test_no_measurement_is_offered_that_leaves_the_time_as_wide(epochs, points, 
 
 
 def test_similar_jobs_count_with_more_doubt():
-    same = make_quote([training(most=1)], market(V100), Limits()).main
+    same = make_quote([training(most=1)], market(V100), QuoteLimits()).main
     points = [measured(n, b) for n in (1, 2, 4) for b in (32, 128)]
-    other = make_quote([Subject(workload(most=1), knowledge(similar=points))], market(V100), Limits()).main
+    other = make_quote(
+        [Subject(workload(most=1), knowledge(similar=points))], market(V100), QuoteLimits()
+    ).main
     assert other.similar == 6
     assert other.time_s.width > same.time_s.width * 1.2
 
 
 def test_the_same_inputs_give_the_same_quote():
-    one, two = (make_quote([training()], market(V100), Limits()).as_dict() for _ in range(2))
+    one, two = (make_quote([training()], market(V100), QuoteLimits()).as_dict() for _ in range(2))
     assert one == two
 
 

@@ -13,7 +13,7 @@ from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.market.credits import with_nic_credits
 from trainmaster.advisor.market.machines import Machines
 from trainmaster.advisor.market.pairs import Pairs
-from trainmaster.advisor.quote.choosing import Drawn, Limits, pick
+from trainmaster.advisor.quote.choosing import Drawn, QuoteLimits, pick
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.advisor.quote.quoting import Subject, make_quote
 from trainmaster.advisor.quote.timing import Timing
@@ -78,7 +78,7 @@ def everything(asked, offers):
 )
 def test_the_pick_is_that_of_brute_force_over_all_pairs(offers, sync, deadline, budget, time_weight, cores):
     offers = named([*offers, offer("gpu", 3.0, region=PLACES[0])])
-    asked, limits = subject(sync, cores=cores), Limits(deadline, budget, time_weight=time_weight)
+    asked, limits = subject(sync, cores=cores), QuoteLimits(deadline, budget, time_weight=time_weight)
     timing, candidates = everything(asked, offers)
     brute = Drawn.of(candidates, timing)
     best = pick(brute, timing, limits)
@@ -146,7 +146,7 @@ def test_a_server_of_another_region_is_never_taken_however_cheap():
         offer("here", 0.5, gpus=0.0, region=PLACES[0]),
         offer("there", 0.01, gpus=0.0, region=PLACES[1]),
     ]
-    quote = make_quote([subject(Strategy.PS_ASYNC)], market(*offers), Limits()).main
+    quote = make_quote([subject(Strategy.PS_ASYNC)], market(*offers), QuoteLimits()).main
     assert quote.cluster.server.instance == "here"
 
 
@@ -159,7 +159,7 @@ def test_the_servers_card_decides_where_it_is_the_slower_one():
         offer("needless", 1.5, gpus=0.0, nic=100.0),
     ]
     asked = subject(Strategy.PS_SYNC, servers=1)
-    fast = make_quote([asked], market(*offers), Limits(time_weight=1, cost_weight=0)).main
+    fast = make_quote([asked], market(*offers), QuoteLimits(time_weight=1, cost_weight=0)).main
     assert fast.cluster.server.instance == "quick"
 
 
@@ -171,7 +171,7 @@ def test_network_cards_that_slow_down_cost_a_long_run_more_than_a_short_one():
     for epochs in (1, 300):
         work = workload(sync=Strategy.PS_SYNC, servers=1, most=2, epochs=epochs)
         known = Subject(work, knowledge(*points))
-        limits = Limits(time_weight=1, cost_weight=0)
+        limits = QuoteLimits(time_weight=1, cost_weight=0)
         slow, fast = (make_quote([known], market(each), limits).main for each in (bursting, steady))
         ratios.append(slow.time_s.p50 / fast.time_s.p50)
         quotes.append(slow)
@@ -217,7 +217,7 @@ def busy_server(workers, cores):
 def test_a_server_with_few_cores_is_not_taken_where_updates_need_many():
     small = offer("small", 0.1, gpus=0.0, vcpus=1.0)
     large = offer("large", 0.4, gpus=0.0, vcpus=16.0)
-    fastest = Limits(time_weight=1, cost_weight=0)
+    fastest = QuoteLimits(time_weight=1, cost_weight=0)
     taken = {}
     for cores in (0.01, 1.0):
         known = knowledge(*[busy_server(n, cores) for n in (1, 2, 4)])
@@ -241,7 +241,7 @@ def test_a_server_whose_cpu_credits_run_out_holds_up_a_long_run():
             make_quote(
                 [Subject(workload(server_hardware=Hardware(instance=(each.instance_type,)), **facts), known)],
                 market(V100, each),
-                Limits(),
+                QuoteLimits(),
             ).main
             for each in (burst, steady)
         )

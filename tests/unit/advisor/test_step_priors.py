@@ -5,13 +5,13 @@ import pytest
 
 from trainmaster.advisor.model.priors import INDEX, LONGEST_COMPUTE_S, Prior
 from trainmaster.advisor.model.profile import Point
-from trainmaster.advisor.model.shapes import Columns, Context
+from trainmaster.advisor.model.shapes import Columns, MeasuredContext
 from trainmaster.spec import Strategy
 
 
 def prior(seconds, per_node=1, **known):
     columns = Columns.of([Point(Strategy.ALLREDUCE, per_node, nodes=1, local_batch=32, **known)])
-    return Prior.of(columns, Context.of(columns), np.array([seconds]))
+    return Prior.of(columns, MeasuredContext.of(columns), np.array([seconds]))
 
 
 def test_a_long_step_does_not_mean_a_larger_model_forever():

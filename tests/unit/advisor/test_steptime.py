@@ -15,7 +15,7 @@ from trainmaster.advisor.model.fit import Problem
 from trainmaster.advisor.model.physics import step_time
 from trainmaster.advisor.model.priors import NAMES, Prior
 from trainmaster.advisor.model.profile import Point
-from trainmaster.advisor.model.shapes import Columns, Context, Shapes
+from trainmaster.advisor.model.shapes import Columns, MeasuredContext, Shapes
 from trainmaster.advisor.model.steptime import StepTimeModel
 from trainmaster.spec import Strategy
 
@@ -103,7 +103,7 @@ def test_the_broken_block_is_reported_and_not_learnt():
 def drawn_job(rng, points, asked):
     """Times of points and of asked shapes, from parameters drawn from the prior and 2 % noise."""
     columns = Columns.of(points)
-    context = Context.of(columns)
+    context = MeasuredContext.of(columns)
     prior = Prior.of(columns, context, np.full(len(points), 0.3))
     theta = (prior.mean + prior.root @ rng.standard_normal(len(NAMES)))[None]
     truth = [step_time(theta, Shapes.of(Columns.of(some), context))[0] for some in (points, asked)]
@@ -256,7 +256,7 @@ def test_thousands_of_points_are_thinned_and_all_are_checked():
 
 def test_the_jacobian_is_the_derivative():
     columns = Columns.of(REGULAR[:7])
-    context = Context.of(columns)
+    context = MeasuredContext.of(columns)
     times = np.array([p.step_time_s for p in REGULAR[:7]])
     problem = Problem(Prior.of(columns, context, times), Shapes.of(columns, context), np.log(times))
     z = np.random.default_rng(0).normal(size=(1, len(NAMES)))

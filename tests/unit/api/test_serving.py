@@ -6,14 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainmaster.api.serving import Listening, _bound, _Mishaps
+from trainmaster.api.serving import ServerAddress, _bound, _Mishaps
 from trainmaster.service.self_signed import self_signed
 from trainmaster.spec.errors import UsageError
 
 
 def test_who_connects_gets_a_socket_that_says_it_is_tcp():
     """Else asyncio leaves Nagle's algorithm on, and each answer after the first takes 40 ms."""
-    with _bound(Listening()) as listener:
+    with _bound(ServerAddress()) as listener:
         listener.listen()
         with socket.create_connection(listener.getsockname()):
             accepted, _ = listener.accept()
@@ -60,14 +60,14 @@ def certificates(tmp_path_factory):
     ],
 )
 def test_a_certificate_that_cannot_be_used_is_named(certificates, cert, key, told):
-    where = Listening(tls_cert=str(certificates / cert), tls_key=str(certificates / key))
+    where = ServerAddress(tls_cert=str(certificates / cert), tls_key=str(certificates / key))
     with pytest.raises(UsageError, match=told):
         where.checked()
 
 
 def test_a_certificate_and_its_key_can_be_used(certificates):
     pem = str(certificates / "a.pem")
-    Listening("0.0.0.0", tls_cert=pem, tls_key=pem).checked()
+    ServerAddress("0.0.0.0", tls_cert=pem, tls_key=pem).checked()
 
 
 @pytest.mark.parametrize(
@@ -86,12 +86,14 @@ def test_a_certificate_and_its_key_can_be_used(certificates):
 )
 def test_a_url_that_cannot_be_that_of_the_server_is_refused(options, told):
     with pytest.raises(UsageError, match=told):
-        Listening(**options).checked()
+        ServerAddress(**options).checked()
 
 
 def test_the_names_of_a_server_are_those_of_its_urls_its_certificate_and_where_it_is_bound(certificates):
     pem = str(certificates / "a.pem")
-    where = Listening("0.0.0.0", tls_cert=pem, tls_key=pem, urls=("https://TM.example.org:8443/",)).checked()
+    where = ServerAddress(
+        "0.0.0.0", tls_cert=pem, tls_key=pem, urls=("https://TM.example.org:8443/",)
+    ).checked()
     hosts = where.hosts("0.0.0.0")
     for known in ("tm.example.org", "127.0.0.1:9", socket.gethostname(), "0.0.0.0:8470", "10.0.0.7"):
         assert hosts.knows(known, "10.0.0.7"), known
@@ -115,6 +117,6 @@ def test_the_names_of_a_server_are_those_of_its_urls_its_certificate_and_where_i
     ],
 )
 def test_what_others_could_use_is_said_at_start(options, told):
-    said = Listening(**options).checked().warnings()
+    said = ServerAddress(**options).checked().warnings()
     assert len(said) == len(told)
     assert all(part in each for part, each in zip(told, said, strict=True))

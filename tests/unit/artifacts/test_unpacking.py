@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmaster.artifacts.unpacking import Limits, TooLargeError, UnpackError, unpack
+from trainmaster.artifacts.unpacking import TooLargeError, UnpackError, UnpackLimits, unpack
 
-ROOM = Limits(1 << 20)
+ROOM = UnpackLimits(1 << 20)
 
 
 def tar_of(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
@@ -58,7 +58,7 @@ def outside(place: Path) -> dict[str, str]:
     return {str(path.relative_to(top)): path.read_text() for path in files}
 
 
-def taken(data: bytes, place: Path, name: str = "a.tar", limits: Limits = ROOM) -> None:
+def taken(data: bytes, place: Path, name: str = "a.tar", limits: UnpackLimits = ROOM) -> None:
     unpack(io.BytesIO(data), name, place, limits)
 
 
@@ -145,9 +145,9 @@ def test_a_name_that_comes_again_is_not_written_through(place: Path) -> None:
 
 def test_limits(place: Path) -> None:
     with pytest.raises(TooLargeError, match="1,000 bytes"):
-        taken(tar_of(member("a", b"x" * 600), member("b", b"x" * 600)), place, limits=Limits(1000))
+        taken(tar_of(member("a", b"x" * 600), member("b", b"x" * 600)), place, limits=UnpackLimits(1000))
     with pytest.raises(TooLargeError, match="2 entries"):
-        taken(tar_of(*(member(name) for name in "abc")), place, limits=Limits(1000, most_entries=2))
+        taken(tar_of(*(member(name) for name in "abc")), place, limits=UnpackLimits(1000, most_entries=2))
 
 
 def test_a_zip_that_lies_about_its_sizes(place: Path) -> None:
@@ -244,7 +244,7 @@ def refused_or_inside(top: Path, data: bytes, name: str) -> None:
     place.mkdir()
     (top / "victim").write_text("whole")
     with contextlib.suppress(UnpackError):
-        taken(data, place, name, Limits(10_000, most_entries=50))
+        taken(data, place, name, UnpackLimits(10_000, most_entries=50))
     assert sorted(path.name for path in top.iterdir()) == ["place", "victim"]
     assert (top / "victim").read_text() == "whole"
     for path in place.rglob("*"):

@@ -9,7 +9,7 @@ import pytest
 
 from command_line import invoke
 from trainmaster.api import Model
-from trainmaster.api.remote.contexts import Context, Contexts
+from trainmaster.api.remote.contexts import Contexts, ServerContext
 from trainmaster.cli import opening
 from trainmaster.service.runs.highlights import Highlights, NoteLine, TaskLine
 from trainmaster.spec.errors import UsageError
@@ -75,7 +75,7 @@ def contexts(monkeypatch, tmp_path):
 
 
 def test_on_server_asks_the_one_server_that_was_logged_in_to(contexts):
-    contexts.add(Context("lab", "https://lab.example.org", "token"))
+    contexts.add(ServerContext("lab", "https://lab.example.org", "token"))
     contexts.use("local")
     assert opening.context() is None
     opening.ask_server()
@@ -83,8 +83,8 @@ def test_on_server_asks_the_one_server_that_was_logged_in_to(contexts):
 
 
 def test_on_server_asks_the_one_in_use(contexts):
-    contexts.add(Context("a", "https://a.example.org", "token"))
-    contexts.add(Context("b", "https://b.example.org", "token"))
+    contexts.add(ServerContext("a", "https://a.example.org", "token"))
+    contexts.add(ServerContext("b", "https://b.example.org", "token"))
     opening.ask_server()
     assert opening.context().url == "https://b.example.org"
 
@@ -92,8 +92,8 @@ def test_on_server_asks_the_one_in_use(contexts):
 def test_on_server_says_what_is_missing(contexts):
     with pytest.raises(UsageError, match="not logged in"):
         opening.ask_server()
-    contexts.add(Context("a", "https://a.example.org", "token"))
-    contexts.add(Context("b", "https://b.example.org", "token"))
+    contexts.add(ServerContext("a", "https://a.example.org", "token"))
+    contexts.add(ServerContext("b", "https://b.example.org", "token"))
     contexts.use("local")
     with pytest.raises(UsageError, match="a, b"):
         opening.ask_server()

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from trainmaster.cluster.cluster_loop import ClusterLoop
-from trainmaster.cluster.decision import Patience
+from trainmaster.cluster.decision import WaitLimits
 from trainmaster.cluster.record import ClusterRecord, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.cluster.tasks import Tasks
@@ -201,9 +201,9 @@ class FakeWorkplace:
 class Bench:
     """A loop that is turned by hand."""
 
-    def __init__(self, record: ClusterRecord, head: str = "", patience: Patience | None = None) -> None:
+    def __init__(self, record: ClusterRecord, head: str = "", patience: WaitLimits | None = None) -> None:
         self.clock = Clock()
-        self.patience = patience or Patience(20.0, 60.0)
+        self.patience = patience or WaitLimits(20.0, 60.0)
         self.provider = FakeProvider(self.clock)
         self.provisioner = FakeWorkplace(self.clock, head=head)
         self.written: list[ClusterRecord] = []

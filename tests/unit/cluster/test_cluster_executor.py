@@ -16,7 +16,7 @@ from executor_bench import ONE, TWO, Bench, Clock, FakeCluster, FakeLoop, gang, 
 from trainmaster.cluster.record import Machine, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.budget import Meter
-from trainmaster.control.run_state import Experiment, RunState
+from trainmaster.control.run_state import ExperimentState, RunState
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
 from trainmaster.spec.approval import Approval
 from trainmaster.spec.errors import LeaseLostError
@@ -321,7 +321,7 @@ def test_the_cap_counts_what_the_end_will_cost_and_what_is_paid_anyway(bench: Be
     plan = ClusterPlan("train", ("train",), "lab", (RolePlan("worker", 1, (PRICED,)),))
     machine = Machine("worker-0", "worker", "t", PRICED, "i-0", started_at=1000.0)
     bench.loop.record = replace(new_record("run", plan, "home"), machines=(machine,))
-    run_state = RunState("run", {"train": Experiment("train", (), 1, 1, State.RUNNING)}, State.RUNNING)
+    run_state = RunState("run", {"train": ExperimentState("train", (), 1, 1, State.RUNNING)}, State.RUNNING)
     meter = Meter(cap_usd=0.115, releasing_s=15.0)
     bench.cluster_executor.look(run_state, meter, 1010.0)
     assert not meter.must_end(1010.0), "an end that is over at 1085 costs 0.085"
@@ -338,7 +338,7 @@ def test_while_a_person_is_asked_machines_are_held_for_as_long_as_they_stay_warm
     plan = ClusterPlan("train", ("train",), "lab", (RolePlan("worker", 1, (PRICED,)),))
     bench.loop.record = new_record("run", plan, "home", 60.0)
     bench.cluster_executor.own_cluster = bench.loop.record.id if own else ""
-    asks = Experiment("train", (), 1, 1, message="waits", needs_approval=True)
+    asks = ExperimentState("train", (), 1, 1, message="waits", needs_approval=True)
     run_state = RunState("run", {"train": asks}, State.RUNNING)
     bench.loop.want()
     bench.cluster_executor.look(run_state, None, 1000.0)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from cluster_bench import Bench, Clock, TimedTasks, assert_alive, let, record
 
-from trainmaster.cluster.decision import Patience
+from trainmaster.cluster.decision import WaitLimits
 from trainmaster.cluster.node_watch import NodeWatch
 from trainmaster.providers.base import Node, NodeState
 from trainmaster.spec.errors import ProviderError, UsageError
@@ -54,7 +54,7 @@ def test_a_short_lease_is_renewed_in_time_though_leases_are_longer_again(bench: 
 @pytest.mark.simulation
 def test_machines_that_hang_do_not_keep_others_from_being_renewed() -> None:
     """Forty of two hundred do not answer within any time; probes of the others must not wait for theirs."""
-    bench = Bench(record(count=200), patience=Patience(1e9, 60.0))
+    bench = Bench(record(count=200), patience=WaitLimits(1e9, 60.0))
     hanging = bench.provisioner.unresponsive
     bench.loop = bench.make(
         record(count=200),

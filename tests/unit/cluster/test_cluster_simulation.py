@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from trainmaster.cluster.decide_cluster import decide_cluster
-from trainmaster.cluster.decision import Action, ActionKind, Patience, Refusal, Seen, Stage
+from trainmaster.cluster.decision import Action, ActionKind, Refusal, Seen, Stage, WaitLimits
 from trainmaster.cluster.record import ClusterRecord, ClusterState, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.cluster.scaling import Scaling
 from trainmaster.providers.base import Node, NodeState
 
-PATIENCE = Patience(lost_s=20.0, cool_down_s=30.0)
+PATIENCE = WaitLimits(lost_s=20.0, cool_down_s=30.0)
 ZONES = ("us-a", "us-b", "us-c")
 LIVE = (NodeState.STARTING, NodeState.READY, NodeState.LEAVING)
 

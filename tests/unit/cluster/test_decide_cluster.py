@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from trainmaster.cluster.decide_cluster import BOOT_S, BROKEN_MOST, FORGOTTEN_S, decide_cluster
-from trainmaster.cluster.decision import ActionKind, Decision, Patience, Refusal, Seen, Stage
+from trainmaster.cluster.decision import ActionKind, Decision, Refusal, Seen, Stage, WaitLimits
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine, fits, new_record, resumed
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.cluster.scaling import Scaling
@@ -37,7 +37,7 @@ def step(
         now,
         wanted=wishes.get("wanted", True),
         ending=wishes.get("ending", False),
-        patience=Patience(60.0, 600.0),
+        patience=WaitLimits(60.0, 600.0),
         scaling=scaling,
     )
 

@@ -14,7 +14,7 @@ from cluster_bench import Bench
 from trainmaster.advisor.market.memory_floor import Memory
 from trainmaster.cluster.cluster_executor import ClusterExecutor
 from trainmaster.cluster.decide_cluster import decide_cluster
-from trainmaster.cluster.decision import ActionKind, Patience, Seen, Stage
+from trainmaster.cluster.decision import ActionKind, Seen, Stage, WaitLimits
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine, new_record
 from trainmaster.cluster.renting.available_offers import AvailableOffers
 from trainmaster.cluster.renting.growth import grown, growth
@@ -112,7 +112,7 @@ def bigger() -> ClusterRecord:
 
 
 def decide(of: ClusterRecord, seen: Seen):
-    return decide_cluster(of, seen, NOW, wanted=True, ending=False, patience=Patience(60.0, 600.0))
+    return decide_cluster(of, seen, NOW, wanted=True, ending=False, patience=WaitLimits(60.0, 600.0))
 
 
 def seen(of: ClusterRecord, **more: Any) -> Seen:

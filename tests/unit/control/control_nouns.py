@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from trainmaster.control.decide_task import EffectKind, Job, Seen
-from trainmaster.control.run_state import Experiment, RunState, Task
+from trainmaster.control.decide_task import EffectKind, Job, ObservedTask
+from trainmaster.control.run_state import ExperimentState, RunState, Task
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
 from trainmaster.spec.states import EndReason, State
 
@@ -44,8 +44,8 @@ def seen(
     is_wait_over: bool = False,
     left_s: float = math.inf,
     is_store_silent: bool = False,
-) -> Seen:
-    return Seen(
+) -> ObservedTask:
+    return ObservedTask(
         status or gang(),
         jobs or {},
         wanted,
@@ -63,9 +63,9 @@ def task(state: State, attempt: int = 1, **what) -> Task:
     return Task("e", 0, state, attempt=attempt, **what)
 
 
-def run_state(*experiments: Experiment) -> RunState:
+def run_state(*experiments: ExperimentState) -> RunState:
     return RunState("r", {experiment.name: experiment for experiment in experiments})
 
 
 def experiment(name: str = "e", total: int = 1, window: int = 4, after: tuple[str, ...] = (), **what):
-    return Experiment(name, after, total, window, **what)
+    return ExperimentState(name, after, total, window, **what)

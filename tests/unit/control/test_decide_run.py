@@ -9,7 +9,7 @@ from trainmaster.control.decide_run import decide_run, run_reason, stop_reason
 from trainmaster.control.run_state import FirstBad, Task
 from trainmaster.db.changes import ExperimentChange, Note, Promotion, RunChange, TaskChange
 from trainmaster.spec.approval import Approval, AwaitedApproval
-from trainmaster.spec.gate import Gate, Verdict
+from trainmaster.spec.gate import Gate, GateResult
 from trainmaster.spec.requirement import Requirement
 from trainmaster.spec.states import EndReason, State
 
@@ -140,7 +140,7 @@ def test_nothing_goes_on_before_a_gate_has_said_something():
 
 
 def test_an_open_gate_promotes_and_lets_dependants_begin():
-    whole = gated(verdict=Verdict(True, "0.95 is good"))
+    whole = gated(verdict=GateResult(True, "0.95 is good"))
     note, end, begin, *_ = turn(whole)
     assert note == Note("gate of a: 0.95 is good", "a", topic="gate.said")
     assert (end.reason, end.promotes.alias) == (EndReason.SUCCEEDED, "production")
@@ -150,7 +150,7 @@ def test_an_open_gate_promotes_and_lets_dependants_begin():
 @pytest.mark.parametrize("state", [State.RUNNING, State.STOPPING])
 def test_a_refusal_is_the_end_of_the_experiment_and_dependants_are_skipped(state):
     wanted = None if state is State.RUNNING else EndReason.CANCELLED
-    whole = gated(state, Verdict(False, "0.85 is bad"), reason=wanted)
+    whole = gated(state, GateResult(False, "0.85 is bad"), reason=wanted)
     end = turn(whole, wanted)[0]
     assert (end.reason, end.message, end.promotes) == (EndReason.GATE_REFUSED, "0.85 is bad", None)
     assert whole.experiments["b"].reason is (wanted or EndReason.SKIPPED)

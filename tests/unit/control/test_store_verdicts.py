@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from trainmaster.artifacts.manifest import DamagedArtifactError
-from trainmaster.control.store_verdicts import Moment, Verdict, verdict
+from trainmaster.control.store_verdicts import Moment, StoreVerdict, verdict
 from trainmaster.objects.errors import StoreTrouble, trouble_of
 from trainmaster.volumes.packed.faults import DamagedChunkError, SourceChangedError
 
 
 def test_what_does_not_answer_is_waited_for_once_anything_has_worked() -> None:
     assert {moment: verdict(moment, StoreTrouble.UNREACHABLE) for moment in Moment} == {
-        Moment.CHECK: Verdict.WAIT,
-        Moment.FIRST: Verdict.GIVE_UP,
-        Moment.LATER: Verdict.WAIT,
-        Moment.NODE: Verdict.WAIT,
+        Moment.CHECK: StoreVerdict.WAIT,
+        Moment.FIRST: StoreVerdict.GIVE_UP,
+        Moment.LATER: StoreVerdict.WAIT,
+        Moment.NODE: StoreVerdict.WAIT,
     }
 
 
@@ -23,12 +23,12 @@ def test_what_does_not_answer_is_waited_for_once_anything_has_worked() -> None:
 def test_nothing_else_is_waited_for_but_room_on_this_machine(trouble: StoreTrouble) -> None:
     is_full = trouble is StoreTrouble.FULL
     is_users = trouble in (StoreTrouble.REFUSED, StoreTrouble.MISSING)
-    here = Verdict.WAIT if is_full else Verdict.USER_ERROR if is_users else Verdict.GIVE_UP
+    here = StoreVerdict.WAIT if is_full else StoreVerdict.USER_ERROR if is_users else StoreVerdict.GIVE_UP
     assert {moment: verdict(moment, trouble) for moment in Moment} == {
-        Moment.CHECK: Verdict.USER_ERROR,
+        Moment.CHECK: StoreVerdict.USER_ERROR,
         Moment.FIRST: here,
         Moment.LATER: here,
-        Moment.NODE: Verdict.USER_ERROR if is_full else Verdict.GIVE_UP,
+        Moment.NODE: StoreVerdict.USER_ERROR if is_full else StoreVerdict.GIVE_UP,
     }
 
 

@@ -12,7 +12,7 @@ from test_saving_without_nodes import Site, context
 from trainmaster.control import saving
 from trainmaster.control.decide_saving import recovering
 from trainmaster.control.decide_saving import saving as saved
-from trainmaster.control.effects import EffectKind, Job, Policy, Seen
+from trainmaster.control.effects import EffectKind, Job, ObservedTask, Policy
 from trainmaster.control.run_state import Task
 from trainmaster.control.system_log import LIMIT_BYTES, put_system_log, system_log_command
 from trainmaster.db.changes import Note
@@ -91,7 +91,7 @@ def test_of_which_machines_what_is_asked() -> None:
 def test_whoever_looks_at_the_run_is_told(state: State) -> None:
     """Whether another attempt follows or not."""
     task = Task("train", 0, state, 1, end_reason=EndReason.OOM)
-    seen = Seen(
+    seen = ObservedTask(
         gang=GangStatus("r/train/0/1", Phase.EXITED),
         jobs={EffectKind.RECOVER: Job(done=True, note="what it said is kept")},
     )

@@ -6,7 +6,7 @@ from control_nouns import NOW, experiment, run_state
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.control.decide_task import Effect, EffectKind, Job, Policy, Seen, decide_task
+from trainmaster.control.decide_task import Effect, EffectKind, Job, ObservedTask, Policy, decide_task
 from trainmaster.db.changes import TaskChange
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
 from trainmaster.spec.states import TRANSITIONS, EndReason, State, may_follow
@@ -58,7 +58,7 @@ jobs = st.builds(
     fields=st.sampled_from([{}, {"kept_model": 1}, {"kept_checkpoint": 1}, {"model_uri": "s3://b/m"}]),
 )
 observations = st.builds(
-    Seen,
+    ObservedTask,
     gang=gangs,
     jobs=st.dictionaries(
         st.sampled_from(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from trainmaster.db import ClosedAttempt, Database, NewRun, TaskChange, tables
+from trainmaster.db import AcceptedRun, ClosedAttempt, Database, TaskChange, tables
 from trainmaster.spec.states import EndReason, State
 
 NOW = 1_000_000.0
@@ -43,8 +43,8 @@ class ToldStore(Database):
         super().requeue(lease, now, admit)
 
 
-def new_run(run: str = "r-1", experiments=(("a", 3), ("b", 1))) -> NewRun:
-    return NewRun(
+def new_run(run: str = "r-1", experiments=(("a", 3), ("b", 1))) -> AcceptedRun:
+    return AcceptedRun(
         id=run,
         name="r",
         recipe="{}",

@@ -7,7 +7,7 @@ from database_nouns import NOW, new_run
 
 from trainmaster.db import ExperimentChange, TaskChange, queries, registry
 from trainmaster.db.changes import Promotion
-from trainmaster.db.registry_rows import NewVersion, RunModel
+from trainmaster.db.registry_rows import NewVersionRow, RunModel
 from trainmaster.spec.gate import Gate
 from trainmaster.spec.requirement import Requirement
 from trainmaster.spec.states import EndReason, State
@@ -38,7 +38,7 @@ def tasks(database, lease):
 
 
 def production(database, task):
-    new = NewVersion("", "digits", RunModel("r-1", "a", task, f"file:///{task}"), "anna")
+    new = NewVersionRow("", "digits", RunModel("r-1", "a", task, f"file:///{task}"), "anna")
     registry.register(database, new, "production", NOW)
 
 
@@ -85,7 +85,7 @@ def test_an_alias_that_has_moved_to_a_better_model_since_is_not_moved(database, 
     database.commit(other, [best], NOW)
     wanted = gate(better_than=TARGET)
     assert database.verdict("r-1", "a", wanted).holds
-    theirs = NewVersion("", "digits", RunModel("r-2", "a", 0, "file:///b"), "bob")
+    theirs = NewVersionRow("", "digits", RunModel("r-2", "a", 0, "file:///b"), "bob")
     registry.register(database, theirs, "production", NOW)
     promotes = Promotion("digits", "production", "accuracy", gate=wanted)
     done = ExperimentChange("a", State.RUNNING, State.DONE, EndReason.SUCCEEDED, promotes=promotes)

@@ -13,7 +13,7 @@ from database_nouns import NOW, new_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmaster.db import ClusterRow, Database, NewQuote, RunChange, Submission, ledger, queries, tables
+from trainmaster.db import ClusterRow, Database, NewQuoteRow, RunChange, Submission, ledger, queries, tables
 from trainmaster.db.ledger import ALL, Balance, micro
 from trainmaster.spec.states import EndReason, State
 
@@ -65,7 +65,7 @@ def test_money_is_set_aside_spent_and_given_back(database):
     database.put_cost(lease, 4.0, NOW)
     database.put_cost(lease, 4.0, NOW)
     assert spent(database)["red"] == spent(database)[ALL] == Balance(micro(4), micro(6))
-    database.add_quote(NewQuote("r-1", None, "binding", NOW, "{}"), 5.5)
+    database.add_quote(NewQuoteRow("r-1", None, "binding", NOW, "{}"), 5.5)
     assert spent(database)["red"] == Balance(micro(4), micro(1.5))
     database.put_cost(lease, 7.0, NOW)
     assert spent(database)["red"] == Balance(micro(7), 0), "it costs more than was set aside"
@@ -192,7 +192,7 @@ def deed(database, lease, what, run, usd, now):
     row = ClusterRow(f"{run}.a", "lab", "h", "KEPT", "{}")
     made = {
         "cost": lambda: database.put_cost(lease, usd, now),
-        "quote": lambda: database.add_quote(NewQuote(run, None, "binding", now, "{}"), usd),
+        "quote": lambda: database.add_quote(NewQuoteRow(run, None, "binding", now, "{}"), usd),
         "end": lambda: end(database, lease, now),
         "requeue": lambda: database.requeue(
             lease, now, lambda connection: ledger.reserve(connection, run, micro(usd), now)

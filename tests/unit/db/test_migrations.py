@@ -16,7 +16,7 @@ from trainmaster.db import (
     ClusterRow,
     Database,
     NewMeasurement,
-    NewQuote,
+    NewQuoteRow,
     RunChange,
     Truth,
     accounts,
@@ -189,9 +189,9 @@ def write_examples(database: Database) -> None:
             .values(model_uri="file:///store/m", metrics='{"loss":0.5}')
         )
     database.add_measurement(NewMeasurement("r-1/a/0/1", "f", "s", "a", "r-1", '{"duration_s": 5}', NOW))
-    quote = database.add_quote(NewQuote("r-1", None, "estimate", NOW, '{"p95": 7}'))
+    quote = database.add_quote(NewQuoteRow("r-1", None, "estimate", NOW, '{"p95": 7}'))
     database.record_truth(quote, Truth(6.0, 0.0, True))
-    database.add_quote(NewQuote("r-1", "a", "binding", NOW + 1, "{}"))
+    database.add_quote(NewQuoteRow("r-1", "a", "binding", NOW + 1, "{}"))
     database.put_cluster(lease, ClusterRow("r-1.a", "lab", "h", "ACTIVE", '{"asked": 1}', waited_s=9.5), NOW)
     database.release(lease, NOW + 9)
     with database.engine.begin() as connection:

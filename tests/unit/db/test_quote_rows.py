@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from database_nouns import NOW, new_run
 
-from trainmaster.db import NewMeasurement, NewQuote, Submission, Truth
+from trainmaster.db import NewMeasurement, NewQuoteRow, Submission, Truth
 
 
 def measured(name: str, at: float = 0.0, **values: object) -> NewMeasurement:
@@ -63,11 +63,11 @@ def test_an_attempt_that_is_measured_again_is_kept_once(database):
 
 
 def test_a_quote_that_is_repeated_after_a_crash_is_the_same_quote(database, lease):
-    new = NewQuote("r-1", "a", "estimate", NOW, "{}")
+    new = NewQuoteRow("r-1", "a", "estimate", NOW, "{}")
     assert database.add_quote(new) == database.add_quote(new)
-    whole = database.add_quote(NewQuote("r-1", None, "estimate", NOW, "{}"))
-    assert whole == database.add_quote(NewQuote("r-1", None, "estimate", NOW, '{"p50": 3}'))
-    later = database.add_quote(NewQuote("r-1", None, "binding", NOW + 60, "{}"))
+    whole = database.add_quote(NewQuoteRow("r-1", None, "estimate", NOW, "{}"))
+    assert whole == database.add_quote(NewQuoteRow("r-1", None, "estimate", NOW, '{"p50": 3}'))
+    later = database.add_quote(NewQuoteRow("r-1", None, "binding", NOW + 60, "{}"))
     assert [(row["id"], row["data"]) for row in database.quotes_of("r-1")] == [
         (whole - 1, "{}"), (whole, '{"p50": 3}'), (later, "{}")
     ]  # fmt: skip
@@ -75,8 +75,8 @@ def test_a_quote_that_is_repeated_after_a_crash_is_the_same_quote(database, leas
 
 
 def test_the_truth_stands_beside_the_promise(database, lease):
-    kept = database.add_quote(NewQuote("r-1", None, "estimate", NOW, "{}"))
-    database.add_quote(NewQuote("r-1", None, "binding", NOW + 1, "{}"))
+    kept = database.add_quote(NewQuoteRow("r-1", None, "estimate", NOW, "{}"))
+    database.add_quote(NewQuoteRow("r-1", None, "binding", NOW + 1, "{}"))
     for seconds in (70.0, 71.5):  # a run that was resumed ends twice
         database.record_truth(kept, Truth(seconds, 0.25, False))
     first, second = database.quotes_of("r-1")

@@ -13,7 +13,7 @@ from trainmaster.db.registry_rows import (
     AliasMovedError,
     ModelInUseError,
     Move,
-    NewVersion,
+    NewVersionRow,
     RunModel,
     UsedVersion,
     use,
@@ -31,7 +31,7 @@ def two(database, lease):
 
 
 def version(task=0, name="digits", team="", tags=()):
-    return NewVersion(team, name, RunModel("r-1", "a", task, f"file:///{task}"), "anna", dict(tags))
+    return NewVersionRow(team, name, RunModel("r-1", "a", task, f"file:///{task}"), "anna", dict(tags))
 
 
 def aliases(database, team=""):

@@ -14,7 +14,7 @@ import pytest
 from trainmaster.executors import _samples
 from trainmaster.executors._gangs import GangProcesses, MemberProcess
 from trainmaster.executors._gpus import Gpu
-from trainmaster.executors._samples import Sampler
+from trainmaster.executors._samples import MemberSampler
 
 NO_USE = resource.getrusage(resource.RUSAGE_CHILDREN)
 BEGIN = 1_800_000_000.0
@@ -58,7 +58,9 @@ class Stage:
     def __init__(self, directory):
         self.directory = directory
         self.books, self.gpus, self.watched = Books(), NoGpus(), []
-        self.sampler = Sampler(str(directory / "node.jsonl"), self.watched.append, self.books, self.gpus)
+        self.sampler = MemberSampler(
+            str(directory / "node.jsonl"), self.watched.append, self.books, self.gpus
+        )
         self.living = {}
         self.now = 0.0
         self.look_s = 0.0  # seconds of a processor that each look takes

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from trainmaster.providers.im.radl import (
-    Mark,
+    InfrastructureOwner,
     WantedMachines,
     features_of,
     machine_of,
@@ -22,7 +22,7 @@ from trainmaster.providers.im.radl import (
 
 WORDS = st.text(string.ascii_letters + string.digits + "-._/: ", min_size=1, max_size=30)
 NAMES = st.from_regex(r"[a-z][a-z0-9-]{0,20}", fullmatch=True)
-MARK = Mark("home-1", "run-1-train", 1_000_000.0)
+MARK = InfrastructureOwner("home-1", "run-1-train", 1_000_000.0)
 PLAIN = WantedMachines("tm-worker-1", "worker", 2, "west", "ost://k/1", "cloudadm", "m1.large")
 
 
@@ -54,7 +54,7 @@ def wanted(draw: st.DrawFn) -> WantedMachines:
 def test_what_is_asked_for_stands_in_it(
     machines: WantedMachines, home: str, cluster: str, until: int
 ) -> None:
-    mark = Mark(home, cluster, float(until))
+    mark = InfrastructureOwner(home, cluster, float(until))
     radl = written(mark, machines)
     assert mark_of(radl) == mark
     told = features_of(radl[radl.index("\nsystem ") :])
@@ -101,7 +101,7 @@ def test_what_no_document_can_hold_is_refused(bad: str) -> None:
 
 def test_a_lease_is_renewed_without_asking_for_machines() -> None:
     radl = renewed(replace(MARK, until=5.4))
-    assert mark_of(radl) == Mark("home-1", "run-1-train", 5.0)
+    assert mark_of(radl) == InfrastructureOwner("home-1", "run-1-train", 5.0)
     assert "deploy" not in radl
     assert "system" not in radl
 

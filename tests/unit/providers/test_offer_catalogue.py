@@ -8,7 +8,7 @@ import pytest
 
 from trainmaster.providers import STALE_DAYS, Catalogue, Offer, OfferFilter, load_catalogue
 from trainmaster.providers.filters import same_gpu
-from trainmaster.providers.gathering import Reading, gather
+from trainmaster.providers.gathering import LoadedFile, gather
 from trainmaster.spec import Hardware
 
 TODAY = date(2026, 6, 1)
@@ -189,7 +189,7 @@ def test_a_named_catalogue_is_the_users_choice():
 
 
 def gathered(*offers):
-    reading = Reading("f.csv", [(offer, line) for line, offer in enumerate(offers, start=2)])
+    reading = LoadedFile("f.csv", [(offer, line) for line, offer in enumerate(offers, start=2)])
     kept, refused = gather(reading, TODAY)
     return list(kept), [str(refusal) for refusal in refused]
 

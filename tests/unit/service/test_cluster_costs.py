@@ -17,7 +17,7 @@ from trainmaster.advisor.quote.timing import DRAWS
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.measuring import trace_of
-from trainmaster.control.run_state import Experiment, RunState, Task
+from trainmaster.control.run_state import ExperimentState, RunState, Task
 from trainmaster.service.cluster_costs import RecordedClusterCosts, where_in
 from trainmaster.service.quotes.quote_record import QuoteRecord
 from trainmaster.service.quotes.quote_tracker import QuoteTracker
@@ -130,7 +130,7 @@ class World:
         self.database = database or Store()
         self.trace = trace_of(self.recipe.experiments["main"], 0.5)
         self.task = Task("main", 0, State.RUNNING, attempt=1)
-        experiment = Experiment("main", (), 1, 1, State.RUNNING, live={0: self.task}, created=1)
+        experiment = ExperimentState("main", (), 1, 1, State.RUNNING, live={0: self.task}, created=1)
         self.run_state = RunState("r", {"main": experiment}, State.RUNNING)
         self.progress = {
             ("main", 0): SimpleNamespace(

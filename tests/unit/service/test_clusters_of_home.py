@@ -15,7 +15,7 @@ from sqlalchemy import text
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.layout import Home
-from trainmaster.db import Database, NewRun
+from trainmaster.db import AcceptedRun, Database
 from trainmaster.providers.base import Node, NodeState, ProviderGoneError
 from trainmaster.providers.place import ProviderPlace
 from trainmaster.service import clusters as clusters_module
@@ -59,7 +59,7 @@ class World:
         machine = Machine("worker-0", "worker", "t", RENTAL, "i-0", "us-a", started_at=time.time() - 3600)
         values = {"state": state, "machines": (machine,), "keep_s": 600.0, **more}
         record = replace(new_record(run, plan, self.home.identity()), **values)
-        new = NewRun(
+        new = AcceptedRun(
             run,
             "n",
             '{"experiments": {}}',
@@ -261,7 +261,7 @@ def test_one_that_is_taken_over_in_that_moment_is_left_alone(world: World) -> No
 
     def living(*arguments: Any, **more: Any) -> Any:
         found = lister(*arguments, **more)
-        new = NewRun("next", "n", "{}", "/r", "lab", "/c", "file:///s", [("train", 1)])
+        new = AcceptedRun("next", "n", "{}", "/r", "lab", "/c", "file:///s", [("train", 1)])
         lease = world.database.create_run(new, time.time())
         taken = replace(warm, state=ClusterState.ACTIVE, kept_until=None)
         assert world.database.take_kept_cluster(lease, taken.as_row(), time.time())
@@ -317,7 +317,7 @@ def test_what_warm_machines_cost_is_on_the_bill_of_the_run_that_keeps_them(world
 def test_a_run_that_takes_warm_machines_over_does_not_pay_for_their_idle_time(world: World) -> None:
     record = world.has("warm", ClusterState.KEPT, kept_until=time.time() + 300)
     lease = world.database.create_run(
-        NewRun("next", "n", "{}", "/r", "lab", "/c", "file:///s", [("train", 1)]), time.time()
+        AcceptedRun("next", "n", "{}", "/r", "lab", "/c", "file:///s", [("train", 1)]), time.time()
     )
     taken = replace(record, state=ClusterState.ACTIVE, kept_until=None)
     for _ in range(2):  # as after a crash

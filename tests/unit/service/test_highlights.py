@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster.db import ClosedAttempt, Database, NewRun, Note, RunChange, TaskChange
+from trainmaster.db import AcceptedRun, ClosedAttempt, Database, Note, RunChange, TaskChange
 from trainmaster.service.runs.highlights import Highlights, NoteLine, TaskLine
 from trainmaster.service.runs.summary import highlights
 from trainmaster.spec.states import EndReason, State
@@ -30,7 +30,7 @@ def failed(number, message):
 
 
 def test_of_a_run_that_goes_on_what_runs_what_failed_and_what_it_has_said(database):
-    new = NewRun("r", "r", "{}", "r.yaml", "local", "code", "file:///s", [("main", 3)])
+    new = AcceptedRun("r", "r", "{}", "r.yaml", "local", "code", "file:///s", [("main", 3)])
     lease = database.create_run(new, 1.0)
     notes = [Note(f"note {number}", "main", 0) for number in range(5)]
     database.commit(lease, [*begun(0), *begun(1), failed(1, "exit code 3"), *notes], 7.0)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.quote.choosing import Limits
+from trainmaster.advisor.quote.choosing import QuoteLimits
 from trainmaster.advisor.quote.infeasible import no_feasible
 from trainmaster.db import Database
 from trainmaster.providers import Catalogue
@@ -85,7 +85,7 @@ def test_without_a_quote_the_fewest_are_taken_off_this_machine(flexible, provide
 
 
 def test_what_is_not_feasible_is_not_rented(flexible):
-    error = no_feasible(Limits(deadline_s=5), None, 60.0, (60.0, 0.1))
+    error = no_feasible(QuoteLimits(deadline_s=5), None, 60.0, (60.0, 0.1))
     with pytest.raises(UsageError, match="no cluster keeps"):
         settled(error, flexible("aws"))
     assert settled(error, flexible("hosts"))[0] == 2

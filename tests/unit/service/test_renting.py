@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.advisor.market.memory_floor import Memory
-from trainmaster.advisor.quote.choosing import Limits
+from trainmaster.advisor.quote.choosing import QuoteLimits
 from trainmaster.advisor.quote.infeasible import no_feasible
 from trainmaster.advisor.quote.quote import (
     Alternative,
@@ -311,7 +311,7 @@ def test_budgets_that_allow_nothing_are_refused(world, experiment, budget, said)
 
 def test_no_feasible_quote_ends_it_where_it_costs_and_is_a_note_where_it_does_not(world):
     world.prices()
-    world.quote = no_feasible(Limits(deadline_s=5), None, 60.0, (60.0, 0.1))
+    world.quote = no_feasible(QuoteLimits(deadline_s=5), None, 60.0, (60.0, 0.1))
     with pytest.raises(UsageError, match="no cluster keeps"):
         world.plan(world.recipe())
     (world.home.root / "hosts.yaml").write_text(json.dumps({"hosts": ["h1"]}))

@@ -12,16 +12,16 @@ import pytest
 
 from trainmaster.artifacts import publish
 from trainmaster.control.layout import Home
-from trainmaster.db import ClosedAttempt, Database, NewRun, RunChange, TaskChange, registry, tables
+from trainmaster.db import AcceptedRun, ClosedAttempt, Database, RunChange, TaskChange, registry, tables
 from trainmaster.db import retention as rows
-from trainmaster.db.registry_rows import NewVersion, RunModel
+from trainmaster.db.registry_rows import NewVersionRow, RunModel
 from trainmaster.service.driving.replicas import send_code
 from trainmaster.service.retention import DAY_S, KEPT, VARIABLE, Retention, kept, told
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.states import EndReason, State
 
 DOCS = Path(__file__).parents[3] / "docs" / "server.md"
-NEW = NewRun("r-1", "r", "{}", "r.yaml", "aws", "code", "file:///s", [("main", 1)], home_id="h")
+NEW = AcceptedRun("r-1", "r", "{}", "r.yaml", "aws", "code", "file:///s", [("main", 1)], home_id="h")
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_files_of_a_removed_model_are_kept_for_thirty_days(home, database, monke
         TaskChange("main", 0, 1, State.RUNNING, State.DONE, EndReason.SUCCEEDED, **ends),
     ]
     database.commit(lease, [*task, RunChange(State.WAITING, State.DONE, EndReason.SUCCEEDED)], 3.0)
-    new = NewVersion("", "digits", RunModel("r-1", "main", 0, uri), "ann")
+    new = NewVersionRow("", "digits", RunModel("r-1", "main", 0, uri), "ann")
     number, _ = registry.register(database, new, None, 1.0)
     registry.remove_version(database, "", "digits", number)
     now = database.clock_s()

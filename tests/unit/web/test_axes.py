@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.web.axes import Axis
+from trainmaster.web.axes import FigureAxis
 
 POSITIVE = st.floats(1e-6, 1e9)
 
 
 @given(st.lists(st.just(0.0) | POSITIVE, min_size=1, max_size=9))
 def test_every_value_and_tick_lies_within_and_in_order(values):
-    axis = Axis(values, 10.0, 110.0)
+    axis = FigureAxis(values, 10.0, 110.0)
     ticks = axis.ticks
     for value in (*values, *ticks):
         assert 10.0 <= axis.at(value) <= 110.0
@@ -22,4 +22,4 @@ def test_every_value_and_tick_lies_within_and_in_order(values):
 
 @given(st.lists(POSITIVE, min_size=2, max_size=9))
 def test_there_is_something_to_read(values):
-    assert 1 <= len(Axis(values, 0.0, 100.0).ticks) <= 8
+    assert 1 <= len(FigureAxis(values, 0.0, 100.0).ticks) <= 8

@@ -11,7 +11,7 @@ import pytest
 
 from trainmaster.artifacts import CheckpointSeries
 from trainmaster.control.layout import Home
-from trainmaster.db import ClosedAttempt, NewRun, RunChange, Submission, TaskChange
+from trainmaster.db import AcceptedRun, ClosedAttempt, RunChange, Submission, TaskChange
 from trainmaster.service import Service
 from trainmaster.service.runs.run_details import RunDetails
 from trainmaster.service.uploads.code_uploads import CodeUploads
@@ -70,7 +70,7 @@ class Site:
         code.mkdir(exist_ok=True)
         (code / "train.py").write_text("print(1)\n")
         experiments = [(name, 6 if name == "tune" else 1) for name in recipe.experiments]
-        new = NewRun(
+        new = AcceptedRun(
             run, "digits", recipe.model_dump_json(), "r.yaml", "local", str(code),
             self.service.home.store_url, experiments,
             home=str(self.service.home.root),

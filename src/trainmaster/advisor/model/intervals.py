@@ -10,7 +10,7 @@ MOST = 2048
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class StepInterval:
     """From one observation to the next that saw more steps.
 
     Attributes:
@@ -27,10 +27,10 @@ class Interval:
     crosses: bool = False
     examples: float | None = None
 
-    def joined(self, other: Interval) -> Interval:
+    def joined(self, other: StepInterval) -> StepInterval:
         """Both as one."""
         examples = None if self.examples is None or other.examples is None else self.examples + other.examples
-        return Interval(
+        return StepInterval(
             self.seconds + other.seconds, self.steps + other.steps, self.begin, self.crosses, examples
         )
 
@@ -40,7 +40,7 @@ class Intervals:
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
-        self._found: list[Interval] = []
+        self._found: list[StepInterval] = []
         self._steps = 0.0
 
     def __len__(self) -> int:
@@ -56,7 +56,7 @@ class Intervals:
         """How many steps are between two observations, typically."""
         return median([i.steps for i in self._found]) if self._found else 1.0
 
-    def all(self) -> Sequence[Interval]:
+    def all(self) -> Sequence[StepInterval]:
         """In their order."""
         return self._found
 
@@ -65,7 +65,7 @@ class Intervals:
         self._found.clear()
         self._steps = 0.0
 
-    def append(self, new: Interval) -> None:
+    def append(self, new: StepInterval) -> None:
         """The next one."""
         self._found.append(new)
         self._steps += new.steps
@@ -78,7 +78,7 @@ class Intervals:
             return
         last = self._found[-1]
         known = last.examples is not None and examples is not None
-        self._found[-1] = Interval(
+        self._found[-1] = StepInterval(
             last.seconds,
             last.steps + steps,
             last.begin,
@@ -88,8 +88,8 @@ class Intervals:
         self._steps += steps
 
     def _join(self) -> None:
-        joined: list[Interval] = []
-        free: Interval | None = None
+        joined: list[StepInterval] = []
+        free: StepInterval | None = None
         for interval in self._found:
             if interval.crosses:  # what an epoch's end takes must stay visible
                 if free is not None:

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from trainmaster.advisor.model.experience import Experience
-from trainmaster.advisor.model.shapes import Columns, Context, Floats
+from trainmaster.advisor.model.shapes import Columns, Floats, MeasuredContext
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Prior:
     root: Floats
 
     @classmethod
-    def of(cls, columns: Columns, context: Context, times: Floats) -> Prior:
+    def of(cls, columns: Columns, context: MeasuredContext, times: Floats) -> Prior:
         """The prior of a job, given what is known of it.
 
         Args:
@@ -141,7 +141,7 @@ def achieved_bytes_per_second(nic_mbps: float) -> float:
     return float(0.85 * (nic_mbps / 1000) ** -0.12 * nic_mbps * 1e6 / 8)
 
 
-def _compute_guess(columns: Columns, context: Context, times: Floats) -> float:
+def _compute_guess(columns: Columns, context: MeasuredContext, times: Floats) -> float:
     """Seconds of one worker's step at the reference batch, to a factor of a few."""
     alone = np.where(columns.kind == 2, times * columns.workers, times)
     if not np.isfinite(context.batch):

@@ -80,7 +80,7 @@ class Columns(Frame):
 
 
 @dataclass(frozen=True)
-class Context:
+class MeasuredContext:
     """What the measured rows of a job say about the columns that other rows leave empty.
 
     Attributes:
@@ -102,7 +102,7 @@ class Context:
     servers: float
 
     @classmethod
-    def of(cls, columns: Columns) -> Context:
+    def of(cls, columns: Columns) -> MeasuredContext:
         """Read it off the measured rows."""
         known = ~np.isnan(columns.nodes)
         per_node = np.ceil(columns.workers[known] / np.minimum(columns.nodes, columns.workers)[known])
@@ -142,7 +142,7 @@ class Shapes(Frame):
     guess: Floats
 
     @classmethod
-    def of(cls, columns: Columns, context: Context) -> Shapes:
+    def of(cls, columns: Columns, context: MeasuredContext) -> Shapes:
         """Fill in what is unknown, and note in ``guess`` what that costs.
 
         Unknown nodes: as densely packed as the densest measured row, or one worker per node

@@ -17,7 +17,7 @@ class _By(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class StepReading:
     """What one observation says.
 
     Attributes:
@@ -64,7 +64,7 @@ class StepCounter:
         """Nothing finer than epochs is known."""
         return self._by is _By.EPOCHS
 
-    def read(self, step: object, examples: object, epoch: object) -> Reading | None:
+    def read(self, step: object, examples: object, epoch: object) -> StepReading | None:
         """One observation; None if it says nothing of how far the script is."""
         number, now = _number(examples), _number(epoch)
         by, raw = self._finest(_number(step), number, now)
@@ -77,13 +77,15 @@ class StepCounter:
                 return None
             self._note(now, crossed)
             return (
-                Reading(self._count(self._raw or 0.0), crossed, examples=self._examples) if crossed else None
+                StepReading(self._count(self._raw or 0.0), crossed, examples=self._examples)
+                if crossed
+                else None
             )
         if by > self._by:
             self._begin(by, raw)
             self._note(now, crossed=False)
             self._examples = number
-            return Reading(self._count(raw), anew=True, examples=number)
+            return StepReading(self._count(raw), anew=True, examples=number)
         back = self._raw is not None and raw < self._raw
         anew = False
         if back and by is _By.STEPS and (crossed or self._is_lap()):
@@ -100,7 +102,7 @@ class StepCounter:
         self._lowest = min(self._lowest, raw)
         self._note(now, crossed)
         self._examples = number if number is not None else self._examples
-        return Reading(self._count(raw), crossed, anew, number)
+        return StepReading(self._count(raw), crossed, anew, number)
 
     def _finest(self, step: float | None, examples: float | None, epoch: float | None) -> tuple[_By, float]:
         if step is not None:

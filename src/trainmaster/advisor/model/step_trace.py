@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainmaster.advisor.model.intervals import Interval, Intervals, median
+from trainmaster.advisor.model.intervals import Intervals, StepInterval, median
 from trainmaster.advisor.model.step_counter import StepCounter
 
 #: A profiling attempt is not stopped before that, however steady it looks.
@@ -170,7 +170,7 @@ class StepTrace:
             if not len(self._intervals) and self._first is not None:
                 self._first = (time_s, reading.count)
         else:
-            self._intervals.append(Interval(time_s - before_s, steps, count, self._crossed, done))
+            self._intervals.append(StepInterval(time_s - before_s, steps, count, self._crossed, done))
         self._crossed = False
         self._last = (time_s, reading.count, reading.examples)
 
@@ -263,7 +263,7 @@ class StepTrace:
             ),
         )
 
-    def _sorted(self, every: Sequence[Interval]) -> tuple[list[Interval], list[Interval]]:
+    def _sorted(self, every: Sequence[StepInterval]) -> tuple[list[StepInterval], list[StepInterval]]:
         """Intervals inside of epochs, and those across their ends."""
         if self._counter.by_epoch:
             return list(every), []
@@ -272,7 +272,7 @@ class StepTrace:
         per_epoch = self._counter.steps_per_epoch
         if not ends and per_epoch is not None and per_epoch > 1:
             # Nobody tells the epoch, but the recipe tells its length. Scripts count from 0 or from 1.
-            def across(i: Interval, offset: int) -> bool:
+            def across(i: StepInterval, offset: int) -> bool:
                 return math.floor((i.begin + offset) / per_epoch) < math.floor(
                     (i.begin + i.steps - 1 + offset) / per_epoch
                 ) or (i.begin + offset > 0 and (i.begin + offset) % per_epoch == 0)
@@ -289,14 +289,14 @@ class StepTrace:
             return list(every), []  # epochs shorter than a look: what their ends take is part of the steps
         return inner, ends
 
-    def _pause_s(self, ends: Sequence[Interval], step_time_s: float) -> float | None:
+    def _pause_s(self, ends: Sequence[StepInterval], step_time_s: float) -> float | None:
         if ends:
             return max(0.0, median([i.seconds - i.steps * step_time_s for i in ends]))
         # By epochs, or in the mix above, it is part of the steps.
         return 0.0 if self._counter.by_epoch or self._counter.epochs_seen else None
 
 
-def _split_warmup(found: Sequence[Interval]) -> tuple[list[Interval], list[Interval]]:
+def _split_warmup(found: Sequence[StepInterval]) -> tuple[list[StepInterval], list[StepInterval]]:
     """Intervals before the steps are steady, and the rest.
 
     The marginal standard error rule (White 1997) on blocks' means: cut where the standard error of the
@@ -322,7 +322,7 @@ def _split_warmup(found: Sequence[Interval]) -> tuple[list[Interval], list[Inter
     return list(found[:at]), list(found[at:])
 
 
-def _blocks(found: Sequence[Interval], resolution_s: float) -> list[Sequence[Interval]]:
+def _blocks(found: Sequence[StepInterval], resolution_s: float) -> list[Sequence[StepInterval]]:
     """Blocks of about equally many intervals, each of which lasts several looks."""
     wanted = BLOCKS
     if resolution_s > 0:
@@ -331,7 +331,7 @@ def _blocks(found: Sequence[Interval], resolution_s: float) -> list[Sequence[Int
     return _groups(found, wanted)
 
 
-def _singles(found: Sequence[Interval], resolution_s: float) -> list[float]:
+def _singles(found: Sequence[StepInterval], resolution_s: float) -> list[float]:
     """Seconds per step of the shortest stretches that a look can tell apart."""
     values: list[float] = []
     seconds = steps = 0.0
@@ -371,14 +371,14 @@ def _drift(blocks: Sequence[float], middle: float) -> float:
     return (median(blocks[-half:]) - median(blocks[:half])) / middle if half else 0.0
 
 
-def _groups(found: Sequence[Interval], wanted: int) -> list[Sequence[Interval]]:
+def _groups(found: Sequence[StepInterval], wanted: int) -> list[Sequence[StepInterval]]:
     """At most so many groups of neighbours, as equal as can be; none is empty."""
     wanted = min(wanted, len(found))
     edges = [len(found) * k // wanted for k in range(wanted + 1)]
     return [found[begin:end] for begin, end in itertools.pairwise(edges)]
 
 
-def _means(groups: Sequence[Sequence[Interval]]) -> list[float]:
+def _means(groups: Sequence[Sequence[StepInterval]]) -> list[float]:
     """Seconds per step of each."""
     return [sum(i.seconds for i in group) / sum(i.steps for i in group) for group in groups]
 

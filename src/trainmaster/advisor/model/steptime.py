@@ -17,7 +17,7 @@ from trainmaster.advisor.model.fit import Optimum, Problem, correlated, robust
 from trainmaster.advisor.model.physics import name_bottlenecks, step_time
 from trainmaster.advisor.model.priors import NAMES, Prior
 from trainmaster.advisor.model.profile import Point
-from trainmaster.advisor.model.shapes import Bools, Columns, Context, Floats, Shapes
+from trainmaster.advisor.model.shapes import Bools, Columns, Floats, MeasuredContext, Shapes
 
 _CHUNK: Final = 1000
 #: A point is unexplained if its residual exceeds this many robust standard deviations ...
@@ -64,7 +64,7 @@ class StepTimeModel:
         scales: of discrepancy and noise.
     """
 
-    context: Context
+    context: MeasuredContext
     unexplained: Bools
     residual: Floats
     scales: Scales
@@ -99,7 +99,7 @@ class StepTimeModel:
         cls, columns: Columns, times: Floats, seed: int = 0, experience: Experience | None = None
     ) -> StepTimeModel:
         """Fit to measured shapes and their (n,) step times in seconds; to a random 400 if there are more."""
-        context = Context.of(columns)
+        context = MeasuredContext.of(columns)
         shapes = Shapes.of(columns, context)
         if len(times) > _MOST:
             some = np.sort(np.random.default_rng(2).choice(len(times), _MOST, replace=False))

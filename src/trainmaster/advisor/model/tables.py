@@ -111,7 +111,7 @@ class Unexplained:
 
 
 @dataclass(frozen=True)
-class Answer:
+class PredictedRows:
     """The query's rows, in their order, with the predictions filled in.
 
     Attributes:
@@ -138,7 +138,7 @@ class Answer:
         return json.dumps({"rows": self.rows, "unexplained": notes}, allow_nan=False)
 
 
-def predict_tables(measurements: Path, query: Path) -> Answer:
+def predict_tables(measurements: Path, query: Path) -> PredictedRows:
     """Fit every job of ``measurements`` by itself and predict the rows of ``query``.
 
     Raises:
@@ -177,7 +177,7 @@ def predict_tables(measurements: Path, query: Path) -> Answer:
         row |= {name: float(f"{values[i]:.6g}") for name, values in columns.items()}
         row["bottleneck"] = str(words[i])
         rows.append(row)
-    return Answer(header, tuple(rows), tuple(unexplained))
+    return PredictedRows(header, tuple(rows), tuple(unexplained))
 
 
 def read_table(path: Path, *, measured: bool, more: tuple[str, ...] = (), may_fail: bool = False) -> Table:

@@ -8,7 +8,7 @@ function says how its corners are decided here:
 * ties go to the cheaper type: the paper's printed rule (strictly smaller, dearest first) does not
   reproduce its own section 8.4, this one does;
 * a budget that the best-connected server uses up is tried with the cheaper servers before giving up;
-* a type whose traffic is unknown is skipped, and named in ``Pick.skipped``.
+* a type whose traffic is unknown is skipped, and named in ``PolicyPick.skipped``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class PricedType:
 
 
 @dataclass(frozen=True, slots=True)
-class Pick:
+class PolicyPick:
     """What a policy chose.
 
     Attributes:
@@ -121,7 +121,7 @@ def cost_opt(
     *,
     budget_per_hour: float | None = None,
     max_workers: int | None = None,
-) -> Pick:
+) -> PolicyPick:
     """Cost-Opt, FC2 section 5.2.2: the cheapest worker type, as many as the budget allows.
 
     Args:
@@ -144,7 +144,7 @@ def time_opt(
     *,
     budget_per_hour: float | None = None,
     max_workers: int | None = None,
-) -> Pick:
+) -> PolicyPick:
     """Time-Opt, FC2 section 5.2.3: the dearest worker type; nothing about time is measured.
 
     Arguments and errors are those of ``cost_opt``.
@@ -160,7 +160,7 @@ def scala_opt(
     budget_per_hour: float | None = None,
     max_workers: int | None = None,
     headroom: float = HEADROOM,
-) -> Pick:
+) -> PolicyPick:
     """Scala-Opt, FC2 section 5.2.4: the type of which the fewest saturate the server.
 
     Types are considered from the dearest to the cheapest, a smaller or equal count wins. Known to
@@ -198,21 +198,21 @@ def scala_opt(
         )
     dearest_first = sorted(known, key=lambda t: -t.usd_per_hour)
 
-    def fit(server: PricedType) -> Pick | None:
+    def fit(server: PricedType) -> PolicyPick | None:
         if server.mbps is None:
             return None
-        best: Pick | None = None
-        slow: Pick | None = None
+        best: PolicyPick | None = None
+        slow: PolicyPick | None = None
         for worker in dearest_first:
             carried = headroom * server.mbps / (worker.mbps or math.inf)
             pick = _count(worker, server, budget_per_hour, max_workers, carried)
             if pick.count < 1 and pick.limit == "server bandwidth":
-                alone = Pick(worker, 1, pick.unrounded, None, pick.limit, skipped)
+                alone = PolicyPick(worker, 1, pick.unrounded, None, pick.limit, skipped)
                 affordable = budget_per_hour is None or worker.usd_per_hour <= budget_per_hour
                 if affordable and (slow is None or pick.unrounded <= slow.unrounded):
                     slow = alone
             elif pick.count >= 1 and (best is None or pick.count <= best.count):
-                best = Pick(worker, pick.count, pick.unrounded, server, pick.limit, skipped)
+                best = PolicyPick(worker, pick.count, pick.unrounded, server, pick.limit, skipped)
         return best or slow
 
     return _first_server("scala-opt", dearest_first, servers, budget_per_hour, fit)
@@ -230,7 +230,7 @@ def _count(
     budget: float | None,
     maximum: int | None,
     carried: float = math.inf,
-) -> Pick:
+) -> PolicyPick:
     """The smallest of what the server carries, the budget buys and the user allows."""
     limits = [(carried, "server bandwidth")]
     if budget is not None:
@@ -245,13 +245,13 @@ def _count(
             "neither a budget per hour nor a largest number of workers",
             "Set budget.per_hour or --max-workers.",
         )
-    return Pick(worker, max(0, math.floor(unrounded + 1e-9)), unrounded, server, limit)
+    return PolicyPick(worker, max(0, math.floor(unrounded + 1e-9)), unrounded, server, limit)
 
 
 def _by_price(
     policy: str, worker: PricedType, servers: Sequence[PricedType], budget: float | None, maximum: int | None
-) -> Pick:
-    def fit(server: PricedType) -> Pick | None:
+) -> PolicyPick:
+    def fit(server: PricedType) -> PolicyPick | None:
         pick = _count(worker, server, budget, maximum)
         return pick if pick.count >= 1 else None
 
@@ -263,8 +263,8 @@ def _first_server(
     workers: Sequence[PricedType],
     servers: Sequence[PricedType],
     budget: float | None,
-    fit: Callable[[PricedType], Pick | None],
-) -> Pick:
+    fit: Callable[[PricedType], PolicyPick | None],
+) -> PolicyPick:
     """The pick of the first server, in FC2's order, that leaves a cluster possible."""
     for server in choose_server(servers):
         if (pick := fit(server)) is not None:

@@ -99,7 +99,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class SizeCandidate:
     """A number of workers, each on a machine of its own.
 
     Attributes:
@@ -170,7 +170,7 @@ def recommend(table: MeasuredTable, wish: Wish) -> dict[str, Any]:
     }
 
 
-def by_rule(table: MeasuredTable, wish: Wish) -> tuple[list[Candidate], tuple[str, ...]]:
+def by_rule(table: MeasuredTable, wish: Wish) -> tuple[list[SizeCandidate], tuple[str, ...]]:
     """What `recommend` says, without what the others do; for a rule that looks up, without the model.
 
     Raises:
@@ -208,7 +208,7 @@ def by_rule(table: MeasuredTable, wish: Wish) -> tuple[list[Candidate], tuple[st
         time_s = (known.time_s if known else time.typical_s) * wish.epochs
         usd_per_hour = float(prices[n])
         candidates.append(
-            Candidate(
+            SizeCandidate(
                 n,
                 time_s,
                 time.low_s * wish.epochs,
@@ -228,7 +228,7 @@ def by_rule(table: MeasuredTable, wish: Wish) -> tuple[list[Candidate], tuple[st
     return kept, notes
 
 
-def _keeps(candidate: Candidate, usd_per_hour: Decimal, wish: Wish) -> bool:
+def _keeps(candidate: SizeCandidate, usd_per_hour: Decimal, wish: Wish) -> bool:
     """Whether it is below the caps; dollars of a time are compared with a tolerance, prices exactly."""
     if wish.max_workers is not None and candidate.workers > wish.max_workers:
         return False
@@ -237,7 +237,7 @@ def _keeps(candidate: Candidate, usd_per_hour: Decimal, wish: Wish) -> bool:
     return wish.max_usd is None or candidate.usd <= wish.max_usd * (1 + 1e-9)
 
 
-def _too_dear(candidates: Sequence[Candidate], wish: Wish) -> UsageError:
+def _too_dear(candidates: Sequence[SizeCandidate], wish: Wish) -> UsageError:
     allowed = [each for each in candidates if each.workers <= (wish.max_workers or math.inf)]
     if not allowed:
         fewest = min(each.workers for each in candidates)
@@ -284,7 +284,7 @@ def table_price(table: MeasuredTable, workers: int, wish: Wish) -> Decimal:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _EpochTime:
     """Seconds of an epoch; whether rows of exactly this batch and latency say so, and a note."""
 
     time_s: float
@@ -307,7 +307,7 @@ def _same(one_ms: float, other_ms: float) -> bool:
     return abs(one_ms - other_ms) <= max(_CLOSE_MS, _CLOSE * max(one_ms, other_ms))
 
 
-def _looked_up(table: MeasuredTable, wish: Wish, latency_ms: float | None) -> dict[int, _Known]:
+def _looked_up(table: MeasuredTable, wish: Wish, latency_ms: float | None) -> dict[int, _EpochTime]:
     """Medians of the rows of the batch and the latency, by number of workers."""
     by_size: dict[int, list[Row]] = {}
     for row in table.measured:
@@ -332,16 +332,16 @@ def _looked_up(table: MeasuredTable, wish: Wish, latency_ms: float | None) -> di
     return found
 
 
-def _known(rows: Sequence[Row], wish: Wish, note: str) -> _Known:
+def _known(rows: Sequence[Row], wish: Wish, note: str) -> _EpochTime:
     """The median: of the seconds as they are written for ``lookup``, else of the same number of steps."""
     written = median(row.time_s or 0.0 for row in rows)
     if wish.rule == "lookup":
-        return _Known(written, True, note)
+        return _EpochTime(written, True, note)
     epoch_s = median(row.epoch_s or 0.0 for row in rows)
     if not math.isclose(epoch_s, written):
         said = f"the table says {written:g} s, of {rows[0].steps:g} steps: {epoch_s:.4g} s are {EPOCH_STEPS}"
         note = f"{note}; {said}" if note else said
-    return _Known(epoch_s, True, note)
+    return _EpochTime(epoch_s, True, note)
 
 
 # --- the model -----------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ class Drawing(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class QuoteLimits:
     """What the user set.
 
     Attributes:
@@ -124,7 +124,7 @@ class Drawn(Frame):
             costs.sure,
         )
 
-    def feasible(self, limits: Limits) -> Bools:
+    def feasible(self, limits: QuoteLimits) -> Bools:
         """(m,) keeps both limits with 90 %."""
         return (self.sure_time <= limits.deadline_s) & (self.sure_cost <= limits.budget_usd)
 
@@ -187,7 +187,7 @@ class Choice:
     considered: int
 
 
-def choose(candidates: Candidates, drawing: Drawing, limits: Limits) -> Choice:
+def choose(candidates: Candidates, drawing: Drawing, limits: QuoteLimits) -> Choice:
     """Minimise the objective's median; deadline and budget must hold with 90 % each.
 
     Args:
@@ -229,7 +229,7 @@ def choose(candidates: Candidates, drawing: Drawing, limits: Limits) -> Choice:
     return Choice(drawn, pick(drawn, drawing, limits), _nearest(drawn, limits), len(candidates))
 
 
-def pick(drawn: Drawn, drawing: Drawing, limits: Limits) -> int | None:
+def pick(drawn: Drawn, drawing: Drawing, limits: QuoteLimits) -> int | None:
     """The row to take; None if none keeps the limits.
 
     Of those that cannot be told apart from the best (`ALIKE`; or `SELDOM_ALIKE`, and a sign test of the same
@@ -254,7 +254,7 @@ def pick(drawn: Drawn, drawing: Drawing, limits: Limits) -> int | None:
     return int(alike[order[0]])
 
 
-def _cheapest_alike(drawn: Drawn, limits: Limits, best: float = math.inf) -> float:
+def _cheapest_alike(drawn: Drawn, limits: QuoteLimits, best: float = math.inf) -> float:
     """Dollars of the cheapest that is as good as the best: the given one, or that of these rows."""
     good = drawn.feasible(limits)
     value = np.where(good, _objective(drawn, limits), math.inf)
@@ -263,7 +263,7 @@ def _cheapest_alike(drawn: Drawn, limits: Limits, best: float = math.inf) -> flo
 
 
 def _is_a_draw(
-    candidates: Candidates, rows: NDArray[np.int_], best: np.int_, drawing: Drawing, limits: Limits
+    candidates: Candidates, rows: NDArray[np.int_], best: np.int_, drawing: Drawing, limits: QuoteLimits
 ) -> Bools:
     """(m,) in about half of the worlds better than the best: a sign test finds no difference."""
     found = np.zeros(len(rows), dtype=bool)
@@ -301,7 +301,7 @@ def pareto(drawn: Drawn) -> NDArray[np.int_]:
 
 
 def _bounds(
-    candidates: Candidates, drawing: Drawing, limits: Limits, *, alone: bool
+    candidates: Candidates, drawing: Drawing, limits: QuoteLimits, *, alone: bool
 ) -> tuple[Floats, Floats, Floats]:
     """(m,) of objective and dollars what no median is below; what share of the limits is needed at least."""
     kinds = drawing.alike(candidates, alone=True)
@@ -326,21 +326,21 @@ def _bounds(
     return limits.objective(times.quantile(0), usd), usd, _over(times.sure, costs.sure, limits)
 
 
-def _least(drawn: Drawn, limits: Limits) -> float:
+def _least(drawn: Drawn, limits: QuoteLimits) -> float:
     """The best objective of those that keep the limits; infinite if none does."""
     return float(_objective(drawn, limits)[drawn.feasible(limits)].min(initial=math.inf))
 
 
-def _objective(drawn: Drawn, limits: Limits) -> Floats:
+def _objective(drawn: Drawn, limits: QuoteLimits) -> Floats:
     return limits.objective(drawn.time_s[:, 1], drawn.cost_usd[:, 1])
 
 
-def _nearest(drawn: Drawn, limits: Limits) -> int:
+def _nearest(drawn: Drawn, limits: QuoteLimits) -> int:
     """The row whose worse excess, of time or of money, is smallest."""
     return int(np.argmin(_over(drawn.sure_time, drawn.sure_cost, limits)))
 
 
-def _over(time_s: Floats, cost_usd: Floats, limits: Limits) -> Floats:
+def _over(time_s: Floats, cost_usd: Floats, limits: QuoteLimits) -> Floats:
     """(m,) share of the deadline or of the budget that is needed, the larger; above 1 a limit is not kept."""
     return np.maximum(_share(time_s, limits.deadline_s), _share(cost_usd, limits.budget_usd))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from trainmaster.advisor.quote.choosing import Limits
+from trainmaster.advisor.quote.choosing import QuoteLimits
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.units import format_duration
 
@@ -30,7 +30,7 @@ class NoFeasibleQuote(UsageError):  # noqa: N818 - the name of what happened
 
 
 def no_feasible(
-    limits: Limits, budget: float | None, deadline: float | None, nearest: tuple[float, float]
+    limits: QuoteLimits, budget: float | None, deadline: float | None, nearest: tuple[float, float]
 ) -> NoFeasibleQuote:
     """The error, in words.
 

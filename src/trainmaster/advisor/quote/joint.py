@@ -12,7 +12,7 @@ import numpy as np
 
 from trainmaster.advisor.market.hourly_cost import ancestors, most_at_once
 from trainmaster.advisor.model.shapes import Floats
-from trainmaster.advisor.quote.choosing import Limits
+from trainmaster.advisor.quote.choosing import QuoteLimits
 from trainmaster.advisor.quote.quantiles import SURE
 
 #: Prices per hour are as exact as floating point is.
@@ -103,7 +103,7 @@ def plan(
     options: Mapping[str, Sequence[Option]],
     start: Mapping[str, int],
     after: Mapping[str, Sequence[str]],
-    limits: Limits,
+    limits: QuoteLimits,
     shares_machine: bool = False,
 ) -> JointPlan:
     """Take one option of each experiment.
@@ -178,7 +178,7 @@ def _all_below(options: Mapping[str, Sequence[Option]]) -> Iterator[Mapping[str,
             yield {name: min(rows, key=medians[name].__getitem__) for name, rows in below.items()}
 
 
-def _breaks(found: JointPlan, limits: Limits, aim: _Aim) -> bool:
+def _breaks(found: JointPlan, limits: QuoteLimits, aim: _Aim) -> bool:
     match aim:
         case _Aim.PER_HOUR:
             return found.usd_per_hour > limits.usd_per_hour * _ROUNDED

@@ -16,7 +16,7 @@ from trainmaster.advisor.market.pairs import Pairs
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model.knowledge import Knowledge
 from trainmaster.advisor.model.shapes import Bools, Floats
-from trainmaster.advisor.quote.choosing import Limits
+from trainmaster.advisor.quote.choosing import QuoteLimits
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.providers import Catalogue, OfferFilter
 from trainmaster.providers.extras import Extras, unknown_extras
@@ -213,7 +213,7 @@ def in_one_region(
 
 
 def that_fit(
-    name: str, candidates: Candidates, machines: Machines, known: Knowledge, limits: Limits
+    name: str, candidates: Candidates, machines: Machines, known: Knowledge, limits: QuoteLimits
 ) -> tuple[Candidates, tuple[str, ...]]:
     """Without those whose memory is too small, or that cost too much per hour.
 

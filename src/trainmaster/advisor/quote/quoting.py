@@ -15,7 +15,7 @@ from trainmaster.advisor.market.machines import Machines
 from trainmaster.advisor.market.pairs import Pairs
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model.knowledge import Knowledge
-from trainmaster.advisor.quote.choosing import Choice, Drawn, Limits, choose, pareto
+from trainmaster.advisor.quote.choosing import Choice, Drawn, QuoteLimits, choose, pareto
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote, no_feasible
 from trainmaster.advisor.quote.joint import JointPlan, Option, plan
 from trainmaster.advisor.quote.market import (
@@ -66,7 +66,7 @@ class Subject:
     fingerprint: str = ""
 
 
-def make_quote(subjects: Sequence[Subject], market: Market, limits: Limits, seed: int = 0) -> Quote:
+def make_quote(subjects: Sequence[Subject], market: Market, limits: QuoteLimits, seed: int = 0) -> Quote:
     """Quote all experiments of a run.
 
     Args:
@@ -97,7 +97,7 @@ class _Asked:
     notes: tuple[str, ...]
 
     @classmethod
-    def of(cls, subject: Subject, market: Market, limits: Limits, seed: int) -> _Asked:
+    def of(cls, subject: Subject, market: Market, limits: QuoteLimits, seed: int) -> _Asked:
         workload = subject.workload
         wished = offers_for(workload, market)
         per_node = per_node_of(workload, wished, market)
@@ -206,7 +206,7 @@ def _not_learnt(known: Knowledge) -> tuple[str, ...]:
     return (f"{many} not learnt: no cluster behaves like that next to the others",)
 
 
-def _single(asked: _Asked, limits: Limits, market: Market) -> Quote:
+def _single(asked: _Asked, limits: QuoteLimits, market: Market) -> Quote:
     choice = choose(asked.candidates, asked.timing, limits)
     if choice.best is None:
         raise _infeasible(asked, choice, limits)
@@ -214,7 +214,7 @@ def _single(asked: _Asked, limits: Limits, market: Market) -> Quote:
     return _whole({quote.name: quote}, quote.time_s, quote.cost_usd, market)
 
 
-def _several(asked: Sequence[_Asked], limits: Limits, market: Market) -> Quote:
+def _several(asked: Sequence[_Asked], limits: QuoteLimits, market: Market) -> Quote:
     alone = replace(limits, deadline_s=math.inf, budget_usd=math.inf)
     drawn, options, start = {}, {}, {}
     considered = {}
@@ -265,7 +265,7 @@ def _front_rows(asked: _Asked) -> Drawn:
     return drawn[pareto(drawn)]
 
 
-def _frugal(asked: _Asked, limits: Limits) -> list[Drawn]:
+def _frugal(asked: _Asked, limits: QuoteLimits) -> list[Drawn]:
     """The best that costs little per hour: experiments that run side by side share what is allowed."""
     if limits.usd_per_hour == math.inf:
         return []
@@ -324,7 +324,7 @@ def _bottleneck(timing: Timing, one: Candidates, time_s: float) -> str:
     return words
 
 
-def _infeasible(asked: _Asked, choice: Choice, limits: Limits) -> NoFeasibleQuote:
+def _infeasible(asked: _Asked, choice: Choice, limits: QuoteLimits) -> NoFeasibleQuote:
     """Say how far off it is: the least budget for this deadline, the least deadline for this budget."""
     budget = deadline = None
     cheap = choose(
@@ -349,14 +349,14 @@ def _infeasible(asked: _Asked, choice: Choice, limits: Limits) -> NoFeasibleQuot
 def _infeasible_plan(
     options: Mapping[str, Sequence[Option]],
     after: Mapping[str, Sequence[str]],
-    limits: Limits,
+    limits: QuoteLimits,
     best: JointPlan,
     shares_machine: bool,
 ) -> NoFeasibleQuote:
     if best.usd_per_hour > limits.usd_per_hour * (1 + 1e-9):
         prices = {name: [sum(one.usd_per_hour) for one in each] for name, each in options.items()}
         frugal = {name: each.index(min(each)) for name, each in prices.items()}
-        least = plan(options, frugal, after, Limits(), shares_machine).usd_per_hour
+        least = plan(options, frugal, after, QuoteLimits(), shares_machine).usd_per_hour
         raise NoFeasibleQuote(
             "no clusters for the experiments that may run at the same time cost at most "
             f"${limits.usd_per_hour:g} per hour together",

@@ -22,7 +22,7 @@ Found = TypeVar("Found")
 log = logging.getLogger(__name__)
 
 
-class RefusedError(Exception):
+class RequestRefusedError(Exception):
     """The request is answered by us.
 
     Attributes:
@@ -101,7 +101,7 @@ class Admissions(ABC, Generic[Key, Found]):
         except TrainmasterError as error:
             if not isinstance(error, StoreError) or known is None:  # else the database comes back
                 self.end(key)
-            raise RefusedError(status_of(error), f"{error.args[0]}\n{error.hint}") from None
+            raise RequestRefusedError(status_of(error), f"{error.args[0]}\n{error.hint}") from None
         known = self._known.get(key)
         if known is None or not self.goes_on(known.target, target):
             self.end(key)
@@ -136,7 +136,7 @@ class Admissions(ABC, Generic[Key, Found]):
             for key, known in list(self._known.items()):
                 if known.open:
                     try:
-                        with suppress(RefusedError):  # what was open is ended
+                        with suppress(RequestRefusedError):  # what was open is ended
                             await self.admitted(key, again=True)
                     except Exception:  # of one of them: the others are still to be asked for
                         log.exception("rights to %s cannot be asked; what was open is ended", self.words(key))

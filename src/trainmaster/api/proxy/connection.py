@@ -1,4 +1,4 @@
-"""`Connection`: requests of one browser connection, each to the app or the service that it names."""
+"""`BrowserConnection`: requests of one browser connection, each to the app or the service that it names."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Final
 import h11
 
 from trainmaster.api.own_hosts import OwnHosts
-from trainmaster.api.proxy.admissions import RefusedError
-from trainmaster.api.proxy.exchange import IDLE_S, READS, Exchange, GoneError, send
+from trainmaster.api.proxy.admissions import RequestRefusedError
+from trainmaster.api.proxy.exchange import IDLE_S, READS, GoneError, ProxyExchange, send
 from trainmaster.api.proxy.grants import Grants
 from trainmaster.api.proxy.headers import (
     APPS,
@@ -21,7 +21,7 @@ from trainmaster.api.proxy.headers import (
     ENTER,
     SERVICES,
     SERVICES_LABEL,
-    Target,
+    UpstreamTarget,
     app_of,
     app_of_page,
     cookies,
@@ -31,9 +31,9 @@ from trainmaster.api.proxy.headers import (
     service_of,
     to_app,
 )
-from trainmaster.api.proxy.services import Key, Services
-from trainmaster.api.proxy.upstream import PIECE_BYTES, BrokenOffError, UnreachableError, next_event
-from trainmaster.service.endpoints.endpoints import Target as Replica
+from trainmaster.api.proxy.services import Key, ServiceProxy
+from trainmaster.api.proxy.upstream import PIECE_BYTES, BrokenOffError, UpstreamUnreachableError, next_event
+from trainmaster.service.endpoints.endpoints import ReadyReplica as Replica
 
 #: A browser that was not let in yet may be silent for so long between two requests.
 FIRST_S: Final = 10.0
@@ -45,7 +45,7 @@ _LAST_CONNECT_S: Final = 20.0
 _ASKS: Final = [("www-authenticate", "Bearer")]
 
 
-class Connection(Exchange):
+class BrowserConnection(ProxyExchange):
     """One connection of a browser: requests one after the other.
 
     Attributes:
@@ -56,7 +56,7 @@ class Connection(Exchange):
     def __init__(
         self,
         grants: Grants | None,
-        services: Services | None,
+        services: ServiceProxy | None,
         hosts: OwnHosts,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
@@ -82,7 +82,7 @@ class Connection(Exchange):
                 try:
                     if await self._answer(request):
                         return
-                except RefusedError as refused:
+                except RequestRefusedError as refused:
                     if self._grants is not None:
                         await self._grants.note(refused, self.address, request.method, request.target)
                     await self._refuse(request, refused)
@@ -93,7 +93,7 @@ class Connection(Exchange):
             return
         except h11.RemoteProtocolError as error:
             if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-                await self._refuse(None, RefusedError(error.error_status_hint, "That is no request."))
+                await self._refuse(None, RequestRefusedError(error.error_status_hint, "That is no request."))
         finally:
             self._drop_upstream()
 
@@ -105,15 +105,17 @@ class Connection(Exchange):
         headers = list(request.headers)
         if {b"content-length", b"transfer-encoding"} <= {key for key, _ in headers}:
             # An app may read it otherwise than we do, and so find another request in the body.
-            raise RefusedError(400, "A request has a length or is chunked, not both.")
+            raise RequestRefusedError(400, "A request has a length or is chunked, not both.")
         if not self._hosts.knows(header(headers, b"host"), self._arrived_at):
-            raise RefusedError(421, "This server has another name: its owner says so with --url, --apps-url.")
+            raise RequestRefusedError(
+                421, "This server has another name: its owner says so with --url, --apps-url."
+            )
         is_secure = self._grants is not None and self._grants.is_secure
         origin = f"{'https' if is_secure else 'http'}://{header(headers, b'host')}"
         label = self._grants.label(header(headers, b"host")) if self._grants is not None else ""
         if request.target.startswith(SERVICES.encode()) and self._services is not None:
             if label not in ("", SERVICES_LABEL):  # what a service answers would be a page of the app
-                raise _as_json(RefusedError(404, "there is no service at this host"))
+                raise _as_json(RequestRefusedError(404, "there is no service at this host"))
             return await self._answer_of_service(self._services, request, headers, origin)
         return await self._answer_of_app(request, headers, origin, label)
 
@@ -131,27 +133,27 @@ class Connection(Exchange):
         if prefix and request.method in READS:
             # Of an app that does not know its prefix: its pages name what they need by absolute paths.
             where = prefix + request.target.decode("latin-1").lstrip("/")
-            raise RefusedError(307, "", [("location", where)])
+            raise RequestRefusedError(307, "", [("location", where)])
         if found is None or grants is None:
-            raise RefusedError(404, "There is no such app.")
+            raise RequestRefusedError(404, "There is no such app.")
         app, has_path = found
         is_socket = is_websocket(headers)
         came_from = header(headers, b"origin")
         if (is_socket or request.method not in READS) and came_from not in ("", origin):
-            raise RefusedError(403, "This came from another site's page.")
+            raise RequestRefusedError(403, "This came from another site's page.")
         kept: tuple[str, ...] = ()
         if grants.domain:
             if label not in ("", app):
-                raise RefusedError(404, "There is no such app at this host.")
+                raise RequestRefusedError(404, "There is no such app at this host.")
             if label and not is_own_page(headers):
-                raise RefusedError(403, "This came from another site's page.")
+                raise RequestRefusedError(403, "This came from another site's page.")
         if label or not grants.domain:  # at other names only tokens let in
             kept = tuple(value for name, value in cookies(headers) if name == grants.cookie)
         grant = await grants.admitted((app, kept, _bearer(headers)))
         self.is_known = True
         if not has_path:
             query = request.target.partition(b"?")[2].decode("latin-1")
-            raise RefusedError(308, "", [("location", f"{grant.target.prefix}{query and '?'}{query}")])
+            raise RequestRefusedError(308, "", [("location", f"{grant.target.prefix}{query and '?'}{query}")])
         task = asyncio.current_task()
         assert task is not None
         grant.open.add(task)
@@ -168,23 +170,25 @@ class Connection(Exchange):
         finally:
             grant.open.discard(task)
 
-    def _note_use(self, target: Target) -> None:
+    def _note_use(self, target: UpstreamTarget) -> None:
         if self._grants is not None and not target.replica:
             self._grants.gate.used(target.app)
 
     async def _answer_of_service(
-        self, services: Services, request: h11.Request, headers: list[tuple[bytes, bytes]], origin: str
+        self, services: ServiceProxy, request: h11.Request, headers: list[tuple[bytes, bytes]], origin: str
     ) -> bool:
         found = service_of(request.target)
         if found is None:
-            raise _as_json(RefusedError(404, "there is no such service"))
+            raise _as_json(RequestRefusedError(404, "there is no such service"))
         name, path = found
         bearer = _bearer(headers)
         if services.gate.is_open:
             _check_is_own_page(headers, origin)
         elif not bearer:
             raise _as_json(
-                RefusedError(401, "a token is missing; send it as `Authorization: Bearer TOKEN`", _ASKS)
+                RequestRefusedError(
+                    401, "a token is missing; send it as `Authorization: Bearer TOKEN`", _ASKS
+                )
             )
         key = (name, bearer, header(headers, b"trainmaster-team"))
         try:
@@ -192,7 +196,7 @@ class Connection(Exchange):
             self.is_known = True
             self._most_body_bytes = services.body_bytes
             if int(header(headers, b"content-length") or "0") > services.body_bytes:
-                raise RefusedError(413, f"the body has more than {services.body_bytes} bytes")
+                raise RequestRefusedError(413, f"the body has more than {services.body_bytes} bytes")
             task = asyncio.current_task()
             assert task is not None
             grant.open.add(task)
@@ -202,14 +206,14 @@ class Connection(Exchange):
                 return await self._ask_service(services, key, path, grant.target, request, headers, origin)
             finally:
                 grant.open.discard(task)
-        except RefusedError as refused:
+        except RequestRefusedError as refused:
             raise _as_json(refused) from None
         finally:
             self._most_body_bytes = math.inf
 
     async def _ask_service(
         self,
-        services: Services,
+        services: ServiceProxy,
         key: Key,
         path: bytes,
         replicas: Sequence[Replica],
@@ -222,7 +226,7 @@ class Connection(Exchange):
         Where that was in vain those that there are by now get it, but none that has broken off.
         """
         name, is_socket, broken = key[0], is_websocket(headers), set[str]()
-        refused = RefusedError(503, f"no replica of {name} can be reached", [("retry-after", "2")])
+        refused = RequestRefusedError(503, f"no replica of {name} can be reached", [("retry-after", "2")])
         tried, is_first = set[str](), True
         while (replica := services.pick(replicas, tried)) is not None or is_first:
             if replica is None:
@@ -240,20 +244,22 @@ class Connection(Exchange):
                         headers=to_app(headers, target, origin, self.address),
                     )
                     ends = await self._exchange(passed, request, target, origin, is_socket=is_socket)
-                except UnreachableError:
+                except UpstreamUnreachableError:
                     services.avoid(replica)
                 except BrokenOffError:
                     services.avoid(replica)
                     broken.add(replica.replica)
-                    refused = RefusedError(502, f"a replica of {name} has broken off before it answered")
+                    refused = RequestRefusedError(
+                        502, f"a replica of {name} has broken off before it answered"
+                    )
                     if request.method not in READS or not self._is_without_body:
                         answered(False)
                         raise refused from None
-                except RefusedError as error:
+                except RequestRefusedError as error:
                     answered(False)
                     if error.status != 504:
                         raise
-                    raise RefusedError(504, f"a replica of {name} does not answer in time") from None
+                    raise RequestRefusedError(504, f"a replica of {name} does not answer in time") from None
                 else:
                     if not is_socket:
                         answered(self._status < 500)
@@ -265,7 +271,7 @@ class Connection(Exchange):
 
     # --- parts ---------------------------------------------------------------------------------------
 
-    async def _refuse(self, request: h11.Request | None, refused: RefusedError) -> None:
+    async def _refuse(self, request: h11.Request | None, refused: RequestRefusedError) -> None:
         """Answer ourselves, if nothing was answered yet; else break off."""
         self._drop_upstream()
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
@@ -302,11 +308,11 @@ def _bearer(headers: Sequence[tuple[bytes, bytes]]) -> str:
 def _check_is_own_page(headers: Sequence[tuple[bytes, bytes]], origin: str) -> None:
     """Pages of others, which a browser here shows, may not ask."""
     if header(headers, b"origin") not in ("", origin):
-        raise _as_json(RefusedError(403, "this came from another site's page"))
+        raise _as_json(RequestRefusedError(403, "this came from another site's page"))
 
 
-def _as_json(refused: RefusedError) -> RefusedError:
+def _as_json(refused: RequestRefusedError) -> RequestRefusedError:
     """As programs read it, which is what asks services."""
     text = json.dumps({"error": refused.text.replace("\n", ". ").strip()})
     headers = refused.headers or (_ASKS if refused.status == 401 else [])
-    return RefusedError(refused.status, text, headers, "application/json")
+    return RequestRefusedError(refused.status, text, headers, "application/json")

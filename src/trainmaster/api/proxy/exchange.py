@@ -1,4 +1,4 @@
-"""`Exchange`: a request carried to an app or a replica, its answer back; then perhaps a websocket."""
+"""`ProxyExchange`: a request carried to an app or a replica, its answer back; then perhaps a websocket."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Final
 
 import h11
 
-from trainmaster.api.proxy.admissions import RefusedError
-from trainmaster.api.proxy.headers import Target, header, to_browser
+from trainmaster.api.proxy.admissions import RequestRefusedError
+from trainmaster.api.proxy.headers import UpstreamTarget, header, to_browser
 from trainmaster.api.proxy.upstream import PIECE_BYTES, BrokenOffError, Upstream, http_of, next_event
 
 #: A client may be silent for so long.
@@ -28,7 +28,7 @@ class GoneError(Exception):
     """The browser has closed its connection: nobody is left to answer."""
 
 
-class Exchange:
+class ProxyExchange:
     """One connection of a browser, and what it is led to.
 
     Args:
@@ -44,10 +44,16 @@ class Exchange:
         self._most_body_bytes: float = math.inf
         self._body_bytes = 0
         self._status = 0  # of the last answer
-        self._used: Callable[[Target], None] = lambda _: None
+        self._used: Callable[[UpstreamTarget], None] = lambda _: None
 
     async def _exchange(
-        self, passed: h11.Request, request: h11.Request, target: Target, origin: str, *, is_socket: bool
+        self,
+        passed: h11.Request,
+        request: h11.Request,
+        target: UpstreamTarget,
+        origin: str,
+        *,
+        is_socket: bool,
     ) -> bool:
         upstream = self._upstream
         if upstream is None or upstream.target != target or not upstream.is_idle:
@@ -61,7 +67,7 @@ class Exchange:
                 body = asyncio.create_task(self._send_body(upstream))
                 answer = await self._head_of_answer(upstream, body)
         except TimeoutError:
-            raise RefusedError(504, "The app does not answer in time.") from None
+            raise RequestRefusedError(504, "The app does not answer in time.") from None
         except (OSError, h11.RemoteProtocolError):
             if body is not None:
                 body.cancel()
@@ -78,7 +84,7 @@ class Exchange:
         try:
             if isinstance(answer, h11.InformationalResponse):
                 if not is_socket or header(answer.headers, b"upgrade").lower() != "websocket":
-                    raise RefusedError(502, "The app has changed to a protocol that nobody asked for.")
+                    raise RequestRefusedError(502, "The app has changed to a protocol that nobody asked for.")
                 await self._go_on_as_socket(upstream, answer, target, origin)
                 return True
             await self._pass_on(upstream, answer, target, origin)
@@ -131,7 +137,7 @@ class Exchange:
         """Refuse a body that is longer than it may be, whatever it says of itself."""
         self._body_bytes += len(event.data)
         if self._body_bytes > self._most_body_bytes:
-            raise RefusedError(413, f"the body has more than {self._most_body_bytes} bytes")
+            raise RequestRefusedError(413, f"the body has more than {self._most_body_bytes} bytes")
         return h11.Data(data=event.data)
 
     async def _head_of_answer(
@@ -166,11 +172,13 @@ class Exchange:
                     with suppress(asyncio.CancelledError):
                         await data
 
-    async def _pass_on(self, upstream: Upstream, answer: h11.Response, target: Target, origin: str) -> None:
+    async def _pass_on(
+        self, upstream: Upstream, answer: h11.Response, target: UpstreamTarget, origin: str
+    ) -> None:
         headers, outside = to_browser(list(answer.headers), target, origin)
         if outside:
             self._drop_upstream()
-            raise RefusedError(
+            raise RequestRefusedError(
                 502, f"The app sends you to another place, {outside}\nOpen that yourself if you trust it."
             )
         self._status = answer.status_code
@@ -198,7 +206,7 @@ class Exchange:
             self._drop_upstream()
 
     async def _go_on_as_socket(
-        self, upstream: Upstream, answer: h11.InformationalResponse, target: Target, origin: str
+        self, upstream: Upstream, answer: h11.InformationalResponse, target: UpstreamTarget, origin: str
     ) -> None:
         """Both directions, as they are: with its subprotocol, extensions and messages of any size."""
         headers, _ = to_browser(list(answer.headers), target, origin, switches=True)

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Final, Protocol
 
 from trainmaster.api.own_hosts import name_of
-from trainmaster.api.proxy.admissions import CHECK_S, Admissions, RefusedError, status_of
-from trainmaster.api.proxy.headers import APPS, CONNECT_S, ENTER, Target
+from trainmaster.api.proxy.admissions import CHECK_S, Admissions, RequestRefusedError, status_of
+from trainmaster.api.proxy.headers import APPS, CONNECT_S, ENTER, UpstreamTarget
 from trainmaster.api.proxy.openings import Openings
 from trainmaster.service.apps.app_access import AppWay
 from trainmaster.spec.errors import TrainmasterError
@@ -21,7 +21,7 @@ _MACHINE_S: Final = 60.0
 Key = tuple[str, tuple[str, ...], str]
 
 
-class Gate(Protocol):
+class AppGate(Protocol):
     """Who is let in to which app; asked in a thread."""
 
     #: Name of the cookie that a browser has for one app.
@@ -45,7 +45,7 @@ class Gate(Protocol):
         """Somebody has just used it; quick."""
 
 
-class Grants(Admissions[Key, Target]):
+class Grants(Admissions[Key, UpstreamTarget]):
     """What was allowed a moment ago.
 
     Args:
@@ -62,7 +62,7 @@ class Grants(Admissions[Key, Target]):
 
     def __init__(
         self,
-        gate: Gate,
+        gate: AppGate,
         *,
         is_secure: bool = False,
         clock: Callable[[], float] = time.monotonic,
@@ -78,11 +78,11 @@ class Grants(Admissions[Key, Target]):
         self._refused = refused
         self._openings = Openings()
 
-    def ask(self, key: Key) -> Target:
+    def ask(self, key: Key) -> UpstreamTarget:
         """The app, for a caller that may use it."""
         app, kept, bearer = key
         way = self.gate.admit(app, list(kept), bearer)
-        return Target(
+        return UpstreamTarget(
             app,
             way.port,
             f"token {way.token}" if way.token else "",
@@ -101,20 +101,20 @@ class Grants(Admissions[Key, Target]):
         label, dot, rest = name_of(host).partition(".")
         return label if dot and rest == self.domain else ""
 
-    async def enter(self, ticket: str, host: str) -> RefusedError:
+    async def enter(self, ticket: str, host: str) -> RequestRefusedError:
         """The answer to a ticket: a cookie that is good for one app, and where that is."""
         try:
             app, cookie, lasts_s = await asyncio.to_thread(self.gate.enter, ticket)
         except TrainmasterError as error:
-            return RefusedError(status_of(error), f"{error.args[0]}\n{error.hint}")
+            return RequestRefusedError(status_of(error), f"{error.args[0]}\n{error.hint}")
         if self.domain and self.label(host) != app:  # its cookie would be another app's
-            return RefusedError(404, "The app has another host.\nOpen it again.")
+            return RequestRefusedError(404, "The app has another host.\nOpen it again.")
         path, secure = f"{APPS}{app}/", "; Secure" if self.is_secure else ""
         of = "/" if self._is_of_host else path
         kept = f"{self.cookie}={cookie}; Path={of}; Max-Age={lasts_s:.0f}; HttpOnly; SameSite=Lax{secure}"
-        return RefusedError(303, "", [("location", path), ("set-cookie", kept)])
+        return RequestRefusedError(303, "", [("location", path), ("set-cookie", kept)])
 
-    async def note(self, refused: RefusedError, address: str, method: bytes, target: bytes) -> None:
+    async def note(self, refused: RequestRefusedError, address: str, method: bytes, target: bytes) -> None:
         """Tell of a request that was refused because of who asked."""
         if self._refused is not None and refused.status in (401, 403):
             path = target.decode("latin-1").partition("?")[0]

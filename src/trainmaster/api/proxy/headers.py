@@ -63,7 +63,7 @@ CONNECT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class UpstreamTarget:
     """Where an app, or a replica of a service, listens.
 
     Attributes:
@@ -175,7 +175,7 @@ def is_own_page(headers: Headers) -> bool:
     return is_opened and header(headers, b"sec-fetch-dest") == "document"
 
 
-def to_app(headers: Headers, target: Target, origin: str, address: str) -> list[tuple[bytes, bytes]]:
+def to_app(headers: Headers, target: UpstreamTarget, origin: str, address: str) -> list[tuple[bytes, bytes]]:
     """Headers of a request as the app gets them: nothing that is ours, and its own name as host and origin.
 
     Args:
@@ -212,7 +212,7 @@ def to_app(headers: Headers, target: Target, origin: str, address: str) -> list[
 
 
 def to_browser(
-    headers: Headers, target: Target, origin: str, *, switches: bool = False
+    headers: Headers, target: UpstreamTarget, origin: str, *, switches: bool = False
 ) -> tuple[list[tuple[bytes, bytes]], str]:
     """Headers of an answer as the browser gets them, and where it was to be sent that is none of the app's.
 
@@ -245,7 +245,7 @@ def to_browser(
     return out, outside
 
 
-def location(text: str, target: Target, origin: str) -> str | None:
+def location(text: str, target: UpstreamTarget, origin: str) -> str | None:
     """Where an app sends a browser, within the app; None if that is another host.
 
     >>> app = Target("tb-1", 6006)
@@ -284,12 +284,12 @@ def _named(headers: Headers) -> set[bytes]:
     }
 
 
-def _referer(text: str, target: Target, origin: str) -> str:
+def _referer(text: str, target: UpstreamTarget, origin: str) -> str:
     begin = f"{origin}{target.prefix}"
     return f"http://{target.host}{text[len(origin) :]}" if text.startswith(begin) else ""
 
 
-def _limited(text: str, target: Target) -> str | None:
+def _limited(text: str, target: UpstreamTarget) -> str | None:
     """A cookie that an app sets, for its own paths only; None if it would be one of ours."""
     pair, *attributes = (part.strip() for part in text.split(";"))
     if "=" not in pair or _OUR_COOKIE.match(pair):

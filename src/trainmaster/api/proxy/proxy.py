@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 import h11
 
 from trainmaster.api.own_hosts import OwnHosts
-from trainmaster.api.proxy.connection import FIRST_S, Connection
+from trainmaster.api.proxy.connection import FIRST_S, BrowserConnection
 from trainmaster.api.proxy.grants import Grants
-from trainmaster.api.proxy.services import Services
+from trainmaster.api.proxy.services import ServiceProxy
 from trainmaster.api.proxy.upstream import PIECE_BYTES
 
 if TYPE_CHECKING:
@@ -47,14 +47,14 @@ class AppProxy:
     def __init__(
         self,
         grants: Grants | None,
-        services: Services | None = None,
+        services: ServiceProxy | None = None,
         *,
         answer_s: float = ANSWER_S,
         hosts: OwnHosts | None = None,
     ) -> None:
         self._grants, self._services, self._answer_s = grants, services, answer_s
         self._hosts = hosts or OwnHosts()
-        self._connections: dict[asyncio.Task[None], Connection] = {}
+        self._connections: dict[asyncio.Task[None], BrowserConnection] = {}
         self._server: asyncio.Server | None = None
         self._watches: list[asyncio.Task[None]] = []
 
@@ -87,7 +87,9 @@ class AppProxy:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        connection = Connection(self._grants, self._services, self._hosts, reader, writer, self._answer_s)
+        connection = BrowserConnection(
+            self._grants, self._services, self._hosts, reader, writer, self._answer_s
+        )
         if self._is_full(connection.address):
             writer.transport.abort()
             return

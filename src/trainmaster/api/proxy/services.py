@@ -1,4 +1,4 @@
-"""`Services`: which replica a request to a service goes to, and what is known here of requests in flight."""
+"""`ServiceProxy`: which replica a request to a service goes to, and the requests that are in flight here."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
-from trainmaster.api.proxy.admissions import Admissions, RefusedError
-from trainmaster.api.proxy.headers import CONNECT_S, SERVICES, Target
+from trainmaster.api.proxy.admissions import Admissions, RequestRefusedError
+from trainmaster.api.proxy.headers import CONNECT_S, SERVICES, UpstreamTarget
 from trainmaster.api.proxy.openings import Openings
 from trainmaster.api.proxy.upstream import Upstream
 from trainmaster.service.endpoints.endpoints import REPORT_S, TARGETS_VALID_S
-from trainmaster.service.endpoints.endpoints import Target as Replica
+from trainmaster.service.endpoints.endpoints import ReadyReplica as Replica
 from trainmaster.spec.errors import StoreError, TrainmasterError
 
 #: The service, a token, and the team that was asked for.
@@ -85,7 +85,7 @@ class _Load:
         return math.ceil(mean - 1e-6)
 
 
-class Services(Admissions[Key, Sequence[Replica]]):
+class ServiceProxy(Admissions[Key, Sequence[Replica]]):
     """The way to services.
 
     Args:
@@ -105,7 +105,7 @@ class Services(Admissions[Key, Sequence[Replica]]):
         self.gate, self.body_bytes = gate, body_bytes
         self._loads: dict[str, _Load] = {}
         self._avoided: dict[str, float] = {}
-        self._idle: dict[Target, list[Upstream]] = {}
+        self._idle: dict[UpstreamTarget, list[Upstream]] = {}
         self._openings = Openings()
         self._turn = 0
         self._measured: dict[tuple[str, str], deque[tuple[float, float, bool]]] = {}
@@ -123,11 +123,11 @@ class Services(Admissions[Key, Sequence[Replica]]):
         """What a replica that drains has begun, it ends."""
         return True
 
-    async def turned_away(self, key: Key) -> RefusedError:
+    async def turned_away(self, key: Key) -> RequestRefusedError:
         """The answer while no replica takes requests."""
         with suppress(TrainmasterError):
             await asyncio.to_thread(self.gate.turned_away, *key)
-        return RefusedError(503, f"no replica of {key[0]} is ready", [("retry-after", "2")])
+        return RequestRefusedError(503, f"no replica of {key[0]} is ready", [("retry-after", "2")])
 
     # --- which one ------------------------------------------------------------------------------------
 
@@ -190,19 +190,19 @@ class Services(Admissions[Key, Sequence[Replica]]):
 
     # --- connections ----------------------------------------------------------------------------------
 
-    def target(self, name: str, replica: Replica, connect_s: float = CONNECT_S) -> Target:
+    def target(self, name: str, replica: Replica, connect_s: float = CONNECT_S) -> UpstreamTarget:
         """Where it listens; to get there takes no longer than so."""
 
         async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
             return await self._openings.open(replica.replica, partial(self.gate.connect, replica))
 
         version = [] if replica.version is None else [(b"trainmaster-model", replica.version.encode())]
-        return Target(
+        return UpstreamTarget(
             name, replica.port, base=SERVICES, replica=replica.replica,
             connect=None if replica.is_here else connect, connect_s=connect_s, answers=tuple(version),
         )  # fmt: skip
 
-    def take(self, target: Target) -> Upstream | None:
+    def take(self, target: UpstreamTarget) -> Upstream | None:
         """A connection that is open and idle."""
         kept = self._idle.get(target, [])
         while kept:

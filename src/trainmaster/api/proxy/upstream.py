@@ -9,19 +9,19 @@ from typing import Final
 
 import h11
 
-from trainmaster.api.proxy.admissions import RefusedError
-from trainmaster.api.proxy.headers import Target
+from trainmaster.api.proxy.admissions import RequestRefusedError
+from trainmaster.api.proxy.headers import UpstreamTarget
 
 PIECE_BYTES: Final = 64 << 10
 #: Of a request or an answer, all headers together.
 _MOST_HEADERS_BYTES: Final = 64 << 10
 
 
-class UnreachableError(RefusedError):
+class UpstreamUnreachableError(RequestRefusedError):
     """No connection: nothing was sent."""
 
 
-class BrokenOffError(RefusedError):
+class BrokenOffError(RequestRefusedError):
     """The connection has ended before an answer: the process that was asked may have begun to do it."""
 
 
@@ -29,7 +29,7 @@ class BrokenOffError(RefusedError):
 class Upstream:
     """A connection to an app or a replica, kept for the next request."""
 
-    target: Target
+    target: UpstreamTarget
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     http: h11.Connection
@@ -37,7 +37,7 @@ class Upstream:
     used_at: float = field(default_factory=time.monotonic)
 
     @classmethod
-    async def open(cls, target: Target) -> Upstream:
+    async def open(cls, target: UpstreamTarget) -> Upstream:
         """Connect.
 
         Raises:
@@ -55,7 +55,7 @@ class Upstream:
             # What leads to a member says why it cannot; errors of sockets say nothing to users.
             why = str(error) if target.connect is not None and isinstance(error, ConnectionError) else ""
             text = why or "The app does not answer.\nIt may have ended: open it again."
-            raise UnreachableError(502, text) from None
+            raise UpstreamUnreachableError(502, text) from None
         return cls(target, reader, writer, http_of(h11.CLIENT))
 
     @property

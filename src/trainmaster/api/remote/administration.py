@@ -11,7 +11,7 @@ from trainmaster.api.remote.connection import quoted
 from trainmaster.spec.errors import AccessError, NotFoundError, UsageError
 
 if TYPE_CHECKING:
-    from trainmaster.api.remote.connection import Connection
+    from trainmaster.api.remote.connection import RestConnection
 
 
 class RemoteAdministration:
@@ -21,7 +21,7 @@ class RemoteAdministration:
         connection: to it.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: RestConnection) -> None:
         self._to = connection
 
     def create_token(

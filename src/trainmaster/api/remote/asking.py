@@ -21,7 +21,7 @@ from trainmaster.advisor.quote.quote import (
     Rented,
     Types,
 )
-from trainmaster.api.remote.connection import Connection, error_of, quoted
+from trainmaster.api.remote.connection import RestConnection, error_of, quoted
 from trainmaster.api.remote.listening import Listening
 from trainmaster.api.results import RunPlan
 from trainmaster.spec import Strategy
@@ -38,7 +38,7 @@ _LOOKS_S: Final = (0.1, 0.2, 0.3, 0.5)
 
 
 def asked(
-    connection: Connection,
+    connection: RestConnection,
     route: str,
     sent: Callable[[], tuple[dict[str, Any], tuple[str, ...]]],
     options: Mapping[str, Any],

@@ -1,4 +1,4 @@
-"""`Connection`: requests to a server, its answers, and its errors as ours."""
+"""`RestConnection`: requests to a server, its answers, and its errors as ours."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ _KINDS: Final = {401: AccessError, 403: AccessError, 404: errors.NotFoundError}
 Answer = http.client.HTTPResponse
 
 
-class UnreachableError(ProviderError):
+class ServerUnreachableError(ProviderError):
     """Nobody answers there; what was asked for may have been done or not."""
 
 
-class Connection:
+class RestConnection:
     """Asks one server; may be used by several threads, each of which has a socket of its own.
 
     Args:
@@ -164,7 +164,7 @@ class Connection:
             OSError, HTTPException: (also while it is read) it is broken, or the server asked too often.
             TrainmasterError: what the server says.
         """
-        apart = Connection(self.url, self._token, self._fingerprint, self.sleep)
+        apart = RestConnection(self.url, self._token, self._fingerprint, self.sleep)
         try:
             answer = apart._send("GET", path, query, None, headers or {}, SILENT_S)
             if answer.status in (*_NOT_NOW, 429):  # also where streams that broke are still counted
@@ -302,7 +302,7 @@ class Connection:
                 found = None
         if answer.status < 400:
             if found is None and data and kind != "application/json":
-                raise UnreachableError(f"{self.url} is no Trainmaster server", "Look at the URL.")
+                raise ServerUnreachableError(f"{self.url} is no Trainmaster server", "Look at the URL.")
             return found
         raise error_of(answer.status, found if isinstance(found, dict) else {}, self.url)
 
@@ -313,7 +313,7 @@ class Connection:
                 f"{self.url}: its certificate is not trusted: {error.verify_message}",
                 "`trainmaster login` shows it and asks, if it has signed itself.",
             )
-        return UnreachableError(
+        return ServerUnreachableError(
             f"{self.url} does not answer: {error or type(error).__name__}",
             "Is the server up, and is this machine on its network? What runs there goes on.",
         )

@@ -18,7 +18,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class ServerContext:
     """A server, and who asks it.
 
     Attributes:
@@ -46,7 +46,7 @@ class Contexts:
         base = self._environ.get("XDG_CONFIG_HOME") or "~/.config"
         self.file = Path(base).expanduser() / "trainmaster" / "contexts.json"
 
-    def current(self) -> Context | None:
+    def current(self) -> ServerContext | None:
         """The one in use; None: this machine's home.
 
         Raises:
@@ -58,7 +58,7 @@ class Contexts:
         found = self._read()
         return self._context(found, found["current"]) if found["current"] else None
 
-    def of_url(self, url: str, token: str | None = None) -> Context:
+    def of_url(self, url: str, token: str | None = None) -> ServerContext:
         """A server by its URL, with the token that is given, that of the variable, or that of the file.
 
         Raises:
@@ -66,18 +66,18 @@ class Contexts:
         """
         found = self._read()
         same = [n for n, each in found["contexts"].items() if each["url"] == url.rstrip("/")]
-        known = self._context(found, same[0]) if same else Context("", url, "")
+        known = self._context(found, same[0]) if same else ServerContext("", url, "")
         given = token or self._environ.get("TRAINMASTER_TOKEN") or known.token
         if not given:
             raise UsageError(f"{url}: no token", "Set TRAINMASTER_TOKEN, or run `trainmaster login`.")
-        return Context(known.name, url, given, known.fingerprint)
+        return ServerContext(known.name, url, given, known.fingerprint)
 
-    def all(self) -> tuple[list[Context], str]:
+    def all(self) -> tuple[list[ServerContext], str]:
         """Those of the file by name, and the name of the one in use."""
         found = self._read()
         return [self._context(found, name) for name in sorted(found["contexts"])], found["current"] or ""
 
-    def add(self, context: Context) -> None:
+    def add(self, context: ServerContext) -> None:
         """Keep one, and use it; another one of that name is replaced.
 
         Raises:
@@ -124,12 +124,12 @@ class Contexts:
 
     # --- the file ---------------------------------------------------------------------------------------
 
-    def _context(self, found: Mapping[str, Any], name: str) -> Context:
+    def _context(self, found: Mapping[str, Any], name: str) -> ServerContext:
         if name not in found["contexts"]:
             names = ", ".join(["local", *sorted(found["contexts"])])
             raise NotFoundError(f"there is no context {name!r}", f"There are {names}.")
         kept = found["contexts"][name]
-        return Context(name, kept["url"], kept["token"], kept.get("fingerprint", ""))
+        return ServerContext(name, kept["url"], kept["token"], kept.get("fingerprint", ""))
 
     def _read(self) -> dict[str, Any]:
         try:

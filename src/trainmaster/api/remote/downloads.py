@@ -14,10 +14,10 @@ from trainmaster.objects.names import link_stays_inside, stays_inside
 from trainmaster.spec.errors import PublishError, UsageError
 
 if TYPE_CHECKING:
-    from trainmaster.api.remote.connection import Connection
+    from trainmaster.api.remote.connection import RestConnection
 
 
-def download(connection: Connection, run: str, experiment: str, task: int, directory: Path) -> Downloaded:
+def download(connection: RestConnection, run: str, experiment: str, task: int, directory: Path) -> Downloaded:
     """Fetch the files of a model, and compare their hashes.
 
     Args:

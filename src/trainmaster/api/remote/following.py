@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.api.remote.streaming import Message
+from trainmaster.api.remote.streaming import ServerMessage
 from trainmaster.api.results import Event
 from trainmaster.spec.errors import NotFoundError
 from trainmaster.spec.states import EndReason, State
@@ -62,7 +62,7 @@ class RunFollower:
         self._new_rate = StepRate
         self._failures = 0
 
-    def follow(self, messages: Iterator[Message]) -> Iterator[RunNews | str]:
+    def follow(self, messages: Iterator[ServerMessage]) -> Iterator[RunNews | str]:
         """Lines for the user, and what happens, until the run is over."""
         from trainmaster.service.driving.run_news import RunNews
 
@@ -172,7 +172,7 @@ class RunFollower:
 
 
 def follow_logs(
-    messages: Iterator[Message], query: LogQuery, run: str, *, is_labelled: bool
+    messages: Iterator[ServerMessage], query: LogQuery, run: str, *, is_labelled: bool
 ) -> Iterator[bytes]:
     """What members write, until the run is over, as `service.log_streams.LogStreams` words it.
 

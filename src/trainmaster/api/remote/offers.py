@@ -9,13 +9,13 @@ from typing import Any
 
 from trainmaster.providers import Offer
 from trainmaster.providers.extras import Extras
-from trainmaster.providers.refusal import Refusal
+from trainmaster.providers.refusal import RefusedRow
 from trainmaster.service.offer_list import OfferList
 
 
 def offers_of(found: Mapping[str, Any]) -> OfferList:
     """From the object of ``GET /api/v1/offers`` with ``refused``."""
-    refused = (Refusal(r["file"], r["line"], r["offer"], r["reason"]) for r in found["refused_rows"])
+    refused = (RefusedRow(r["file"], r["line"], r["offer"], r["reason"]) for r in found["refused_rows"])
     return OfferList(
         tuple(_offer(row) for row in found["offers"]),
         found["total"],

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster.api.remote.asking import asked
 from trainmaster.api.remote.volumes import UNTOLD
-from trainmaster.service.volumes import Collected, Head, Verdict
+from trainmaster.service.volumes import Collected, Head, VersionCheck
 from trainmaster.volumes.packed import Damage
 
 if TYPE_CHECKING:
-    from trainmaster.api.remote.connection import Connection
+    from trainmaster.api.remote.connection import RestConnection
 
 Say = Callable[[str], None]
 
 
-def check_volume(connection: Connection, volume: str, *, deep: bool, jobs: int, say: Say) -> list[Verdict]:
+def check_volume(
+    connection: RestConnection, volume: str, *, deep: bool, jobs: int, say: Say
+) -> list[VersionCheck]:
     """Look whether all that versions promise is there.
 
     Args:
@@ -35,7 +37,7 @@ def check_volume(connection: Connection, volume: str, *, deep: bool, jobs: int, 
     return [_verdict(each) for each in answer["versions"]]
 
 
-def collect_garbage(connection: Connection, volume: str, grace_s: float, *, now: bool) -> Collected:
+def collect_garbage(connection: RestConnection, volume: str, grace_s: float, *, now: bool) -> Collected:
     """Mark what no version of a volume names, and free what was marked.
 
     Raises:
@@ -50,7 +52,7 @@ def collect_garbage(connection: Connection, volume: str, grace_s: float, *, now:
     )
 
 
-def check_models(connection: Connection, runs: Sequence[str], *, deep: bool, say: Say) -> dict[str, Any]:
+def check_models(connection: RestConnection, runs: Sequence[str], *, deep: bool, say: Say) -> dict[str, Any]:
     """Look whether models and checkpoints of runs are there; of all that one sees without any.
 
     Raises:
@@ -59,7 +61,7 @@ def check_models(connection: Connection, runs: Sequence[str], *, deep: bool, say
     return _answer(connection, "models-fsck", {"runs": list(runs), "deep": deep}, say)
 
 
-def _answer(connection: Connection, kind: str, body: Mapping[str, Any], say: Say) -> dict[str, Any]:
+def _answer(connection: RestConnection, kind: str, body: Mapping[str, Any], say: Say) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for each in asked(connection, f"/operations/{kind}", lambda: (dict(body), ()), {}, dict, "/operations"):
         if isinstance(each, dict):
@@ -69,11 +71,11 @@ def _answer(connection: Connection, kind: str, body: Mapping[str, Any], say: Say
     return found
 
 
-def _verdict(found: Mapping[str, Any]) -> Verdict:
+def _verdict(found: Mapping[str, Any]) -> VersionCheck:
     damage = [Damage(each["what"], each["advice"]) for each in found["damage"]]
     if more := found.get("more_damage"):
         damage.append(Damage(f"and {more:,} more faults", "Mend those that are told first."))
-    return Verdict(found["version"], _head(found) if "kind" in found else None, tuple(damage))
+    return VersionCheck(found["version"], _head(found) if "kind" in found else None, tuple(damage))
 
 
 def _head(found: Mapping[str, Any]) -> Head:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from trainmaster.api.remote.connection import Connection, quoted
+from trainmaster.api.remote.connection import RestConnection, quoted
 from trainmaster.spec.model_reference import ANY_VERSION, ModelReference, checked_alias, checked_name
 
 
@@ -17,7 +17,7 @@ class RemoteRegistry:
         connection: to the server.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: RestConnection) -> None:
         self._to = connection
 
     def models(self) -> list[dict[str, Any]]:

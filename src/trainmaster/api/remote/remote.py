@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from trainmaster.api.remote.connection import Connection, quoted
+from trainmaster.api.remote.connection import RestConnection, quoted
 from trainmaster.api.remote.following import RunFollower, follow_logs, rows_of, searched
 from trainmaster.api.remote.listening import Listening
 from trainmaster.api.remote.registry import RemoteRegistry
@@ -52,7 +52,7 @@ class RemoteClient:
     #: A run whose server is gone is driven by another one; one that waits in the queue, by none.
     undriven_s: float = math.inf
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: RestConnection) -> None:
         self._to = connection
         self.url = connection.url
         self.registry = RemoteRegistry(connection)
@@ -270,7 +270,7 @@ class RemoteClient:
                 return found
 
     def _model(self, row: dict[str, Any]) -> Model:
-        return ServedModel.of(self, Model(*(row[name] for name in Model.__slots__)))
+        return FetchedModel.of(self, Model(*(row[name] for name in Model.__slots__)))
 
     def find_model(self, name: str) -> str:
         return str(self._to.get("/find-model", name=name)["uri"])
@@ -503,14 +503,14 @@ class RemoteClient:
         return RemovedVolume(name, url, int(version) if version else "all")
 
 
-class ServedModel(Model):
+class FetchedModel(Model):
     """A model that is fetched from a server."""
 
     __slots__ = ("_client",)
     _client: RemoteClient
 
     @classmethod
-    def of(cls, client: RemoteClient, model: Model) -> ServedModel:
+    def of(cls, client: RemoteClient, model: Model) -> FetchedModel:
         """That of a server's answer."""
         made = cls(*(getattr(model, name) for name in Model.__slots__))
         object.__setattr__(made, "_client", client)

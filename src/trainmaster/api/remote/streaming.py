@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.api.remote.connection import PAUSES_S, Connection, is_untrusted, quoted
+from trainmaster.api.remote.connection import PAUSES_S, RestConnection, is_untrusted, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +18,7 @@ _AGAIN_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class ServerMessage:
     """One of them: its kind is ``state``, ``point`` or ``log``.
 
     Ours are ``away``, the connection broke, and ``quiet``, there is no news.
@@ -29,8 +29,8 @@ class Message:
 
 
 def messages(
-    connection: Connection, run: str, tail_bytes: int | None = None, since: str | None = None
-) -> Iterator[Message]:
+    connection: RestConnection, run: str, tail_bytes: int | None = None, since: str | None = None
+) -> Iterator[ServerMessage]:
     """What happens to a run, from its beginning or near its end on, without an end.
 
     A server that is away, killed or replaced is asked again, for as long as it takes, from where it was.
@@ -58,12 +58,12 @@ def messages(
                 raise connection.unreachable(error) from error
             if not is_away:
                 is_away = True
-                yield Message("away", {"message": f"{connection.url} is away: {error}; trying again"})
+                yield ServerMessage("away", {"message": f"{connection.url} is away: {error}; trying again"})
         connection.sleep(PAUSES_S[tries] if tries < len(PAUSES_S) else _AGAIN_S)
         tries += 1
 
 
-def _events(lines: Iterator[bytes]) -> Iterator[tuple[str, Message]]:
+def _events(lines: Iterator[bytes]) -> Iterator[tuple[str, ServerMessage]]:
     """Id and content of each event that came whole."""
     event: dict[str, str] = {}
     for line in lines:
@@ -71,11 +71,11 @@ def _events(lines: Iterator[bytes]) -> Iterator[tuple[str, Message]]:
             return
         name, _, value = line.decode().rstrip("\r\n").partition(":")
         if line.startswith(b":"):
-            yield "", Message("quiet", {})
+            yield "", ServerMessage("quiet", {})
         elif name:
             event[name] = value.removeprefix(" ")
         elif "data" in event:
-            yield event.get("id", ""), Message(event.get("event", "message"), json.loads(event["data"]))
+            yield event.get("id", ""), ServerMessage(event.get("event", "message"), json.loads(event["data"]))
             event = {}
         else:
             event = {}

@@ -7,7 +7,7 @@ import ssl
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from trainmaster.api.remote.connection import UnreachableError, fingerprint_of
+from trainmaster.api.remote.connection import ServerUnreachableError, fingerprint_of
 
 _WITHIN_S = 20.0
 
@@ -43,7 +43,7 @@ def certificate(url: str) -> Certificate | None:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
             return Certificate(_seen(where, context), is_trusted=False)
     except OSError as error:
-        raise UnreachableError(f"{url} does not answer: {error}", "Is the server up?") from error
+        raise ServerUnreachableError(f"{url} does not answer: {error}", "Is the server up?") from error
 
 
 def _seen(where: tuple[str, int], context: ssl.SSLContext) -> str:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.api.remote.connection import Connection, error_of, quoted
+from trainmaster.api.remote.connection import RestConnection, error_of, quoted
 from trainmaster.spec.errors import AccessError, MissingPartError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _LOST: Final = 255
 _REFUSED: Final = 1008
 
 
-def opened(connection: Connection, path: str, query: Mapping[str, object]) -> ClientConnection:
+def opened(connection: RestConnection, path: str, query: Mapping[str, object]) -> ClientConnection:
     """A websocket.
 
     Args:
@@ -83,7 +83,7 @@ class WebsocketStream:
         TrainmasterError: what the server refuses.
     """
 
-    def __init__(self, connection: Connection, run: str, member: str | None, port: int) -> None:
+    def __init__(self, connection: RestConnection, run: str, member: str | None, port: int) -> None:
         self._socket = opened(connection, f"/runs/{quoted(run)}/ports/{port}", {"member": member})
 
     def receive(self) -> bytes:
@@ -113,7 +113,7 @@ class WebsocketStream:
 
 
 def execute(
-    connection: Connection,
+    connection: RestConnection,
     run: str,
     member: str | None,
     command: Sequence[str],

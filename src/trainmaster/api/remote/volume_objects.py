@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 from urllib.parse import quote
 
-from trainmaster.api.remote.connection import Connection, UnreachableError
+from trainmaster.api.remote.connection import RestConnection, ServerUnreachableError
 from trainmaster.api.remote.contexts import Contexts
 from trainmaster.api.remote.volumes import RemoteVolume, info_of
 from trainmaster.objects import registry
@@ -34,7 +34,7 @@ _PAGE: Final = "/volumes/"
 
 
 def mount_served(
-    connection: Connection,
+    connection: RestConnection,
     text: str,
     directory: Path,
     *,
@@ -80,7 +80,7 @@ class ServedVolume(Backend):
     def __init__(self, scheme: str, rest: str) -> None:
         server, _, name = rest.partition(_PAGE)
         found = Contexts().of_url(f"{scheme}://{server}")
-        self._to = Connection(found.url, found.token, found.fingerprint)
+        self._to = RestConnection(found.url, found.token, found.fingerprint)
         self._name = quote(name)
 
     def get(self, key: str, limit_bytes: int) -> bytes | None:
@@ -144,7 +144,7 @@ class ServedVolume(Backend):
             return ask(*words)
         except NotFoundError as error:
             raise FileNotFoundError(str(error)) from None
-        except UnreachableError as error:
+        except ServerUnreachableError as error:
             raise UnreachableStoreError(str(error).rstrip("."), error.hint) from error
         except TrainmasterError as error:
             raise RefusingStoreError(str(error).rstrip("."), error.hint) from error

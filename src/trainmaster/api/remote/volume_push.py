@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
-from trainmaster.api.remote.connection import UnreachableError, quoted
+from trainmaster.api.remote.connection import ServerUnreachableError, quoted
 from trainmaster.api.remote.directory_tar import DirectoryTar
 from trainmaster.api.remote.volumes import info_of
 from trainmaster.artifacts.unpacking import ARCHIVE_SUFFIXES
@@ -16,7 +16,7 @@ from trainmaster.spec.errors import NotFoundError, PublishError, RunError, Store
 from trainmaster.volumes.packed.addresses import is_short_name
 
 if TYPE_CHECKING:
-    from trainmaster.api.remote.connection import Connection
+    from trainmaster.api.remote.connection import RestConnection
     from trainmaster.volumes.packed import Head, PushProgress
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ class _Archive:
 
 
 def push(
-    connection: Connection,
+    connection: RestConnection,
     source: str,
     volume: str,
     progress: PushProgress,
@@ -139,7 +139,7 @@ class _Upload:
     """A file on its way to a server; what has arrived is asked of the server, whichever process sent it."""
 
     def __init__(
-        self, connection: Connection, name: str, size_bytes: int, say: Callable[[str], None]
+        self, connection: RestConnection, name: str, size_bytes: int, say: Callable[[str], None]
     ) -> None:
         self._to, self._say = connection, say
         self._name, self._size_bytes = name, size_bytes
@@ -193,7 +193,7 @@ class _Upload:
         for pause_s in _PAUSES_S:
             try:
                 return ask()
-            except (UnreachableError, StoreError) as error:
+            except (ServerUnreachableError, StoreError) as error:
                 self._say(f"{error.args[0]}; trying again in {pause_s:.0f} s")
                 self._to.sleep(pause_s)
         return ask()

@@ -23,7 +23,7 @@ from trainmaster.volumes.packed.head import Head, StoredTable
 from trainmaster.volumes.packed.table import Entry
 
 if TYPE_CHECKING:
-    from trainmaster.api.remote.connection import Connection
+    from trainmaster.api.remote.connection import RestConnection
     from trainmaster.volumes.packed import GetProgress
 
 #: A server does not tell where its tables lie.
@@ -79,7 +79,7 @@ class RemoteVolume:
         UsageError: that is no version.
     """
 
-    def __init__(self, connection: Connection, text: str) -> None:
+    def __init__(self, connection: RestConnection, text: str) -> None:
         name, mark, version = text.partition("@")
         if mark and not version.isdecimal():
             raise UsageError(f"{text} is no version of a volume", f"Write such as {name}@3.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from trainmaster.api.remote.connection import quoted
 
 if TYPE_CHECKING:
-    from trainmaster.api.remote.connection import Connection
+    from trainmaster.api.remote.connection import RestConnection
 
 
 class RemoteWorkflows:
@@ -18,7 +18,7 @@ class RemoteWorkflows:
         connection: to the server.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: RestConnection) -> None:
         self._to = connection
 
     def listed(self) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from trainmaster.service.teams.team_runs import MAX_PAGE
 router = APIRouter(tags=["budgets"])
 
 
-class Limits(BaseModel):
+class BudgetLimits(BaseModel):
     """Limits of a team: those that are not named stay, null takes one away."""
 
     model_config = ConfigDict(extra="forbid")
@@ -36,7 +36,7 @@ def budgets(state: State, caller: Reader) -> dict[str, Any]:
 
 
 @router.put("/budgets")
-def put_budget(body: Limits, state: State, caller: Admin) -> dict[str, Any]:
+def put_budget(body: BudgetLimits, state: State, caller: Admin) -> dict[str, Any]:
     """Change limits."""
     given = body.model_dump(exclude={"team"}, exclude_unset=True)
     limits = {key: math.inf if value is None else value for key, value in given.items()}

@@ -16,7 +16,7 @@ from trainmaster.spec.errors import NotFoundError
 router = APIRouter(tags=["code"])
 
 
-class GitSource(BaseModel):
+class GitRevision(BaseModel):
     """A revision of a public repository."""
 
     model_config = ConfigDict(extra="forbid")
@@ -26,7 +26,7 @@ class GitSource(BaseModel):
 
 
 @router.post("/code/git", status_code=201)
-def fetch(body: GitSource, state: State, caller: Submitter) -> dict[str, str]:
+def fetch(body: GitRevision, state: State, caller: Submitter) -> dict[str, str]:
     """Have code fetched from a public git repository: its digest, and the commit."""
     code, commit = GitCode(CodeUploads(state.service.home, caller.team)).add(body.url, body.revision)
     return {"code": code, "commit": commit}

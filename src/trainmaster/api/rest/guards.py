@@ -58,14 +58,14 @@ _OPENED: Final = 101
 _log = logging.getLogger(__name__)
 
 
-class TooLargeError(HTTPException):
+class RequestTooLargeError(HTTPException):
     """A request with a larger body than its route takes; of other errors while it reads FastAPI makes 400."""
 
     def __init__(self, limit: float) -> None:
         super().__init__(413, f"more than {limit / 2**20:.0f} MiB; send data as a volume")
 
 
-class Audit:
+class RequestAudit:
     """What was asked of this process, as rows; of who is not known, and of what is refused, a part.
 
     Args:
@@ -117,7 +117,7 @@ class Guards:
 
     def __init__(self, app: ASGIApp, database: Database, hosts: OwnHosts) -> None:
         self._app, self._hosts = app, hosts
-        self._audit = Audit(database)
+        self._audit = RequestAudit(database)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -146,7 +146,7 @@ class Guards:
             received += len(message.get("body", b""))
             is_whole = is_whole or not message.get("more_body", False)
             if received > limit:
-                raise TooLargeError(limit)
+                raise RequestTooLargeError(limit)
             return message
 
         async def told(message: Message) -> None:
@@ -170,7 +170,7 @@ class Guards:
             elif length.isdigit() and int(length) <= limit:
                 await self._app(scope, counted, told)
             else:
-                refused = TooLargeError(limit)
+                refused = RequestTooLargeError(limit)
                 await problem(refused.status_code, refused.detail)(scope, receive, told)
         finally:  # also what went wrong
             if scope["method"] not in ("GET", "HEAD", "OPTIONS") or status in (401, 403):

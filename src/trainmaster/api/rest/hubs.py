@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from trainmaster.api.rest.server_sent import RETRY, SILENT_S, STILL_HERE, event
 from trainmaster.service.driving.driver import SERVERS
 from trainmaster.service.driving.wake_pipes import SUFFIX, WakePipe
-from trainmaster.service.runs.run_stream import Cursor, Message, RunStream
+from trainmaster.service.runs.run_stream import RunStream, StreamCursor, StreamMessage
 from trainmaster.spec.errors import TrainmasterError
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ _PIECE: Final = 16
 _QUEUE: Final = 8
 
 
-def frame(message: Message) -> str:
+def frame(message: StreamMessage) -> str:
     """A message as server-sent events have it."""
     return event(message.kind, message.data, message.cursor.encode())
 
 
-def _piece(messages: Iterator[Message]) -> tuple[list[str], Iterator[Message] | None]:
+def _piece(messages: Iterator[StreamMessage]) -> tuple[list[str], Iterator[StreamMessage] | None]:
     """The first frames, and the rest of the messages if there may be one."""
     frames = [frame(message) for message in islice(messages, _PIECE)]
     return frames, messages if len(frames) == _PIECE else None
@@ -49,8 +49,8 @@ def _piece(messages: Iterator[Message]) -> tuple[list[str], Iterator[Message] | 
 class _News:
     """What a look has found, and between which places it lies."""
 
-    before: Cursor
-    after: Cursor
+    before: StreamCursor
+    after: StreamCursor
     frames: list[str]
 
 
@@ -59,8 +59,8 @@ class _Missed:
     """What somebody has missed: its first piece, the rest if there is more, and the place after the piece."""
 
     frames: list[str]
-    rest: Iterator[Message] | None
-    after: Cursor
+    rest: Iterator[StreamMessage] | None
+    after: StreamCursor
 
 
 class Hub:
@@ -76,7 +76,7 @@ class Hub:
         self._run = run
         self._listeners: set[asyncio.Queue[_News | None]] = set()
         self._task: asyncio.Task[None] | None = None
-        self._place: Cursor | None = None
+        self._place: StreamCursor | None = None
         self._woken = asyncio.Event()
         #: Many come at once, after a server has ended, and have missed the same.
         self._missed: dict[tuple[object, ...], asyncio.Task[_Missed]] = {}
@@ -100,7 +100,7 @@ class Hub:
         if self._task is None:
             self._task = asyncio.create_task(self._look())
         elif self._place is not None:
-            queue.put_nowait(_News(Cursor(), self._place, []))
+            queue.put_nowait(_News(StreamCursor(), self._place, []))
         try:
             while (news := await queue.get()) is not None:
                 if news.frames and own.cursor == news.before:
@@ -121,7 +121,7 @@ class Hub:
         finally:
             self._listeners.discard(queue)
 
-    async def _missed_by(self, own: RunStream, until: Cursor) -> AsyncGenerator[str]:
+    async def _missed_by(self, own: RunStream, until: StreamCursor) -> AsyncGenerator[str]:
         def read() -> _Missed:
             frames, rest = _piece(own.read(until))
             return _Missed(frames, rest, own.cursor)
@@ -149,7 +149,7 @@ class Hub:
             with suppress(TrainmasterError):  # as above
                 stream = await run_in_threadpool(self._from_now)
                 self._place = stream.cursor
-                self._tell(_News(Cursor(), self._place, []))
+                self._tell(_News(StreamCursor(), self._place, []))
                 await self._look_on(stream)
         finally:  # whatever went wrong: listeners come back, and the next look begins anew
             self._task, self._place = None, None
@@ -163,7 +163,7 @@ class Hub:
 
     async def _look_on(self, stream: RunStream) -> None:
         silent_s, pause_s = 0.0, _FIRST_LOOK_S
-        rest: Iterator[Message] | None = None
+        rest: Iterator[StreamMessage] | None = None
         while self._listeners:
             await self._pause(pause_s if rest is None else _GO_ON_S)
             self._missed.clear()

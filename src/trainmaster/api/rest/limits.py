@@ -1,4 +1,4 @@
-"""`Streams`, `Waits` and `Openings`: how much of one process a caller may take, and until when."""
+"""`Streams`, `Waits` and `MemberOpenings`: how much of one process a caller may take, and until when."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CHECK_EVERY_S: Final = 1.0
 log = logging.getLogger(__name__)
 
 
-class Stream:
+class OpenStream:
     """A request or an answer that goes on.
 
     Args:
@@ -169,7 +169,7 @@ class Streams:
     ) -> None:
         self._ask, self._most, self._check_every_s, self._pause = ask, most, check_every_s, pause
         # Weak: an answer whose reader is gone before it began never comes to its end.
-        self._open: dict[str, WeakSet[Stream]] = {}
+        self._open: dict[str, WeakSet[OpenStream]] = {}
         self._lock = threading.Lock()  # routes that are no coroutines count in threads
         self._watching: asyncio.Task[None] | None = None
 
@@ -199,11 +199,11 @@ class Streams:
             if found is None or (found.team, found.scopes) != (before.team, before.scopes):
                 stream.end()
 
-    def _all(self) -> list[Stream]:
+    def _all(self) -> list[OpenStream]:
         with self._lock:
             return [stream for of_user in self._open.values() for stream in of_user]
 
-    def count(self, stream: Stream) -> None:
+    def count(self, stream: OpenStream) -> None:
         """One more is open.
 
         Raises:
@@ -217,7 +217,7 @@ class Streams:
                 )
             others.add(stream)
 
-    def forget(self, stream: Stream) -> None:
+    def forget(self, stream: OpenStream) -> None:
         """It is over."""
         with self._lock:
             others = self._open.get(stream.user, WeakSet())
@@ -252,7 +252,7 @@ class Waits:
             self._open += Counter()  # without those that are 0
 
 
-class Openings:
+class MemberOpenings:
     """Ways to members that are being opened: machines may let us wait, so threads of requests are not for it.
 
     Args:

@@ -9,7 +9,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
-from trainmaster.api.rest.limits import Stream
+from trainmaster.api.rest.limits import OpenStream
 from trainmaster.api.rest.quotes import Requested, WaitS, shown, streamed
 from trainmaster.api.rest.state import (
     Following,
@@ -145,7 +145,7 @@ async def _asked(
     asked: dict[str, Any],
     state: ServerState,
     caller: Caller,
-    transfer: Stream,
+    transfer: OpenStream,
     response: Response,
     wait_s: float,
 ) -> Requested:

@@ -13,7 +13,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
-from trainmaster.api.rest.limits import Stream
+from trainmaster.api.rest.limits import OpenStream
 from trainmaster.api.rest.server_sent import HEADERS, RETRY, SILENT_S, STILL_HERE, event
 from trainmaster.api.rest.state import Following, Reader, Runs, State, Submitter, Transfer
 from trainmaster.service.quotes.quote_requests import PLAN, QUOTE, QuoteAsk
@@ -206,7 +206,7 @@ async def _asked(
     body: NewAsk,
     state: State,
     caller: Caller,
-    transfer: Stream,
+    transfer: OpenStream,
     response: Response,
     wait_s: float,
 ) -> Requested:
@@ -216,7 +216,7 @@ async def _asked(
 
 
 async def shown(
-    kind: str, name: str, state: State, caller: Caller, transfer: Stream, wait_s: float
+    kind: str, name: str, state: State, caller: Caller, transfer: OpenStream, wait_s: float
 ) -> Requested:
     """How far a request is, when there is news of it or the time is over."""
     return await transfer.answer(_shown(kind, name, state, caller, wait_s))
@@ -242,7 +242,7 @@ async def _shown(kind: str, name: str, state: State, caller: Caller, wait_s: flo
 
 
 async def streamed(
-    kind: str, name: str, request: Request, state: State, caller: Caller, following: Stream, after: int
+    kind: str, name: str, request: Request, state: State, caller: Caller, following: OpenStream, after: int
 ) -> StreamingResponse:
     """What is told of a request, as server-sent events."""
     last = request.headers.get("last-event-id", "")

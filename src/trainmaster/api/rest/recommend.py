@@ -78,14 +78,14 @@ class Question(BaseModel):
         return Wish(**{**given, "usd_per_hour": tuple(self.usd_per_hour)})
 
 
-class Asked(Question):
+class RecommendRequest(Question):
     """What is asked of a job that is known."""
 
     profile: str = Field(PUBLISHED, description="a run, or RUN/EXPERIMENT, whose job is meant")
     steps: int | None = Field(None, ge=1, description=f"instead of `epochs`, {EPOCH_STEPS} each")
 
 
-class AskedOfTable(Question):
+class RecommendTableRequest(Question):
     """What is asked of a table of one's own."""
 
     table: str = Field(
@@ -95,7 +95,7 @@ class AskedOfTable(Question):
 
 
 @router.get("/recommend")
-def recommend(runs: Runs, asked: Annotated[Asked, Query()]) -> Recommendation:
+def recommend(runs: Runs, asked: Annotated[RecommendRequest, Query()]) -> Recommendation:
     """How many machines train fastest, or best by `alpha` and `beta`; by default for the paper's own job."""
     if asked.steps is not None:
         asked = asked.model_copy(update={"epochs": asked.steps / EPOCH_STEPS})
@@ -103,6 +103,6 @@ def recommend(runs: Runs, asked: Annotated[Asked, Query()]) -> Recommendation:
 
 
 @router.post("/recommend")
-def recommend_by_table(caller: Reader, asked: AskedOfTable) -> Recommendation:
+def recommend_by_table(caller: Reader, asked: RecommendTableRequest) -> Recommendation:
     """The same by a table of one's own; nothing of it is kept."""
     return Recommendation(**recommended(MeasuredTable.read(asked.table, "table"), asked.wish()))

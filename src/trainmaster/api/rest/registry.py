@@ -44,7 +44,7 @@ class Rollback(BaseModel):
     expected: int | None = Field(None, description="the version that the alias means now: else 409")
 
 
-class Promotion(Rollback):
+class AliasTarget(Rollback):
     """What an alias is to mean."""
 
     version: str = Field(description="a number, or another alias of the model")
@@ -117,7 +117,7 @@ def remove(name: str, version: str, registry: Writable) -> dict[str, Any]:
 
 
 @router.put("/registry/{name}/aliases/{alias}")
-def promote(name: str, alias: str, body: Promotion, registry: Writable) -> dict[str, Any]:
+def promote(name: str, alias: str, body: AliasTarget, registry: Writable) -> dict[str, Any]:
     """Have an alias mean a version. 409, with who did it, if it means another one than `expected`."""
     expected = body.expected if "expected" in body.model_fields_set else ANY_VERSION
     return registry.promote(f"{name}@{body.version}", alias, expected)

@@ -88,7 +88,7 @@ class CancelMany(BaseModel):
     runs: list[str] = Field(max_length=MAX_PAGE)
 
 
-class Answer(BaseModel):
+class ApprovalAnswer(BaseModel):
     """What a person says of an experiment that waits for that."""
 
     model_config = ConfigDict(extra="forbid")
@@ -97,7 +97,7 @@ class Answer(BaseModel):
     why: str = Field(default="", max_length=1000, description="told with it")
 
 
-class Curve(BaseModel):
+class MetricCurve(BaseModel):
     """A metric of a task, thinned."""
 
     experiment: str
@@ -112,10 +112,10 @@ class Curve(BaseModel):
     goal: str = Field(description="which values are better: min or max")
 
 
-class Metrics(BaseModel):
+class RunCurves(BaseModel):
     """Curves of a run."""
 
-    metrics: list[Curve]
+    metrics: list[MetricCurve]
 
 
 @router.post("/runs", status_code=201)
@@ -190,7 +190,7 @@ def cancel(run: str, runs: Runs, state: State, caller: Submitter) -> dict[str, A
 
 @router.post("/runs/{run}/experiments/{experiment}/approval")
 def answer(
-    run: str, experiment: str, body: Answer, runs: Runs, state: State, caller: Submitter
+    run: str, experiment: str, body: ApprovalAnswer, runs: Runs, state: State, caller: Submitter
 ) -> dict[str, Any]:
     """Approve or deny that an experiment begins which waits for that; 422 if it does not (any more)."""
     runs.answer(run, experiment, state.environ, is_given=body.approve, why=body.why)
@@ -229,10 +229,10 @@ def metrics(
     runs: Runs,
     keys: Annotated[str, Query(description="names of metrics, separated by commas; all without")] = "",
     points: Annotated[int, Query(ge=2, le=10_000, description="of one curve, at most")] = POINTS,
-) -> Metrics:
+) -> RunCurves:
     """Curves, thinned: of each stretch its least and its greatest value are kept."""
     wanted = [key for key in keys.split(",") if key]
-    return Metrics(metrics=[Curve(**found) for found in runs.metrics(run, wanted, points)])
+    return RunCurves(metrics=[MetricCurve(**found) for found in runs.metrics(run, wanted, points)])
 
 
 @router.get("/runs/{run}/logs", response_class=StreamingResponse)

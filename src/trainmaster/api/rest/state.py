@@ -20,8 +20,8 @@ from trainmaster.api.rest.limits import (
     STRANGERS_PER_S,
     TESTS_BURST,
     TESTS_PER_S,
-    Openings,
-    Stream,
+    MemberOpenings,
+    OpenStream,
     Streams,
     Waits,
 )
@@ -40,7 +40,7 @@ from trainmaster.service.sinks.sink_thread import SinkThread
 from trainmaster.service.teams.team_budget import OverBudgetError
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.teams.team_secrets import TeamSecrets
-from trainmaster.service.uploads.code_uploads import QuotaError
+from trainmaster.service.uploads.code_uploads import TeamQuotaError
 from trainmaster.service.uploads.uploads import TooMuchError, UploadConflictError
 from trainmaster.service.users.access import Access, digest_of
 from trainmaster.service.users.accounts import Accounts
@@ -72,7 +72,7 @@ from trainmaster.spec.errors import (
 )
 
 if TYPE_CHECKING:
-    from trainmaster.api.proxy.services import Services
+    from trainmaster.api.proxy.services import ServiceProxy
     from trainmaster.api.rest.hubs import Hubs
     from trainmaster.api.rest.loop_lag import LoopLag
     from trainmaster.service import Service
@@ -99,7 +99,7 @@ _STATUS: Final[tuple[tuple[type[TrainmasterError], int], ...]] = (
     (ModelInUseError, 409),
     (StartTakenError, 409),
     (TooMuchError, 413),
-    (QuotaError, 507),
+    (TeamQuotaError, 507),
     (FullStoreError, 507),
     (FullDiskError, 507),
     (LeaseLostError, 409),
@@ -176,8 +176,8 @@ class ServerState:
     apps_url: str = ""
     url: str = ""
     hosts: OwnHosts = field(default_factory=lambda: OwnHosts(are_all=True))
-    openings: Openings = field(default_factory=Openings)
-    services: Services | None = None
+    openings: MemberOpenings = field(default_factory=MemberOpenings)
+    services: ServiceProxy | None = None
 
     def url_for(self, request: HTTPConnection) -> str:
         """The origin of this server, for links that leave it."""
@@ -325,14 +325,14 @@ def _bearer(request: HTTPConnection) -> str | None:
     return token.strip() if kind.lower() == "bearer" else None
 
 
-def stream_of(request: Request) -> Stream:
+def stream_of(request: Request) -> OpenStream:
     """A dependency: for an answer that goes on, until the caller may not see it any more."""
-    return Stream(state_of(request).streams, caller_of(request), credential_of(request))
+    return OpenStream(state_of(request).streams, caller_of(request), credential_of(request))
 
 
-def transfer_of(request: Request) -> Stream:
+def transfer_of(request: Request) -> OpenStream:
     """A dependency: for what takes long by its size, until the caller may not any more."""
-    return Stream(state_of(request).transfers, caller_of(request), credential_of(request))
+    return OpenStream(state_of(request).transfers, caller_of(request), credential_of(request))
 
 
 def credential_of(request: HTTPConnection) -> Credential:
@@ -388,8 +388,8 @@ def _runs(request: Request) -> TeamRuns:
 #: Parameters of routes.
 State = Annotated[ServerState, Depends(state_of)]
 Runs = Annotated[TeamRuns, Depends(_runs)]
-Following = Annotated[Stream, Depends(stream_of)]
-Transfer = Annotated[Stream, Depends(transfer_of)]
+Following = Annotated[OpenStream, Depends(stream_of)]
+Transfer = Annotated[OpenStream, Depends(transfer_of)]
 Known = Annotated[Caller, Depends(caller_of)]
 Reader = Annotated[Caller, Depends(having("read"))]
 Submitter = Annotated[Caller, Depends(having("run"))]

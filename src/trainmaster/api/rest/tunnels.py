@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, WebSocket, WebSocketDisconnect
 from starlette.concurrency import run_in_threadpool
 
-from trainmaster.api.rest.limits import Stream
+from trainmaster.api.rest.limits import OpenStream
 from trainmaster.api.rest.state import credential_of, known_by_token, state_of, told
 from trainmaster.service.runs.member_commands import MemberCommand, Terminal
 from trainmaster.service.runs.member_connections import PATIENCE_S
@@ -94,13 +94,13 @@ async def exec_on_member(
 
 
 @contextlib.asynccontextmanager
-async def _entered(websocket: WebSocket, run: str) -> AsyncIterator[Stream | None]:
+async def _entered(websocket: WebSocket, run: str) -> AsyncIterator[OpenStream | None]:
     """If the caller may use the machines of a run; it is cut off when it may not any more."""
     server = state_of(websocket)
     try:
         caller = await run_in_threadpool(known_by_token, websocket)
         await run_in_threadpool(server.submissions.need_entry, caller, run)
-        stream = Stream(server.tunnels, caller, credential_of(websocket))
+        stream = OpenStream(server.tunnels, caller, credential_of(websocket))
         server.tunnels.count(stream)
     except TrainmasterError as error:
         await websocket.send_denial_response(told(error))
@@ -122,7 +122,7 @@ async def _entered(websocket: WebSocket, run: str) -> AsyncIterator[Stream | Non
         server.tunnels.forget(stream)
 
 
-async def _watch(stream: Stream, use: asyncio.Timeout) -> None:
+async def _watch(stream: OpenStream, use: asyncio.Timeout) -> None:
     """Cut off what uses a stream, whatever it waits for, as soon as that is not allowed any more."""
     await stream.ended()
     use.reschedule(0)

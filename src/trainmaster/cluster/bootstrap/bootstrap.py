@@ -26,7 +26,7 @@ from trainmaster.cluster.bootstrap.facts import (
     still_there_command,
 )
 from trainmaster.cluster.bootstrap.guest_calls import ask_guest, guest_words
-from trainmaster.cluster.bootstrap.host_result import HostOutcome, HostResult, Phase, PhaseReport
+from trainmaster.cluster.bootstrap.host_result import BootstrapPhase, HostOutcome, HostResult, PhaseReport
 from trainmaster.cluster.bootstrap.plan import (
     BootstrapPlan,
     Step,
@@ -124,12 +124,12 @@ class Bootstrap:
             known: what it was when it was bootstrapped last, if it was. As long as it has not booted since
                 and has what we need, it is asked no more than that.
         """
-        run = _Run(self._ssh, self._packages, self._cache, self._settings, self._listener, target)
+        run = _HostBootstrap(self._ssh, self._packages, self._cache, self._settings, self._listener, target)
         return run.go(code, known)
 
 
 @dataclass(slots=True)
-class _Run:
+class _HostBootstrap:
     """One host on its way."""
 
     ssh: Ssh
@@ -144,18 +144,18 @@ class _Run:
     host_key: str = ""
 
     def go(self, code: RuntimeLayer | None, known: HostFacts | None) -> HostResult:
-        failed: Phase | None = None
+        failed: BootstrapPhase | None = None
         reason = hint = ""
         try:
             with contextlib.ExitStack() as stack:
-                with self._phase(Phase.CONNECT):
+                with self._phase(BootstrapPhase.CONNECT):
                     connection = stack.enter_context(self.ssh.connection(self.target))
                 self.host_key = connection.host_key
                 plan = None if known is None else self._as_before(connection, known, code)
                 if plan is None:
                     self._phases(connection, code)
                 elif plan.code is not None:
-                    self._layer(Phase.CODE, connection, plan, plan.code)
+                    self._layer(BootstrapPhase.CODE, connection, plan, plan.code)
         except _Failed as error:
             failed, reason, hint = self.reports[-1].phase, error.reason, error.hint
         return HostResult(
@@ -178,7 +178,7 @@ class _Run:
         plan = make_plan(known, package, code)
         if isinstance(plan, Unfit) or not (known.boot and plan.packages.present and plan.runtime.present):
             return None
-        with self._phase(Phase.PROBE) as detail:
+        with self._phase(BootstrapPhase.PROBE) as detail:
             steps = [step for step in (plan.packages, plan.runtime, plan.code) if step is not None]
             keys = [f"{step.order['kind']}/{step.order['name']}" for step in steps]
             command = still_there_command(known.root, keys)
@@ -194,7 +194,7 @@ class _Run:
         return self.plan
 
     def _phases(self, connection: Connection, code: RuntimeLayer | None) -> None:
-        with self._phase(Phase.PROBE) as detail:
+        with self._phase(BootstrapPhase.PROBE) as detail:
             self.facts = facts = self._probe(connection)
             package = self.runtime_packages[bool(facts.gpus)]
             if needs_internet(facts, package):
@@ -210,9 +210,9 @@ class _Run:
                 f"{len(facts.gpus)} GPUs, Python {plan.host_python.version}"
                 + "".join(f"; {n}" for n in plan.notes)
             )
-        self._layer(Phase.PACKAGES, connection, plan, plan.packages)
-        self._layer(Phase.RUNTIME, connection, plan, plan.runtime)
-        with self._phase(Phase.CHECK) as detail:
+        self._layer(BootstrapPhase.PACKAGES, connection, plan, plan.packages)
+        self._layer(BootstrapPhase.RUNTIME, connection, plan, plan.runtime)
+        with self._phase(BootstrapPhase.CHECK) as detail:
             said = self._try(connection, plan, package)
             if said and (plan.packages.present or plan.runtime.present):
                 # What was there is broken: somebody has tidied up, or the host's Python was exchanged.
@@ -226,7 +226,7 @@ class _Run:
                     f"the runtime does not work there: {said}", "Is it the same kind of Linux as here?"
                 )
         if plan.code is not None:
-            self._layer(Phase.CODE, connection, plan, plan.code)
+            self._layer(BootstrapPhase.CODE, connection, plan, plan.code)
 
     def _probe(self, connection: Connection) -> HostFacts:
         shared = (
@@ -251,7 +251,7 @@ class _Run:
         command = internet_command(python.path)
         return connection.run(command, timeout_s=self.settings.probe_timeout_s).code == 0
 
-    def _layer(self, phase: Phase, connection: Connection, plan: BootstrapPlan, step: Step) -> None:
+    def _layer(self, phase: BootstrapPhase, connection: Connection, plan: BootstrapPlan, step: Step) -> None:
         with self._phase(phase) as detail:
             said = "have" if step.present else self._install(connection, plan, step)
             if said == "linked":
@@ -306,7 +306,7 @@ class _Run:
         return "" if result.code == 0 and result.out.strip().endswith("42") else result.last_words
 
     @contextlib.contextmanager
-    def _phase(self, phase: Phase) -> Iterator[list[str]]:
+    def _phase(self, phase: BootstrapPhase) -> Iterator[list[str]]:
         """Time a phase and say how it went; what is put into the list becomes its detail."""
         self._tell(PhaseReport(self.target.name, phase, HostOutcome.STARTED))
         started = time.monotonic()

@@ -10,7 +10,7 @@ from trainmaster.cluster.bootstrap.plan import BootstrapPlan
 from trainmaster.transport.target import Target
 
 
-class Phase(StrEnum):
+class BootstrapPhase(StrEnum):
     """What is done to a host, in this order."""
 
     CONNECT = "connect"
@@ -41,7 +41,7 @@ class PhaseReport:
     """
 
     host: str
-    phase: Phase
+    phase: BootstrapPhase
     outcome: HostOutcome
     seconds: float = 0.0
     detail: str = ""
@@ -62,7 +62,7 @@ class HostResult:
     target: Target
     ok: bool
     phases: tuple[PhaseReport, ...]
-    failed: Phase | None = None
+    failed: BootstrapPhase | None = None
     reason: str = ""
     hint: str = ""
     facts: HostFacts | None = None
@@ -81,7 +81,7 @@ class HostResult:
     @property
     def was_known(self) -> bool:
         """Whether it was a node already, so that nothing but the code was brought to it."""
-        return self.ok and all(report.phase is not Phase.CHECK for report in self.phases)
+        return self.ok and all(report.phase is not BootstrapPhase.CHECK for report in self.phases)
 
     @property
     def seconds(self) -> float:

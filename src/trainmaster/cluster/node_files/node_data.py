@@ -40,7 +40,7 @@ from trainmaster.cluster.node_files.store_reach import StoreReach
 from trainmaster.control.data_sources import volume_url
 from trainmaster.control.site_errors import RelayError
 from trainmaster.control.staged_data import output_of
-from trainmaster.control.store_verdicts import Moment, Verdict, verdict
+from trainmaster.control.store_verdicts import Moment, StoreVerdict, verdict
 from trainmaster.objects.delegated_credentials import DelegatedCredentials
 from trainmaster.objects.errors import ObjectStoreError, StoreTrouble, trouble_of, url_of
 from trainmaster.objects.narrowing import TooWideKeysError
@@ -289,7 +289,7 @@ class NodeData:
         try:
             yield
         except PublishError as error:
-            if verdict(Moment.NODE, trouble_of(error)) is not Verdict.WAIT:
+            if verdict(Moment.NODE, trouble_of(error)) is not StoreVerdict.WAIT:
                 raise
             raise self._outages.away(name, stores, one_line(error), url_of(error)) from error
 
@@ -431,9 +431,9 @@ class NodeData:
             raise UsageError(f"{node.target.shown}: {words}")
         words = words if verb == "failed" else result.last_words
         found = verdict(Moment.NODE, news.trouble)
-        if found is Verdict.USER_ERROR:
+        if found is StoreVerdict.USER_ERROR:
             raise UsageError(f"{node.target.shown}: {words}", "" if words.endswith(".") else NO_ROOM_HINT)
-        if found is Verdict.WAIT:
+        if found is StoreVerdict.WAIT:
             said = f"{node.target.shown}: {words}"
             raise self._outages.away(wanted.name, sources(wanted), said, news.url)
         raise CommandError(f"{node.target.shown}: data.{wanted.name}: {words}", code=result.code)

@@ -30,7 +30,7 @@ from trainmaster.cluster.node_files.data_look import end_mounts_command
 from trainmaster.cluster.node_files.node_probe import NodeProbe
 from trainmaster.cluster.node_files.node_trees import Tree, parse_trees
 from trainmaster.cluster.node_links import NodeLinks
-from trainmaster.control.store_verdicts import Moment, Verdict, verdict
+from trainmaster.control.store_verdicts import Moment, StoreVerdict, verdict
 from trainmaster.library import library_of_nodes
 from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.transport.base import Result
@@ -324,7 +324,7 @@ def _limit_s(entries: Sequence[TreeEntry]) -> float:
 def _refused(access: NodeAccess, result: Result) -> TrainmasterError:
     """What a program there says is wrong."""
     words = f"{access.target.shown}: {guest_words(result)}"
-    if verdict(Moment.NODE, guest_trouble(result)) is Verdict.USER_ERROR:
+    if verdict(Moment.NODE, guest_trouble(result)) is StoreVerdict.USER_ERROR:
         return UsageError(words, NO_ROOM_HINT)
     return CommandError(words, "It is safe to try again.")
 

@@ -32,7 +32,7 @@ _HTTP_SERVER_ERROR: Final = 500
 _Any = Any
 
 
-class RefusedError(Exception):
+class AwsRefusedError(Exception):
     """AWS's own words, for those who can do something about a code.
 
     Attributes:
@@ -130,7 +130,7 @@ class AwsClient:
         """
         try:
             return self.try_call(request, settle=settle)
-        except RefusedError as refused:
+        except AwsRefusedError as refused:
             raise refused.explained(zones) from None
 
     def try_call(self, request: AwsRequest, *, settle: bool = True) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class AwsClient:
                 broken = status >= _HTTP_SERVER_ERROR and not is_lack(code)
                 passes = code in PASSING or broken or (settle and code in SETTLING)
                 if last or not passes:
-                    raise RefusedError(request, code, message) from None
+                    raise AwsRefusedError(request, code, message) from None
                 reason = code
             except (
                 boto.NoCredentialsError,

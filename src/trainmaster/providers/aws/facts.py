@@ -35,7 +35,7 @@ _STANDARD: Final = frozenset("acdhimrtz")
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class MachineImage:
     """Where an image is found, and whom it lets in.
 
     Attributes:
@@ -75,7 +75,7 @@ def has_nvidia(instance_type: str) -> bool:
     return letters in _NVIDIA and (letters, generation, rest) != ("g", "4", "ad")
 
 
-def default_image(instance_type: str) -> Image:
+def default_image(instance_type: str) -> MachineImage:
     """What boots there if nothing else is asked for: Debian 12, or Ubuntu with NVIDIA's driver.
 
     >>> default_image("m4.large").name
@@ -84,8 +84,8 @@ def default_image(instance_type: str) -> Image:
     arm = architecture(instance_type) == "arm64"
     if has_nvidia(instance_type):
         name = f"Deep Learning {'ARM64 ' if arm else ''}Base OSS Nvidia Driver GPU AMI (Ubuntu 24.04) *"
-        return Image(name, "amazon", "ubuntu")
-    return Image(
+        return MachineImage(name, "amazon", "ubuntu")
+    return MachineImage(
         f"debian-12-{'arm64' if arm else 'amd64'}-*", "136693071363", "admin"
     )  # Debian's own account
 

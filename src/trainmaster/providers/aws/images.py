@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
-from trainmaster.providers.aws.client import AwsClient, RefusedError
+from trainmaster.providers.aws.client import AwsClient, AwsRefusedError
 from trainmaster.providers.aws.facts import architecture
 from trainmaster.providers.aws.requests import CLUSTER_TAG, AwsRequest, Renter, is_filter, tag_list
 from trainmaster.providers.base import BakedImage, NodeRequest
@@ -115,7 +115,7 @@ class AwsImages:
     ) -> None:
         try:
             self._client.try_call(AwsRequest(operation, parameters, region), settle=False)
-        except RefusedError as refused:
+        except AwsRefusedError as refused:
             if refused.code not in done:
                 raise refused.explained() from None
 
@@ -148,7 +148,7 @@ class AwsImages:
         )
 
 
-def is_gone(error: RefusedError) -> bool:
+def is_gone(error: AwsRefusedError) -> bool:
     """Whether a machine was refused as its image is no more."""
     return error.code in _GONE
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from trainmaster.providers.aws.client import AwsClient, RefusedError
+from trainmaster.providers.aws.client import AwsClient, AwsRefusedError
 from trainmaster.providers.aws.errors import QuotaError
 from trainmaster.providers.aws.facts import quota_code
 from trainmaster.providers.aws.nodes import cores_of, instances_of
@@ -89,7 +89,7 @@ class AwsPreflight:
             sent = AwsRequest(call.operation, resolved(call.parameters, answers), call.region)
             try:
                 self._client.try_call(sent)
-            except RefusedError as refused:
+            except AwsRefusedError as refused:
                 # Whatever is there already by that name is fine, too: we were let in.
                 if refused.code == _WOULD_WORK or refused.code.endswith(".Duplicate"):
                     continue
@@ -113,8 +113,8 @@ class AwsPreflight:
             )
             try:
                 quota = float(self._client.try_call(call)["Quota"]["Value"])
-            except (RefusedError, ProviderError, KeyError) as error:
-                why = error.code if isinstance(error, RefusedError) else type(error).__name__
+            except (AwsRefusedError, ProviderError, KeyError) as error:
+                why = error.code if isinstance(error, AwsRefusedError) else type(error).__name__
                 notes.append(f"the quota {code} in {region} could not be read ({why}); not checked")
                 continue
             used = self._used(region, code)

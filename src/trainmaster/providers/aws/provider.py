@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from trainmaster.providers.aws.client import AwsClient, RefusedError
+from trainmaster.providers.aws.client import AwsClient, AwsRefusedError
 from trainmaster.providers.aws.errors import QuotaError
 from trainmaster.providers.aws.images import AwsImages, is_gone
 from trainmaster.providers.aws.memory import AwsMemory
@@ -175,7 +175,7 @@ class AwsProvider:
             asked = AwsRequest("GetConsoleOutput", {"InstanceId": id}, region)
             try:
                 return str(self._client.try_call(asked, settle=False).get("Output") or "")
-            except RefusedError as refused:
+            except AwsRefusedError as refused:
                 if not refused.code.startswith("InvalidInstanceID"):
                     raise refused.explained() from None
         return ""
@@ -199,7 +199,7 @@ class AwsProvider:
             until = datetime.fromtimestamp(self._client.clock.now() + lease_s, UTC).strftime(LEASE_FORMAT)
             try:
                 self._client.try_call(self._renter.tag_lease(region, live, until), settle=False)
-            except RefusedError as refused:
+            except AwsRefusedError as refused:
                 log.info("the lease of %s is not written down: %s", cluster, refused)
 
     def release(self, cluster: str, ids: Sequence[str] | None = None) -> None:
@@ -337,7 +337,7 @@ class AwsProvider:
             try:
                 sent = AwsRequest(run.operation, resolved(run.parameters, answers), region)
                 return instances_of(self._client.try_call(sent))
-            except RefusedError as refused:
+            except AwsRefusedError as refused:
                 if refused.code == "IdempotentParameterMismatch":
                     # An earlier call with this token did it, with an older image, say.
                     return self._look_for(region, cluster, token, request.count, refused)
@@ -352,7 +352,7 @@ class AwsProvider:
         raise error
 
     def _look_for(
-        self, region: str, cluster: str, token: str, asked: int, refused: RefusedError
+        self, region: str, cluster: str, token: str, asked: int, refused: AwsRefusedError
     ) -> list[Mapping[str, Any]]:
         for look in range(_LOOKS):
             if found := self._find_all(region, cluster, token, asked):
@@ -400,7 +400,7 @@ class AwsProvider:
             return {}
         try:
             return notices_of(self._client.try_call(self._renter.find_notices(region, rented)))
-        except RefusedError as refused:
+        except AwsRefusedError as refused:
             log.warning("whether spot machines of %s will be taken back is not told: %s", region, refused)
             return {}
 

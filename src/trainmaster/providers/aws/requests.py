@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from trainmaster.providers.aws.facts import Image, architecture, can_cluster, default_image
+from trainmaster.providers.aws.facts import MachineImage, architecture, can_cluster, default_image
 from trainmaster.providers.aws.settings import AwsSettings
 from trainmaster.providers.base import NodeRequest
 
@@ -130,13 +130,13 @@ class Renter:
         """Of the key pair and the security group of a cluster: no other home has the same."""
         return f"trainmaster-{self.home[:8]}-{cluster}"
 
-    def image(self, request: NodeRequest) -> Image:
+    def image(self, request: NodeRequest) -> MachineImage:
         """What boots."""
         chosen = self.settings
         if chosen.image:
-            return Image(chosen.image, chosen.image_owner, chosen.user)
+            return MachineImage(chosen.image, chosen.image_owner, chosen.user)
         found = default_image(request.instance_type)
-        return Image(found.name, found.owner, chosen.user or found.user)
+        return MachineImage(found.name, found.owner, chosen.user or found.user)
 
     def token(self, request: NodeRequest) -> str:
         """What tells requests of a cluster apart; one without a token is the only one of its role."""

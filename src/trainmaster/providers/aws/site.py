@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from trainmaster.providers.aws.client import AwsClient, RefusedError
+from trainmaster.providers.aws.client import AwsClient, AwsRefusedError
 from trainmaster.providers.aws.images import AwsImages
 from trainmaster.providers.aws.memory import AwsMemory
 from trainmaster.providers.aws.requests import AwsRequest, Renter, resolved
@@ -32,7 +32,7 @@ _RETURN_S: Final = 600.0
 
 
 @dataclass(slots=True)
-class _Known:
+class _SiteCache:
     """What was asked or made once and need not be again."""
 
     images: dict[str, Mapping[str, str]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class AwsSite:
         self._renter = renter
         self._memory = memory
         self._images = AwsImages(client, renter)
-        self._regions: dict[str, _Known] = {}
+        self._regions: dict[str, _SiteCache] = {}
         self._block = renter.settings.ssh_from
         self._clock = clock or boot_s
         self._seen: dict[str, float] = {}
@@ -236,15 +236,15 @@ class AwsSite:
         answer = self._client.call(self._renter.find_leftovers(region, kind, cluster))
         return [thing for thing in answer.get(kind, []) if thing.get("State") not in ("deleting", "deleted")]
 
-    def _known(self, region: str) -> _Known:
-        return self._regions.setdefault(region, _Known())
+    def _known(self, region: str) -> _SiteCache:
+        return self._regions.setdefault(region, _SiteCache())
 
     def _group(self, cluster: str, region: str, answers: Mapping[str, str]) -> str:
         wanted = self._renter.create_group(cluster, region)
         sent = AwsRequest(wanted.operation, resolved(wanted.parameters, answers), region)
         try:
             return str(self._client.try_call(sent)["GroupId"])
-        except RefusedError as refused:
+        except AwsRefusedError as refused:
             if refused.code != "InvalidGroup.Duplicate":
                 raise refused.explained() from None
         found = self._groups(cluster, region)
@@ -266,21 +266,21 @@ class AwsSite:
     def _close_ssh(self, request: AwsRequest) -> None:
         try:
             self._client.try_call(request, settle=False)
-        except RefusedError as refused:  # policies of earlier versions do not have it
+        except AwsRefusedError as refused:  # policies of earlier versions do not have it
             if refused.code != "InvalidPermission.NotFound":
                 log.warning("an address that we have left is still let in: %s", refused)
 
     def _make(self, request: AwsRequest) -> None:
         try:
             self._client.try_call(request)
-        except RefusedError as refused:
+        except AwsRefusedError as refused:
             if refused.code not in _THERE_ALREADY:
                 raise refused.explained() from None
 
     def _delete(self, request: AwsRequest) -> bool:
         try:
             self._client.try_call(request, settle=False)
-        except RefusedError as refused:
+        except AwsRefusedError as refused:
             if refused.code.endswith((".NotFound", ".Unknown")):
                 return True
             if refused.code in ("DependencyViolation", "InvalidPlacementGroup.InUse", "InvalidGroup.InUse"):

@@ -11,7 +11,7 @@ from trainmaster.providers.base import NodeRequest
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.dead_man_switch import deadman_script
 from trainmaster.providers.im.nodes import system_name
-from trainmaster.providers.im.radl import Mark, WantedMachines, written
+from trainmaster.providers.im.radl import InfrastructureOwner, WantedMachines, written
 from trainmaster.providers.im.settings import ImSettings
 from trainmaster.providers.offer import Offer
 from trainmaster.spec.errors import UsageError
@@ -119,7 +119,7 @@ class RadlDocuments:
 
     def document(self, cluster: str, request: NodeRequest, now: float) -> str:
         """The RADL of a request."""
-        mark = Mark(self.home, cluster, now + request.lease_s)
+        mark = InfrastructureOwner(self.home, cluster, now + request.lease_s)
         return written(mark, self.wanted(cluster, request))
 
 

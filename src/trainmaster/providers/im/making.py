@@ -14,7 +14,7 @@ from trainmaster.providers.base import NodeRequest
 from trainmaster.providers.im.client import ImClient, ImRefusedError, ImState
 from trainmaster.providers.im.documents import RadlDocuments
 from trainmaster.providers.im.errors import explained
-from trainmaster.providers.im.memory import Asked, ClusterMemory, ImMemory
+from trainmaster.providers.im.memory import ClusterMemory, ImMemory, ImRequest
 from trainmaster.providers.im.observed import ImObserved
 from trainmaster.spec.errors import ProviderError
 
@@ -81,7 +81,7 @@ class ImMaking:
         repeated = known.asked.get(system)
         asked = replace(
             repeated
-            or Asked(
+            or ImRequest(
                 token=request.token,
                 role=request.role,
                 count=request.count,
@@ -149,7 +149,7 @@ class ImMaking:
                 "It is asked again.",
             )
 
-    def _clear(self, known: ClusterMemory, asked: Asked) -> None:
+    def _clear(self, known: ClusterMemory, asked: ImRequest) -> None:
         """Give back what is left of an addition that IM has forgotten.
 
         The next addition would take it off IM's list and end it nowhere.

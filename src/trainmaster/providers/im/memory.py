@@ -24,7 +24,7 @@ _HINT: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ImRequest:
     """A request that was, or is about to be, sent.
 
     Attributes:
@@ -62,7 +62,7 @@ class ClusterMemory:
     cluster: str
     infrastructure: str = ""
     is_asked: bool = False
-    asked: Mapping[str, Asked] = field(default_factory=dict)
+    asked: Mapping[str, ImRequest] = field(default_factory=dict)
 
     @property
     def infrastructures(self) -> list[str]:

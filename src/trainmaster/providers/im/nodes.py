@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from trainmaster.providers.base import Node, NodeRequest, NodeState
-from trainmaster.providers.im.memory import Asked
+from trainmaster.providers.im.memory import ImRequest
 from trainmaster.providers.im.radl import ImMachine
 
 _STATES: Final = {
@@ -56,7 +56,7 @@ def number_in(infrastructure: str, node: str) -> str:
 
 
 def node_of(
-    cluster: str, name: str, state: str, asked: Asked, told: ImMachine, *, user: str, key: Path | None
+    cluster: str, name: str, state: str, asked: ImRequest, told: ImMachine, *, user: str, key: Path | None
 ) -> Node:
     """One machine.
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from trainmaster.providers.base import Node
 from trainmaster.providers.im.client import ImClient, ImRefusedError, ImState
-from trainmaster.providers.im.memory import Asked, ClusterMemory, ImMemory
+from trainmaster.providers.im.memory import ClusterMemory, ImMemory, ImRequest
 from trainmaster.providers.im.nodes import ENDED, node_id, node_of
-from trainmaster.providers.im.radl import ImMachine, Mark, machine_of, mark_of
+from trainmaster.providers.im.radl import ImMachine, InfrastructureOwner, machine_of, mark_of
 from trainmaster.providers.im.settings import ImSettings
 
 
@@ -48,7 +48,7 @@ class ImObserved:
                 yield system, self._node(known.cluster, infrastructure, number, asked, state)
 
     def _node(
-        self, cluster: str, infrastructure: str, number: str, asked: Asked, state: ImState | None
+        self, cluster: str, infrastructure: str, number: str, asked: ImRequest, state: ImState | None
     ) -> Node:
         told = state.machines.get(number, "") if state is not None else ""
         is_there = bool(told) and told not in ENDED
@@ -99,7 +99,7 @@ class ImObserved:
         state = self.state_of(found) if found else None
         return ("", None) if state is None else (found, state)
 
-    def marked(self) -> Iterator[tuple[str, Mark]]:
+    def marked(self) -> Iterator[tuple[str, InfrastructureOwner]]:
         """Every infrastructure of this home."""
         for infrastructure, radl in self._described():
             mark = mark_of(radl)

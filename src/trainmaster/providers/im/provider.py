@@ -22,7 +22,7 @@ from trainmaster.providers.im.memory import ClusterMemory, ImMemory
 from trainmaster.providers.im.nodes import node_id, number_in
 from trainmaster.providers.im.observed import ImObserved
 from trainmaster.providers.im.preflight import check
-from trainmaster.providers.im.radl import Mark, renewed
+from trainmaster.providers.im.radl import InfrastructureOwner, renewed
 from trainmaster.providers.im.settings import ImSettings, read_settings, settings_file
 from trainmaster.providers.offer import Offer
 from trainmaster.providers.place import ProviderPlace
@@ -169,7 +169,7 @@ class ImProvider:
         """
         known = self._memory.of(cluster)
         for infrastructure in known.with_machines if known else ():
-            mark = Mark(self._home, cluster, self._clock() + lease_s)
+            mark = InfrastructureOwner(self._home, cluster, self._clock() + lease_s)
             try:
                 self._client.add(infrastructure, renewed(mark))
             except ImRefusedError as refused:

@@ -29,7 +29,7 @@ _ADDRESS: Final = re.compile(r"net_interface\.(\d+)\.ip")
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class InfrastructureOwner:
     """Whose an infrastructure is.
 
     Attributes:
@@ -115,7 +115,7 @@ class ImMachine:
     zone: str = ""
 
 
-def written(mark: Mark, wanted: WantedMachines) -> str:
+def written(mark: InfrastructureOwner, wanted: WantedMachines) -> str:
     """The document.
 
     Args:
@@ -142,17 +142,17 @@ def written(mark: Mark, wanted: WantedMachines) -> str:
     return "\n".join(lines) + "\n"
 
 
-def renewed(mark: Mark) -> str:
+def renewed(mark: InfrastructureOwner) -> str:
     """A document that only says anew until when machines are wanted."""
     return f"{mark.radl}\ncontextualize ()\n"
 
 
-def mark_of(radl: str) -> Mark | None:
+def mark_of(radl: str) -> InfrastructureOwner | None:
     """What an infrastructure is marked with; None if it is not ours."""
     found = _DESCRIPTION.search(radl)
     told = features_of(found[1]) if found else {}
     try:
-        return Mark(told["home"], told["cluster"], float(told["until"]))
+        return InfrastructureOwner(told["home"], told["cluster"], float(told["until"]))
     except (KeyError, ValueError):
         return None
 

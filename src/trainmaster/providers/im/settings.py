@@ -15,7 +15,7 @@ from trainmaster.spec.reading import (
     Key,
     Noun,
     Problems,
-    Refused,
+    ReportedMistake,
     boolean,
     mapping_of,
     noun,
@@ -158,7 +158,7 @@ def read_settings(file: Path) -> ImSettings:
     root = compose(_read_text(file, shown), shown, _WORDING)
     try:
         found = read_noun(ImSettings, root, (), problems)
-    except Refused:
+    except ReportedMistake:
         found = None
     if problems.mistakes or found is None:
         raise RecipeError(shown, problems.in_order())

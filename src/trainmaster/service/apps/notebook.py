@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class PythonFacts:
+class NotebookPython:
     """Of a Python.
 
     Attributes:
@@ -158,7 +158,7 @@ def jupyter_python() -> Path:
     return python
 
 
-def python_facts(python: Path) -> PythonFacts:
+def python_facts(python: Path) -> NotebookPython:
     """What a Python says of itself.
 
     Raises:
@@ -171,7 +171,7 @@ def python_facts(python: Path) -> PythonFacts:
         version, has_kernel, packages = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise RunError(f"{python} does not work: {error}", "Its setup has to make it anew.") from None
-    return PythonFacts(tuple(version), has_kernel, packages)
+    return NotebookPython(tuple(version), has_kernel, packages)
 
 
 def _about(run: str, found: Furnished) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainmaster.artifacts.scratch import is_occupied, move_into_place, scratch_directory
-from trainmaster.artifacts.unpacking import Limits, UnpackError, unpack
+from trainmaster.artifacts.unpacking import UnpackError, UnpackLimits, unpack
 from trainmaster.control.layout import Home
 from trainmaster.db import copies
 from trainmaster.db.engine import SCHEMA_REVISION, open_database
@@ -86,7 +86,7 @@ def _unpacked(file: Path, scratch: Path) -> dict[str, Any]:
     """The manifest of a backup, of which all is there as it says."""
     try:
         # Nothing is believed: `unpack` writes nowhere else, and the archive of a backup has files only.
-        unpack(file, "backup.tar", scratch, Limits(shutil.disk_usage(scratch).free))
+        unpack(file, "backup.tar", scratch, UnpackLimits(shutil.disk_usage(scratch).free))
         manifest: dict[str, Any] = json.loads((scratch / MANIFEST).read_bytes())
         form, schema = int(manifest["form"]), str(manifest["schema"])
     except (UnpackError, ValueError, KeyError, TypeError, FileNotFoundError) as error:

@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import PurePath
 
-from trainmaster.service.conversion.description import ClusterDescription, MachineType
+from trainmaster.service.conversion.description import ClusterDescription, MachineGroup
 from trainmaster.service.conversion.radl import read_radl
 from trainmaster.service.conversion.tosca import read_tosca
 from trainmaster.spec import Recipe
@@ -105,7 +105,7 @@ def _written(description: ClusterDescription, file: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _keep_one(machines: list[MachineType], description: ClusterDescription) -> None:
+def _keep_one(machines: list[MachineGroup], description: ClusterDescription) -> None:
     """Members of a role are alike: of several types the first one's hardware counts."""
     for other in machines[1:]:
         for key, (line, text) in other.lines.items():
@@ -115,7 +115,7 @@ def _keep_one(machines: list[MachineType], description: ClusterDescription) -> N
                 )
 
 
-def _flow(machine: MachineType) -> str:
+def _flow(machine: MachineGroup) -> str:
     return "{" + ", ".join(f"{key}: {value}" for key, value in machine.hardware.items()) + "}"
 
 

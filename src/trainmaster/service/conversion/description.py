@@ -13,7 +13,7 @@ _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
 
 
 @dataclass(slots=True)
-class MachineType:
+class MachineGroup:
     """Machines that are alike.
 
     Attributes:
@@ -71,7 +71,7 @@ class ClusterDescription:
     """
 
     kind: str
-    machines: list[MachineType] = field(default_factory=list)
+    machines: list[MachineGroup] = field(default_factory=list)
     dropped: list[tuple[int, str, str]] = field(default_factory=list)
 
     roles: list[RoleUse] = field(default_factory=list)

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from trainmaster.service.conversion.description import ClusterDescription, MachineType, size_of
+from trainmaster.service.conversion.description import ClusterDescription, MachineGroup, size_of
 from trainmaster.service.conversion.playbooks import is_roles_only, roles_of
 from trainmaster.service.conversion.secrets import without_secrets
 from trainmaster.spec.errors import UsageError
@@ -81,7 +81,7 @@ class _Reader:
         self._tokens = self._split()
         self._next = 0
         self._found = ClusterDescription("RADL")
-        self._types: dict[str, tuple[MachineType, list[_Feature]]] = {}
+        self._types: dict[str, tuple[MachineGroup, list[_Feature]]] = {}
         self._configures: dict[str, tuple[int, int, str, str]] = {}
         #: Which system gets which `configure`, and at which step.
         self._steps: list[tuple[int, str, str]] = []
@@ -147,7 +147,7 @@ class _Reader:
             return
         features = self._features()
         if head.text == "system":
-            self._types[name] = (MachineType(name, self._line(head.at)), features)
+            self._types[name] = (MachineGroup(name, self._line(head.at)), features)
             return
         if not features:
             self._found.drop(self._line(head.at), f"{head.text} {name} ()", self._why(head))
@@ -233,7 +233,7 @@ class _Reader:
         value = token.text[1:-1] if token.kind == "text" else token.text
         return value, end
 
-    def _take(self, machine: MachineType, features: list[_Feature]) -> None:
+    def _take(self, machine: MachineGroup, features: list[_Feature]) -> None:
         if machine.count:
             self._found.machines.append(machine)
         for feature in features:
@@ -295,7 +295,7 @@ class _Reader:
         )
 
 
-def _want(machine: MachineType, feature: _Feature) -> str:
+def _want(machine: MachineGroup, feature: _Feature) -> str:
     """Take a property over; why not, if it is not."""
     name, value = feature.name, feature.value.strip()
     if feature.sign not in ("=", ">=", ">") and name != "disk.0.applications":

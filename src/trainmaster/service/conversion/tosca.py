@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from trainmaster.service.conversion.description import ClusterDescription, MachineType, RoleUse, size_of
+from trainmaster.service.conversion.description import ClusterDescription, MachineGroup, RoleUse, size_of
 from trainmaster.service.conversion.secrets import without_secrets
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.node import Kind, Wording, YamlNode, compose
@@ -87,7 +87,7 @@ class _Reader:
         return self._found
 
     def _machines(self, name: str, template: YamlNode) -> None:
-        machine = MachineType(name, template.line, 1)
+        machine = MachineGroup(name, template.line, 1)
         capabilities = _below(template, "capabilities")
         for parent in (template, capabilities):
             if parent is not None and parent.kind is Kind.MAPPING:

@@ -79,7 +79,7 @@ def why_bound_of(row: Mapping[Any, Any], *, is_shared: bool) -> str:
     return why or "its data are on that server only"
 
 
-class Replicas:
+class RunReplicas:
     """Brings the files of runs here.
 
     Args:
@@ -356,7 +356,7 @@ def bring_code(store_url: str, digest: str, snapshots: Path) -> Path:
     Raises:
         PublishError: it is not on the store, or cannot be read.
     """
-    from trainmaster.artifacts.unpacking import Limits, UnpackError, unpack
+    from trainmaster.artifacts.unpacking import UnpackError, UnpackLimits, unpack
 
     place = snapshots / digest
     if place.is_dir():
@@ -369,7 +369,7 @@ def bring_code(store_url: str, digest: str, snapshots: Path) -> Path:
         )
     try:
         with scratch_directory(place) as scratch:
-            unpack(io.BytesIO(packed), "code.tar", scratch, Limits(2 * _MOST_CODE_BYTES))
+            unpack(io.BytesIO(packed), "code.tar", scratch, UnpackLimits(2 * _MOST_CODE_BYTES))
             for path in scratch.rglob("*"):
                 if path.is_file() and not path.is_symlink():
                     path.chmod(path.stat().st_mode & 0o555)  # a snapshot is never written to

@@ -28,7 +28,7 @@ from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
     from trainmaster.control.layout import Home
-    from trainmaster.control.ports import Records
+    from trainmaster.control.ports import RunRecords
     from trainmaster.control.run_state import RunState
     from trainmaster.db import Change, Database, Lease
     from trainmaster.service.driving.encryption import SealingKey
@@ -167,7 +167,7 @@ class Replication:
             self._ending += [place for place in self._live if place not in live]
             self._live = live
 
-    def records(self, records: Records, run_state: RunState) -> Records:
+    def records(self, records: RunRecords, run_state: RunState) -> RunRecords:
         """The database as the controller is to write to it: files before what is said of them."""
         self.follow(run_state)
         return _FilesFirst(records, self, run_state)
@@ -238,7 +238,7 @@ class Replication:
 class _FilesFirst:
     """See `Replication.records`."""
 
-    def __init__(self, records: Records, files: Replication, run_state: RunState) -> None:
+    def __init__(self, records: RunRecords, files: Replication, run_state: RunState) -> None:
         self._records = records
         self._files = files
         self._run_state = run_state

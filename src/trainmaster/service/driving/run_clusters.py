@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.cluster.baking import Baking
 from trainmaster.cluster.cluster_executor import ClusterExecutor
 from trainmaster.cluster.cluster_loop import ClusterLoop
-from trainmaster.cluster.decision import Patience
+from trainmaster.cluster.decision import WaitLimits
 from trainmaster.cluster.member_places import MemberPlaces
 from trainmaster.cluster.node_provisioner import NodeProvisioner
 from trainmaster.cluster.record import ClusterRecord, ClusterState, fits, readable, resumed
@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 Tell = Callable[[str], None]
 
 
-def machines_patience(environ: Mapping[str, str]) -> Patience:
+def machines_patience(environ: Mapping[str, str]) -> WaitLimits:
     """How long a run waits for machines that do not answer, and for capacity.
 
     ``TRAINMASTER_NODE_PATIENCE`` and ``TRAINMASTER_CAPACITY_PATIENCE`` name other times.
@@ -65,8 +65,8 @@ def machines_patience(environ: Mapping[str, str]) -> Patience:
     Raises:
         UsageError: one of them is no time.
     """
-    usual = Patience()
-    return Patience(
+    usual = WaitLimits()
+    return WaitLimits(
         _seconds(environ, "TRAINMASTER_NODE_PATIENCE", PATIENCE_S),
         _seconds(environ, "TRAINMASTER_CAPACITY_PATIENCE", usual.cool_down_s),
     )

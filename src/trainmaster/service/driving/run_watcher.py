@@ -13,7 +13,7 @@ from trainmaster.control.attempt_words import FAILURE_TAIL_BYTES, last_error
 from trainmaster.control.effects import EffectKind
 from trainmaster.control.gangs import member_names
 from trainmaster.control.reconcile import Turn
-from trainmaster.control.run_state import Experiment, RunState, Task
+from trainmaster.control.run_state import ExperimentState, RunState, Task
 from trainmaster.db.changes import ExperimentChange, Note, TaskChange
 from trainmaster.executors.logs import line_start, log_end, read_log, read_tail
 from trainmaster.providers.capabilities import capabilities_of
@@ -138,7 +138,7 @@ def run_view(
 ) -> RunView:
     """How far a run is."""
 
-    def view(found: Experiment) -> ExperimentView:
+    def view(found: ExperimentState) -> ExperimentView:
         is_service = found.name in standings.services
         # a single task tells that itself
         is_told = found.total > 1 and found.state is State.RUNNING and not is_service

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from trainmaster.artifacts import materialise, take_snapshot
 from trainmaster.artifacts.owner import give_up_claim
 from trainmaster.control.preflight import why_bound_by_data
-from trainmaster.db import Database, Lease, NewRun, Submission, run_facts
+from trainmaster.db import AcceptedRun, Database, Lease, Submission, run_facts
 from trainmaster.db.endpoint_changes import registering
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.driving import Session, drive
@@ -103,7 +103,7 @@ def accept(
         from trainmaster.cluster.record import new_record
 
         clusters = [new_record(run, plan, home_id, keep_s).as_row() for plan in offer.plans]
-    new = NewRun(
+    new = AcceptedRun(
         id=run,
         name=recipe.name,
         # Its code was copied: whatever opened the repository is needed no more.

@@ -24,7 +24,7 @@ _places = threading.BoundedSemaphore(_AT_ONCE)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ReplicaResponse:
     """What a replica has said.
 
     Attributes:
@@ -38,7 +38,7 @@ class Answer:
     version: str | None
 
 
-def ask(endpoints: Endpoints, access: EndpointAccess, name: str, path: str, body: str) -> Answer:
+def ask(endpoints: Endpoints, access: EndpointAccess, name: str, path: str, body: str) -> ReplicaResponse:
     """Send a JSON body to the least busy replica (or ask without one), and wait for the answer.
 
     Raises:
@@ -64,7 +64,7 @@ def ask(endpoints: Endpoints, access: EndpointAccess, name: str, path: str, body
         connection.request("POST" if body else "GET", path, body.encode() if body else None, kind)
         answer = connection.getresponse()
         text = answer.read(MOST_SHOWN_BYTES).decode("utf-8", "replace")
-        return Answer(answer.status, text, ready[0].version)
+        return ReplicaResponse(answer.status, text, ready[0].version)
     except (OSError, http.client.HTTPException) as error:
         raise ProviderError(f"a replica of {name} does not answer: {error}", "Its log may say why.") from None
     finally:

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.service.endpoints.endpoints import Endpoints, Target
+from trainmaster.service.endpoints.endpoints import Endpoints, ReadyReplica
 from trainmaster.service.users.caller import SCOPES, Caller, caller
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class EndpointAccess:
         self.is_open = access is None
         self._server = f"{service.home.identity()}-{secrets.token_hex(4)}"
 
-    def targets(self, name: str, bearer: str, team: str) -> Sequence[Target]:
+    def targets(self, name: str, bearer: str, team: str) -> Sequence[ReadyReplica]:
         """The replicas of a service that take requests.
 
         Raises:
@@ -53,7 +53,7 @@ class EndpointAccess:
         for replica, count in in_flight.items():
             endpoints.report(replica, count, self._server)
 
-    def connect(self, replica: Target) -> socket.socket:
+    def connect(self, replica: ReadyReplica) -> socket.socket:
         """A stream to a replica; the caller's to close.
 
         Raises:

@@ -25,7 +25,7 @@ REPORT_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ReadyReplica:
     """A replica that takes requests.
 
     Attributes:
@@ -83,7 +83,7 @@ class Endpoints:
         self._caller.need("read")
         return endpoint_summaries(self._service.database, [self._row(name)])[0]
 
-    def targets(self, name: str) -> list[Target]:
+    def targets(self, name: str) -> list[ReadyReplica]:
         """The replicas of a service that take requests, the least busy first; for `TARGETS_VALID_S`.
 
         Raises:
@@ -105,7 +105,7 @@ class Endpoints:
         run = database.run_row(row["run_id"])
         is_here = run["home_id"] == self._service.home.identity() and capabilities_of(run["provider"]).is_here
         found = [
-            Target(
+            ReadyReplica(
                 each["id"], run["id"], each["node"], each["port"], is_here, each["version"], each["in_flight"]
             )
             for each in ready
@@ -116,7 +116,7 @@ class Endpoints:
         """Tell how many requests a proxy has with a replica; what is old counts for nothing.
 
         Args:
-            replica: of `Target`.
+            replica: of `ReadyReplica`.
             in_flight: now.
             server: a name that no other proxy has.
         """

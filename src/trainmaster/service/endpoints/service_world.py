@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trainmaster.spec import Recipe
 
 
-class Nodes(Protocol):
+class MemberNodes(Protocol):
     """Where members are if not here; see `trainmaster.cluster.cluster_executor.ClusterExecutor`."""
 
     def nodes_of(self, attempt: str) -> Sequence[tuple[str, NodeAccess]]:
@@ -107,7 +107,7 @@ def _must_be_served(recipe: Recipe, uri: str) -> None:
         must_be_servable([entry.path for entry in manifest.files], code)
 
 
-def services_of(opened: OpenHome, run: str, recipe: Recipe, nodes: Nodes | None) -> Services:
+def services_of(opened: OpenHome, run: str, recipe: Recipe, nodes: MemberNodes | None) -> Services:
     """The services of a run as recorded.
 
     Args:
@@ -134,7 +134,7 @@ class _World:
     """See `ServiceWorld`."""
 
     def __init__(
-        self, opened: OpenHome, ids: dict[str, str], serves: dict[str, Serve], nodes: Nodes | None
+        self, opened: OpenHome, ids: dict[str, str], serves: dict[str, Serve], nodes: MemberNodes | None
     ) -> None:
         self._opened, self._ids, self._serves, self._nodes = opened, ids, serves, nodes
 
@@ -183,7 +183,7 @@ def _here(port: int) -> Iterator[tuple[str, int]]:
 
 
 @contextmanager
-def _there(nodes: Nodes, attempt: str, member: str, port: int) -> Iterator[tuple[str, int]]:
+def _there(nodes: MemberNodes, attempt: str, member: str, port: int) -> Iterator[tuple[str, int]]:
     node = next((node for name, node in nodes.nodes_of(attempt) if name == member), None)
     if node is None:
         raise NotFoundError("its machine is not known", "Its run finds it.")

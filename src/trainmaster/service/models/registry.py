@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import queries
 from trainmaster.db import registry as rows
-from trainmaster.db.registry_rows import AliasMovedError, Move, NewVersion, RunModel
+from trainmaster.db.registry_rows import AliasMovedError, Move, NewVersionRow, RunModel
 from trainmaster.db.run_rows import existing
 from trainmaster.service.models.model_diff import diff
 from trainmaster.service.models.model_names import find_model
@@ -181,7 +181,7 @@ class Registry:
             checked_alias(alias)
         row = self._model(model)
         found = RunModel(row["run"], row["experiment"], row["task"], row["uri"])
-        new = NewVersion(self._team, name, found, self._by, checked_tags(tags or {}))
+        new = NewVersionRow(self._team, name, found, self._by, checked_tags(tags or {}))
         number, is_new = rows.register(self._database, new, alias, time.time())
         return {**self.version(f"{name}@{number}"), "new": is_new}
 

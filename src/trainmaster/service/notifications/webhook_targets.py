@@ -22,7 +22,7 @@ TIMEOUT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ReceiverResponse:
     """Of a receiver.
 
     Attributes:
@@ -92,7 +92,7 @@ def post(
     timeout_s: float = TIMEOUT_S,
     *,
     most_bytes: int = 0,
-) -> Answer:
+) -> ReceiverResponse:
     """Send one message; redirects are not followed, and only 2xx is taken for an answer.
 
     The name is resolved once, and what is connected to is what was checked: a name that means something
@@ -105,7 +105,7 @@ def post(
     try:
         connected = _connect(host, parts.port or (443 if is_tls else 80), allowed, resolve, is_tls=is_tls)
         if isinstance(connected, str):
-            return Answer(0, connected)
+            return ReceiverResponse(0, connected)
         used = connected
         if is_tls:
             context = ssl.create_default_context()
@@ -126,16 +126,16 @@ def post(
             said = answer.read(most_bytes) if most_bytes else b""
     except (OSError, http.client.HTTPException) as error:
         late = f"no answer within {timeout_s:g} s" if is_late.is_set() else ""
-        return Answer(0, late or f"{type(error).__name__} {str(error)[:200]}".rstrip())
+        return ReceiverResponse(0, late or f"{type(error).__name__} {str(error)[:200]}".rstrip())
     finally:
         if watchdog is not None:
             watchdog.cancel()
     if is_late.is_set():
-        return Answer(0, f"no answer within {timeout_s:g} s")
+        return ReceiverResponse(0, f"no answer within {timeout_s:g} s")
     if 200 <= status < 300:
-        return Answer(status, body=said)
+        return ReceiverResponse(status, body=said)
     trouble = f"HTTP {status}" + (": redirects are not followed" if 300 <= status < 400 else "")
-    return Answer(status, trouble, float(wait) if wait.isdecimal() and len(wait) < 7 else 0.0, said)
+    return ReceiverResponse(status, trouble, float(wait) if wait.isdecimal() and len(wait) < 7 else 0.0, said)
 
 
 def _connect(

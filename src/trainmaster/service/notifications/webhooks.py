@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.db import notices, webhook_rows
 from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.notifications.mail_server import MailServer
-from trainmaster.service.notifications.webhook_targets import TIMEOUT_S, Answer, check_url, networks, post
+from trainmaster.service.notifications.webhook_targets import (
+    TIMEOUT_S,
+    ReceiverResponse,
+    check_url,
+    networks,
+    post,
+)
 from trainmaster.service.server_loops import Turns
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
 from trainmaster.spec.topics import TOPICS
@@ -240,9 +246,9 @@ class Webhooks:
         try:
             answer = self._send(row, now)
         except TrainmasterError as error:  # its secret cannot be opened, or nobody takes e-mail any more
-            answer = Answer(0, str(error.args[0]))
+            answer = ReceiverResponse(0, str(error.args[0]))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is shown, and tried again
-            answer = Answer(0, f"{type(error).__name__}: {error}"[:200])
+            answer = ReceiverResponse(0, f"{type(error).__name__}: {error}"[:200])
         wait_s = None
         if answer.trouble:
             wait_s = next_wait_s(
@@ -257,7 +263,7 @@ class Webhooks:
             given_up=bool(answer.trouble) and wait_s is None,
         )
 
-    def _send(self, row: RowMapping, now: float) -> Answer:
+    def _send(self, row: RowMapping, now: float) -> ReceiverResponse:
         body = row["body"].encode()
         if row["kind"] == "email":
             return self._mail(row["target"], json.loads(body))
@@ -274,10 +280,10 @@ class Webhooks:
             }  # fmt: skip
         return post(row["target"], body, headers, networks(self._environ))
 
-    def _mail(self, address: str, event: Mapping[str, Any]) -> Answer:
+    def _mail(self, address: str, event: Mapping[str, Any]) -> ReceiverResponse:
         text = _words(event)
         MailServer.of(self._environ).send(address, text.splitlines()[0], text, str(event["id"]))
-        return Answer(0)
+        return ReceiverResponse(0)
 
     # --- secrets ------------------------------------------------------------------------------------
 

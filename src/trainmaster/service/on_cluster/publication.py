@@ -20,7 +20,7 @@ from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
     from trainmaster.control.layout import Home
-    from trainmaster.control.ports import Records
+    from trainmaster.control.ports import RunRecords
     from trainmaster.control.run_state import RunState
     from trainmaster.db import Change, Database, Lease
     from trainmaster.service.driving.encryption import SealingKey
@@ -109,9 +109,9 @@ class Publication(Replication):
         if self._beating.is_alive():  # else `begin` does so in a moment
             self.publish()
 
-    def records(self, records: Records, run_state: RunState) -> Records:
+    def records(self, records: RunRecords, run_state: RunState) -> RunRecords:
         """The database as the controller is to write to it: what it has written is published at once."""
-        return _Published(super().records(records, run_state), self)
+        return _PublishedRows(super().records(records, run_state), self)
 
     def publish(self, *, is_over: bool = False) -> None:
         """Publish all that is new.
@@ -183,10 +183,10 @@ class Publication(Replication):
                     run_facts.answer(self._database, self._lease.run, row["name"], said)
 
 
-class _Published:
+class _PublishedRows:
     """See `Publication.records`."""
 
-    def __init__(self, records: Records, publication: Publication) -> None:
+    def __init__(self, records: RunRecords, publication: Publication) -> None:
         self._records = records
         self._publication = publication
         self.renew: Callable[[Lease, float], EndReason | None] = records.renew

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.measuring import measurement_of
 from trainmaster.control.recording import Where
-from trainmaster.db import Database, NewQuote, Note
+from trainmaster.db import Database, NewQuoteRow, Note
 from trainmaster.executors import detect_capacity
 from trainmaster.service.quotes.forecast_inputs import NotKnown, RentedNow, forecast_inputs, gang_nodes
 from trainmaster.service.quotes.quote_record import QuoteRecord, most_usd, told, told_in_full
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from trainmaster.advisor.model.measurement import Measurement
     from trainmaster.advisor.quote.forecast import Doing
     from trainmaster.control.progress import TaskProgress
-    from trainmaster.control.run_state import Experiment, RunState
+    from trainmaster.control.run_state import ExperimentState, RunState
     from trainmaster.service.cluster_costs import ClusterCosts
     from trainmaster.service.quotes.history import History
 
@@ -57,7 +57,7 @@ Histories = Callable[[], Mapping[str, "History"]]
 
 
 @dataclass(slots=True)
-class _Known:
+class _Measured:
     """What was measured, by experiment."""
 
     same: dict[str, list[Measurement]] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class QuoteTracker:
         self._promised = promised
         self._cores: int | None = None
         self._other = ""
-        self._known = _Known()
+        self._known = _Measured()
         self._binding: QuoteRecord | None = None
         self._begun = self._is_upset = False
         self._estimated = False
@@ -338,7 +338,7 @@ class QuoteTracker:
             raise found
         if found.kind == "forecast":
             return self._compare(found)
-        new = NewQuote(self._run, None, found.kind, found.made_at, found.as_json())
+        new = NewQuoteRow(self._run, None, found.kind, found.made_at, found.as_json())
         most = None if self._costs is None else most_usd(found.cost_usd.p95, self._recipe)
         self._database.add_quote(new, most)
         self._promised()
@@ -433,7 +433,9 @@ class QuoteTracker:
         return Device("", 1.0, HOST)
 
 
-def _doing(experiment: Experiment, progress: Mapping[tuple[str, int], TaskProgress], now: float) -> Doing:
+def _doing(
+    experiment: ExperimentState, progress: Mapping[tuple[str, int], TaskProgress], now: float
+) -> Doing:
     from trainmaster.advisor.quote.forecast import Doing, RunningTask
 
     running = []

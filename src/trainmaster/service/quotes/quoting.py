@@ -222,7 +222,7 @@ class Quoter:
         environ: Mapping[str, str],
     ) -> Quote:
         """The quote of what is known."""
-        from trainmaster.advisor.quote.choosing import Limits
+        from trainmaster.advisor.quote.choosing import QuoteLimits
         from trainmaster.advisor.quote.quoting import make_quote
 
         subjects = [self._subject(recipe, name, found, options) for name, found in known.items()]
@@ -231,7 +231,7 @@ class Quoter:
             replace(each, workload=prepared[each.workload.name].counted(each.workload)) for each in subjects
         ]
         budget = recipe.budget
-        limits = Limits(
+        limits = QuoteLimits(
             deadline_s=_or_infinite(budget.deadline_s if budget else None),
             budget_usd=_or_infinite(budget.total_usd if budget else None),
             usd_per_hour=_or_infinite(options.for_recipe(recipe).usd_per_hour),

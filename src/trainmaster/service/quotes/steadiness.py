@@ -10,7 +10,7 @@ from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
     from trainmaster.control.progress import TaskProgress
-    from trainmaster.control.run_state import Experiment, RunState, Task
+    from trainmaster.control.run_state import ExperimentState, RunState, Task
 
     Progresses = Mapping[tuple[str, int], TaskProgress]
 
@@ -77,7 +77,7 @@ def _begins_again(task: Task, progress: Progresses) -> bool:
     return task.state in _BEGUN_AGAIN
 
 
-def _waits(experiment: Experiment) -> bool:
+def _waits(experiment: ExperimentState) -> bool:
     states = {task.state for task in experiment.live.values()}
     return (
         experiment.state is State.RUNNING
@@ -86,7 +86,7 @@ def _waits(experiment: Experiment) -> bool:
     )
 
 
-def _is_at_its_end(experiment: Experiment, progress: Progresses) -> bool:
+def _is_at_its_end(experiment: ExperimentState, progress: Progresses) -> bool:
     if sum(experiment.ended.values()) + len(experiment.live) < experiment.total:
         return False
     for task in experiment.live.values():

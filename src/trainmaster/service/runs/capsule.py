@@ -190,7 +190,7 @@ def open_capsule(path: Path, cache: Path) -> OpenedCapsule:
         UsageError: it is damaged, holds what no archive should, or a later Trainmaster has written it.
     """
     from trainmaster.artifacts.scratch import move_into_place, scratch_directory
-    from trainmaster.artifacts.unpacking import Limits, UnpackError, unpack
+    from trainmaster.artifacts.unpacking import UnpackError, UnpackLimits, unpack
 
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -199,7 +199,7 @@ def open_capsule(path: Path, cache: Path) -> OpenedCapsule:
         target.parent.mkdir(parents=True, exist_ok=True)
         with path.open("rb") as file, scratch_directory(target) as scratch:
             try:
-                unpack(file, f"{path.name}.zip", scratch, Limits(_MOST_BYTES, _MOST_ENTRIES))
+                unpack(file, f"{path.name}.zip", scratch, UnpackLimits(_MOST_BYTES, _MOST_ENTRIES))
             except UnpackError as error:
                 raise UsageError(
                     f"{path} is no whole capsule: {error.__cause__ or error}",

@@ -35,7 +35,7 @@ _MAX_CURSOR: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Cursor:
+class StreamCursor:
     """How far a run was told.
 
     Attributes:
@@ -58,7 +58,7 @@ class Cursor:
         return base64.urlsafe_b64encode(zlib.compress(plain)).decode().rstrip("=")
 
     @classmethod
-    def decode(cls, text: str) -> Cursor:
+    def decode(cls, text: str) -> StreamCursor:
         """The other way; an empty text is the beginning.
 
         Raises:
@@ -75,7 +75,7 @@ class Cursor:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class StreamMessage:
     """A piece.
 
     Attributes:
@@ -87,7 +87,7 @@ class Message:
 
     kind: str
     data: Mapping[str, Any]
-    cursor: Cursor
+    cursor: StreamCursor
 
 
 @dataclass(slots=True)
@@ -118,14 +118,14 @@ class RunStream:
         self,
         service: Service,
         run: str,
-        cursor: Cursor | None = None,
+        cursor: StreamCursor | None = None,
         tail_bytes: int | None = None,
         since: float | None = None,
     ) -> None:
         self._service = service
         self._run = run
         self._files = service.files_of(run)
-        self.cursor = cursor or Cursor()
+        self.cursor = cursor or StreamCursor()
         self.tail_bytes, self.since = tail_bytes, since
         self._open: dict[int, _Attempt] = {}
         self._last = self.cursor.done
@@ -136,7 +136,7 @@ class RunStream:
     def _experiments(self) -> dict[str, Experiment]:
         return stored_recipe(self._service.database.run_row(self._run)).experiments
 
-    def read(self, until: Cursor | None = None) -> Iterator[Message]:
+    def read(self, until: StreamCursor | None = None) -> Iterator[StreamMessage]:
         """What is new, up to a place (None: to the present).
 
         That it is over is told last: a client that listens no longer has missed nothing.
@@ -155,24 +155,24 @@ class RunStream:
             if events:
                 self.cursor = replace(self.cursor, event=events[-1]["id"])
             self._brief = _shown(brief)
-            yield Message("state", {"run": brief, "events": events}, self.cursor)
+            yield StreamMessage("state", {"run": brief, "events": events}, self.cursor)
         done = min(self._open, default=self._last + 1) - 1
         if done > self.cursor.done:
             files = {key: at for key, at in self.cursor.files.items() if int(key.partition("/")[0]) > done}
             self.cursor = replace(self.cursor, done=done, files=files)
 
-    def jump(self, cursor: Cursor) -> None:
+    def jump(self, cursor: StreamCursor) -> None:
         """Go on at another place: somebody else has told what is before it."""
         self.cursor, self._is_first_look = cursor, False
         self._open = {number: found for number, found in self._open.items() if number > cursor.done}
 
-    def is_at(self, other: Cursor) -> bool:
+    def is_at(self, other: StreamCursor) -> bool:
         """Whether exactly that is told that was told there."""
         return (
             self.cursor.event == other.event and _covers(self.cursor, other) and _covers(other, self.cursor)
         )
 
-    def _news(self, until: Cursor | None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    def _news(self, until: StreamCursor | None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """New events, and the line of the run; that is empty if there is nothing to tell."""
         rows: list[dict[str, Any]] = []
         while page := self._service.events(self._run, rows[-1]["id"] if rows else self.cursor.event):
@@ -207,7 +207,7 @@ class RunStream:
             self._last = max(self._last, number)  # at last: a database that is away now is asked again
         return queries.ended_attempts(database, list(self._open))
 
-    def _points(self, number: int, attempt: _Attempt, until: Cursor | None) -> Iterator[Message]:
+    def _points(self, number: int, attempt: _Attempt, until: StreamCursor | None) -> Iterator[StreamMessage]:
         key = f"{number}/metrics"
         bound = _bound(until, number, key)
         file = attempt.directory / f"{attempt.first}.metrics.jsonl"
@@ -220,7 +220,7 @@ class RunStream:
         while rows := reader.read():
             yield self._message("point", {**attempt.at, "points": rows}, key, reader.offset)
 
-    def _logs(self, number: int, attempt: _Attempt, until: Cursor | None) -> Iterator[Message]:
+    def _logs(self, number: int, attempt: _Attempt, until: StreamCursor | None) -> Iterator[StreamMessage]:
         for path in sorted(attempt.directory.glob("*.log")):
             member = path.name.removesuffix(".log")
             if member.startswith(SYSTEM):
@@ -243,7 +243,7 @@ class RunStream:
                 if member == attempt.first and f"{number}/metrics" not in self.cursor.files:
                     scanner = LogMetrics(attempt.pattern)
                     if rows := [*scanner.feed(data), *scanner.finish()]:
-                        yield Message("point", {**attempt.at, "points": rows}, self.cursor)
+                        yield StreamMessage("point", {**attempt.at, "points": rows}, self.cursor)
                 offset = end
                 said = {"text": data.decode("utf-8", "replace"), "next": end, "dropped_bytes": dropped}
                 yield self._message("log", {**at, **said}, key, end)
@@ -269,9 +269,9 @@ class RunStream:
         if offset:  # also when nothing is there now
             self.cursor = replace(self.cursor, files={**self.cursor.files, key: offset})
 
-    def _message(self, kind: str, data: Mapping[str, Any], key: str, offset: int) -> Message:
+    def _message(self, kind: str, data: Mapping[str, Any], key: str, offset: int) -> StreamMessage:
         self._go_to(key, offset)
-        return Message(kind, data, self.cursor)
+        return StreamMessage(kind, data, self.cursor)
 
 
 def _shown(brief: Mapping[str, Any]) -> dict[str, Any]:
@@ -287,14 +287,14 @@ def last_line_start(file: Path) -> int:
         return begin + stream.read().rstrip(b"\n").rfind(b"\n") + 1
 
 
-def _covers(one: Cursor, other: Cursor) -> bool:
+def _covers(one: StreamCursor, other: StreamCursor) -> bool:
     return all(
         int(key.partition("/")[0]) <= one.done or one.files.get(key, 0) >= at
         for key, at in other.files.items()
     )
 
 
-def _bound(until: Cursor | None, number: int, key: str) -> int | None:
+def _bound(until: StreamCursor | None, number: int, key: str) -> int | None:
     """Up to which byte a file is told: None for all of it."""
     if until is None or number <= until.done:
         return None

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.control.run_state import RUNNING_STATES, Experiment
+from trainmaster.control.run_state import RUNNING_STATES, ExperimentState
 from trainmaster.db.changes import TaskChange
 from trainmaster.service.runs.search_results import best_tasks
 from trainmaster.spec.errors import StoreError
@@ -63,7 +63,7 @@ class Standings:
         known.append(max(closes.ended_at - closes.started_at, 0.0))
 
     def left_s(
-        self, experiment: Experiment, progress: Mapping[tuple[str, int], TaskProgress], now: float
+        self, experiment: ExperimentState, progress: Mapping[tuple[str, int], TaskProgress], now: float
     ) -> float | None:
         """Seconds until all of its tasks will be over; None if unknown.
 

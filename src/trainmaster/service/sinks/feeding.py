@@ -16,7 +16,7 @@ from trainmaster.control.environment import read_secrets
 from trainmaster.db import sinks
 from trainmaster.db.leases import LEASE_S, is_alive, this_process
 from trainmaster.service.notifications.delivery import pause_s
-from trainmaster.service.notifications.webhook_targets import Answer, check_url, networks, post
+from trainmaster.service.notifications.webhook_targets import ReceiverResponse, check_url, networks, post
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.service.sinks.feed import TakenOverError
 from trainmaster.service.sinks.mlflow import Mlflow
@@ -72,7 +72,7 @@ class SinkFeeder:
     """
 
     def __init__(
-        self, opened: OpenHome, environ: Mapping[str, str], post_to: Callable[..., Answer] = post
+        self, opened: OpenHome, environ: Mapping[str, str], post_to: Callable[..., ReceiverResponse] = post
     ) -> None:
         self._opened, self._environ, self._post = opened, environ, post_to
         self._owner = this_process()
@@ -214,7 +214,7 @@ class SinkFeeder:
         wanted = mlflow_of(recipe)
         allowed = _EVERYWHERE if team is None else networks(self._environ)
 
-        def post_there(url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+        def post_there(url: str, body: bytes, headers: Mapping[str, str]) -> ReceiverResponse:
             return self._post(url, body, headers, allowed, most_bytes=_MOST_BYTES)
 
         to = Mlflow(wanted.url, post_there, values.get(wanted.token, ""), values.get(wanted.login, ""))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from trainmaster.service.notifications.webhook_targets import Answer
+from trainmaster.service.notifications.webhook_targets import ReceiverResponse
 from trainmaster.service.sinks.feed import SinkError
 from trainmaster.spec.states import EndReason
 
@@ -34,7 +34,7 @@ _ENDS: Final[Mapping[str, str]] = {
 }
 
 #: Sends JSON to a path: the status and body.
-Post = Callable[[str, bytes, Mapping[str, str]], Answer]
+Post = Callable[[str, bytes, Mapping[str, str]], ReceiverResponse]
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ class BudgetLeft:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AdmissionVerdict:
     """Of one run.
 
     Attributes:
@@ -127,7 +127,7 @@ class Verdict:
         return json.dumps({"waits_for": self.waits_for, "place": self.place})
 
 
-def decide(requests: Sequence[Request], left: Mapping[str, BudgetLeft]) -> list[Verdict]:
+def decide(requests: Sequence[Request], left: Mapping[str, BudgetLeft]) -> list[AdmissionVerdict]:
     """Who may start now, and in which order the others wait.
 
     A run that does not fit holds back those behind it that draw on the same limit: those of its team, or of
@@ -152,11 +152,11 @@ def decide(requests: Sequence[Request], left: Mapping[str, BudgetLeft]) -> list[
                 break
         if why:
             places += 1
-            verdicts.append(Verdict(wanted, why, places))
+            verdicts.append(AdmissionVerdict(wanted, why, places))
             continue
         for name in (wanted.team, ALL):
             left[name].take(wanted)
-        verdicts.append(Verdict(wanted))
+        verdicts.append(AdmissionVerdict(wanted))
     return verdicts
 
 

@@ -16,7 +16,7 @@ from trainmaster.db.run_rows import existing
 from trainmaster.service.models.model_names import find_model
 from trainmaster.service.quotes.recommending import recommended
 from trainmaster.service.runs.log_search import LINES
-from trainmaster.service.runs.run_stream import Cursor, RunStream
+from trainmaster.service.runs.run_stream import RunStream, StreamCursor
 from trainmaster.service.runs.summary import resolve_run, runs_summary
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.states import EndReason, State
@@ -211,7 +211,7 @@ class TeamRuns:
         self.row(run)
         found = LineChoice.of(None, None, since, time.time())
         at = None if found is None else found.since
-        return RunStream(self._service, run, Cursor.decode(cursor), tail_bytes, at)
+        return RunStream(self._service, run, StreamCursor.decode(cursor), tail_bytes, at)
 
     def logs(
         self,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trainmaster.control.layout import Home
     from trainmaster.db import Database
     from trainmaster.service.users.caller import Caller
-    from trainmaster.service.volumes import Collected, OpenVolume, StoredVolume, Verdict
+    from trainmaster.service.volumes import Collected, OpenVolume, StoredVolume, VersionCheck
     from trainmaster.spec import Recipe
 
 #: Objects that versions are made of.
@@ -265,7 +265,7 @@ class TeamVolumes:
         self._caller.need("manage")
         return self._stored(name).collect_garbage(grace_s, now=now)
 
-    def verified(self, text: str, *, deep: bool, jobs: int) -> Iterator[Verdict]:
+    def verified(self, text: str, *, deep: bool, jobs: int) -> Iterator[VersionCheck]:
         """Look whether all of ``NAME[@VERSION]`` is there, version by version; see `packed.verifying`.
 
         Raises:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from trainmaster.artifacts.scratch import move_into_place, scratch_directory
-from trainmaster.artifacts.unpacking import TAR_SUFFIXES, Limits, TooLargeError, unpack
+from trainmaster.artifacts.unpacking import TAR_SUFFIXES, TooLargeError, UnpackLimits, unpack
 from trainmaster.objects import ObjectStore
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
 
@@ -32,7 +32,7 @@ _BEGIN: Final = "wrong code"
 _BLOCK_BYTES: Final = 1 << 20
 
 
-class QuotaError(TrainmasterError):
+class TeamQuotaError(TrainmasterError):
     """A team has no room left (HTTP 507)."""
 
 
@@ -147,7 +147,7 @@ class CodeUploads:
             return
         there = sum(each.size_bytes for each in self._store.list())
         if there + size_bytes > QUOTA_BYTES:
-            raise QuotaError(
+            raise TeamQuotaError(
                 f"{size_bytes:,} bytes do not fit: code takes {there:,} of {QUOTA_BYTES:,}",
                 f"Code goes by itself {KEPT_S / 86400:.0f} days after it was sent.",
             )
@@ -193,7 +193,7 @@ def _owner(team: str | None) -> str:
 
 def _unpack(archive: Path | BinaryIO, name: str, into: Path) -> None:
     try:
-        unpack(archive, name, into, Limits(MAX_BYTES, MAX_FILES))
+        unpack(archive, name, into, UnpackLimits(MAX_BYTES, MAX_FILES))
     except TooLargeError as error:
         limit = f"{MAX_BYTES >> 20} MB or {MAX_FILES:,} files"
         raise UsageError(f"{_BEGIN}: unpacked it has more than {limit}", "Send data as a volume.") from error

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.artifacts.scratch import scratch_directory
-from trainmaster.artifacts.unpacking import ARCHIVE_SUFFIXES, Limits, UnpackError, unpack
+from trainmaster.artifacts.unpacking import ARCHIVE_SUFFIXES, UnpackError, UnpackLimits, unpack
 from trainmaster.control.data_sources import room_bytes
 from trainmaster.db import uploads as rows
 from trainmaster.objects import ObjectStore
@@ -20,7 +20,7 @@ from trainmaster.objects.errors import FullStoreError, error_of, trouble_of
 from trainmaster.service.server_loops import Turns
 from trainmaster.service.table_summary import summarised
 from trainmaster.service.teams.team_volumes import is_volume_name, volumes_url
-from trainmaster.service.uploads.code_uploads import CodeUploads, QuotaError
+from trainmaster.service.uploads.code_uploads import CodeUploads, TeamQuotaError
 from trainmaster.service.uploads.uploads import MAX_UPLOADS, UploadConflictError
 from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.private_files import make_private
@@ -151,7 +151,7 @@ class UploadFinishing:
             "tables": len(tables),
         }
 
-    def _put(self, row: RowMapping, packed: Path, files: Path, most: Limits) -> None:
+    def _put(self, row: RowMapping, packed: Path, files: Path, most: UnpackLimits) -> None:
         """The file, or what is in it if it is an archive, in its place below a directory."""
         name = row["name"]
         if name.endswith(ARCHIVE_SUFFIXES):
@@ -167,7 +167,7 @@ class UploadFinishing:
             raise UnpackError(f"{name} is there twice", "Give each file a name of its own.") from None
         self._uploads.write_to(row["id"], place)
 
-    def _room(self, team: str | None, base: str, packed_bytes: int, directory: Path) -> Limits:
+    def _room(self, team: str | None, base: str, packed_bytes: int, directory: Path) -> UnpackLimits:
         """What a version may become: of the team's share, of this disk, and of what was sent."""
         here = room_bytes(directory, None)
         if 2 * packed_bytes > here:
@@ -179,12 +179,12 @@ class UploadFinishing:
         if team is not None:
             there = sum(each.size_bytes for each in ObjectStore(base).list())
             if there + packed_bytes > self._quota_bytes:
-                raise QuotaError(
+                raise TeamQuotaError(
                     f"{packed_bytes:,} bytes do not fit: volumes take {there:,} of {self._quota_bytes:,}",
                     "Delete versions that nobody needs: DELETE /api/v1/volumes/NAME?version=N.",
                 )
             most = min(most, self._quota_bytes - there)
-        return Limits(most, _MOST_FILES)
+        return UnpackLimits(most, _MOST_FILES)
 
     # --- once, by one at a time ---------------------------------------------------------------------
 

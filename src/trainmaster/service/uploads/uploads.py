@@ -19,7 +19,7 @@ from trainmaster.objects import ObjectStore
 from trainmaster.objects.names import stays_inside
 from trainmaster.service.server_loops import Turns
 from trainmaster.service.uploads.code_uploads import MAX_BYTES as MAX_CODE_BYTES
-from trainmaster.service.uploads.code_uploads import QuotaError, collect_code
+from trainmaster.service.uploads.code_uploads import TeamQuotaError, collect_code
 from trainmaster.spec.errors import NotFoundError, RunError, TrainmasterError, UsageError
 from trainmaster.spec.units import parse_bytes
 
@@ -112,7 +112,7 @@ class Uploads:
         }
         there = rows.add(self._database, row, self._quota_bytes, MAX_UPLOADS)
         if there is not None:
-            raise QuotaError(
+            raise TeamQuotaError(
                 f"{size_bytes:,} bytes do not fit: {there[1]} uploads have {there[0]:,} of "
                 f"{self._quota_bytes:,} bytes, and may be {MAX_UPLOADS}",
                 "Finish or delete those: GET /api/v1/uploads lists them. They end by themselves after a day.",

@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 from trainmaster.db import audit
 from trainmaster.db.leases import LEASE_S, this_process
 from trainmaster.service.notifications.delivery import pause_s
-from trainmaster.service.notifications.webhook_targets import TIMEOUT_S, Answer, check_url, post
+from trainmaster.service.notifications.webhook_targets import TIMEOUT_S, ReceiverResponse, check_url, post
 from trainmaster.service.server_loops import Turns
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.redaction import redacted
@@ -58,7 +58,7 @@ class AuditFeed:
         database: Database,
         home: str,
         environ: Mapping[str, str],
-        post_to: Callable[..., Answer] = post,
+        post_to: Callable[..., ReceiverResponse] = post,
     ) -> None:
         self._database, self._post = database, post_to
         self._authorization = environ.get(AUTHORIZATION_VARIABLE, "")

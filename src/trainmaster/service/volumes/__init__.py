@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trainmaster.volumes.packed import IndexProgress as IndexProgress
     from trainmaster.volumes.packed import OpenVolume as OpenVolume
     from trainmaster.volumes.packed import PushProgress as PushProgress
-    from trainmaster.volumes.packed import Verdict as Verdict
+    from trainmaster.volumes.packed import VersionCheck as VersionCheck
     from trainmaster.volumes.packed import get as get
     from trainmaster.volumes.packed import index as index
     from trainmaster.volumes.packed import open_volume as open_volume
@@ -37,7 +37,7 @@ __all__, __getattr__ = lazy_exports(
         "trainmaster.volumes.mounting": "mount withdraw",
         "trainmaster.volumes.mounting.mounts": "means_of",
         "trainmaster.volumes.packed": (
-            "Collected Entry GetProgress Head IndexProgress OpenVolume PushProgress Verdict "
+            "Collected Entry GetProgress Head IndexProgress OpenVolume PushProgress VersionCheck "
             "get index open_volume push"
         ),
         "trainmaster.volumes.packed.addresses": "named_volumes",

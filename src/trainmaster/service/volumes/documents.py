@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainmaster.service.volumes import Head, Verdict
+    from trainmaster.service.volumes import Head, VersionCheck
 
 
 def head_document(head: Head, uri: str | None = None) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def head_document(head: Head, uri: str | None = None) -> dict[str, Any]:
     }
 
 
-def verdict_document(verdict: Verdict) -> dict[str, Any]:
+def verdict_document(verdict: VersionCheck) -> dict[str, Any]:
     """Gives what `fsck --json` says of a version."""
     head = {} if verdict.head is None else head_document(verdict.head)
     damage = [{"what": one.what, "advice": one.advice} for one in verdict.damage]

@@ -14,7 +14,7 @@ from trainmaster.volumes.packed import (
     FileTable,
     Head,
     OpenVolume,
-    Verdict,
+    VersionCheck,
     alive_heads,
     collect_garbage,
     head_numbers,
@@ -104,7 +104,7 @@ class StoredVolume:
         """Mark what no version names, and free what was marked; see `packed.garbage`."""
         return collect_garbage(self._store, grace_s, now=now)
 
-    def verified(self, *, deep: bool, jobs: int) -> Iterator[Verdict]:
+    def verified(self, *, deep: bool, jobs: int) -> Iterator[VersionCheck]:
         """Look whether all is there, version by version; see `packed.verifying`."""
         return verified(self._store, self.address.version, deep=deep, jobs=jobs)
 

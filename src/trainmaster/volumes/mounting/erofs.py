@@ -68,7 +68,7 @@ _PIECE = np.dtype([("high", "<u2"), ("device", "<u2"), ("block", "<u4")])
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class ChunkPlacement:
     """Where the chunks of a volume lie.
 
     Attributes:
@@ -82,7 +82,7 @@ class Placement:
     read: Callable[[int, int], memoryview]
 
 
-class Owner(NamedTuple):
+class FileOwner(NamedTuple):
     """Whose the files are."""
 
     uid: int
@@ -90,7 +90,7 @@ class Owner(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ImageLayout:
     """Which files cannot simply stay where they are, and where the areas of the image are.
 
     Attributes:
@@ -109,7 +109,12 @@ class Layout:
 
 
 def write_image(
-    table: "FileTable", layout: Layout, placement: Placement, file: IO[bytes], owner: Owner, identity: bytes
+    table: "FileTable",
+    layout: ImageLayout,
+    placement: ChunkPlacement,
+    file: IO[bytes],
+    owner: FileOwner,
+    identity: bytes,
 ) -> None:
     """Writes an image.
 
@@ -166,7 +171,7 @@ def write_image(
     file.truncate(end * BLOCK_BYTES)
 
 
-def lay_out(table: "FileTable") -> Layout:
+def lay_out(table: "FileTable") -> ImageLayout:
     """Decides which files can stay where they are.
 
     Raises:
@@ -193,7 +198,7 @@ def lay_out(table: "FileTable") -> Layout:
     lengths = -(-(INODE_BYTES + pieces * _PIECE.itemsize) // INODE_BYTES) * INODE_BYTES
     ends = INODES_AT + table.row_count * INODE_BYTES + np.cumsum(lengths)
     end = int(ends[-1]) if len(ends) else INODES_AT + table.row_count * INODE_BYTES
-    return Layout(spanning, copied, piece_bits, ends - lengths, -(-end // BLOCK_BYTES))
+    return ImageLayout(spanning, copied, piece_bits, ends - lengths, -(-end // BLOCK_BYTES))
 
 
 def _share_their_last_block(
@@ -227,7 +232,7 @@ def _piece_bits(table: "FileTable", spanning: "NDArray[np.int64]") -> int:
     return bits
 
 
-def _nids(table: "FileTable", layout: Layout) -> "NDArray[np.int64]":
+def _nids(table: "FileTable", layout: ImageLayout) -> "NDArray[np.int64]":
     """Gives the number by which directories name each row: where its inode is."""
     rows = np.arange(table.row_count)
     others = table.row_count - table.file_count
@@ -237,7 +242,7 @@ def _nids(table: "FileTable", layout: Layout) -> "NDArray[np.int64]":
     return nids
 
 
-def _inodes(table: "FileTable", rows: range, owner: Owner) -> "NDArray[Any]":
+def _inodes(table: "FileTable", rows: range, owner: FileOwner) -> "NDArray[Any]":
     """Gives inodes with what all kinds have."""
     inodes = np.zeros(len(rows), _INODE)
     times_ns = np.asarray(table.mtimes[rows.start : rows.stop])
@@ -250,7 +255,7 @@ def _inodes(table: "FileTable", rows: range, owner: Owner) -> "NDArray[Any]":
 
 
 def _files(
-    table: "FileTable", placement: Placement, rows: range, slots_at: int, owner: Owner
+    table: "FileTable", placement: ChunkPlacement, rows: range, slots_at: int, owner: FileOwner
 ) -> "NDArray[Any]":
     """Gives inodes of files, each as if it were one run of blocks on the device that begins at a block."""
     inodes = _inodes(table, rows, owner)
@@ -264,7 +269,9 @@ def _files(
     return inodes
 
 
-def _spanning(table: "FileTable", placement: Placement, row: int, piece_bits: int, owner: Owner) -> bytes:
+def _spanning(
+    table: "FileTable", placement: ChunkPlacement, row: int, piece_bits: int, owner: FileOwner
+) -> bytes:
     """Gives the inode of a file that lies in several chunks, and where its pieces are."""
     inode = _files(table, placement, range(row, row + 1), 0, owner)
     inode["format"], inode["place"] = _IN_PIECES, piece_bits - BLOCK_BITS | _INDEXED

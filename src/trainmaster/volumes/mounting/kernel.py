@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trainmaster.volumes.mounting.erofs import BLOCK_BYTES, Owner, Placement, lay_out, write_image
+from trainmaster.volumes.mounting.erofs import BLOCK_BYTES, ChunkPlacement, FileOwner, lay_out, write_image
 from trainmaster.volumes.mounting.errors import NoImageError
 from trainmaster.volumes.mounting.loops import attach, read_ahead
 from trainmaster.volumes.reading.cache import ChunkCache
@@ -202,9 +202,11 @@ def show(
         image = stack.enter_context(tempfile.TemporaryFile(dir=slots.directory))
         data = os.open(slots.path, os.O_RDONLY | os.O_CLOEXEC)
         stack.callback(os.close, data)
-        placement = Placement(starts, os.fstat(data).st_size, lambda at, length: slots.data[at : at + length])
+        placement = ChunkPlacement(
+            starts, os.fstat(data).st_size, lambda at, length: slots.data[at : at + length]
+        )
         identity = bytes.fromhex(volume.head.table_id)[:16]
-        write_image(volume.table, layout, placement, image, Owner(os.getuid(), os.getgid()), identity)
+        write_image(volume.table, layout, placement, image, FileOwner(os.getuid(), os.getgid()), identity)
         image.flush()
         disks = []
         for descriptor in (image.fileno(), data, locks.descriptor):

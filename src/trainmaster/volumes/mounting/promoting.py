@@ -20,7 +20,7 @@ _AFTER_TROUBLE_S = 60.0
 _MOST = 7 / 8
 
 
-class Promotion(threading.Thread):
+class MountPromotion(threading.Thread):
     """Waits until the chunks are there, then puts the kernel's mount in the place of the server's.
 
     Files that are open in the old one, and directories that somebody is in, stay as they are.

@@ -184,11 +184,11 @@ def serve(uri: str, directory: str, cache: str, ready: int, means: str, record: 
     if os.getppid() != guard_pid:  # it ended before it could be noticed
         return 0
     try:
-        from trainmaster.volumes.mounting.promoting import Promotion
+        from trainmaster.volumes.mounting.promoting import MountPromotion
         from trainmaster.volumes.reading.volume import Volume
 
         volume = Volume.open(uri, Path(cache) if cache else None)
-        promotion = Promotion(volume, own)
+        promotion = MountPromotion(volume, own)
         if means != "fuse" and promotion.at_once(insists=means == "kernel"):
             caller.tell(None)
             return _keep(own)

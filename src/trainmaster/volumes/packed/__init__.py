@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from trainmaster.volumes.packed.table import Extent as Extent
     from trainmaster.volumes.packed.table import FileTable as FileTable
     from trainmaster.volumes.packed.verifying import Damage as Damage
-    from trainmaster.volumes.packed.verifying import Verdict as Verdict
+    from trainmaster.volumes.packed.verifying import VersionCheck as VersionCheck
     from trainmaster.volumes.packed.verifying import verified as verified
 
 __all__, __getattr__ = lazy_exports(
@@ -66,6 +66,6 @@ __all__, __getattr__ = lazy_exports(
         "pushing": "PushProgress PushReport push",
         "source": "ChunkSource",
         "table": "Entry Extent FileTable",
-        "verifying": "Damage Verdict verified",
+        "verifying": "Damage VersionCheck verified",
     },
 )

@@ -13,10 +13,10 @@ from trainmaster.volumes.packed.buffers import chunk_buffer
 from trainmaster.volumes.packed.deletions import Deletions
 from trainmaster.volumes.packed.faults import DamagedChunkError, MissingChunkError
 from trainmaster.volumes.packed.hashes import FILE_HASH_BYTES, chunk_digest, file_digest
-from trainmaster.volumes.packed.journal import Journal, Remembered, plan_key
-from trainmaster.volumes.packed.packing import Piece
+from trainmaster.volumes.packed.journal import PushJournal, Remembered, plan_key
+from trainmaster.volumes.packed.packing import FilePart
 from trainmaster.volumes.packed.source import chunk_key, chunk_name, is_whole
-from trainmaster.volumes.packed.sources import Source
+from trainmaster.volumes.packed.sources import PushSource
 
 # A file that was written a moment ago may be written again without its times telling.
 _RACY_NS = 100_000_000
@@ -62,9 +62,9 @@ class ChunkUploader:
 
     def __init__(
         self,
-        source: Source,
+        source: PushSource,
         store: ObjectStore,
-        journal: Journal,
+        journal: PushJournal,
         deletions: Deletions,
         limit_bytes: int,
         jobs: int,
@@ -93,7 +93,7 @@ class ChunkUploader:
         self._stopped = False
         self.sent_chunks = self.sent_bytes = self.shared_chunks = 0
 
-    def loaded(self, pieces: Sequence[Piece]) -> mmap.mmap:
+    def loaded(self, pieces: Sequence[FilePart]) -> mmap.mmap:
         """Reads pieces into a buffer, which :meth:`packed` takes back; waits until one is free."""
         buffer = self._buffers.get()
         if buffer is None:
@@ -106,7 +106,7 @@ class ChunkUploader:
             raise
         return buffer
 
-    def packed(self, pieces: Sequence[Piece], buffer: mmap.mmap | None = None) -> PackedChunk:
+    def packed(self, pieces: Sequence[FilePart], buffer: mmap.mmap | None = None) -> PackedChunk:
         """Makes sure that a chunk of these pieces is on the store.
 
         Args:
@@ -227,7 +227,7 @@ class ChunkUploader:
             return have[0] if have else 0, is_there
 
 
-def _hashed(pieces: Sequence[Piece], data: memoryview) -> PackedChunk:
+def _hashed(pieces: Sequence[FilePart], data: memoryview) -> PackedChunk:
     if len(pieces) == 1 and pieces[0].file.size_bytes == len(data):
         digest = chunk_digest(data)
         return PackedChunk(digest, len(data), digest[:FILE_HASH_BYTES])
@@ -243,7 +243,7 @@ def stored_chunks(store: ObjectStore) -> dict[str, int]:
     return {info.key: info.size_bytes for info in store.list("chunks")}
 
 
-def _clear_gaps(pieces: Sequence[Piece], buffer: mmap.mmap) -> None:
+def _clear_gaps(pieces: Sequence[FilePart], buffer: mmap.mmap) -> None:
     """The same files give the same chunk, whatever the buffer held before."""
     end = 0
     for _, _, length, offset in pieces:
@@ -252,5 +252,5 @@ def _clear_gaps(pieces: Sequence[Piece], buffer: mmap.mmap) -> None:
         end = offset + length
 
 
-def _size(pieces: Sequence[Piece]) -> int:
+def _size(pieces: Sequence[FilePart]) -> int:
     return pieces[-1].offset + pieces[-1].length

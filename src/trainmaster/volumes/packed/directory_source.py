@@ -13,11 +13,11 @@ from trainmaster.artifacts.tree import Stamp, Tree, TreeNode, UnstableDirectory,
 from trainmaster.objects.errors import explained
 from trainmaster.objects.names import link_stays_inside
 from trainmaster.spec.errors import PublishError
-from trainmaster.volumes.packed.packing import Piece, SourceFile
+from trainmaster.volumes.packed.packing import FilePart, SourceFile
 from trainmaster.volumes.packed.sources import (
     CHANGED_HINT,
-    Extras,
     Folder,
+    SourceExtras,
     Survey,
     changed,
     load_pieces,
@@ -29,7 +29,7 @@ from trainmaster.volumes.packed.sources import (
 _SETTLED_NS = 100_000_000
 
 
-class _Seen(NamedTuple):
+class _ScannedFile(NamedTuple):
     path: str
     place: str
     status: os.stat_result
@@ -47,7 +47,7 @@ class DirectorySource:
 
     def __init__(self, place: str) -> None:
         self.label = self._root = place
-        self.extras = Extras()
+        self.extras = SourceExtras()
         self._fingerprint = b""
 
     def survey(self) -> Survey:
@@ -70,7 +70,7 @@ class DirectorySource:
     def files(self, limit_bytes: int) -> Iterator[SourceFile]:
         """Gives the files in the order of their paths."""
         tree = Tree(self._root)
-        self.extras = Extras()
+        self.extras = SourceExtras()
         for seen in self._walk():
             mode = stat.S_IMODE(seen.status.st_mode) & 0o777
             if stat.S_ISREG(seen.status.st_mode):
@@ -95,7 +95,7 @@ class DirectorySource:
                     f"left out: {seen.path!r} is neither a file nor a link nor a directory"
                 )
 
-    def load(self, pieces: Sequence[Piece], target: memoryview) -> None:
+    def load(self, pieces: Sequence[FilePart], target: memoryview) -> None:
         """Reads pieces of files."""
         load_pieces(pieces, target)
 
@@ -137,7 +137,7 @@ class DirectorySource:
         self._fingerprint = digest.digest()
         return file_count, total_bytes, youngest_ns, youngest
 
-    def _walk(self) -> Iterator[_Seen]:
+    def _walk(self) -> Iterator[_ScannedFile]:
         stack = [self._listed("")]
         while stack:
             name = next(stack[-1], None)
@@ -151,7 +151,7 @@ class DirectorySource:
                 continue  # the fingerprint tells
             except OSError as error:
                 raise explained(error, "read", place) from error
-            yield _Seen(name, place, status)
+            yield _ScannedFile(name, place, status)
             if stat.S_ISDIR(status.st_mode):
                 stack.append(self._listed(name))
 
@@ -165,7 +165,7 @@ class DirectorySource:
             raise explained(error, "read", place) from error
         return (f"{folder}/{name}" if folder else name for name in names)
 
-    def _target(self, tree: Tree, seen: _Seen) -> str:
+    def _target(self, tree: Tree, seen: _ScannedFile) -> str:
         node = TreeNode(seen.path, seen.place, "symlink", Stamp(0, 0, 0), 0o777)
         try:
             target = inward_target(tree, node)

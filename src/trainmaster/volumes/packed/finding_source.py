@@ -9,12 +9,12 @@ from trainmaster.objects.urls import split_url
 from trainmaster.spec.errors import UsageError
 from trainmaster.volumes.packed.directory_source import DirectorySource
 from trainmaster.volumes.packed.object_source import ObjectSource, single_object
-from trainmaster.volumes.packed.sources import Source
+from trainmaster.volumes.packed.sources import PushSource
 from trainmaster.volumes.packed.tar_source import TarSource
 from trainmaster.volumes.packed.tar_stream import TarStream
 
 
-def source_of(text: str) -> Source:
+def source_of(text: str) -> PushSource:
     """Finds out what a user means by a source.
 
     Args:
@@ -47,7 +47,7 @@ def source_of(text: str) -> Source:
     return source if source.is_plain else TarStream(place)
 
 
-def _source_on_store(url: str) -> Source:
+def _source_on_store(url: str) -> PushSource:
     """A tar, if the URL is that of an object; else the objects below it."""
     store = ObjectStore(url)
     if not url.endswith("/"):

@@ -23,7 +23,7 @@ from trainmaster.volumes.packed.buffers import chunk_buffer
 from trainmaster.volumes.packed.faults import DamagedChunkError, DamagedVolumeError, SourceChangedError
 from trainmaster.volumes.packed.hashes import file_digest
 from trainmaster.volumes.packed.opening import OpenVolume
-from trainmaster.volumes.packed.selecting import NEAR_BYTES, FetchPlan, Piece, Selection
+from trainmaster.volumes.packed.selecting import NEAR_BYTES, FetchPlan, FileExtent, Selection
 from trainmaster.volumes.packed.table import Extent, FileTable
 
 DEFAULT_JOBS = 4
@@ -283,7 +283,7 @@ class _Download:
         with self._lock:
             self._progress.done_bytes += count
 
-    def _write_piece(self, piece: Piece, data: memoryview) -> None:
+    def _write_piece(self, piece: FileExtent, data: memoryview) -> None:
         descriptor, at = os.open(self._place(piece.row), _CREATE, 0o600), piece.begun
         try:
             while data:

@@ -22,7 +22,7 @@ from trainmaster.volumes.packed.object_source import found_objects, single_objec
 from trainmaster.volumes.packed.packing import SourceFile
 from trainmaster.volumes.packed.pushing import DEFAULT_CHUNK_BYTES, PushReport, push_scratch, told_cache
 from trainmaster.volumes.packed.releasing import (
-    Publication,
+    VersionRelease,
     check_creates,
     check_expected,
 )
@@ -115,7 +115,7 @@ def index(
     check_creates(store)
     place = cache or told_cache(say)
     with _explained(place), marked(store, "pushes", clocks) as mark, push_scratch(place) as scratch:
-        publication = Publication(store, mark, say, clocks)
+        publication = VersionRelease(store, mark, say, clocks)
         writer = _IndexWriter(scratch, objects.url, chunk_limit_bytes)
         for detail, members in _found(objects, details, kind):
             for member in members:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from trainmaster.volumes.packed.packing import Piece
+from trainmaster.volumes.packed.packing import FilePart
 
 #: What is wrong with a damaged file is told with what stands there, which need not be text.
 _TROUBLE: Final = (sqlite3.Error, UnicodeDecodeError)
@@ -38,7 +38,7 @@ class Remembered(NamedTuple):
     hashes: bytes
 
 
-def plan_key(pieces: Sequence[Piece]) -> bytes | None:
+def plan_key(pieces: Sequence[FilePart]) -> bytes | None:
     """Gives a name for what pieces are read from; None if they come from a stream."""
     digest = hashlib.sha256()
     for file, start, length, offset in pieces:
@@ -49,7 +49,7 @@ def plan_key(pieces: Sequence[Piece]) -> bytes | None:
     return digest.digest()
 
 
-class Journal:
+class PushJournal:
     """The memory of pushes from one source; for one process at a time.
 
     A second process gets one that remembers nothing. A disk that is full costs the

@@ -10,8 +10,8 @@ from trainmaster.objects.names import stays_inside
 from trainmaster.objects.object_store import ObjectChangedError, ObjectDetail, ObjectStore
 from trainmaster.objects.parallel import all_done
 from trainmaster.spec.errors import NotFoundError, PublishError
-from trainmaster.volumes.packed.packing import Piece, SourceFile
-from trainmaster.volumes.packed.sources import CHANGED_HINT, Extras, Survey, changed
+from trainmaster.volumes.packed.packing import FilePart, SourceFile
+from trainmaster.volumes.packed.sources import CHANGED_HINT, SourceExtras, Survey, changed
 
 # Of one chunk; several chunks are loaded at the same time.
 _THREADS = 8
@@ -31,7 +31,7 @@ class ObjectSource:
 
     def __init__(self, store: ObjectStore) -> None:
         self.label = store.url
-        self.extras = Extras()
+        self.extras = SourceExtras()
         self._store = store
         self._details: list[ObjectDetail] = []
         self._etags: dict[str, str] = {}
@@ -74,7 +74,7 @@ class ObjectSource:
             path, place = os.fsencode(detail.key), self._store.url_of(detail.key)
             yield SourceFile(path, detail.size_bytes, 0o644, mtime_ns, place, stamp=stamp)
 
-    def load(self, pieces: Sequence[Piece], target: memoryview) -> None:
+    def load(self, pieces: Sequence[FilePart], target: memoryview) -> None:
         """Reads objects, many at the same time."""
         ranges = [
             (piece, start, min(_RANGE_BYTES, piece.length - start))
@@ -82,7 +82,7 @@ class ObjectSource:
             for start in range(0, piece.length, _RANGE_BYTES)
         ]
 
-        def one(part: tuple[Piece, int, int]) -> None:
+        def one(part: tuple[FilePart, int, int]) -> None:
             piece, start, length = part
             key = os.fsdecode(piece.file.path)
             try:

@@ -53,7 +53,7 @@ class SourceFile:
     data: bytes | None = None
 
 
-class Piece(NamedTuple):
+class FilePart(NamedTuple):
     """A file, or a part of a large one.
 
     Attributes:
@@ -74,7 +74,7 @@ class Piece(NamedTuple):
         return self.start + self.length == self.file.size_bytes
 
 
-def planned_chunks(files: Iterable[SourceFile], limit_bytes: int) -> Iterator[list[Piece]]:
+def planned_chunks(files: Iterable[SourceFile], limit_bytes: int) -> Iterator[list[FilePart]]:
     """Divides files into chunks, in constant memory.
 
     A chunk has at most ``limit_bytes``. A file larger than that begins a chunk and ends one;
@@ -101,14 +101,14 @@ def planned_chunks(files: Iterable[SourceFile], limit_bytes: int) -> Iterator[li
         yield _whole(pending)
 
 
-def _whole(files: list[SourceFile]) -> list[Piece]:
+def _whole(files: list[SourceFile]) -> list[FilePart]:
     pieces = []
     end = 0
     for file in files:
         is_aligned = file.size_bytes >= _ALIGNED_FROM_BYTES
         if is_aligned:
             end += -end % ALIGNMENT_BYTES
-        pieces.append(Piece(file, 0, file.size_bytes, end))
+        pieces.append(FilePart(file, 0, file.size_bytes, end))
         end += file.size_bytes
         if is_aligned:
             end += -end % ALIGNMENT_BYTES
@@ -137,13 +137,13 @@ def _end(pending: list[SourceFile], least_cost: int, limit_bytes: int) -> tuple[
     return (best[1], best[2]) if best else fitting
 
 
-def _parts(file: SourceFile, limit_bytes: int) -> Iterator[list[Piece]]:
+def _parts(file: SourceFile, limit_bytes: int) -> Iterator[list[FilePart]]:
     """Cuts a large file into full chunks; a short rest shares its size with the one before."""
     start = 0
     grain = _PART_BYTES if limit_bytes >= 4 * _PART_BYTES else 1
     while (left := file.size_bytes - start) > limit_bytes:
         # The parts of a file that only grows stay the same, but for the last two.
         length = limit_bytes if left >= limit_bytes + limit_bytes // 2 else -(-left // 2 // grain) * grain
-        yield [Piece(file, start, length)]
+        yield [FilePart(file, start, length)]
         start += length
-    yield [Piece(file, start, left)]
+    yield [FilePart(file, start, left)]

@@ -17,17 +17,17 @@ from trainmaster.volumes.packed.chunk_upload import ChunkUploader, PackedChunk
 from trainmaster.volumes.packed.finding_source import source_of
 from trainmaster.volumes.packed.hashes import FILE_HASH_BYTES, joined_digest
 from trainmaster.volumes.packed.head import MADE_BY, Head
-from trainmaster.volumes.packed.journal import Journal
+from trainmaster.volumes.packed.journal import PushJournal
 from trainmaster.volumes.packed.marks import REAL_CLOCKS, Clocks, marked
 from trainmaster.volumes.packed.materialising import tables_directory
-from trainmaster.volumes.packed.packing import Piece, planned_chunks
+from trainmaster.volumes.packed.packing import FilePart, planned_chunks
 from trainmaster.volumes.packed.private_cache import usable_cache
 from trainmaster.volumes.packed.releasing import (
-    Publication,
+    VersionRelease,
     check_creates,
     check_expected,
 )
-from trainmaster.volumes.packed.sources import Source
+from trainmaster.volumes.packed.sources import PushSource
 from trainmaster.volumes.packed.tar_stream import TarStream
 from trainmaster.volumes.packed.version_writer import VersionWriter
 
@@ -150,10 +150,10 @@ def push(
         stream = files
         progress.archive = lambda: stream.bytes_read
     place = cache or told_cache(say)
-    journal = Journal(place / "volumes" / "push", f"{files.label}\n{chunk_limit_bytes}")
+    journal = PushJournal(place / "volumes" / "push", f"{files.label}\n{chunk_limit_bytes}")
     try:
         with marked(store, "pushes", clocks) as mark, push_scratch(place) as scratch:
-            publication = Publication(store, mark, say, clocks)
+            publication = VersionRelease(store, mark, say, clocks)
             known = publication.deletions
             uploader = ChunkUploader(
                 files, store, journal, known, chunk_limit_bytes, max(1, jobs), proves=read_back
@@ -203,7 +203,7 @@ def push_scratch(cache: Path) -> AbstractContextManager[Path]:
 class _Push:
     def __init__(
         self,
-        source: Source,
+        source: PushSource,
         uploader: ChunkUploader,
         progress: PushProgress,
         scratch: Path,
@@ -233,9 +233,9 @@ class _Push:
             generations=tuple(self._generations),
         )
 
-    def _packed(self) -> Iterator[tuple[list[Piece], PackedChunk]]:
+    def _packed(self) -> Iterator[tuple[list[FilePart], PackedChunk]]:
         """Gives chunks in their order, while the next ones are already read and sent."""
-        under_way: deque[tuple[list[Piece], Future[PackedChunk]]] = deque()
+        under_way: deque[tuple[list[FilePart], Future[PackedChunk]]] = deque()
         pieces_under_way = 0
         pool, limit_bytes = ThreadPoolExecutor(self._jobs, "push"), self.writer.limit_bytes
         try:
@@ -259,7 +259,7 @@ class _Push:
             self.uploader.stop()
             pool.shutdown(cancel_futures=True)
 
-    def _write(self, pieces: list[Piece], chunk: PackedChunk) -> None:
+    def _write(self, pieces: list[FilePart], chunk: PackedChunk) -> None:
         number = self.writer.chunk_count
         if chunk.size_bytes:
             self.writer.tables["chunks"].append(chunk.size_bytes, chunk.digest)

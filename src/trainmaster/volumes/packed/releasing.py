@@ -163,7 +163,7 @@ def create_head(
     raise VersionConflictError(f"{store.url}: {_TRIES} other pushes were quicker.", "Push again later.")
 
 
-class Publication:
+class VersionRelease:
     """What a push makes sure of before and after it creates a head.
 
     Args:

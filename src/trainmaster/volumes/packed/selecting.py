@@ -12,7 +12,7 @@ from trainmaster.volumes.packed.table import FileTable
 NEAR_BYTES = 256 << 10
 
 
-class Piece(NamedTuple):
+class FileExtent(NamedTuple):
     """Bytes of a file in a chunk.
 
     Attributes:
@@ -39,7 +39,7 @@ class FetchPlan(NamedTuple):
         is_whole: whether the chunk's own hash proves it, or else the hash of each file.
     """
 
-    pieces: list[Piece]
+    pieces: list[FileExtent]
     ranges: list[tuple[int, int]]
     is_whole: bool
 
@@ -107,7 +107,7 @@ class Selection:
                 ranges.append((piece.offset, end))
         return FetchPlan(pieces, ranges, False)
 
-    def _pieces(self, chunk: int) -> list[Piece]:
+    def _pieces(self, chunk: int) -> list[FileExtent]:
         table = self._table
         rows = table.rows_of_chunk(chunk)
         # What began in an earlier chunk may go on in this one; only the last file with bytes can.
@@ -122,7 +122,7 @@ class Selection:
             extents = table.extents(row)
             for number, offset, length in extents:
                 if number == chunk:
-                    found.append(Piece(row, offset, length, begun, len(extents) == 1))
+                    found.append(FileExtent(row, offset, length, begun, len(extents) == 1))
                 begun += length
         return found
 

@@ -12,7 +12,7 @@ from trainmaster.spec.errors import PublishError
 from trainmaster.volumes.packed.faults import DamagedChunkError, MissingChunkError, SourceChangedError
 from trainmaster.volumes.packed.hashes import Data, chunk_digest, new_digest
 from trainmaster.volumes.packed.head import Head, name_suffix
-from trainmaster.volumes.packed.table import FileTable, Part
+from trainmaster.volumes.packed.table import FileTable, ForeignRange
 
 _RANGE_BYTES = 8 << 20
 _THREADS = 16
@@ -175,13 +175,13 @@ class ChunkSource:
             raise ValueError(f"chunk {chunk} has no bytes {start} to {start + length}")
         return length
 
-    def _ranges(self, chunk: int, start: int, length: int) -> list[tuple[int, Part]]:
+    def _ranges(self, chunk: int, start: int, length: int) -> list[tuple[int, ForeignRange]]:
         """Divides a part of a chunk into requests: where in the answer, and what of which object."""
         if self._head.kind == "packed":
             digest = self._table.chunk_hash(chunk)
             if digest is None:
                 raise self._damaged(chunk, "has no name")
-            whole = [Part(self._key(chunk, digest), 0, self.size_bytes(chunk), "")]
+            whole = [ForeignRange(self._key(chunk, digest), 0, self.size_bytes(chunk), "")]
         else:
             whole = self._table.parts(chunk)
         ranges = []
@@ -205,17 +205,17 @@ class ChunkSource:
         self,
         chunk: int,
         target: memoryview,
-        ranges: list[tuple[int, Part]],
+        ranges: list[tuple[int, ForeignRange]],
         arrived: Callable[[int], None] = lambda _: None,
     ) -> None:
-        def one(item: tuple[int, Part]) -> None:
+        def one(item: tuple[int, ForeignRange]) -> None:
             at, part = item
             target[at : at + part.length] = self._one(chunk, part)
             arrived(part.length)
 
         self._each(one, ranges)
 
-    def _one(self, chunk: int, part: Part) -> memoryview:
+    def _one(self, chunk: int, part: ForeignRange) -> memoryview:
         with self._explained(chunk, part):
             data = self._store.get_range(part.key, part.start, part.length, part.etag)
         if len(data) != part.length:
@@ -223,7 +223,7 @@ class ChunkSource:
         return data
 
     @contextmanager
-    def _explained(self, chunk: int, part: Part) -> Iterator[None]:
+    def _explained(self, chunk: int, part: ForeignRange) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError as error:
@@ -253,7 +253,7 @@ class ChunkSource:
     def _damaged(self, chunk: int, fault: str) -> DamagedChunkError:
         return DamagedChunkError(f"{self._where(chunk)} {fault}.", _HINT)
 
-    def _changed(self, part: Part, fault: str) -> SourceChangedError:
+    def _changed(self, part: ForeignRange, fault: str) -> SourceChangedError:
         return SourceChangedError(
             f"{self._store.url_of(part.key)} {fault} it was indexed (ETag {part.etag}).",
             f"Index it again: trainmaster volume index {self._head.source_url} {self._url}",

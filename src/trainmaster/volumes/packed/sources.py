@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from trainmaster.artifacts.tree import UnstableDirectory
 from trainmaster.objects.errors import explained
-from trainmaster.volumes.packed.packing import Piece, SourceFile
+from trainmaster.volumes.packed.packing import FilePart, SourceFile
 
 CHANGED_HINT = (
     "No version was made. Push again when nothing writes there; what was uploaded is not uploaded again."
@@ -36,7 +36,7 @@ class Folder(NamedTuple):
 
 
 @dataclass(slots=True)
-class Extras:
+class SourceExtras:
     """What a source has beside files.
 
     Attributes:
@@ -50,7 +50,7 @@ class Extras:
     notes: list[str] = field(default_factory=list)
 
 
-class Source(Protocol):
+class PushSource(Protocol):
     """Files in an order, with their directories and links.
 
     Attributes:
@@ -65,7 +65,7 @@ class Source(Protocol):
     is_stream: bool
 
     @property
-    def extras(self) -> Extras: ...  # noqa: D102
+    def extras(self) -> SourceExtras: ...  # noqa: D102
 
     def survey(self) -> Survey:
         """Looks through it before anything is read.
@@ -79,7 +79,7 @@ class Source(Protocol):
         """Gives the files in their order; fills ``extras`` on the way."""
         ...
 
-    def load(self, pieces: Sequence[Piece], target: memoryview) -> None:
+    def load(self, pieces: Sequence[FilePart], target: memoryview) -> None:
         """Fills a buffer with the bytes of pieces, each at its offset; what lies between them stays.
 
         Raises:
@@ -102,7 +102,7 @@ def stamp_of(status: os.stat_result) -> tuple[int, ...]:
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def load_pieces(pieces: Sequence[Piece], target: memoryview) -> None:
+def load_pieces(pieces: Sequence[FilePart], target: memoryview) -> None:
     """Reads pieces of files of this machine.
 
     Raises:

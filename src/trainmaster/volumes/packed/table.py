@@ -241,17 +241,17 @@ class FileTable:
             bisect_right(self.first_chunks, chunk),
         )
 
-    def parts(self, chunk: int) -> "list[Part]":
+    def parts(self, chunk: int) -> "list[ForeignRange]":
         """Gives the ranges of foreign objects that a chunk of an indexed volume consists of."""
         starts = self._columns["part_starts"]
         return [self._part(number) for number in range(starts[chunk], starts[chunk + 1])]
 
-    def _part(self, number: int) -> "Part":
+    def _part(self, number: int) -> "ForeignRange":
         texts = []
         for name in ("key", "etag"):
             starts = self._columns[f"part_{name}_starts"]
             texts.append(bytes(self._columns[f"part_{name}s"][starts[number] : starts[number + 1]]))
-        return Part(
+        return ForeignRange(
             os.fsdecode(texts[0]),
             self._columns["part_offsets"][number],
             self._columns["part_lengths"][number],
@@ -270,7 +270,7 @@ def _counts(meta: Any) -> tuple[int, int, int, int, int]:  # noqa: ANN401 - it i
     return files, folders, links, chunks, total_bytes
 
 
-class Part(NamedTuple):
+class ForeignRange(NamedTuple):
     """A range of a foreign object.
 
     Attributes:

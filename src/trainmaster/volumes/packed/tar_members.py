@@ -9,13 +9,13 @@ from typing import TypeVar
 from trainmaster.artifacts.unpacking import is_damage
 from trainmaster.objects.names import link_stays_inside, stays_inside
 from trainmaster.spec.errors import PublishError
-from trainmaster.volumes.packed.sources import Extras, Folder
+from trainmaster.volumes.packed.sources import Folder, SourceExtras
 
 _Type = TypeVar("_Type")
 _HINT = "Nothing was pushed. Unpack it yourself into a directory and push that."
 
 
-class TarContents(Extras):
+class TarContents(SourceExtras):
     """The directories and links of a tar, collected while its members pass."""
 
     def __init__(self, label: str) -> None:

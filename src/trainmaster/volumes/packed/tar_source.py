@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from trainmaster.artifacts.unpacking import Header
 from trainmaster.spec.errors import PublishError
 from trainmaster.volumes.packed.hashes import path_hash
-from trainmaster.volumes.packed.packing import Piece, SourceFile
+from trainmaster.volumes.packed.packing import FilePart, SourceFile
 from trainmaster.volumes.packed.sources import Survey, changed, load_pieces, stamp_of
 from trainmaster.volumes.packed.tar_members import TarContents, members, time_ns, understood
 
@@ -51,7 +51,7 @@ class TarSource:
         """Gives the files in the order of the archive."""
         return (file for number, file in enumerate(self._members()) if number not in self._dropped)
 
-    def load(self, pieces: Sequence[Piece], target: memoryview) -> None:
+    def load(self, pieces: Sequence[FilePart], target: memoryview) -> None:
         """Reads pieces of members."""
         load_pieces(pieces, target)
 

@@ -12,7 +12,7 @@ from trainmaster.artifacts.unpacking import Header, is_damage
 from trainmaster.objects.object_store import ObjectDetail, ObjectStore
 from trainmaster.spec.errors import PublishError
 from trainmaster.volumes.packed.archive_file import ArchiveFile
-from trainmaster.volumes.packed.packing import Piece, SourceFile
+from trainmaster.volumes.packed.packing import FilePart, SourceFile
 from trainmaster.volumes.packed.sources import Survey, changed, stamp_of
 from trainmaster.volumes.packed.tar_members import TarContents, damaged, members, time_ns, understood
 
@@ -69,7 +69,7 @@ class TarStream:
                 yield from self._files(archive, limit_bytes)
         self.extras.check_links()
 
-    def load(self, pieces: Sequence[Piece], target: memoryview) -> None:
+    def load(self, pieces: Sequence[FilePart], target: memoryview) -> None:
         """Takes the bytes of small members, and reads the next ones of a large one."""
         for file, _, length, offset in pieces:
             view = target[offset : offset + length]

@@ -36,7 +36,7 @@ class Damage:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class VersionCheck:
     """What was found of a version.
 
     Attributes:
@@ -52,7 +52,7 @@ class Verdict:
 
 def verified(
     store: ObjectStore, version: int | None = None, *, deep: bool = False, jobs: int = _JOBS
-) -> Iterator[Verdict]:
+) -> Iterator[VersionCheck]:
     """Looks at a version, or at all of them, one after the other.
 
     Of a packed one that its tables are readable and agree, and that each chunk is there with its size; of an
@@ -79,13 +79,13 @@ def verified(
             head = head_of(store, number)
         except DamagedVolumeError as error:
             advice = f"The version is lost; {_remove(store, number)}"
-            yield Verdict(number, None, (Damage(str(error.args[0]), advice),))
+            yield VersionCheck(number, None, (Damage(str(error.args[0]), advice),))
             continue
         if head is None:
             continue
         damage = looks.at(head)
         if not damage or store.exists(head_key(number)):  # else it was removed meanwhile
-            yield Verdict(number, head, damage)
+            yield VersionCheck(number, head, damage)
 
 
 class _Looks:

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from trainmaster.volumes.reading.datasets import VolumeStream as VolumeStream
     from trainmaster.volumes.reading.errors import CacheError as CacheError
     from trainmaster.volumes.reading.order import EpochOrder as EpochOrder
-    from trainmaster.volumes.reading.order import Layout as Layout
     from trainmaster.volumes.reading.order import Quality as Quality
+    from trainmaster.volumes.reading.order import SampleLayout as SampleLayout
     from trainmaster.volumes.reading.order import quality as quality
-    from trainmaster.volumes.reading.sharing import Progress as Progress
+    from trainmaster.volumes.reading.sharing import TrainingPosition as TrainingPosition
     from trainmaster.volumes.reading.stream import SampleOrder as SampleOrder
     from trainmaster.volumes.reading.stream import samples as samples
     from trainmaster.volumes.reading.volume import Volume as Volume
@@ -27,8 +27,8 @@ __all__, __getattr__ = lazy_exports(
         "cache": "ChunkCache",
         "datasets": "VolumeDataset VolumeLoader VolumeSampler VolumeStream",
         "errors": "CacheError",
-        "order": "EpochOrder Layout Quality quality",
-        "sharing": "Progress",
+        "order": "EpochOrder SampleLayout Quality quality",
+        "sharing": "TrainingPosition",
         "stream": "SampleOrder samples",
         "volume": "Volume",
     },

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_
 
 from trainmaster.spec.errors import UsageError
 from trainmaster.volumes.reading.order import Quality
-from trainmaster.volumes.reading.sharing import Padding, Progress, Split
+from trainmaster.volumes.reading.sharing import Padding, Split, TrainingPosition
 from trainmaster.volumes.reading.stream import SampleOrder, rank_and_world, samples
 from trainmaster.volumes.reading.volume import Volume
 
@@ -90,7 +90,7 @@ class VolumeSampler(Sampler[int]):
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch of the next pass."""
-        self._order.progress = Progress(self._order.progress.seed, epoch)
+        self._order.progress = TrainingPosition(self._order.progress.seed, epoch)
 
 
 class VolumeStream(IterableDataset[Any]):
@@ -190,7 +190,7 @@ class VolumeStream(IterableDataset[Any]):
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Goes on where another training stopped, whatever its number of ranks was."""
-        self._order.progress = Progress.from_state(state)
+        self._order.progress = TrainingPosition.from_state(state)
         self.begin_pass()
 
     def _write_shared(self) -> None:
@@ -207,10 +207,10 @@ class VolumeStream(IterableDataset[Any]):
         ]
         self._shared[: len(words)] = torch.tensor(words, dtype=torch.int64)
 
-    def _read_shared(self) -> Progress:
+    def _read_shared(self) -> TrainingPosition:
         epoch, phases, *words = self._shared.tolist()
         pairs = zip(words[0 : 2 * phases : 2], words[1 : 2 * phases : 2], strict=True)
-        return Progress(self._order.progress.seed, epoch, tuple(pairs))
+        return TrainingPosition(self._order.progress.seed, epoch, tuple(pairs))
 
 
 class VolumeLoader:

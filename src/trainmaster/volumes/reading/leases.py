@@ -12,7 +12,7 @@ from trainmaster.volumes.reading.slot_file import SlotFile
 Bytes = NDArray[np.uint8]
 
 
-class Lease(weakref.ref[Bytes]):
+class SlotPin(weakref.ref[Bytes]):
     """Ends the pin of a slot when the last view, slice or array that was made of its bytes is gone.
 
     Attributes:
@@ -27,10 +27,10 @@ class Lease(weakref.ref[Bytes]):
 
 
 # A weak reference must itself be kept, or nobody is called.
-_leases: dict[int, Lease] = {}
+_leases: dict[int, SlotPin] = {}
 
 
-def leased(slots: SlotFile, slot: int, size_bytes: int) -> tuple[Bytes, Lease]:
+def leased(slots: SlotFile, slot: int, size_bytes: int) -> tuple[Bytes, SlotPin]:
     """Gives the bytes of a slot that is pinned; the pin ends with them.
 
     Whatever is made of the array holds on to it, so it is its end that counts.
@@ -39,13 +39,13 @@ def leased(slots: SlotFile, slot: int, size_bytes: int) -> tuple[Bytes, Lease]:
         The array, and a weak reference to it.
     """
     array = np.frombuffer(slots.data, np.uint8, size_bytes, slot * slots.slot_bytes)
-    lease = Lease(array, _ended)
+    lease = SlotPin(array, _ended)
     lease.slots, lease.slot = slots, slot
     _leases[id(lease)] = lease
     return array, lease
 
 
-def _ended(lease: Lease) -> None:
+def _ended(lease: SlotPin) -> None:
     del _leases[id(lease)]
     lease.slots.unpin_soon(lease.slot)
 

@@ -20,7 +20,7 @@ _CHUNKS = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class SampleLayout:
     """How samples lie in chunks.
 
     Attributes:
@@ -30,7 +30,7 @@ class Layout:
     starts: Rows
 
     @classmethod
-    def of_first_chunks(cls, first_chunks: ArrayLike, chunk_count: int) -> "Layout":
+    def of_first_chunks(cls, first_chunks: ArrayLike, chunk_count: int) -> "SampleLayout":
         """Makes it from the chunk of each row; chunks never decrease.
 
         >>> Layout.of_first_chunks([0, 0, 2], 3).starts
@@ -61,7 +61,7 @@ class EpochOrder:
     """
 
     def __init__(
-        self, layout: Layout, *, seed: int, epoch: int, window: int = 8, shuffle: bool = True
+        self, layout: SampleLayout, *, seed: int, epoch: int, window: int = 8, shuffle: bool = True
     ) -> None:
         self._layout = layout
         self._seed = seed

@@ -18,7 +18,7 @@ _PATIENCE = 16
 
 
 @dataclass(slots=True)
-class _Run:
+class _ChunkRun:
     """Chunks that are read in a row.
 
     Attributes:
@@ -47,7 +47,7 @@ class ReadAhead:
         self._cache, self._chunk, self._count = cache, chunk, count
         self._mutex = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
-        self._runs: dict[int, _Run] = {}  # by their last chunk
+        self._runs: dict[int, _ChunkRun] = {}  # by their last chunk
         self._seen = 0
         renew_after_fork(self)
 
@@ -67,7 +67,7 @@ class ReadAhead:
             if pool is not None:
                 pool.submit(self._fetch, number)
 
-    def _followed(self, chunk: int, is_start: bool) -> _Run | None:
+    def _followed(self, chunk: int, is_start: bool) -> _ChunkRun | None:
         """Notes where a reader is; gives the run that it goes on with, None if it may have begun one.
 
         Of those that read here and there some come to a chunk behind one that was read lately, too. They do
@@ -79,7 +79,7 @@ class ReadAhead:
         same = self._runs.pop(chunk, None)
         run = same or self._runs.pop(chunk - 1, None)
         if run is None:
-            self._runs[chunk] = _Run(chunk, self._seen)
+            self._runs[chunk] = _ChunkRun(chunk, self._seen)
             return None
         is_last = run.seen == self._seen - 1
         run.seen, run.steps = self._seen, run.steps + (same is None)

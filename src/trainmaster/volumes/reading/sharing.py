@@ -20,7 +20,7 @@ Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class TrainingPosition:
     """How far a training is; small, and all that has to be kept.
 
     Attributes:
@@ -38,7 +38,7 @@ class Progress:
         return {"seed": self.seed, "epoch": self.epoch, "consumed": [list(phase) for phase in self.consumed]}
 
     @classmethod
-    def from_state(cls, state: "dict[str, object]") -> "Progress":
+    def from_state(cls, state: "dict[str, object]") -> "TrainingPosition":
         """Reads what :meth:`as_state` gave.
 
         Raises:

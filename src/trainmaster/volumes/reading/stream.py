@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainmaster.spec.errors import UsageError
-from trainmaster.volumes.reading.order import EpochOrder, Layout, Quality, quality
+from trainmaster.volumes.reading.order import EpochOrder, Quality, SampleLayout, quality
 from trainmaster.volumes.reading.prefetch import planned
 from trainmaster.volumes.reading.prefetcher import Prefetcher
-from trainmaster.volumes.reading.sharing import Padding, Progress, Share, Split, blocks, left, share
+from trainmaster.volumes.reading.sharing import Padding, Share, Split, TrainingPosition, blocks, left, share
 from trainmaster.volumes.reading.volume import Volume
 
 _QUALITY_ROWS = 1 << 20
@@ -43,7 +43,7 @@ class SampleOrder:
         rows: NDArray[np.int64] | None = None,
     ) -> None:
         self.volume = volume
-        self.progress = Progress(seed, 0)
+        self.progress = TrainingPosition(seed, 0)
         self._window, self._shuffle = window, shuffle
         self._padding: Padding = padding
         self._split: Split = split
@@ -53,7 +53,7 @@ class SampleOrder:
             if len(rows) and (np.any(np.diff(rows) <= 0) or rows[0] < 0 or rows[-1] >= len(volume)):
                 raise UsageError("rows must increase and be files of the volume.", "Sort them.")
             first_chunks = first_chunks[rows]
-        self._layout = Layout.of_first_chunks(first_chunks, volume.table.chunk_count)
+        self._layout = SampleLayout.of_first_chunks(first_chunks, volume.table.chunk_count)
         self._orders: dict[int, EpochOrder] = {}
 
     def __len__(self) -> int:
@@ -90,11 +90,11 @@ class SampleOrder:
             phases = (*before, (world, last[1] + samples))
         else:
             phases = (*before, last, (world, samples))
-        self.progress = Progress(self.progress.seed, self.progress.epoch, phases)
+        self.progress = TrainingPosition(self.progress.seed, self.progress.epoch, phases)
 
     def next_epoch(self) -> None:
         """Begins the next epoch."""
-        self.progress = Progress(self.progress.seed, self.progress.epoch + 1)
+        self.progress = TrainingPosition(self.progress.seed, self.progress.epoch + 1)
 
     def prefetcher(self, mine: Share, rank: int, world: int, turn: tuple[int, int] = (0, 1)) -> Prefetcher:
         """Announces a share, and behind it the next epoch's: what is used again soon is kept.

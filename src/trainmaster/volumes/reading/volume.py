@@ -18,7 +18,7 @@ from trainmaster.volumes.reading.cache import ChunkCache
 from trainmaster.volumes.reading.chunk import Chunk, Placed, RangeSource
 from trainmaster.volumes.reading.download import DOWNLOADER
 from trainmaster.volumes.reading.forked import SharedSource, opened_volume
-from trainmaster.volumes.reading.leases import Lease, leased
+from trainmaster.volumes.reading.leases import SlotPin, leased
 from trainmaster.volumes.reading.paths import resolved
 from trainmaster.volumes.reading.place import slot_bytes_for
 from trainmaster.volumes.reading.readahead import ReadAhead
@@ -77,7 +77,7 @@ class Volume:
         self._sizes, self._offsets = self.table.sizes, self.table.offsets
         self._first_chunks, self._chunk_sizes = self.table.first_chunks, self.table.chunk_sizes
         self._places: dict[int, tuple[int, int, int]] = {}
-        self._leases: dict[int, Lease] = {}
+        self._leases: dict[int, SlotPin] = {}
         self._data, self._words = self.cache.slots.data, self.cache.slots.table.words
         if self.head.kind == "packed":
             new_digest()  # imports what proves chunks: a child forked while a thread did would wait for that

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainmaster.api.proxy.admissions import CHECK_S, Admissions, RefusedError, status_of
+from trainmaster.api.proxy.admissions import CHECK_S, Admissions, RequestRefusedError, status_of
 from trainmaster.api.proxy.grants import Grants
 from trainmaster.service.apps.app_access import AppWay
 from trainmaster.service.users.caller import ForbiddenError, UnknownCallerError
@@ -96,14 +96,14 @@ def test_what_is_open_ends_with_the_right_but_not_with_the_database(doors, error
         task = await waits()
         known.open.add(task)
         doors.now["a"] = error
-        with pytest.raises(RefusedError, match=error.args[0]) as refused:
+        with pytest.raises(RequestRefusedError, match=error.args[0]) as refused:
             await doors.admitted("a", again=True)
         assert (refused.value.status, status_of(error)) == (status, status)
         assert refused.value.text == f"{error.args[0]}\n{error.hint}"
         assert bool(task.cancelling()) is ends
         assert ("a" in doors._known) is not ends
         if not ends:
-            with pytest.raises(RefusedError):
+            with pytest.raises(RequestRefusedError):
                 await doors.admitted("b")
 
     doors.now["b"] = StoreError("away", "wait")

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.api.proxy.headers import Target, is_websocket, location, to_app, to_browser
+from trainmaster.api.proxy.headers import UpstreamTarget, is_websocket, location, to_app, to_browser
 
-APP = Target("tb-1", 6006, "token abc")
+APP = UpstreamTarget("tb-1", 6006, "token abc")
 ORIGIN = "https://apps.example.org"
 
 

@@ -12,7 +12,7 @@ from evil_app import WAIT_S, Setting, read_answer
 
 from trainmaster.api.own_hosts import OwnHosts
 from trainmaster.api.proxy import connection, proxy
-from trainmaster.api.proxy.services import Services
+from trainmaster.api.proxy.services import ServiceProxy
 from trainmaster.spec.errors import ProviderError
 
 APP = "/apps/evil-1/"
@@ -565,7 +565,7 @@ def test_absolute_paths_at_the_host_of_an_app_are_those_of_the_app():
 
 def test_apps_are_asked_where_there_are_services_too():
     async def play(at):
-        at.proxy._services = Services(None)
+        at.proxy._services = ServiceProxy(None)
         assert (await at.ask("GET", APP + "x"))[0] == 200
         assert (await at.ask("GET", "/services"))[0] == 404
 

@@ -16,8 +16,8 @@ from evil_app import WAIT_S, EvilApp, read_answer
 from trainmaster.api.proxy import proxy
 from trainmaster.api.proxy.grants import Grants
 from trainmaster.api.proxy.proxy import AppProxy
-from trainmaster.api.proxy.services import Services
-from trainmaster.service.endpoints.endpoints import Target
+from trainmaster.api.proxy.services import ServiceProxy
+from trainmaster.service.endpoints.endpoints import ReadyReplica
 from trainmaster.service.users.caller import ForbiddenError, UnknownCallerError
 from trainmaster.spec.errors import NotFoundError, ProviderError
 
@@ -64,7 +64,7 @@ class Setting:
         self.apps = [EvilApp() for _ in range(self.count)]
         self.gate = Gate()
         self.gate.found = [await self.replica(number) for number in range(self.count)]
-        self.services = Services(self.gate, **self.options)
+        self.services = ServiceProxy(self.gate, **self.options)
         self.proxy = AppProxy(None, self.services, answer_s=self.answer_s)
         listener = socket.create_server(("127.0.0.1", 0))
         self.port = listener.getsockname()[1]
@@ -74,7 +74,7 @@ class Setting:
 
     async def replica(self, number, in_flight=0, is_here=True):
         port = await self.apps[number].start()
-        return Target(f"ep-1-{number}", "job-1", None, port, is_here, f"digits@{number + 1}", in_flight)
+        return ReadyReplica(f"ep-1-{number}", "job-1", None, port, is_here, f"digits@{number + 1}", in_flight)
 
     async def __aexit__(self, *_):
         for writer in self.writers:
@@ -189,7 +189,7 @@ def test_what_the_proxies_of_other_servers_have_there_counts():
     async def play(at):
         at.gate.found = [
             at.gate.found[0],
-            Target("ep-1-1", "job-1", None, at.gate.found[1].port, True, None, 2),
+            ReadyReplica("ep-1-1", "job-1", None, at.gate.found[1].port, True, None, 2),
         ]
         for _ in range(2):
             assert (await at.ask("GET", SERVICE))[0] == 200
@@ -247,7 +247,9 @@ def test_a_request_that_may_be_sent_twice_waits_for_a_replica_that_is_slow_to_re
             return socket.create_connection(("127.0.0.1", replica.port), WAIT_S)
 
         at.gate.connect = connect
-        at.gate.found[1] = Target(second.replica, second.run, "node-1", second.port, False, "digits@2", 0)
+        at.gate.found[1] = ReadyReplica(
+            second.replica, second.run, "node-1", second.port, False, "digits@2", 0
+        )
         at.apps[0].answer = breaks_off
         assert (await at.ask("GET", SERVICE))[0] == 200
         assert at.seen() == [1, 1], "a replica that has broken off is not asked again"
@@ -267,7 +269,7 @@ def test_a_machine_that_lets_everybody_wait_holds_up_nobody_elses_requests():
             raise ProviderError("the machine is gone", "")
 
         at.gate.connect = connect
-        at.gate.found = [Target("ep-1-0", "job-1", "node-1", 9, False, None, 0)]
+        at.gate.found = [ReadyReplica("ep-1-0", "job-1", "node-1", 9, False, None, 0)]
         asked = [asyncio.create_task(at.ask("GET", SERVICE)) for _ in range(40)]
         try:
             await waits.wait()
@@ -283,7 +285,7 @@ def test_a_machine_that_lets_everybody_wait_holds_up_nobody_elses_requests():
 
 def test_if_none_can_be_reached_one_is_told_to_come_again():
     async def play(at):
-        at.gate.found = [Target(f"ep-1-{n}", "job-1", f"node-{n}", 0, False, None, 0) for n in range(3)]
+        at.gate.found = [ReadyReplica(f"ep-1-{n}", "job-1", f"node-{n}", 0, False, None, 0) for n in range(3)]
         status, headers, body = await at.ask("POST", SERVICE, body=b"a")
         assert (status, headers["retry-after"]) == (503, "2")
         assert json.loads(body) == {"error": "no replica of digits can be reached"}
@@ -294,7 +296,7 @@ def test_if_none_can_be_reached_one_is_told_to_come_again():
 def test_a_replica_on_another_machine_is_asked_through_its_connection():
     async def play(at):
         first = at.gate.found[0]
-        at.gate.found = [Target(first.replica, first.run, "node-1", first.port, False, None, 0)]
+        at.gate.found = [ReadyReplica(first.replica, first.run, "node-1", first.port, False, None, 0)]
         for _ in range(3):
             assert (await at.ask("POST", SERVICE, body=b"a"))[2] == b"a"
         assert at.apps[0].connections == 1, "kept for the next request"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from trainmaster.api.remote.connection import Connection
+from trainmaster.api.remote.connection import RestConnection
 from trainmaster.api.rest.app import make_app, make_state
 from trainmaster.service import Service
 from trainmaster.testing.waits import until
@@ -26,7 +26,7 @@ def serving(home, scopes):
     thread.start()
     until(lambda: server.started, "the server listens")
     port = server.servers[0].sockets[0].getsockname()[1]
-    connection = Connection(f"http://127.0.0.1:{port}", token)
+    connection = RestConnection(f"http://127.0.0.1:{port}", token)
     try:
         yield connection
     finally:

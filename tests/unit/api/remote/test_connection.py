@@ -7,7 +7,7 @@ import http.client
 import pytest
 
 from http_receiver import HttpReceiver, answer
-from trainmaster.api.remote.connection import PAUSES_S, Connection, UnreachableError, error_of
+from trainmaster.api.remote.connection import PAUSES_S, RestConnection, ServerUnreachableError, error_of
 from trainmaster.api.remote.streaming import messages
 from trainmaster.spec.errors import AccessError, NotFoundError, RecipeError, RunError, UsageError
 from trainmaster.testing.private_server import free_ports
@@ -34,7 +34,7 @@ def slept():
 
 @pytest.fixture
 def connection(script, slept):
-    found = Connection(script.url, "tm_x", sleep=slept.append)
+    found = RestConnection(script.url, "tm_x", sleep=slept.append)
     yield found
     found.close()
 
@@ -49,7 +49,7 @@ def test_what_changes_nothing_is_asked_again(script, connection, slept):
 
 def test_what_rents_is_sent_once_without_a_key_and_again_with_one(script, connection, slept):
     script.answers = [None]
-    with pytest.raises(UnreachableError, match="does not answer"):
+    with pytest.raises(ServerUnreachableError, match="does not answer"):
         connection.post("/runs", {})
     script.answers = [None, json_answer('{"run": "r"}')]
     assert connection.post("/runs", {}, key="k") == {"run": "r"}
@@ -63,8 +63,8 @@ def test_who_asks_too_often_waits_as_long_as_it_is_told(script, connection, slep
 
 
 def test_a_server_that_is_away_is_said(slept):
-    gone = Connection(f"http://127.0.0.1:{free_ports(1)[0]}", "tm_x", sleep=slept.append)
-    with pytest.raises(UnreachableError, match="goes on"):
+    gone = RestConnection(f"http://127.0.0.1:{free_ports(1)[0]}", "tm_x", sleep=slept.append)
+    with pytest.raises(ServerUnreachableError, match="goes on"):
         gone.get("/info")
     assert slept == list(PAUSES_S)
 
@@ -72,7 +72,7 @@ def test_a_server_that_is_away_is_said(slept):
 def test_a_page_that_is_no_server_is_said(script, connection):
     head = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: text/html\r\n"
     script.answers = [head + b"content-length: 2\r\n\r\nhi"]
-    with pytest.raises(UnreachableError, match="no Trainmaster server"):
+    with pytest.raises(ServerUnreachableError, match="no Trainmaster server"):
         connection.get("/info")
 
 
@@ -120,13 +120,13 @@ def test_files_go_on_behind_what_has_come(script, connection):
     script.answers = [part, part + b"def"]
     assert b"".join(connection.pieces("/f", {})) == b"abcdef"
     script.answers = [part]
-    with pytest.raises((UnreachableError, http.client.HTTPException)):
+    with pytest.raises((ServerUnreachableError, http.client.HTTPException)):
         list(connection.pieces("/logs", {}, is_same=False))
 
 
 def test_what_is_no_server_or_token_is_refused():
     for url in ("example.org", "ftp://example.org", "https://"):
         with pytest.raises(UsageError, match="no URL of a server"):
-            Connection(url)
+            RestConnection(url)
     with pytest.raises(UsageError, match="characters that no token has"):
-        Connection("https://example.org", "tm_x\r\nHost: other")
+        RestConnection("https://example.org", "tm_x\r\nHost: other")

@@ -7,12 +7,12 @@ import stat
 import pytest
 
 from trainmaster.api import Client
-from trainmaster.api.remote.contexts import Context, Contexts
+from trainmaster.api.remote.contexts import Contexts, ServerContext
 from trainmaster.cli import opening
 from trainmaster.spec.errors import NotFoundError, UsageError
 
-ONE = Context("one", "https://one.example.org", "tm_1", "ab")
-TWO = Context("two", "http://127.0.0.1:1", "tm_2")
+ONE = ServerContext("one", "https://one.example.org", "tm_1", "ab")
+TWO = ServerContext("two", "http://127.0.0.1:1", "tm_2")
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_contexts_are_kept_used_and_forgotten(environ):
             ask("one")
     for name in ("", "local", "a b", "../x"):
         with pytest.raises(UsageError, match="no name of a context"):
-            found.add(Context(name, ONE.url, "tm_1"))
+            found.add(ServerContext(name, ONE.url, "tm_1"))
 
 
 def test_the_file_is_its_owners_and_a_damaged_one_is_said(environ):
@@ -54,9 +54,9 @@ def test_the_file_is_its_owners_and_a_damaged_one_is_said(environ):
 def test_variables_come_before_the_file(environ):
     Contexts(environ).add(ONE)
     ci = {**environ, "TRAINMASTER_URL": TWO.url, "TRAINMASTER_TOKEN": "tm_9"}
-    assert Contexts(ci).current() == Context("", TWO.url, "tm_9")
+    assert Contexts(ci).current() == ServerContext("", TWO.url, "tm_9")
     known = {**environ, "TRAINMASTER_URL": ONE.url + "/"}
-    assert Contexts(known).current() == Context("one", ONE.url + "/", "tm_1", "ab")
+    assert Contexts(known).current() == ServerContext("one", ONE.url + "/", "tm_1", "ab")
     with pytest.raises(UsageError, match="no token"):
         Contexts({**environ, "TRAINMASTER_URL": TWO.url}).current()
 

@@ -14,7 +14,7 @@ pytest.importorskip("websockets", reason="the extra `tunnel` is not installed")
 
 from websockets.sync.server import ServerConnection, serve
 
-from trainmaster.api.remote.connection import Connection
+from trainmaster.api.remote.connection import RestConnection
 from trainmaster.api.remote.tunnels import execute
 from trainmaster.spec.errors import AccessError
 
@@ -52,7 +52,7 @@ def test_it_says_why_and_what_to_do(address: tuple[str, int]) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     files: Any = (nothing, write, write)
     with pytest.raises(AccessError, match="you may not use this run any more") as raised:
-        execute(cast("Connection", There(address)), "r", None, ["x"], files, print, is_terminal=False)
+        execute(cast("RestConnection", There(address)), "r", None, ["x"], files, print, is_terminal=False)
     assert "trainmaster login http://there" in raised.value.hint
     assert os.read(read, 100) == b"said before"
     for descriptor in (read, write, nothing):

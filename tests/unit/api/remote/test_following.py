@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainmaster.api.remote.following import RunFollower
-from trainmaster.api.remote.streaming import Message
+from trainmaster.api.remote.streaming import ServerMessage
 from trainmaster.service.driving.run_watcher import AttemptEnded, RunNews
 from trainmaster.spec import Recipe
 from trainmaster.spec.states import EndReason
@@ -28,7 +28,7 @@ def test_an_attempt_ends_once_and_is_followed_by_another_one_only_where_there_is
         {**moved(6, 0, "WAITING", "DONE", "SKIPPED"), "task": 1},
     ]
     told = RunFollower(RECIPE, dict, 60.0).follow(
-        iter([Message("state", {"run": {"state": "DONE"}, "events": events})])
+        iter([ServerMessage("state", {"run": {"state": "DONE"}, "events": events})])
     )
     (news,) = (each for each in told if isinstance(each, RunNews))
     ended = [each for each in news.happened if isinstance(each, AttemptEnded)]

@@ -15,7 +15,7 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 import uvicorn
 
 from trainmaster.api import Client
-from trainmaster.api.remote.connection import Connection
+from trainmaster.api.remote.connection import RestConnection
 from trainmaster.api.remote.contexts import Contexts
 from trainmaster.api.remote.trust import certificate
 from trainmaster.api.rest.app import make_app, make_state
@@ -79,17 +79,17 @@ def test_who_agrees_is_logged_in_and_talks_to_that_certificate_only(served):
 
 def test_another_certificate_than_agreed_to_is_refused(served):
     url, fingerprint, token = served
-    changed = Connection(url, token, "cd" * 32)
+    changed = RestConnection(url, token, "cd" * 32)
     with pytest.raises(AccessError, match=f"another certificate than when you logged in: {fingerprint}"):
         changed.get("/info")
-    unpinned = Connection(url, token, sleep=lambda _: None)
+    unpinned = RestConnection(url, token, sleep=lambda _: None)
     with pytest.raises(AccessError, match=r"not trusted(.|\n)*login"):
         unpinned.get("/info")
 
 
 def test_a_socket_that_is_opened_again_has_its_certificate_checked_again(served):
     url, fingerprint, token = served
-    connection = Connection(url, token, fingerprint)
+    connection = RestConnection(url, token, fingerprint)
     connection.get("/info")
     (socket,) = connection._sockets.values()
     socket.close()

@@ -13,7 +13,7 @@ pytest.importorskip("blake3", reason="the extra `volumes` is not installed")
 from served_tcp import serving
 
 from trainmaster.api.remote import volume_push
-from trainmaster.api.remote.connection import UnreachableError
+from trainmaster.api.remote.connection import ServerUnreachableError
 from trainmaster.api.remote.directory_tar import DirectoryTar
 from trainmaster.control.layout import Home
 from trainmaster.service.volumes import PushProgress, open_volume
@@ -101,7 +101,7 @@ def test_answers_that_were_lost_are_asked_for_again(server, files, monkeypatch):
         found = ask(method, path, *rest, **more)
         if (method, path) not in seen:
             seen.add((method, path))
-            raise UnreachableError("the server does not answer", "")
+            raise ServerUnreachableError("the server does not answer", "")
         return found
 
     monkeypatch.setattr(server, "ask", lost)
@@ -116,10 +116,10 @@ def test_answers_that_were_lost_are_asked_for_again(server, files, monkeypatch):
 
 def test_a_server_that_stays_away_is_given_up(server, files, monkeypatch):
     def away(*_, **__):
-        raise UnreachableError("the server does not answer", "")
+        raise ServerUnreachableError("the server does not answer", "")
 
     monkeypatch.setattr(server, "ask", away)
-    with pytest.raises(UnreachableError):
+    with pytest.raises(ServerUnreachableError):
         pushed(server, files)
 
 

@@ -8,7 +8,7 @@ import warnings
 
 from trainmaster.artifacts import publish
 from trainmaster.control.layout import Home
-from trainmaster.db import ClosedAttempt, NewRun, RunChange, Submission, TaskChange
+from trainmaster.db import AcceptedRun, ClosedAttempt, RunChange, Submission, TaskChange
 from trainmaster.service import Service
 from trainmaster.spec import Recipe
 from trainmaster.spec.states import EndReason, State
@@ -50,7 +50,7 @@ class Served:
 
     def run(self, run, team):
         recipe = Recipe.from_text(RECIPE, directory=self.service.home.root).model_dump_json()
-        new = NewRun(
+        new = AcceptedRun(
             run, "job", recipe, "r.yaml", "local", "code", "file:///s", [("main", 1)],
             home=str(self.service.home.root),
             home_id=self.service.home.identity(),

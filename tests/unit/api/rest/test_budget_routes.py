@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from trainmaster.api.rest.app import make_app, make_state
 from trainmaster.api.rest.limits import TESTS_BURST
 from trainmaster.control.layout import Home
-from trainmaster.db import NewRun, Submission
+from trainmaster.db import AcceptedRun, Submission
 from trainmaster.service import Service
 from trainmaster.service.teams.admission import Application, entrance
 from trainmaster.web.pages import add_pages
@@ -67,7 +67,7 @@ def test_budgets_ledger_and_queue_are_of_what_one_sees(served):
     assert served.ask("admin", "PUT", "/api/v1/budgets", json=limits).json()["left_usd"] == 5.0
     assert served.ask("admin", "PUT", "/api/v1/budgets", json={"team": "nobody"}).status_code == 404
     for run, most_usd in (("paid", 4.0), ("waits", 3.0)):
-        new = NewRun(
+        new = AcceptedRun(
             run, "job", "{}", "r.yaml", "aws", "code", "file:///s", [("main", 1)], home_id="elsewhere",
             submission=Submission("x", "blue"),
         )  # fmt: skip

@@ -15,7 +15,7 @@ from trainmaster.api.rest import hubs
 from trainmaster.api.rest.app import make_app, make_state
 from trainmaster.api.rest.limits import MAX_STREAMS
 from trainmaster.control.layout import Home
-from trainmaster.db import NewRun, TaskChange
+from trainmaster.db import AcceptedRun, TaskChange
 from trainmaster.service import Service
 from trainmaster.spec import Recipe
 from trainmaster.spec.states import State
@@ -32,7 +32,7 @@ class Live:
     def __init__(self, root):
         self.service = Service(Home(root, root, f"file://{root}/s", f"sqlite:///{root / 't.db'}"))
         self.state = make_state(self.service, {})
-        new = NewRun("r-1", "r", RECIPE, "r.yaml", "local", "code", "file:///s", [("main", 1)])
+        new = AcceptedRun("r-1", "r", RECIPE, "r.yaml", "local", "code", "file:///s", [("main", 1)])
         lease = self.service.database.create_run(new, 1.0)
         begun = TaskChange("main", 0, 1, State.WAITING, State.RUNNING, creates=True, opens=True)
         self.service.database.commit(lease, [begun], 2.0)

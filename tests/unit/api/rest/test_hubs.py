@@ -14,10 +14,10 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
 from trainmaster.api.rest.hubs import Hub
 from trainmaster.control.layout import Home
-from trainmaster.db import NewRun
+from trainmaster.db import AcceptedRun
 from trainmaster.db.held_runs import add_note
 from trainmaster.service import Service
-from trainmaster.service.runs.run_stream import Cursor, RunStream
+from trainmaster.service.runs.run_stream import RunStream, StreamCursor
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import StoreError
 
@@ -28,7 +28,7 @@ RECIPE = Recipe.from_dict({"name": "r", "experiments": {"main": {"command": "tru
 def service(tmp_path):
     found = Service(Home(tmp_path, tmp_path, "file:///s", f"sqlite:///{tmp_path / 't.db'}"))
     found.database.create_run(
-        NewRun("r-1", "r", RECIPE, "r.yaml", "local", "code", "file:///s", [("main", 1)]), 1.0
+        AcceptedRun("r-1", "r", RECIPE, "r.yaml", "local", "code", "file:///s", [("main", 1)]), 1.0
     )
     yield found
     found.close()
@@ -77,7 +77,7 @@ def test_who_listens_while_the_database_is_away_gets_all_of_it_once(service, mon
         hub, told, place, notes = Hub(service, "r-1"), [], "", 3
         while True:
             try:
-                own = RunStream(service, "r-1", Cursor.decode(place))
+                own = RunStream(service, "r-1", StreamCursor.decode(place))
             except StoreError:
                 continue  # 503: it asks again
             async for text in hub.listen(own):

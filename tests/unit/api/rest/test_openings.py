@@ -1,4 +1,4 @@
-"""`Openings`: ways to members are opened in threads that requests do not need."""
+"""`MemberOpenings`: ways to members are opened in threads that requests do not need."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from starlette.concurrency import run_in_threadpool
 
-from trainmaster.api.rest.limits import Openings
+from trainmaster.api.rest.limits import MemberOpenings
 
 
 def test_a_user_waits_for_machines_a_few_times_and_never_in_a_thread_of_requests():
@@ -24,7 +24,7 @@ def test_a_user_waits_for_machines_a_few_times_and_never_in_a_thread_of_requests
         return gate.wait(60)
 
     async def work():
-        openings = Openings(2, 45)
+        openings = MemberOpenings(2, 45)
         users = [*("ann",) * 50, *(f"user-{number}" for number in range(50))]
         tasks = [asyncio.create_task(openings.open(user, partial(wait, user))) for user in users]
         for _ in range(45):  # more than there are threads for requests
@@ -39,7 +39,7 @@ def test_a_user_waits_for_machines_a_few_times_and_never_in_a_thread_of_requests
 
 def test_what_goes_wrong_gives_the_turn_back():
     async def work():
-        openings = Openings(1, 1)
+        openings = MemberOpenings(1, 1)
         for _ in range(3):
             with pytest.raises(ZeroDivisionError):
                 await openings.open("ann", lambda: 1 / 0)

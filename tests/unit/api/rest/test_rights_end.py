@@ -29,7 +29,7 @@ from websockets.sync.client import connect
 from trainmaster.api.proxy.admissions import CHECK_S
 from trainmaster.api.proxy.grants import Grants
 from trainmaster.api.proxy.proxy import AppProxy
-from trainmaster.api.proxy.services import Services
+from trainmaster.api.proxy.services import ServiceProxy
 from trainmaster.api.rest.limits import CHECK_EVERY_S
 from trainmaster.db import tables as t
 from trainmaster.service.apps.app_access import AppAccess
@@ -130,7 +130,7 @@ class Place(Served):
         database.write(lambda connection, _: connection.execute(rented))
         add_service(database, RUN, "digits", self.member.port)
         access = AppAccess(self.service, state.access, state.members)
-        services = Services(EndpointAccess(self.service, state.members, state.access))
+        services = ServiceProxy(EndpointAccess(self.service, state.members, state.access))
         self.proxy = AppProxy(Grants(access), services)
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.proxy_port = self.listener.getsockname()[1]

@@ -12,7 +12,7 @@ pytest.importorskip("pyarrow", reason="the extra `volumes` is not installed")
 from served_office import Office
 from test_routes import asked, routes
 
-from trainmaster.api.rest.limits import CHECK_EVERY_S, Stream, Streams, Waits
+from trainmaster.api.rest.limits import CHECK_EVERY_S, OpenStream, Streams, Waits
 from trainmaster.service.users.access import ATTEMPTS, digest_of
 from trainmaster.service.users.caller import (
     ROLES,
@@ -216,7 +216,7 @@ def follows(*answers):
     streams = Streams(ask)
 
     async def read():
-        return [piece async for piece in Stream(streams, who, credential(who)).of(looked_at(streams))]
+        return [piece async for piece in OpenStream(streams, who, credential(who)).of(looked_at(streams))]
 
     return asyncio.run(read()), streams
 
@@ -238,7 +238,7 @@ def test_what_has_an_end_says_that_it_was_cut_off():
     streams = Streams(lambda _: {}, most=1)
 
     def transfer():
-        return Stream(streams, ann, credential(ann))
+        return OpenStream(streams, ann, credential(ann))
 
     async def everything():
         sent = transfer()
@@ -273,7 +273,7 @@ def test_the_rights_of_all_who_listen_are_one_question_and_silent_streams_end():
     async def follow():
         turns = asyncio.Queue()
         streams = Streams(ask, check_every_s=7.0, pause=lambda seconds: turns.get() if seconds == 7 else None)
-        following = [Stream(streams, who, credential(who)).of(silent()) for who in people]
+        following = [OpenStream(streams, who, credential(who)).of(silent()) for who in people]
         assert await asyncio.gather(*(anext(each) for each in following)) == [0] * 50
         rest = [asyncio.ensure_future(anext(each, None)) for each in following]
         turns.put_nowait(None)
@@ -290,7 +290,7 @@ def test_a_user_follows_so_many_streams_and_no_more():
     streams = Streams(lambda _: {credential(who): who for who in (ann, bob)}, most=2)
 
     def open_for(who):
-        return Stream(streams, who, credential(who)).of(pieces())
+        return OpenStream(streams, who, credential(who)).of(pieces())
 
     async def follow():
         first, second = open_for(ann), open_for(ann)
@@ -325,7 +325,7 @@ def test_a_demotion_closes_the_stream_of_a_run(office):
     streams, seen = Streams(office.state.access.callers), []
 
     async def follow():
-        async for piece in Stream(streams, who, asks_with).of(looked_at(streams)):
+        async for piece in OpenStream(streams, who, asks_with).of(looked_at(streams)):
             seen.append(piece)
             if piece == 3:
                 office.state.accounts.remove_member("red", "brief")

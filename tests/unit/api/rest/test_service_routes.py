@@ -12,8 +12,8 @@ pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from served_home import Served
 from served_services import add_service
 
-from trainmaster.api.proxy.services import Services
-from trainmaster.db import NewRun, Submission
+from trainmaster.api.proxy.services import ServiceProxy
+from trainmaster.db import AcceptedRun, Submission
 from trainmaster.db.changes import ExperimentChange, ReplicaChange
 from trainmaster.db.endpoint_changes import close, write_replica
 from trainmaster.service.endpoints import asking
@@ -61,7 +61,7 @@ def served(tmp_path_factory, port):
     for team in ("red", "blue"):
         add_service(found.service.database, f"job-{team}", f"{team}-digits", port)
     access = EndpointAccess(found.service, found.state.members, found.state.access)
-    found.state = replace(found.state, services=Services(access), apps_url="https://apps.example.org")
+    found.state = replace(found.state, services=ServiceProxy(access), apps_url="https://apps.example.org")
     found.app.state.server = found.state
     yield found
     found.service.close()
@@ -145,7 +145,7 @@ def test_a_service_that_is_over_is_told_so(served):
 def test_a_service_that_has_scaled_to_zero_is_asleep(served):
     recipe = Recipe.from_text(ASLEEP, directory=served.service.home.root)
     team = Submission("x", "red")
-    new = NewRun("nap-1", "nap", recipe.model_dump_json(), "r", "local", "c", "file:///s", [("main", 0)],
+    new = AcceptedRun("nap-1", "nap", recipe.model_dump_json(), "r", "local", "c", "file:///s", [("main", 0)],
                  home=str(served.service.home.root), submission=team)  # fmt: skip
     database = served.service.database
     lease = database.create_run(new, 1.0)

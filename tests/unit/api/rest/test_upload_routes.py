@@ -18,7 +18,7 @@ from trainmaster.objects.errors import FullStoreError
 from trainmaster.service import Service
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.uploads import upload_finishing
-from trainmaster.service.uploads.code_uploads import QuotaError
+from trainmaster.service.uploads.code_uploads import TeamQuotaError
 from trainmaster.service.uploads.uploads import PART_BYTES, UNUSED_S, Uploads
 from trainmaster.service.users.caller import ForbiddenError, caller
 from trainmaster.spec.errors import UsageError
@@ -459,7 +459,7 @@ def test_what_a_version_may_become(server, tmp_path, monkeypatch):
     assert most(10**9) == 100 * 10**9
     assert most(10**10) == 10**12 - 10**10, "the disk"
     assert most(900, "red") == most(10, "red") == 900, "the share of the team: not twice what is there"
-    with pytest.raises(QuotaError, match="volumes take 100 of 1,000"):
+    with pytest.raises(TeamQuotaError, match="volumes take 100 of 1,000"):
         most(901, "red")
     here[0] = 200
     assert most(100) == 100

@@ -14,7 +14,7 @@ import pytest
 
 from trainmaster.api.local_apps import LocalApps
 from trainmaster.control.layout import Home
-from trainmaster.db import NewRun, Submission, TaskChange, apps
+from trainmaster.db import AcceptedRun, Submission, TaskChange, apps
 from trainmaster.db.leases import this_process
 from trainmaster.service import Service
 from trainmaster.service.apps.app_access import AppAccess, AppWay
@@ -46,7 +46,7 @@ class Place:
 
     def run(self, run, team="red"):
         recipe = Recipe.from_text(RECIPE, directory=self.service.home.root).model_dump_json()
-        new = NewRun(
+        new = AcceptedRun(
             run, "job", recipe, "r.yaml", "local", "code", "file:///s", [("main", 1)],
             home=str(self.service.home.root), home_id=self.service.home.identity(),
             submission=Submission("x", team),

@@ -10,7 +10,7 @@ import pytest
 from trainmaster.cluster.member_places import PLACES
 from trainmaster.cluster.node_provisioner import root_on_nodes
 from trainmaster.control.layout import Home
-from trainmaster.db import NewRun
+from trainmaster.db import AcceptedRun
 from trainmaster.service import Service
 from trainmaster.service.apps import node_events
 from trainmaster.service.apps.node_events import NodeEvents
@@ -26,7 +26,7 @@ class Machines:
         home = Home(root, root / "cache", f"file://{root}/store", f"sqlite:///{root / 'trainmaster.db'}")
         self.service, self.root, self.lie = Service(home), root / "machines", None
         recipe = Recipe.from_text(RECIPE, directory=root).model_dump_json()
-        new = NewRun(
+        new = AcceptedRun(
             "job-a", "job", recipe, "r.yaml", "lab", "c", home.store_url, [("main", 1)],
             home=str(root), home_id=home.identity(),
         )  # fmt: skip

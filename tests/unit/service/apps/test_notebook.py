@@ -11,12 +11,12 @@ import pytest
 
 from trainmaster.artifacts import publish
 from trainmaster.control.layout import Home
-from trainmaster.db import NewRun, Submission, TaskChange, apps
+from trainmaster.db import AcceptedRun, Submission, TaskChange, apps
 from trainmaster.service import Service
 from trainmaster.service.apps import notebook
 from trainmaster.service.apps.app_access import AppAccess
 from trainmaster.service.apps.apps import Apps
-from trainmaster.service.apps.notebook import Notebook, PythonFacts, jupyter_python, python_facts
+from trainmaster.service.apps.notebook import Notebook, NotebookPython, jupyter_python, python_facts
 from trainmaster.service.apps.notebook_files import furnish
 from trainmaster.service.users.access import Access
 from trainmaster.service.users.caller import ForbiddenError, caller
@@ -47,7 +47,7 @@ class Place:
         (code / "train.py").write_text("pass")
         (code / "data" / "x").write_text("1")
         recipe = Recipe.from_text(RECIPE, directory=code).model_dump_json()
-        new = NewRun(
+        new = AcceptedRun(
             "job-a", "job", recipe, "r.yaml", "local", str(code), home.store_url, [("main", 1), ("other", 1)],
             home=str(root), home_id=home.identity(), submission=Submission("x", team),
         )  # fmt: skip
@@ -122,7 +122,7 @@ def test_jupyterlab_gets_its_token_by_its_environment_alone(place, tmp_path, mon
 
 def test_a_python_without_a_kernel_for_its_version_is_named(place, tmp_path, monkeypatch):
     own = tmp_path / "python"
-    facts = {own: PythonFacts((3, 9), False, "p"), Path("j"): PythonFacts((3, 11), True, "q")}
+    facts = {own: NotebookPython((3, 9), False, "p"), Path("j"): NotebookPython((3, 11), True, "q")}
     monkeypatch.setattr(notebook, "python_facts", facts.__getitem__)
     kind = Notebook(place.service, place.row(run="job-a"), tmp_path / "app")
     found = notebook.Furnished()

@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from trainmaster.api.proxy.headers import Target
+from trainmaster.api.proxy.headers import UpstreamTarget
 from trainmaster.cli.rented_notebook import _print_address
 from trainmaster.service.apps.app_access import NOTEBOOK_POLLS
 from trainmaster.service.apps.rented_notebook import PROGRAM, rented_notebook_recipe
@@ -120,7 +120,9 @@ class Handler:
 )
 def test_what_its_pages_ask_for_by_themselves_is_no_use(monkeypatch, tmp_path, method, path, uses):
     monkeypatch.chdir(tmp_path)
-    assert Target("nb-1", 8888, polls=NOTEBOOK_POLLS).is_poll(method.encode(), path.encode()) == (not uses)
+    assert UpstreamTarget("nb-1", 8888, polls=NOTEBOOK_POLLS).is_poll(method.encode(), path.encode()) == (
+        not uses
+    )
     handler = ran(monkeypatch, lambda: None)(method, path)
     handler.update_api_activity()
     assert handler.uses == uses

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from trainmaster.control.layout import Home
 from trainmaster.db import Database, copies
 from trainmaster.db import tables as t
-from trainmaster.db.run_rows import NewRun
+from trainmaster.db.run_rows import AcceptedRun
 from trainmaster.service.backup.restoring import restore
 from trainmaster.service.backup.writing import _Archive, back_up
 from trainmaster.spec.errors import UsageError
@@ -41,7 +41,7 @@ def home(tmp_path):
     os.mkfifo(found.root / "runs/j/pipe")
     database = Database(found.database_url)
     database.create_run(
-        NewRun(
+        AcceptedRun(
             id="j", name="j", recipe="{}", recipe_path=f"/data{found.root}/r.yaml", provider="local",
             code_path=f"{found.root}/snapshots/ab", store_url=found.store_url, experiments=[("main", 2)],
             home=str(found.root), home_id=found.identity(),
@@ -142,7 +142,7 @@ def test_another_database_is_filled_once(saved, tmp_path, postgres):
     with database.engine.connect() as connection:
         assert not sa.inspect(connection).has_table("restored_from")
     database.create_run(
-        NewRun("k", "k", "{}", "", "local", "", "", [("main", 1)], home="", home_id=""), NOW
+        AcceptedRun("k", "k", "{}", "", "local", "", "", [("main", 1)], home="", home_id=""), NOW
     )  # numbers of rows go on behind those that came
     database.close()
     with pytest.raises(UsageError, match="is not empty"):

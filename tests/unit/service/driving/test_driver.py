@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from trainmaster.control.layout import Home
-from trainmaster.db import ExperimentChange, NewRun, Patience, Submission, TaskChange
+from trainmaster.db import AcceptedRun, ExperimentChange, Patience, Submission, TaskChange
 from trainmaster.db.held_runs import HeldDatabase, HeldRuns, undriven
 from trainmaster.db.queries import events
 from trainmaster.service import Service
@@ -40,7 +40,7 @@ def send(service):
         for run in runs:
             service.home.run_directory(run).mkdir(parents=True)
             service.database.create_run(
-                NewRun(
+                AcceptedRun(
                     run, "job", recipe, "r.yaml", "local", "code", "file:///s", [("main", 1)],
                     home=str(service.home.root),
                     home_id=service.home.identity(),

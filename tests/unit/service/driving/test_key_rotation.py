@@ -9,7 +9,7 @@ import time
 import pytest
 import sqlalchemy as sa
 
-from trainmaster.db import Database, NewRun, run_files, sealed
+from trainmaster.db import AcceptedRun, Database, run_files, sealed
 from trainmaster.db import tables as t
 from trainmaster.service.driving.encryption import SealedError, SealingKey
 from trainmaster.service.driving.key_rotation import KINDS, REST_S, KeyRotation
@@ -20,7 +20,7 @@ from trainmaster.service.users.access import Access
 from trainmaster.spec.errors import NotFoundError, UsageError
 
 NAMES = [f"KEY_{number}" for number in range(5)]
-NEW = NewRun("r-1", "r", "{}", "r.yaml", "aws", "code", "file:///s", [("main", 1)], home_id="h")
+NEW = AcceptedRun("r-1", "r", "{}", "r.yaml", "aws", "code", "file:///s", [("main", 1)], home_id="h")
 
 
 class KilledError(BaseException):

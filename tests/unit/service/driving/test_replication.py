@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from trainmaster.control.layout import Home
 from trainmaster.db import (
+    AcceptedRun,
     ClosedAttempt,
     ClusterRow,
     Database,
     Lease,
-    NewRun,
     Note,
     RunChange,
     Submission,
@@ -33,7 +33,7 @@ from trainmaster.providers.aws.memory import AwsMemory
 from trainmaster.service import Service
 from trainmaster.service.driving import replicas
 from trainmaster.service.driving.encryption import SealedError, SealingKey
-from trainmaster.service.driving.replicas import Replicas, bring_code, send_code, why_bound
+from trainmaster.service.driving.replicas import RunReplicas, bring_code, send_code, why_bound
 from trainmaster.service.driving.replication import SECRETS, private_place
 from trainmaster.service.runs.run_stream import RunStream
 from trainmaster.spec import Recipe
@@ -51,7 +51,7 @@ class Server:
         self.home = Home.from_environment(environ)
         self.environ = environ | ({"TRAINMASTER_KEY_FILE": str(key_file)} if key_file else {})
         self.database = database
-        self.replicas = Replicas(database, self.home)
+        self.replicas = RunReplicas(database, self.home)
 
     def accept(self, run, **more):
         snapshot = self.home.snapshots / "1a2b"
@@ -59,7 +59,7 @@ class Server:
         (snapshot / "train.py").write_text("1")
         store = f"file://{self.home.root.parent}/store"  # of both
         send_code(store, snapshot)
-        new = NewRun(
+        new = AcceptedRun(
             run, "r", RECIPE, "r.yaml", "lab", str(snapshot), store, [("main", 9)],
             home=str(self.home.root), home_id=self.home.identity(), can_move=True, **more,
         )  # fmt: skip
@@ -473,7 +473,7 @@ def test_which_runs_stay_where_they_are(provider, store, is_shared, why):
 
 def test_a_run_that_stays_says_so_and_is_refused_elsewhere(servers, database, run):
     a, b = servers
-    new = NewRun(
+    new = AcceptedRun(
         run, "r", RECIPE, "r.yaml", "local", "/a/snapshots/code", "s3://s", [("main", 9)],
         home=str(a.home.root), home_id=a.home.identity(), submission=Submission("ann"),
     )  # fmt: skip
@@ -517,7 +517,7 @@ def test_a_path_out_of_the_run_is_refused(servers, database, run):
 def test_what_is_sent_can_move_where_others_can_reach_all_of_it(servers, postgres, tmp_path, monkeypatch):
     a, _ = servers
     database = Database(postgres.new_url())
-    found = Replicas(database, replace(a.home, store_url="memory"))
+    found = RunReplicas(database, replace(a.home, store_url="memory"))
     monkeypatch.setattr(replicas, "send_code", lambda *_: None)
     snapshot = tmp_path / "snapshot"
     (snapshot / "data").mkdir(parents=True)

@@ -17,7 +17,7 @@ pytest.importorskip("asyncssh", reason="asyncssh is not installed")
 from trainmaster.cluster.record import ClusterRecord, ClusterState, DamagedClusterError, Machine, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.layout import Home
-from trainmaster.db import Database, Lease, NewRun
+from trainmaster.db import AcceptedRun, Database, Lease
 from trainmaster.service.driving import run_clusters as machines_module
 from trainmaster.service.driving.run_clusters import RunClusters
 from trainmaster.spec.errors import UsageError
@@ -56,7 +56,7 @@ class World:
     def start(self, run: str, *records: ClusterRecord) -> Lease:
         """A run whose cluster is planned, or as given."""
         rows = [each.as_row() for each in records or [new_record(run, PLAN, self.home.identity())]]
-        new = NewRun(run, "n", "{}", "/r", "lab", "/c", "file:///s", [("train", 1)], clusters=rows)
+        new = AcceptedRun(run, "n", "{}", "/r", "lab", "/c", "file:///s", [("train", 1)], clusters=rows)
         return self.database.create_run(new, time.time())
 
     def keep_warm(self, run: str) -> ClusterRecord:

@@ -10,7 +10,7 @@ import pytest
 from trainmaster.control.effects import Effect, EffectKind
 from trainmaster.control.layout import AttemptPlace
 from trainmaster.control.reconcile import Turn
-from trainmaster.control.run_state import Experiment, RunState
+from trainmaster.control.run_state import ExperimentState, RunState
 from trainmaster.db.changes import ClosedAttempt, ExperimentChange, Note, TaskChange
 from trainmaster.service.driving.run_watcher import (
     AttemptEnded,
@@ -60,7 +60,7 @@ def test_a_turn_is_told_as_plain_data(tmp_path):
     log = AttemptPlace(tmp_path / "main" / "0" / "1").log("worker-0")
     log.parent.mkdir(parents=True)
     log.write_text("one\r50%\nlast")
-    state = RunState("r", {"main": Experiment("main", (), total=1, window=1, state=State.RUNNING)})
+    state = RunState("r", {"main": ExperimentState("main", (), total=1, window=1, state=State.RUNNING)})
     note = Note("waits")
     turn = Turn(
         [ExperimentChange("main", State.WAITING, State.RUNNING), note, failure(0)],
@@ -93,7 +93,7 @@ def test_the_first_five_failures_are_told_with_their_last_words(tmp_path):
         log = AttemptPlace(tmp_path / "main" / str(number) / "1").log("worker-0")
         log.parent.mkdir(parents=True)
         log.write_text("KeyError: 'lr'\n")
-    state = RunState("r", {"main": Experiment("main", (), total=7, window=7)})
+    state = RunState("r", {"main": ExperimentState("main", (), total=7, window=7)})
     watcher.turned(state, Turn([failure(number) for number in range(7)]), {})
     assert [type(each) for each in shown.happened] == [AttemptEnded] * 5 + [MoreFailures]
     assert {each.said for each in shown.happened[:5]} == {"KeyError: 'lr'"}
@@ -105,7 +105,7 @@ def test_what_is_explained_needs_no_last_words_whatever_it_says(tmp_path):
     log.parent.mkdir(parents=True)
     log.write_text("KeyError: 'lr'\n")
     told = failure(0, "setup failed with exit code 3: no such package", unexplained="")
-    watcher.turned(RunState("r", {"main": Experiment("main", (), total=2, window=2)}), Turn([told]), {})
+    watcher.turned(RunState("r", {"main": ExperimentState("main", (), total=2, window=2)}), Turn([told]), {})
     (ended,) = shown.happened
     assert ended.said == ""
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.control.layout import Home
-from trainmaster.db import Database, NewRun, Submission
+from trainmaster.db import AcceptedRun, Database, Submission
 from trainmaster.service import Service, renting, run_planning
 from trainmaster.service.driving import local_runs
 from trainmaster.service.driving.submissions import KeyUsedError, RunRequest, Submissions, refusals
@@ -141,7 +141,7 @@ def at_server(tmp_path):
     def make(run, provider="aws", code="https://example.org/repository.git", key="", digest=""):
         content = {"name": "a", "code": code, "experiments": {"main": {"command": "true"}}}
         recipe = Recipe.from_dict(content, directory=tmp_path).model_dump_json()
-        new = NewRun(
+        new = AcceptedRun(
             run, "a", recipe, "r.yaml", provider, "code", "file:///s", [("main", 1)],
             submission=Submission("ann", "red", key, digest),
         )  # fmt: skip

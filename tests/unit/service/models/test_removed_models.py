@@ -7,9 +7,9 @@ import pytest
 from trainmaster.artifacts import publish
 from trainmaster.artifacts.publishing import read_manifest
 from trainmaster.control.layout import Home
-from trainmaster.db import ClosedAttempt, NewRun, RunChange, TaskChange, registry, tables
+from trainmaster.db import AcceptedRun, ClosedAttempt, RunChange, TaskChange, registry, tables
 from trainmaster.db import removed_models as rows
-from trainmaster.db.registry_rows import NewVersion, RunModel, UsedVersion, use
+from trainmaster.db.registry_rows import NewVersionRow, RunModel, UsedVersion, use
 from trainmaster.service import Service
 from trainmaster.service.models import removed_models
 from trainmaster.service.models.removed_models import remove_files
@@ -41,7 +41,7 @@ def left(service, home):
         folder.mkdir()
         (folder / "weights").write_text(run)
         publish({"": folder}, uri, kind="model")
-        new = NewRun(run, "r", "{}", "r.yaml", "local", "code", home.store_url, [("main", 1)])
+        new = AcceptedRun(run, "r", "{}", "r.yaml", "local", "code", home.store_url, [("main", 1)])
         lease = service.database.create_run(new, 1.0)
         closes = ClosedAttempt(1, EndReason.SUCCEEDED, "", 1.0, 2.0, None, "[]")
         fields = {"model_uri": uri}
@@ -57,7 +57,7 @@ def left(service, home):
 
 
 def register(service, uri, run="r-1", name="digits", team=""):
-    new = NewVersion(team, name, RunModel(run, "main", 0, uri), "ann")
+    new = NewVersionRow(team, name, RunModel(run, "main", 0, uri), "ann")
     return registry.register(service.database, new, None, 1.0)[0]
 
 

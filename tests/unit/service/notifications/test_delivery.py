@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from trainmaster.db import Database, NewRun, Note, RunChange, queries
+from trainmaster.db import AcceptedRun, Database, Note, RunChange, queries
 from trainmaster.service.notifications.delivery import GIVE_UP_S, LONGEST_PAUSE_S, Delivery, deliver_left
 from trainmaster.spec import Recipe
 from trainmaster.spec.notification import Subscription
@@ -47,7 +47,7 @@ class World:
         self.receivers = Receivers()
         recipe = Recipe.from_dict({"experiments": {"main": {"command": "true"}}, "notify": [{"to": "cat"}]})
         self.lease = self.database.create_run(
-            NewRun(
+            AcceptedRun(
                 "r", "r", recipe.model_dump_json(), "", "local", "", "file:///x", [("main", 1)],
                 notify=[each.events for each in BOTH],
             ),
@@ -229,7 +229,7 @@ def test_what_is_left_of_a_run_that_is_over_is_sent(world, tmp_path, monkeypatch
     world.receivers.away = {"a", "b"}
     monkeypatch.setattr("trainmaster.service.notifications.delivery.Delivery.start", lambda self: None)
     world.database.release(world.lease, NOW + 1)
-    world.database.create_run(NewRun("s", "s", "{}", "", "local", "", "file:///x", [("main", 1)]), NOW)
+    world.database.create_run(AcceptedRun("s", "s", "{}", "", "local", "", "file:///x", [("main", 1)]), NOW)
     deliver_left(world.database, "s", {})
     token = world.database.run_row("r")["lease_token"]
     deliver_left(world.database, "r", {})

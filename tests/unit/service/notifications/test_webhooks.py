@@ -13,7 +13,7 @@ import pytest
 
 from http_receiver import HttpReceiver, answer
 from trainmaster.control.layout import Home
-from trainmaster.db import NewRun, RunChange, Submission, access, webhook_rows
+from trainmaster.db import AcceptedRun, RunChange, Submission, access, webhook_rows
 from trainmaster.service import Service
 from trainmaster.service.notifications.mail_server import SMTP_VARIABLE
 from trainmaster.service.notifications.webhook_targets import PRIVATE_VARIABLE, may_reach, networks, post
@@ -50,7 +50,7 @@ def webhooks(service):
 
 
 def begin(service, run="r-1", team="red"):
-    new = NewRun(
+    new = AcceptedRun(
         run, "r", "{}", "r.yaml", "aws", "code", "file:///s", [("main", 1)], submission=Submission("x", team)
     )
     return service.database.create_run(new, NOW)

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("boto3", reason="boto3 is not installed")
 
 from trainmaster.control.layout import Home
-from trainmaster.db import NewRun
+from trainmaster.db import AcceptedRun
 from trainmaster.service import Service
 from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.driving.replicas import send_code
@@ -49,7 +49,7 @@ class Scene:
         send_code(self.store_url, snapshot)
         key = SealingKey.of(self.home.home.root, self.environ)
         sealed = key.seal(json.dumps({"TOKEN": "hush"}).encode(), private_place(RUN, SECRETS))
-        new = NewRun(
+        new = AcceptedRun(
             RUN, "r", RECIPE.model_dump_json(), "r.yaml", "aws", str(snapshot), self.store_url, [("main", 9)],
             home=str(self.home.home.root), home_id=self.home.home.identity(), can_move=True,
             private={SECRETS: sealed},

@@ -9,7 +9,7 @@ import pytest
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.model.profile import Point
 from trainmaster.control.layout import Home
-from trainmaster.db import Database, NewMeasurement, NewRun, Submission
+from trainmaster.db import AcceptedRun, Database, NewMeasurement, Submission
 from trainmaster.service.quotes.history import experience_of, histories
 from trainmaster.spec import Strategy, read_recipe
 
@@ -25,7 +25,7 @@ def home(tmp_path):
 def database(home):
     found = Database(home.database_url)
     for run, team in ((OWNER, None), ("r-red", "red"), ("r-blue", "blue")):
-        new = NewRun(
+        new = AcceptedRun(
             run, "job", "{}", "/recipe.yaml", "aws", "/code", home.store_url, [("main", 1)],
             submission=Submission("ann", team),
         )  # fmt: skip

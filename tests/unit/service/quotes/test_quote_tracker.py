@@ -12,9 +12,9 @@ from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.quote.quote import Interval
 from trainmaster.control.measuring import trace_of
-from trainmaster.control.run_state import Experiment, RunState, Task
+from trainmaster.control.run_state import ExperimentState, RunState, Task
 from trainmaster.service.quotes.quote_record import QuoteRecord, quote_summary, record_truth
-from trainmaster.service.quotes.quote_tracker import QuoteTracker, _Known
+from trainmaster.service.quotes.quote_tracker import QuoteTracker, _Measured
 from trainmaster.service.quotes.steadiness import share_done
 from trainmaster.spec import Strategy, read_recipe
 from trainmaster.spec.states import State
@@ -55,7 +55,7 @@ class World:
         self.database = database or Store()
         self.trace = trace_of(recipe.experiments["main"], 0.5)
         task = Task("main", 0, State.RUNNING, attempt=1, started_at=BEGAN)
-        experiment = Experiment("main", (), 1, 1, State.RUNNING, live={0: task}, created=1)
+        experiment = ExperimentState("main", (), 1, 1, State.RUNNING, live={0: task}, created=1)
         self.run_state = RunState("r", {"main": experiment}, State.RUNNING)
         self.progress = {
             ("main", 0): SimpleNamespace(
@@ -171,7 +171,7 @@ def test_the_share_that_is_done(tmp_path, step, seen, share):
 def test_of_many_tasks_the_newest_count():
     point = Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.5)
     live = {number: Measurement(point, measured_at=number) for number in range(500)}
-    same, similar = _Known(live={"main": live}).of("main")
+    same, similar = _Measured(live={"main": live}).of("main")
     assert len(same) == 100
     assert same[-1].measured_at == 499
     assert similar == []

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from trainmaster.advisor.quote.quote import Interval
-from trainmaster.db import Database, NewQuote, NewRun, RunChange, Truth
+from trainmaster.db import AcceptedRun, Database, NewQuoteRow, RunChange, Truth
 from trainmaster.service.quotes.quote_record import QuoteRecord
 from trainmaster.service.quotes.score import Score, binomial_interval, job_of, outcomes, report, score_line
 from trainmaster.spec.states import EndReason, State
@@ -26,10 +26,12 @@ def database(tmp_path):
 def ended(database, name, time_s, *, cost=0.0, usd=FREE, provider="local", kind="estimate", tasks=1,
           reason=EndReason.SUCCEEDED, home="h", state=State.DONE):  # fmt: skip
     recipe = json.dumps({"experiments": {"main": {"distributed": None}}})
-    new = NewRun(name, "job", recipe, "r.yaml", provider, "code", "file:///s", [("main", tasks)], "", home)
+    new = AcceptedRun(
+        name, "job", recipe, "r.yaml", provider, "code", "file:///s", [("main", tasks)], "", home
+    )
     lease = database.create_run(new, 1.0)
     promise = QuoteRecord(kind, 1.0, Interval(50.0, 60.0, 100.0), usd)
-    quote = database.add_quote(NewQuote(name, None, kind, 1.0, promise.as_json()))
+    quote = database.add_quote(NewQuoteRow(name, None, kind, 1.0, promise.as_json()))
     if state is State.DONE:
         kept = reason is EndReason.SUCCEEDED and promise.holds(time_s, cost)
         database.record_truth(quote, Truth(time_s, cost, kept))

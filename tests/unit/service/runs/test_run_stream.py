@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from sqlalchemy import event
 
 from trainmaster.control.layout import Home
-from trainmaster.db import ClosedAttempt, NewRun, RunChange, TaskChange, tables
+from trainmaster.db import AcceptedRun, ClosedAttempt, RunChange, TaskChange, tables
 from trainmaster.service import Service
-from trainmaster.service.runs.run_stream import Cursor, RunStream
+from trainmaster.service.runs.run_stream import RunStream, StreamCursor
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import StoreError, UsageError
 from trainmaster.spec.states import EndReason, State
@@ -31,7 +31,7 @@ class Written:
 
     def __init__(self, service, run):
         self.service, self.run = service, run
-        new = NewRun(run, "r", RECIPE, "r.yaml", "local", "code", "file:///s", [("main", 100)])
+        new = AcceptedRun(run, "r", RECIPE, "r.yaml", "local", "code", "file:///s", [("main", 100)])
         self.lease = self.service.database.create_run(new, 1.0)
         self.tasks = 0
 
@@ -130,10 +130,10 @@ def test_with_a_tail_no_old_points_come_and_little_of_old_logs(written):
     assert told(stream.read())[:2] == ({1: "x" * 40 + "\n"}, {1: [0]})
 
 
-@pytest.mark.parametrize("text", ["x", "!!!!", Cursor(1).encode()[:-3] + "AAA", "A" * 100_000])
+@pytest.mark.parametrize("text", ["x", "!!!!", StreamCursor(1).encode()[:-3] + "AAA", "A" * 100_000])
 def test_a_place_that_is_none_of_ours_is_refused(text):
     with pytest.raises(UsageError, match="no place in a stream"):
-        Cursor.decode(text)
+        StreamCursor.decode(text)
 
 
 STEPS = st.lists(
@@ -158,9 +158,9 @@ def test_cut_anywhere_it_is_told_once(service, steps, random):
         elif step == "again":
             found = list(stream.read(common.cursor))
             kept = found[: random.randint(0, len(found))]  # the connection was cut there
-            cursor = kept[-1].cursor if kept else (messages[-1].cursor if messages else Cursor())
+            cursor = kept[-1].cursor if kept else (messages[-1].cursor if messages else StreamCursor())
             messages += kept
-            stream = written.stream(Cursor.decode(cursor.encode()))
+            stream = written.stream(StreamCursor.decode(cursor.encode()))
         elif running:
             task = random.choice(running)
             if step == "end":
@@ -187,8 +187,8 @@ def test_cut_anywhere_it_is_told_once(service, steps, random):
 
 
 def test_a_cursor_says_less_when_attempts_are_over():
-    assert len(Cursor(10**9, 10**6, {f"{n}/log/worker-0": 10**6 for n in range(64)}).encode()) < 2000
-    assert replace(Cursor(1), files={}) == Cursor.decode(Cursor(1).encode())
+    assert len(StreamCursor(10**9, 10**6, {f"{n}/log/worker-0": 10**6 for n in range(64)}).encode()) < 2000
+    assert replace(StreamCursor(1), files={}) == StreamCursor.decode(StreamCursor(1).encode())
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from trainmaster.cli.live import LiveDisplay
 from trainmaster.cli.watching import best_lines
-from trainmaster.control.run_state import Experiment, RunState, Task
+from trainmaster.control.run_state import ExperimentState, RunState, Task
 from trainmaster.db.changes import ClosedAttempt, TaskChange
 from trainmaster.service.driving.run_watcher import run_view
 from trainmaster.service.runs import standings as module
@@ -36,7 +36,7 @@ def ended(number, seconds, reason=EndReason.SUCCEEDED, opens=False):
 
 def test_how_long_the_whole_sweep_will_take(standings):
     running = {n: Task("sweep", n, State.RUNNING, attempt=1, started_at=1000.0) for n in (2, 3)}
-    sweep = Experiment(
+    sweep = ExperimentState(
         "sweep", (), total=12, window=40, state=State.RUNNING, live=running, created=4,
         ended=Counter({EndReason.SUCCEEDED: 1, EndReason.USER_ERROR: 1}),
     )  # fmt: skip
@@ -70,7 +70,7 @@ def test_the_best_five_are_looked_for_now_and_then(standings, monkeypatch):
 def test_the_live_view_shows_them(standings, monkeypatch):
     best = [{"task": 7, "value": 0.93, "parameters": {"lr": 0.01}}]
     monkeypatch.setattr(module, "best_tasks", lambda *_: best)
-    sweep = Experiment("sweep", (), total=4, window=40, state=State.RUNNING, created=1)
+    sweep = ExperimentState("sweep", (), total=4, window=40, state=State.RUNNING, created=1)
     sweep.live[0] = Task("sweep", 0, State.RUNNING, attempt=1, started_at=1000.0)
     standings.changed(ended(1, 1e9))
     console = Console(width=150, record=True, file=io.StringIO())

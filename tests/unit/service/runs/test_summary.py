@@ -6,7 +6,7 @@ import pytest
 
 from trainmaster.api import Client
 from trainmaster.control.layout import Home
-from trainmaster.db import Database, NewRun
+from trainmaster.db import AcceptedRun, Database
 from trainmaster.service import Service
 from trainmaster.service.runs import summary
 from trainmaster.spec import processes
@@ -21,7 +21,7 @@ def service(tmp_path):
     database = Database(home.database_url)
     for number, run in enumerate(reversed(NEWEST_FIRST)):
         lease = database.create_run(
-            NewRun(run, "job", '{"experiments": {}}', "", "local", "", "file:///x", [("main", 1)]),
+            AcceptedRun(run, "job", '{"experiments": {}}', "", "local", "", "file:///x", [("main", 1)]),
             1e9 + number,
         )
         if number % 2:

@@ -6,7 +6,7 @@ import pytest
 
 from trainmaster.cli.output import verdict_lines
 from trainmaster.control.layout import Home
-from trainmaster.db import ExperimentChange, NewRun
+from trainmaster.db import AcceptedRun, ExperimentChange
 from trainmaster.db.changes import Note, Promotion
 from trainmaster.service import Service
 from trainmaster.spec import Recipe
@@ -31,7 +31,7 @@ def service(tmp_path):
 
 def told(service, tmp_path, *changes):
     recipe = Recipe.from_text(RECIPE, directory=tmp_path).model_dump_json()
-    new = NewRun("job-1", "job", recipe, "", "local", "", "file:///x", [("train", 1)])
+    new = AcceptedRun("job-1", "job", recipe, "", "local", "", "file:///x", [("train", 1)])
     lease = service.database.create_run(new, 1e9)
     begun = ExperimentChange("train", State.WAITING, State.RUNNING)
     service.database.commit(lease, [begun, *changes], 1e9)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from trainmaster.service.notifications.webhook_targets import Answer
+from trainmaster.service.notifications.webhook_targets import ReceiverResponse
 
 
 @dataclass
@@ -16,7 +16,7 @@ class FakeMlflow:
     runs: dict = field(default_factory=dict)
     sent: list = field(default_factory=list)
     headers: list = field(default_factory=list)
-    trouble: Answer | None = None
+    trouble: ReceiverResponse | None = None
     before: object = None
 
     def post(self, url, body, headers, allowed, *, most_bytes=0):
@@ -28,7 +28,7 @@ class FakeMlflow:
         self.headers.append(dict(headers))
         place, _, what = url.partition("/api/2.0/mlflow/")
         assert place == "http://127.0.0.1:5000"
-        return Answer(
+        return ReceiverResponse(
             200,
             body=json.dumps(
                 getattr(self, "_" + what.replace("/", "_").replace("-", "_"))(**json.loads(body))

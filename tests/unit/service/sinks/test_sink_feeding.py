@@ -11,9 +11,9 @@ import pytest
 from fake_mlflow import FakeMlflow
 
 from trainmaster.control.layout import Home
-from trainmaster.db import ClosedAttempt, NewRun, RunChange, TaskChange, sinks
+from trainmaster.db import AcceptedRun, ClosedAttempt, RunChange, TaskChange, sinks
 from trainmaster.service import Service
-from trainmaster.service.notifications.webhook_targets import Answer
+from trainmaster.service.notifications.webhook_targets import ReceiverResponse
 from trainmaster.service.sinks import feed
 from trainmaster.service.sinks.feeding import SinkFeeder, check_sinks
 from trainmaster.spec import Recipe
@@ -39,7 +39,7 @@ class Place:
         home = Home(root, root / "cache", f"file://{root}/store", f"sqlite:///{root / 'trainmaster.db'}")
         self.service = Service(home)
         self.recipe = Recipe.from_text(text, directory=root)
-        new = NewRun(
+        new = AcceptedRun(
             "job-a", "job", self.recipe.model_dump_json(), "r.yaml", "local", "c", home.store_url,
             [("main", 2)],
             home=str(root), home_id=home.identity(), sinks=self.recipe.sinks.kinds,
@@ -150,7 +150,7 @@ def test_who_is_killed_anywhere_loses_nothing_and_sends_a_batch_twice_at_most(pl
 def test_an_outage_loses_nothing_and_is_shown(place, monkeypatch):
     place.report(0, range(4))
     place.end()
-    place.mlflow.trouble = Answer(503, "HTTP 503")
+    place.mlflow.trouble = ReceiverResponse(503, "HTTP 503")
     now = [1000.0]
     monkeypatch.setattr(type(place.service.database), "clock_s", lambda *_: now[0])
     for _ in range(3):
@@ -176,7 +176,9 @@ def test_what_is_refused_for_good_does_not_hold_up_the_rest(place):
     def before(url):
         place.mlflow.trouble = None
         if url.endswith("log-batch") and len(place.mlflow.headers) == 4:
-            place.mlflow.trouble = Answer(400, "HTTP 400", body=b'{"error_code": "INVALID", "message": "x"}')
+            place.mlflow.trouble = ReceiverResponse(
+                400, "HTTP 400", body=b'{"error_code": "INVALID", "message": "x"}'
+            )
 
     place.mlflow.before = before
     assert not place.feeder().feed("job-a")
@@ -186,7 +188,7 @@ def test_what_is_refused_for_good_does_not_hold_up_the_rest(place):
 
 @pytest.mark.parametrize("body", [b"<html>", b"{}", b'{"experiments": ["x"]}'])
 def test_what_is_no_mlflow_is_named_and_tried_again(place, body):
-    place.mlflow.trouble = Answer(200, body=body)
+    place.mlflow.trouble = ReceiverResponse(200, body=body)
     assert place.feeder().feed("job-a")
     assert "its answer has no experiment_id" in place.row["trouble"]
     assert place.row["try_at"] > 0

@@ -9,7 +9,7 @@ import typer
 from test_sink_feeding import RECIPE, Place
 
 from trainmaster.cli import metrics
-from trainmaster.service.notifications.webhook_targets import Answer
+from trainmaster.service.notifications.webhook_targets import ReceiverResponse
 from trainmaster.service.sinks import feeding, sink_thread
 from trainmaster.service.sinks.feeding import Destination, SinkFeeder
 from trainmaster.service.sinks.sink_thread import SinkThread
@@ -56,7 +56,7 @@ def test_at_the_end_what_was_away_is_asked_at_once_though_it_was_to_be_left_alon
     place = Place(tmp_path)
     monkeypatch.setattr(sink_thread, "LOOK_S", 0.01)
     monkeypatch.setattr(type(place.service.database), "clock_s", lambda *_: 1000.0)
-    place.mlflow.trouble = Answer(503, "HTTP 503")
+    place.mlflow.trouble = ReceiverResponse(503, "HTTP 503")
     place.report(0, range(3))
     thread = SinkThread(place.feeder(), "job-a")
     thread.start()
@@ -78,7 +78,7 @@ def test_what_is_still_away_at_the_end_is_asked_once_and_the_rest_is_sent_by_han
     place = Place(tmp_path)
     monkeypatch.setattr(sink_thread, "LOOK_S", 0.01)
     monkeypatch.setattr(sink_thread, "LAST_S", 60.0)
-    place.mlflow.trouble = Answer(503, "HTTP 503")
+    place.mlflow.trouble = ReceiverResponse(503, "HTTP 503")
     place.report(0, range(3))
     place.end()
     assert place.feeder().feed("job-a")

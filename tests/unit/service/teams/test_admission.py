@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.db import Database, NewRun, RunChange, Submission, access, ledger
+from trainmaster.db import AcceptedRun, Database, RunChange, Submission, access, ledger
 from trainmaster.db.held_runs import undriven
 from trainmaster.db.ledger import ALL
 from trainmaster.service.teams.admission import (
@@ -150,7 +150,7 @@ class Office:
             access.add_team(self.database, team, values, NOW)
 
     def send(self, run, team="red", most_usd=10.0, now=NOW, **wish):
-        new = NewRun(
+        new = AcceptedRun(
             run, "r", "{}", "r.yaml", "aws", "code", "file:///s", [("main", 1)], home_id="h",
             submission=Submission("ann", team),
         )  # fmt: skip

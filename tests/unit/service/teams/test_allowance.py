@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainmaster.control.budget import Meter
-from trainmaster.db import Database, NewQuote, NewRun, RunChange, Submission, access, ledger
+from trainmaster.db import AcceptedRun, Database, NewQuoteRow, RunChange, Submission, access, ledger
 from trainmaster.db.cluster_rows import ClusterRow
 from trainmaster.db.ledger import ALL
 from trainmaster.service.teams.admission import Application, admit_waiting, entrance, waits_for_turn
@@ -37,7 +37,7 @@ class Town:
     def send(self, team, p95_usd):
         name = f"{team}-{self.sent}"
         self.sent += 1
-        new = NewRun(
+        new = AcceptedRun(
             name,
             "r",
             "{}",
@@ -80,7 +80,7 @@ class Town:
         if found:
             name, run = found[number % len(found)]
             self.now += 1
-            self.database.add_quote(NewQuote(name, None, "binding", self.now, "{}"), max(usd, run[3]))
+            self.database.add_quote(NewQuoteRow(name, None, "binding", self.now, "{}"), max(usd, run[3]))
 
     def end(self, number):
         found = list(self.goes_on())

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from trainmaster.db import Database, NewRun, Submission, access, ledger
+from trainmaster.db import AcceptedRun, Database, Submission, access, ledger
 from trainmaster.service.teams.team_budget import OverBudgetError, budgets, set_aside
 
 NOW = 86400.0 * 40
@@ -43,7 +43,7 @@ def together(ask):
 
 def make_run(server, name, most_usd):
     sent = Submission("x", "red")
-    new = NewRun(name, "r", "{}", "r.yaml", "aws", "code", "file:///s", [("main", 1)], submission=sent)
+    new = AcceptedRun(name, "r", "{}", "r.yaml", "aws", "code", "file:///s", [("main", 1)], submission=sent)
     server.create_run(new, NOW, lambda connection: set_aside(connection, name, "red", most_usd, NOW))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster.db import Database, NewRun, RunChange, Submission, access, ledger
+from trainmaster.db import AcceptedRun, Database, RunChange, Submission, access, ledger
 from trainmaster.db.ledger import ALL
 from trainmaster.service.driving.sessions import requeue
 from trainmaster.service.teams.team_budget import (
@@ -32,7 +32,7 @@ def database(tmp_path):
 
 
 def run(database, name, most_usd, team="red", cost_usd=0.0, is_over=False, now=NOW):
-    new = NewRun(
+    new = AcceptedRun(
         name, "r", "{}", "r.yaml", "aws", "code", "file:///s", [("main", 1)], submission=Submission("x", team)
     )
     lease = database.create_run(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainmaster.control.layout import Home
-from trainmaster.db import NewRun, Submission
+from trainmaster.db import AcceptedRun, Submission
 from trainmaster.service import Service
 from trainmaster.service.driving.encryption import SealedError
 from trainmaster.service.teams.team_secrets import MAX_VALUE_BYTES, TeamSecrets
@@ -84,7 +84,7 @@ def test_a_teams_run_gets_its_teams_values_and_never_the_servers(service, secret
 
 
 def test_a_run_that_is_taken_up_gets_what_its_team_has(service, secrets, recipe):
-    new = NewRun(
+    new = AcceptedRun(
         "job-1", "job", recipe.model_dump_json(), "r.yaml", "local", "code", "file:///s", [("main", 1)],
         home=str(service.home.root),
         home_id=service.home.identity(),

@@ -14,7 +14,7 @@ import pytest
 
 from trainmaster.control.layout import Home
 from trainmaster.service.uploads import code_uploads
-from trainmaster.service.uploads.code_uploads import CodeUploads, QuotaError, collect_code
+from trainmaster.service.uploads.code_uploads import CodeUploads, TeamQuotaError, collect_code
 from trainmaster.spec.errors import NotFoundError, UsageError
 
 
@@ -132,7 +132,7 @@ def test_code_of_a_team_takes_so_much_and_no_more(tmp_path, monkeypatch):
     (first, name), (second, other) = tar(main=b"1"), tar(main=b"2")
     monkeypatch.setattr(code_uploads, "QUOTA_BYTES", len(first.getvalue()))
     assert team.put(name, first)
-    with pytest.raises(QuotaError, match="do not fit"):
+    with pytest.raises(TeamQuotaError, match="do not fit"):
         team.put(other, second)
     assert not (tmp_path / "uploads" / "team-vision" / "code" / other).exists()
     assert not team.put(name, first), "what is there needs no room"

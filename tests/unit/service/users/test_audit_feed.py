@@ -10,7 +10,7 @@ import pytest
 
 from trainmaster.db import Database, audit
 from trainmaster.db.leases import LEASE_S
-from trainmaster.service.notifications.webhook_targets import Answer
+from trainmaster.service.notifications.webhook_targets import ReceiverResponse
 from trainmaster.service.users import audit_feed
 from trainmaster.service.users.audit import Audit
 from trainmaster.service.users.audit_feed import AUTHORIZATION_VARIABLE, VARIABLE, AuditFeed
@@ -30,7 +30,7 @@ class Receiver:
         self.headers = headers
         if not self.trouble:
             self.rows += [json.loads(line) for line in body.splitlines()]
-        return Answer(0, self.trouble) if self.trouble else Answer(204)
+        return ReceiverResponse(0, self.trouble) if self.trouble else ReceiverResponse(204)
 
 
 class Clock:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from read_erofs import Image
 
 from trainmaster.volumes import Volume
-from trainmaster.volumes.mounting.erofs import Owner, Placement, lay_out, write_image
+from trainmaster.volumes.mounting.erofs import ChunkPlacement, FileOwner, lay_out, write_image
 from trainmaster.volumes.mounting.errors import NoImageError
 from trainmaster.volumes.packed import push
 
@@ -61,21 +61,21 @@ def expected(top: bytes) -> dict:
     return found
 
 
-def placed(volume: Volume) -> Placement:
+def placed(volume: Volume) -> ChunkPlacement:
     slots = volume.cache.slots
     starts = [
         volume.cache.obtain(volume.chunk(number)).slot * slots.slot_bytes
         for number in range(volume.table.chunk_count)
     ]
-    return Placement(
+    return ChunkPlacement(
         np.array(starts, np.int64), len(slots.data), lambda at, length: slots.data[at : at + length]
     )
 
 
-def image_of(volume: Volume, placement: Placement | None = None) -> Image:
+def image_of(volume: Volume, placement: ChunkPlacement | None = None) -> Image:
     file = io.BytesIO()
     write_image(
-        volume.table, lay_out(volume.table), placement or placed(volume), file, Owner(7, 8), bytes(16)
+        volume.table, lay_out(volume.table), placement or placed(volume), file, FileOwner(7, 8), bytes(16)
     )
     return Image(file.getvalue(), volume.cache.slots.data)
 
@@ -188,7 +188,7 @@ def test_a_large_file_cut_where_no_block_ends_is_refused(open_tree):
 def test_a_cache_beyond_the_format_is_refused(open_tree):
     volume = open_tree({b"a": 9000})
     placement = placed(volume)
-    far = Placement(placement.starts, 2 << 40, placement.read)
+    far = ChunkPlacement(placement.starts, 2 << 40, placement.read)
     with pytest.raises(NoImageError, match="more than 2 TiB"):
         image_of(volume, far)
 

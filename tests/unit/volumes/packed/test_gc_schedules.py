@@ -273,7 +273,7 @@ def test_nothing_is_lost_in_a_crowd_with_marks(stages, sleep_s):
 
 
 def no_look_before_the_head(patch):
-    patch.setattr(releasing.Publication, "_check_names", lambda *_: None)
+    patch.setattr(releasing.VersionRelease, "_check_names", lambda *_: None)
 
 
 def content_is_sent_again_under_its_old_name(patch):
@@ -406,7 +406,7 @@ def test_a_collection_that_slept_deletes_nothing(stages, monkeypatch, is_confirm
 def test_a_push_that_slept_looks_again_when_its_head_is_there(stages, monkeypatch, looks_again):
     """A collection that knows no lists held it for dead, and freed what it counts on."""
     if not looks_again:
-        monkeypatch.setattr(releasing.Publication, "_confirm_once_more", lambda *_: None)
+        monkeypatch.setattr(releasing.VersionRelease, "_confirm_once_more", lambda *_: None)
     stage, world = stages()
     with stage:
         push = stage.start("push", world.push)

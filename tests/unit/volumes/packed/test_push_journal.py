@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from forked_children import exit_code, forked
 from hostile_bytes import changed_bytes
-from trainmaster.volumes.packed.journal import Journal, Remembered, plan_key
-from trainmaster.volumes.packed.packing import Piece, SourceFile
+from trainmaster.volumes.packed.journal import PushJournal, Remembered, plan_key
+from trainmaster.volumes.packed.packing import FilePart, SourceFile
 
 VALUE = Remembered(b"c" * 32, 100, b"h" * 32)
 
@@ -19,7 +19,7 @@ def journal(tmp_path):
     made = []
 
     def opened():
-        made.append(Journal(tmp_path, "/data/source"))
+        made.append(PushJournal(tmp_path, "/data/source"))
         return made[-1]
 
     yield opened
@@ -90,7 +90,7 @@ def test_what_is_not_used_is_forgotten(journal, tmp_path):
 def test_a_key_tells_files_apart():
     def key(**changes):
         fields = {"path": b"x", "size_bytes": 5, "place": "/x", "stamp": (1, 2, 5, 3, 4)}
-        return plan_key([Piece(SourceFile(**(fields | changes)), 0, 5)])
+        return plan_key([FilePart(SourceFile(**(fields | changes)), 0, 5)])
 
     assert key() == key()
     assert len({key(), key(stamp=(1, 2, 5, 3, 5)), key(place="/y"), key(start=1)}) == 4
@@ -99,7 +99,7 @@ def test_a_key_tells_files_apart():
 
 def written():
     with tempfile.TemporaryDirectory() as scratch:
-        one = Journal(Path(scratch), "x")
+        one = PushJournal(Path(scratch), "x")
         for number in range(3):
             one.put(b"%d" % number * 32, VALUE._replace(hashes=b"h" * 16 * number))
         one.close()
@@ -112,23 +112,23 @@ def written():
 def test_whatever_it_says_was_said_by_us(data):
     with tempfile.TemporaryDirectory() as scratch:
         (Path(scratch) / written()[0]).write_bytes(data)
-        one = Journal(Path(scratch), "x")
+        one = PushJournal(Path(scratch), "x")
         for number in range(3):
             assert one.get(b"%d" % number * 32) in (None, VALUE._replace(hashes=b"h" * 16 * number))
         one.put(b"9" * 32, VALUE)
         one.close(forget_unused=True)
-        one = Journal(Path(scratch), "x")
+        one = PushJournal(Path(scratch), "x")
         assert one.get(b"9" * 32) == VALUE
         one.close()
 
 
 def test_damage_that_is_no_text_begins_anew(tmp_path):
-    Journal(tmp_path, "x").close()
+    PushJournal(tmp_path, "x").close()
     (path,) = tmp_path.glob("*.journal")
     said = b"CREATE TABLE chunks (key BLOB"
     assert said in path.read_bytes()
     path.write_bytes(path.read_bytes().replace(said, b"CREATE TABLE chunks \x80key BLOB"))
-    one = Journal(tmp_path, "x")
+    one = PushJournal(tmp_path, "x")
     one.put(b"9" * 32, VALUE)
     assert one.get(b"9" * 32) == VALUE
     one.close()
@@ -145,5 +145,5 @@ def test_what_earlier_versions_have_left_is_replaced(journal, tmp_path):
 
 
 def test_a_push_that_was_killed_is_remembered(tmp_path):
-    assert exit_code(forked(lambda: Journal(tmp_path, "x").put(b"k" * 32, VALUE))) == 0
-    assert Journal(tmp_path, "x").get(b"k" * 32) == VALUE
+    assert exit_code(forked(lambda: PushJournal(tmp_path, "x").put(b"k" * 32, VALUE))) == 0
+    assert PushJournal(tmp_path, "x").get(b"k" * 32) == VALUE

@@ -6,16 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmaster.spec.errors import UsageError
-from trainmaster.volumes.reading.order import EpochOrder, Layout, quality
+from trainmaster.volumes.reading.order import EpochOrder, SampleLayout, quality
 from trainmaster.volumes.reading.prefetch import planned
-from trainmaster.volumes.reading.sharing import Progress, blocks, left, share
+from trainmaster.volumes.reading.sharing import TrainingPosition, blocks, left, share
 
 counts = st.lists(st.integers(0, 30), max_size=30)
 splits = st.sampled_from(["chunks", "samples"])
 
 
 def layout_of(per_chunk):
-    return Layout.of_first_chunks(np.repeat(np.arange(len(per_chunk)), per_chunk), len(per_chunk))
+    return SampleLayout.of_first_chunks(np.repeat(np.arange(len(per_chunk)), per_chunk), len(per_chunk))
 
 
 @given(counts, st.integers(0, 2**32), st.integers(0, 5), st.integers(0, 10), st.booleans())
@@ -181,16 +181,16 @@ def test_workers_take_batches_in_turn(length, size, workers):
 
 
 def test_state():
-    progress = Progress(3, 1, ((4, 100), (2, 7)))
+    progress = TrainingPosition(3, 1, ((4, 100), (2, 7)))
     assert progress.as_state() == {"seed": 3, "epoch": 1, "consumed": [[4, 100], [2, 7]]}
-    assert Progress.from_state(progress.as_state()) == progress
+    assert TrainingPosition.from_state(progress.as_state()) == progress
     for state in (
         {},
         {"seed": 1, "epoch": 0, "consumed": [[0, 1]]},
         {"seed": "x", "epoch": 0, "consumed": []},
     ):
         with pytest.raises(UsageError, match="is no state of a stream"):
-            Progress.from_state(state)
+            TrainingPosition.from_state(state)
 
 
 def test_a_rank_that_is_none():

@@ -16,7 +16,7 @@ from trainmaster.spec.errors import UsageError
 from trainmaster.testing.waits import until
 from trainmaster.volumes import Volume
 from trainmaster.volumes.packed import MissingChunkError, push
-from trainmaster.volumes.reading import Progress, SampleOrder, download, prefetcher, samples
+from trainmaster.volumes.reading import SampleOrder, TrainingPosition, download, prefetcher, samples
 from trainmaster.volumes.reading.download import Downloader
 from trainmaster.volumes.reading.eviction import victims
 from trainmaster.volumes.reading.prefetch import Line, depth_chunks, soonest
@@ -75,7 +75,7 @@ def test_another_number_of_ranks_in_mid_epoch(volume):
     order.consumed(10, 4)
     state = order.progress.as_state()
     other = SampleOrder(volume, window=2, padding="uneven")
-    other.progress = Progress.from_state(state)
+    other.progress = TrainingPosition.from_state(state)
     for rank in range(3):
         read += list(samples(other, rank=rank, world=3, prefetch=False))
     assert sorted(read) == list(range(len(volume)))
