@@ -70,6 +70,22 @@ def test_the_papers_own_winners(papers: dict[str, ModuleType]) -> None:
     assert seen["the larger the batch, the more machines win (each latency)"].holds
 
 
+def test_the_optimum_has_to_move_with_the_latency(papers: dict[str, ModuleType]) -> None:
+    """As measured in the lab at two of the batches that `--quick` takes; then where four always win."""
+    anwar = papers["anwar"]
+    claim = "the more latency, the fewer machines win (each batch)"
+    lab = {
+        (1280, 0): (6.3, 4.2, 3.7, 4.2), (1280, 20): (5.6, 8.2, 12.8, 19.1),
+        (6400, 0): (36.3, 23.8, 15.3, 11.3), (6400, 20): (35.1, 21.6, 25.1, 25.9),
+    }  # fmt: skip
+    epochs = {(*cell, n): times[n - 1] for cell, times in lab.items() for n in anwar.MACHINES}
+    seen = anwar.seen(epochs, [1280, 6400], [0, 20])[claim]
+    assert seen.holds
+    assert seen.here == "3, 1 (1,280); 4, 2 (6,400) at 0, 20 ms"
+    same = {(b, ms, n): 40.0 / n for b in (1280, 6400) for ms in (0, 20) for n in anwar.MACHINES}
+    assert not anwar.seen(same, [1280, 6400], [0, 20])[claim].holds
+
+
 def test_what_scala_opts_cluster_costs(papers: dict[str, ModuleType]) -> None:
     """Saturated at two workers: they take as long as five, for 0.29 of 0.56 dollars an hour."""
     fc2 = papers["fc2"]
