@@ -78,7 +78,7 @@ def told(each: Happening) -> Iterator[str]:
     """What has happened, in lines."""
     match each:
         case SetupBegun():
-            yield f"{each.experiment}: preparing its environment (`setup`)"
+            yield f"{each.experiment}: preparing its environment (`setup`), if it is not there yet"
         case MoreFailures():
             yield f"further failures are not told: `trainmaster status {each.run}` shows them"
         case WentOn():
@@ -88,7 +88,8 @@ def told(each: Happening) -> Iterator[str]:
         case ExperimentMoved(state=State.DONE):
             counts = ", ".join(f"{n} {key}" for key, n in each.tally.items() if n and key != "total")
             shown = f" ({counts})" if each.total > 1 else ""
-            why = f": {each.message}" if each.message else ""
+            message = each.message.removeprefix(f"{each.reason.lower()} ") if each.reason else each.message
+            why = f": {message}" if message else ""
             yield f"{each.experiment}: {each.reason}{shown}{why}"
         case ExperimentMoved():
             tasks = "1 task" if each.total == 1 else f"{each.total} tasks"

@@ -58,12 +58,15 @@ class QueueWait:
         return [_written(place)]
 
     def _end(self, now: float) -> list[Change]:
-        was_told, self.place, self.is_told = self.is_told, None, False
+        was_told, waited_for, self.place, self.is_told = self.is_told, self.place, None, False
         if not was_told:
             return []
         waited_s = now - self.since
         self.earlier_s += waited_s
-        return [Note(f"goes on after waiting {format_duration(waited_s)}"), QueueChange(None, waited_s)]
+        took = format_duration(waited_s)
+        if isinstance(waited_for, AwaitedApproval):  # it may have been denied
+            return [Note(f"waited {took} for {waited_for.words}"), QueueChange(None, waited_s)]
+        return [Note(f"goes on after waiting {took}"), QueueChange(None, waited_s)]
 
 
 def _written(place: QueuePlace | AwaitedApproval) -> QueueChange:

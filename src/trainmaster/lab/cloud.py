@@ -154,13 +154,24 @@ class Cloud:
         host = self._hosts.get(instance_id)
         return host.console() if host else ""
 
-    def save(self, instance_id: str, image: str) -> None:
-        """CreateImage: hosts that are started with it have what this one has now."""
+    def save(self, instance_id: str, image: Any) -> None:
+        """CreateImage: hosts that are started with it have what this one has now, when it is available."""
         instance, host = self.find(instance_id)
-        place = self.place.images / image
-        host.save(place)
-        with self._lock:
-            self._images[image] = (place, *self._images.get(instance.image_id, ()))
+
+        def copy() -> None:
+            place = self.place.images / image.id
+            try:
+                host.save(place)
+            except (LabError, OSError):
+                log.exception("%s", image.id)
+                image.state = "failed"
+                return
+            with self._lock:
+                self._images[image.id] = (place, *self._images.get(instance.image_id, ()))
+            image.state = "available"
+
+        image.state = "pending"
+        self._workers.submit(copy)
 
     def running(self) -> list[Running]:
         """What takes capacity and quota now."""

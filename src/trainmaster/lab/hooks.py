@@ -90,7 +90,7 @@ def install(settings: LabSettings, make_cloud: Callable[[InstanceCalls], Cloud])
 
     quota_originally = ServiceQuotasBackend.get_service_quota
     modify_originally = backend.modify_instance_security_groups
-    create_originally = amis.AmiBackend.create_image
+    create_originally, creating = amis.AmiBackend.create_image, threading.Lock()
     disks_originally = vars(amis.Ami)["block_device_mappings"].fget
     run_originally, respond_originally = backend.run_instances, InstanceResponse.run_instances
 
@@ -136,11 +136,14 @@ def install(settings: LabSettings, make_cloud: Callable[[InstanceCalls], Cloud])
         text = Base64EncodedString.from_raw_string(cloud.console(one.id))
         return ActionResult({"InstanceId": one.id, "Timestamp": datetime.now(UTC), "Output": text})
 
-    def create_image(self: Any, instance_id: str, *rest: Any, **more: Any) -> Any:
-        image: Any = create_originally(self, instance_id, *rest, **more)
+    def create_image(self: Any, instance_id: str, name: str, *rest: Any, **more: Any) -> Any:
+        with creating:
+            if any(one.name == name for one in self.amis.values()):  # moto makes another one
+                raise _api_error("InvalidAMIName.Duplicate", f"AMI name {name} is already in use")
+            image: Any = create_originally(self, instance_id, name, *rest, **more)
         try:
-            cloud.save(instance_id, image.id)
-        except (TrainmasterError, OSError) as error:
+            cloud.save(instance_id, image)
+        except TrainmasterError as error:
             self.deregister_image(image.id)
             raise _api_error("InternalError", str(error), 500) from None
         disks = self.get_instance(instance_id).block_device_mapping.values()

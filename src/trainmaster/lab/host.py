@@ -19,6 +19,7 @@ from typing import Final
 from trainmaster.lab.addresses import mac_of, port_of
 from trainmaster.lab.cgroups import CgroupTree, HostCgroup
 from trainmaster.lab.credits import CpuCredits
+from trainmaster.lab.errors import LabError
 from trainmaster.lab.host_keys import SshKey
 from trainmaster.lab.instance_types import HostLimits
 from trainmaster.lab.place import LabPlace
@@ -194,7 +195,11 @@ class Host:
             LabError: there is no room.
         """
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        call(["cp", "-a", self.directory / "disk" / "upper", place])
+        try:
+            call(["cp", "-a", self.directory / "disk" / "upper", place])
+        except LabError:
+            shutil.rmtree(place, ignore_errors=True)  # else what has filled the disk stays there
+            raise
         shutil.rmtree(place / _BOOTED, ignore_errors=True)
 
     def freeze(self) -> None:

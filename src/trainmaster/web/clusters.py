@@ -1,4 +1,4 @@
-"""The page of what is rented now."""
+"""The pages of what is rented now, and of images of machines."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
 from trainmaster.api.rest.clusters import Clusters
+from trainmaster.api.rest.images import Images, removed
 from trainmaster.api.rest.state import Reader, State, Submitter
 from trainmaster.web.rendering import page, redirect
 
@@ -25,3 +26,18 @@ def end(found: Clusters, state: State, caller: Submitter, cluster: Annotated[str
     """Gives one back that no run uses."""
     found.end([cluster], state.environ, lambda _: None)
     return redirect("/clusters")
+
+
+@router.get("/images")
+def images(request: Request, found: Images, caller: Reader) -> Response:
+    """Images from which machines start, and what they cost."""
+    return page(request, "images.html", images=found.listed())
+
+
+@router.post("/images/remove")
+def remove(
+    found: Images, caller: Submitter, image: Annotated[str, Form()], provider: Annotated[str, Form()]
+) -> Response:
+    """Removes one, once its name was seen beside the question."""
+    removed(found, image, provider)
+    return redirect("/images")

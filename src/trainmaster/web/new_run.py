@@ -119,7 +119,8 @@ def new(
             must_be_servable(names)
         except UsageError as error:  # code that is sent may have a serve.py
             mistake = UsageError(error.args[0], "Send code with a serve.py, or write another command.")
-    return show_form(request, state, caller, NewRunPage(**empty.model_dump(), recipe=recipe), mistake)
+    filled = (RecipeForm.of(recipe) if again else None) or empty
+    return show_form(request, state, caller, NewRunPage(**filled.model_dump(), recipe=recipe), mistake)
 
 
 def _files_of(state: ServerState, caller: Caller, found: TeamRuns, model: str) -> list[str]:

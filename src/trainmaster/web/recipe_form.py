@@ -82,6 +82,21 @@ class RecipeForm(BaseModel):
     sampler: Typed = ""
     samples: Typed = ""
 
+    @classmethod
+    def of(cls, text: str) -> RecipeForm | None:
+        """What makes a recipe when it is filled in; None if this form cannot say all of it."""
+        from ruamel.yaml import YAML, YAMLError
+
+        def read(recipe: str) -> Any:  # noqa: ANN401 - it may be anything
+            return _without_nothing(YAML(typ="safe").load(recipe))
+
+        try:
+            found = read(text)
+            form = cls(**{key: _typed(value) for key, value in _fields(found).items()})
+            return form if read(form.text()) == found else None
+        except (YAMLError, LookupError, TypeError, ValueError, AttributeError):
+            return None
+
     def text(self) -> str:
         """The recipe. What is wrong in it is said as of any other."""
         return "\n".join(self._lines()) + "\n"
@@ -216,6 +231,64 @@ def without_triggers(text: str) -> str:
     out = io.StringIO()
     yaml.dump(found, out)
     return out.getvalue()
+
+
+def _fields(recipe: Any) -> dict[str, Any]:  # noqa: ANN401 - it may be anything
+    """What a recipe has of each field; it is compared afterwards, so what is not understood is left out."""
+    one, objective, budget = recipe["experiments"]["train"], recipe.get("objective"), recipe.get("budget", {})
+    policy = objective if isinstance(objective, dict) else {"policy": objective}
+    gang, hardware = one.get("distributed", {}), one.get("hardware", {})
+    parameters, search = one.get("parameters", {}), one.get("search", {})
+    ((data_name, data),) = one.get("data", {"data": {}}).items()
+    options = [part for name in parameters for part in (f"--{name}", f"{{{{{name}}}}}")]
+    _, main, *arguments = one["command"].split(" ")
+    lines = [
+        f"{name}: {value['range']} {'log' * ('sampling' in value)}"
+        if isinstance(value, dict)
+        else f"{name}: {_typed(value)}"
+        for name, value in parameters.items()
+    ]
+    chosen = policy if policy["policy"] in POLICIES else {"objective": objective}
+    return {
+        **{key: recipe.get(key) for key in ("name", "code", "provider")},
+        **chosen,
+        **{key: one.get(key) for key in ("setup", "samples", "framework", "steps", "epochs", "examples")},
+        **{key: gang.get(key) for key in ("strategy", "workers", "latency_ms")},
+        **{key: hardware.get(key) for key in ("instance", "region", "spot")},
+        **search,
+        "budget": str(budget.get("total", "")).lstrip("$"),
+        "per_hour": str(budget.get("per_hour", "")).lstrip("$"),
+        "deadline": budget.get("deadline"),
+        "main": main,
+        "arguments": " ".join(arguments[: len(arguments) - len(options)]),
+        "parameters": "\n".join(lines),
+        "data": next(iter(data), None),
+        "data_name": data_name,
+        "source": next(iter(data.values()), None),
+        "servers": gang.get("parameter_servers"),
+        "server": gang.get("hardware", {}).get("ps", {}).get("instance"),
+        "batch": one.get("batch", {}).get("global"),
+    }
+
+
+def _typed(value: Any) -> str:  # noqa: ANN401 - of YAML
+    """As one would type it.
+
+    >>> _typed([0.1, "relu"]), _typed(True), _typed(None)
+    ('0.1, relu', 'true', '')
+    """
+    if isinstance(value, list):
+        return ", ".join(map(_typed, value))
+    return str(value).lower() if isinstance(value, bool) else "" if value is None else str(value)
+
+
+def _without_nothing(value: Any) -> Any:  # noqa: ANN401 - of YAML
+    """Without keys that say no, or nothing: the form leaves them out."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: _without_nothing(each) for key, each in value.items() if each is not None and each is not False
+    }
 
 
 def _mapping(key: str, values: Mapping[str, Any]) -> Iterator[str]:

@@ -45,12 +45,16 @@ ENDED = AttemptEnded(
 @pytest.mark.parametrize(
     ("happened", "lines"),
     [
-        (SetupBegun("train"), ["train: preparing its environment (`setup`)"]),
+        (SetupBegun("train"), ["train: preparing its environment (`setup`), if it is not there yet"]),
         (ExperimentMoved("train", State.RUNNING, None, "", 1, {}), ["train: 1 task"]),
         (ExperimentMoved("api", State.RUNNING, None, "", 0, {}), ["api: begins"]),
         (
             ExperimentMoved("train", State.DONE, EndReason.SUCCEEDED, "", 2, {"total": 2, "succeeded": 2}),
             ["train: SUCCEEDED (2 succeeded)"],
+        ),
+        (
+            ExperimentMoved("train", State.DONE, EndReason.DENIED, "denied by ada: no", 1, {}),
+            ["train: DENIED: by ada: no"],
         ),
         (Note("waits", "train", 1), ["train/1: waits"]),
         (WentOn("train", 0, 240, 251), [f"train/0: {goes_on_text(240, 251)}"]),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from trainmaster.control.queue_wait import TOLD_AFTER_S, QueueWait
 from trainmaster.db.changes import Note, QueueChange
 from trainmaster.executors.base import QueuePlace
+from trainmaster.spec.approval import AwaitedApproval
 
 NEXT = QueuePlace(1, 0, 1, {"a-1": 2})
 LATER = QueuePlace(1, 0, 2, {"a-1": 1, "b-2": 1})
@@ -41,6 +42,14 @@ def test_a_wait_is_told_once_with_who_holds_what_and_its_end():
     assert written(changes) == [QueueChange(None, 41.0)]
     assert queue.look(None, 142.0) == []
     assert queue.waited_s(200.0) == 41.0
+
+
+def test_who_was_denied_does_not_go_on():
+    queue = QueueWait()
+    queue.look(AwaitedApproval(("deploy",)), 0.0)
+    queue.look(AwaitedApproval(("deploy",)), 2.0)
+    assert notes(queue.look(None, 12.0)) == ["waited 12.0 s for a person's approval of deploy"]
+    assert queue.waited_s(99.0) == 12.0
 
 
 def test_taking_turns_is_no_wait():

@@ -253,6 +253,8 @@ def test_a_quote_is_a_picture_from_which_a_cluster_is_taken(state, browser):
     same = browser.post(f"{place}/change").text
     assert recipe_of(same) == RENTED
     assert 'value="2.50"' in same or 'value="2.51"' in same
+    for field in ('name="main" value="train.py"', 'name="steps" value="1000"', 'name="workers" value="auto"'):
+        assert field in same, "what is changed there is written into the recipe, with all of these"
     assert browser.post(f"{place}/change", data={"experiment": "train", "index": "9"}).status_code == 404
 
 

@@ -6,13 +6,16 @@ import json
 import os
 import re
 import warnings
+from types import SimpleNamespace
 
 import pytest
 
 from trainmaster.artifacts import CheckpointSeries
 from trainmaster.control.layout import Home
 from trainmaster.db import AcceptedRun, ClosedAttempt, RunChange, Submission, TaskChange
+from trainmaster.providers.base import BakedImage
 from trainmaster.service import Service
+from trainmaster.service import images as images_module
 from trainmaster.service.runs.run_details import RunDetails
 from trainmaster.service.uploads.code_uploads import CodeUploads
 from trainmaster.service.users.caller import caller
@@ -44,6 +47,8 @@ experiments:
     command: 'echo {{{{lr}}}}'
   report: {{after: [tune, prepare], command: 'true'}}
 """
+#: Of a provider, that say nothing.
+CALLS = ("check_settings", "check_up", "close")
 LINES = "".join(f"step {n} <script>alert(1)</script>\n" for n in range(20))
 
 
@@ -141,6 +146,7 @@ PAGES = (
     "/new",
     "/examples",
     "/clusters",
+    "/images",
     "/offers",
     "/recommend",
     "/team",
@@ -154,6 +160,27 @@ def test_a_page_is_small_and_has_no_script_or_style_of_its_own(site, path):
     assert not re.search(r"<script(?! src=)|<style| style=|\son\w+=|javascript:|<i>", text)
     for name in re.findall(r'(?:src|href)="(/static/[^"]+)"', text):
         assert site.browser.get(name).status_code == 200, name
+
+
+def test_images_are_seen_and_removed_once_a_person_has_confirmed(site, monkeypatch):
+    kept = [
+        BakedImage("ami-1", "eu-1", "r-1", ("a",), is_ready=True, size_bytes=8 * 10**9, usd_per_month=0.4)
+    ]
+    baker = SimpleNamespace(
+        images=lambda: list(kept), remove_image=lambda _: kept.pop(), **dict.fromkeys(CALLS, lambda: None)
+    )
+    baker.bake = print
+    monkeypatch.setattr(images_module, "get_provider", lambda name, place: baker)
+    monkeypatch.setattr(images_module, "capabilities_of", lambda name: SimpleNamespace(bakes=name == "lab"))
+    assert 'href="/images"' in site.page("/clusters")
+    page = site.page("/images")
+    for text in ("ami-1", "lab eu-1", "/runs/r-1", "8.0 GB", "$0.40", "ready", "<summary>Remove</summary>"):
+        assert text in page, text
+    data = {"image": "ami-1", "provider": "lab"}
+    assert site.browser.post("/images/remove", data=data).headers["location"] == "/images"
+    assert kept == []
+    assert "There are none" in site.page("/images")
+    assert site.browser.post("/images/remove", data=data).status_code == 404
 
 
 def test_every_page_is_the_policy_s(site):

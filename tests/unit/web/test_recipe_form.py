@@ -16,6 +16,46 @@ def read(form, tmp_path):
     return Recipe.from_text(form.text(), directory=tmp_path)
 
 
+@pytest.mark.parametrize(
+    "filled",
+    [
+        {},
+        {
+            "name": "a b",
+            "code": "https://example.org/a@main",
+            "arguments": "--epochs 3 -v",
+            "parameters": "lr: 1e-4-1e-1 log\ndepth: 18, 34\nact: relu",
+            "setup": "pip install x\npip install y",
+            "data": "volume",
+            "source": "pets",
+            "provider": "aws",
+            "policy": "scala-opt",
+            "p": "0.8",
+            "instance": "c4.xlarge, g5.*",
+            "server": "m4.large",
+            "workers": "1..8",
+            "servers": "2",
+            "spot": "on",
+            "budget": "20",
+            "per_hour": "2.5",
+            "metric": "loss",
+            "sampler": "tpe",
+            "samples": "30",
+        },
+        {"objective": "cheapest", "strategy": "allreduce", "workers": "4", "epochs": "3", "examples": "60"},
+    ],
+)
+def test_a_recipe_that_was_filled_in_fills_the_form_again(filled):
+    text = RecipeForm(**filled).text()
+    assert RecipeForm.of(text).text() == text
+    assert RecipeForm.of(f"{text}seed: 1\n") is None, "that has no field"
+
+
+@pytest.mark.parametrize("text", ["", "3", "a: [", "name: x", "experiments: {train: {command: ls}}"])
+def test_what_no_form_says_fills_none(text):
+    assert RecipeForm.of(text) is None
+
+
 def test_an_empty_form_is_a_recipe(tmp_path):
     found = read(RecipeForm(), tmp_path)
     assert found.experiments["train"].command == "python main.py"

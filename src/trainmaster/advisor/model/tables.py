@@ -40,6 +40,8 @@ COLUMNS: Final = (
 FILLED: Final = ("step_time_s", "lo_s", "hi_s", "bottleneck")
 
 _COUNTS: Final = {"nodes": 1, "workers": 1, "parameter_servers": 0}
+#: Of tables as the paper on recommending clusters has them.
+_EPOCH: Final = "time_per_epoch_s"
 _NUMBERS: Final = (
     "nodes",
     "workers",
@@ -247,6 +249,11 @@ def _read_cells(
     if not cells:
         raise UsageError(f"{path}: is empty", f"Its first line names columns: {','.join(COLUMNS)}")
     header = tuple(cells[0])
+    if _EPOCH in header:
+        raise UsageError(
+            f"{path}:1: {_EPOCH}: rows here are of steps (step_time_s), not of epochs",
+            f"`trainmaster recommend --batch N --latency-ms L --table {path.name}` answers from epochs.",
+        )
     _raise(
         path,
         [(lines[0], name, _unknown_column(name, known)) for name in header if name not in known]

@@ -31,7 +31,15 @@ def images(found: Images, caller: Reader, provider: Provider = None) -> dict[str
 @router.delete("/images/{image}")
 def remove(image: str, found: Images, caller: Submitter, provider: Provider = None) -> dict[str, Any]:
     """Remove one; what it was."""
-    removed = found.remove(image, provider)
-    if not removed:
+    return {"removed": removed(found, image, provider)}
+
+
+def removed(found: HomeImages, image: str, provider: str | None) -> list[dict[str, Any]]:
+    """What an image was that is removed.
+
+    Raises:
+        NotFoundError: there is none, or it is another team's.
+    """
+    if not (gone := found.remove(image, provider)):
         raise NotFoundError(f"there is no image {image!r}", "`trainmaster image ls` lists them.")
-    return {"removed": removed}
+    return gone

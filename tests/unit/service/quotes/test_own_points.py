@@ -43,6 +43,12 @@ def read(tmp_path):
     return of
 
 
+def test_who_has_seconds_of_epochs_is_sent_to_the_verb_that_reads_them(read):
+    with pytest.raises(UsageError, match="not of epochs") as refused:
+        read("workers,batch_size,latency_ms,time_per_epoch_s\n1,128,0,10\n")
+    assert "trainmaster recommend --batch N --latency-ms L --table p.csv" in refused.value.hint
+
+
 @pytest.mark.parametrize("job", ["train", "job", "whatever", ""])
 def test_the_only_job_is_the_only_experiment(read, job):
     (found,) = read(f"{HEADER}{job},allreduce,2,4.0,64,0.2,p3.2xlarge\n").measurements["train"]
