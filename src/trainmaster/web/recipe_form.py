@@ -85,7 +85,8 @@ class RecipeForm(BaseModel):
     @classmethod
     def of(cls, text: str) -> RecipeForm | None:
         """What makes a recipe when it is filled in; None if this form cannot say all of it."""
-        from ruamel.yaml import YAML, YAMLError
+        from ruamel.yaml import YAML
+        from ruamel.yaml.error import YAMLError
 
         def read(recipe: str) -> Any:  # noqa: ANN401 - it may be anything
             return _without_nothing(YAML(typ="safe").load(recipe))
