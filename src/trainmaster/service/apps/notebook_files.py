@@ -71,8 +71,14 @@ def furnish(service: Service, run: str, directory: Path, *, most_bytes: int = MO
         elif experiment.env:
             found.notes.append(f"`env` of {name} is not set: others wrote it, and it says what Python loads.")
         _link_data(context, directory / "data", found)
-        if experiment.container is None and (venv := context.venv) is not None and (venv / "ready").exists():
-            found.pythons[name] = venv / "bin" / "python"
+        if experiment.container is None and (venv := context.venv) is not None:
+            if (venv / "ready").exists():
+                found.pythons[name] = venv / "bin" / "python"
+            else:
+                found.notes.append(
+                    f"`setup` of {name} was not run on this machine, so what it installs is missing: "
+                    f"`trainmaster notebook {run} --provider ...` rents one on which it is."
+                )
     left_bytes = most_bytes
     for task in queries.tasks(service.database, run, limit=_MOST_TASKS):
         context = actions.context(Task(task["experiment"], task["number"], attempt=max(1, task["attempt"])))

@@ -62,9 +62,9 @@ def go_on_here(service: Service, environ: Mapping[str, str], tell: Callable[[str
         _start(service, run, environ, ["--lost"], is_taken)
     except TrainmasterError as error:
         why = one_line(error)
-        tell(f"{run}: the machine that drove it is lost, and it cannot be driven from here: {why}")
+        tell(f"{run}: its driver on its machine is gone, and it cannot be driven from here: {why}")
         return
-    tell(f"{run}: the machine that drove it is lost; it goes on, driven from here in the background")
+    tell(f"{run}: its driver on its machine is gone; it goes on, driven from here in the background")
 
 
 def _start(

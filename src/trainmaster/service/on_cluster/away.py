@@ -325,7 +325,7 @@ class AwayRuns:
         answers = {} if is_over else self._unheard_answers(run, store)
         if is_over:  # while it is away: if we are killed here, the next look at it does it again
             self._give_back(run)
-        words = "" if is_over else f"{back()}: {self.where(run)} was lost"
+        words = "" if is_over else f"{back()}: its driver on {self.where(run)} is gone"
         for experiment, said in answers.items():
             with suppress(UsageError):  # it was heard
                 run_facts.answer(self.home.database, run, experiment, said)

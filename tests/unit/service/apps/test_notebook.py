@@ -29,7 +29,7 @@ name: job
 env: {COLOUR: red}
 experiments:
   main: {command: 'true', data: {d: {dir: data}, gone: {from: other}}}
-  other: {command: 'true'}
+  other: {command: 'true', setup: make-it}
 """
 ANN = caller("ann", "red", ["read", "run"])
 
@@ -79,6 +79,13 @@ def test_a_notebook_of_a_run_has_its_code_data_and_models(place, tmp_path):
     assert found.variables == {"TRAINMASTER_DATA_D": str(tmp_path / "snapshot/data")}
     assert any("data/gone" in note for note in found.notes)
     assert any("`env` of main is not set: others wrote it" in note for note in found.notes)
+
+
+def test_an_environment_that_was_made_elsewhere_is_said_not_to_be_here(place, tmp_path):
+    found = furnish(place.service, "job-a", tmp_path / "work")
+    assert not found.pythons
+    assert any("`setup` of other was not run on this machine" in note for note in found.notes)
+    assert not any("of main was" in note for note in found.notes)
 
 
 def test_the_environment_of_ones_own_recipe_is_that_of_the_notebook(tmp_path):
