@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from trainmaster.control.local_images import LocalImages, added_inside, base_inside, own_user
 from trainmaster.executors.base import Container
@@ -44,7 +44,7 @@ class Images:
         image = image_of(context)
         paths = tuple(str(path) for path in context.seen(data))
         try:
-            return self._own_images(context).engine.container(image, paths)
+            return self.local_images(context).engine.container(image, paths)
         except UsageError:  # staging says so, and then nothing is started
             return Container(image, program="", kind="docker", mounts=paths)
 
@@ -64,7 +64,7 @@ class Images:
             if refusal is not None and time.monotonic() - refused_at < REMEMBER_REFUSAL_S:
                 raise refusal
             try:
-                local_images = self._own_images(context)
+                local_images = self.local_images(context)
                 image = local_images.find(name)
                 gpus = bool(context.experiment.hardware.gpus)
                 if self._isolation is None:
@@ -90,30 +90,12 @@ class Images:
         """What every member gets that the image does not set."""
         return added_inside(self._ready.get(name), self._user)
 
-    def set_up(self, context: TaskContext, venv: Path, output: BinaryIO, marker: Mapping[str, str]) -> int:
-        """Make a virtual environment with the image's Python and run the recipe's ``setup`` in it.
+    def local_images(self, context: TaskContext) -> LocalImages:
+        """What works with the engine here.
 
-        Args:
-            context: the attempt.
-            venv: where; it exists and is empty.
-            output: takes what is said.
-            marker: variable that the client's process gets, so that it can be found.
-
-        Returns:
-            The exit code.
+        Raises:
+            UsageError: there is none.
         """
-        name = image_of(context)
-        return self._own_images(context).set_up(
-            name,
-            venv,
-            str(context.home.code_directory(context.run)),
-            context.experiment.setup or "",
-            {**self.additions(name), **context.variables},
-            output,
-            marker,
-        )
-
-    def _own_images(self, context: TaskContext) -> LocalImages:
         if self._local_images is None:
             self._local_images = LocalImages(find_engine(self._environ), f"{context.home.root}/{context.run}")
         return self._local_images

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
 from trainmaster.artifacts import CheckpointSeries, Listing
@@ -24,6 +24,7 @@ from trainmaster.spec.states import EndReason
 if TYPE_CHECKING:
     from trainmaster.artifacts import JSON
     from trainmaster.artifacts.owner import Owner
+    from trainmaster.control.local_images import LocalImages
     from trainmaster.executors.base import Container
     from trainmaster.executors.engines import Image
 
@@ -217,8 +218,8 @@ class OwnImages(ImageSource, Protocol):
     def prepare(self, context: TaskContext) -> Image:
         """Bring an image here unless it is."""
 
-    def set_up(self, context: TaskContext, venv: Path, output: BinaryIO, marker: Mapping[str, str]) -> int:
-        """Run the recipe's ``setup`` in it; gives the exit code."""
+    def local_images(self, context: TaskContext) -> LocalImages:
+        """What works with the engine here."""
 
 
 class Site(Protocol):

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from io import BufferedIOBase
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from trainmaster.control.environment import UNBUFFERED
 from trainmaster.executors import containers
@@ -22,6 +22,9 @@ from trainmaster.executors.base import Container, Sandbox
 from trainmaster.executors.engine_calls import MAKING_S
 from trainmaster.executors.engines import Engine, Image, last_words
 from trainmaster.spec.errors import UsageError
+
+if TYPE_CHECKING:
+    from trainmaster.control.setup import Setup
 
 #: A directory that anybody may write in nearly every image, and that goes with the container.
 HOME_INSIDE: Final = "/tmp"  # noqa: S108
@@ -111,37 +114,24 @@ class LocalImages:
             )
         raise UsageError(f"the image {name} cannot be started: {words}")
 
-    def set_up(
-        self,
-        image: str,
-        venv: Path,
-        code: str,
-        script: str,
-        variables: Mapping[str, str],
-        output: BinaryIO,
-        marker: Mapping[str, str],
-    ) -> int:
+    def set_up(self, setup: Setup, output: BinaryIO, marker: Mapping[str, str]) -> int:
         """Make a virtual environment with the image's Python and run a recipe's ``setup`` in it.
 
         Args:
-            image: its name; it is here.
-            venv: where; it exists and is empty.
-            code: working directory.
-            script: the recipe's.
-            variables: what the script finds.
+            setup: in an image that is here; its directory exists and is empty.
             output: takes what is said.
             marker: variable that the client's process gets, so that it can be found.
 
         Returns:
             The exit code.
         """
-        container = self.engine.container(image, (code, str(venv)))
-        name = containers.container_name(str(venv), "setup", venv.name)
+        container = self.engine.container(setup.image, (setup.code, setup.path))
+        name = containers.container_name(setup.path, "setup", Path(setup.path).name)
         self.engine.remove(name)  # left over by a control process that was killed
-        env = {**variables, "VIRTUAL_ENV": str(venv)}
-        arguments = ["-c", "--", _SETUP, "setup", script]
+        env = {**setup.variables, "VIRTUAL_ENV": setup.path}
+        arguments = ["-c", "--", _SETUP, "setup", setup.script]
         container = replace(container, settings={**container.settings, **marker})
-        return _run(self.engine, container, name, code, arguments, env, output)
+        return _run(self.engine, container, name, setup.code, arguments, env, output)
 
 
 def base_inside(image: Image | None, user: str) -> dict[str, str]:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import shutil
-import subprocess
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Final
 
 from trainmaster.artifacts import CheckpointSeries
 from trainmaster.artifacts.manifest import DamagedArtifactError
@@ -19,7 +16,6 @@ from trainmaster.artifacts.tree import parts_listing
 from trainmaster.control.decide_task import Job
 from trainmaster.control.job_context import TaskContext
 from trainmaster.control.locking import locked
-from trainmaster.control.marked_processes import end_marked
 from trainmaster.control.recorded_environment import note_environment
 from trainmaster.control.restored import note_restored
 from trainmaster.control.site_errors import NodeGoneError, RelayError
@@ -36,6 +32,9 @@ from trainmaster.spec.errors import (
 )
 from trainmaster.spec.states import EndReason
 from trainmaster.volumes.mounting.errors import InUseError
+
+#: What environments are made with: path and version.
+_PYTHON: Final = (f"{sys.base_prefix}/bin/python3", sys.version.split(maxsplit=1)[0])
 
 
 def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job:
@@ -78,8 +77,6 @@ def _stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Jo
             context.site.bring(context)
             _stage_data(context)
             return Job(done=True, fields={"restored": restored})
-        if context.images is not None:
-            context.images.prepare(context)
         setup_environment(context)
         _stage_data(context)
         note_environment(context)
@@ -214,94 +211,21 @@ def link_at(context: TaskContext, name: str) -> None:
 
 
 def setup_environment(context: TaskContext) -> None:
-    """Make the experiment's virtual environment, once per node and hash of its inputs.
+    """Bring the image that members run in, and make the experiment's virtual environment.
 
     Raises:
-        UsageError: the recipe's ``setup`` failed; its log is named.
+        UsageError: there is no such image, or the recipe's ``setup`` failed; its log is named.
     """
-    path = context.venv
-    if path is None:
+    image = context.images.prepare(context) if context.images is not None else None
+    if context.venv is None:
         return
-    log = path.with_suffix(".log")
-    with locked(path):
-        if (path / "ready").exists():
-            return
-        _end_setup(path)  # left over by a control process that was killed
-        _remove(path)
-        with log.open("wb") as output:
-            code = _set_up(context, path, output)
-        if code != 0:
-            text = context.masked(log.read_bytes().decode("utf-8", "replace"))
-            tail = text[-2000:].strip().splitlines()[-3:]
-            said = f": {' / '.join(tail)}" if tail else ", without a word"
-            raise UsageError(f"setup failed with exit code {code}{said}", f"Its whole output: {log}")
-        (path / "ready").touch()
+    from trainmaster.control.setup import setup_of
 
-
-def _remove(path: Path) -> None:
-    """An engine that just ends a container may still put something there, or make the directory anew."""
-    deadline = time.monotonic() + _REMOVED_S
-    while path.exists():
-        shutil.rmtree(path, ignore_errors=time.monotonic() < deadline)
-        time.sleep(0.01)
-
-
-def _set_up(context: TaskContext, path: Path, output: BinaryIO) -> int:
-    marker = {_SETUP_VARIABLE: str(path)}
-    if context.images is not None:
-        path.mkdir(exist_ok=True)
-        with _marked(path):
-            return context.images.set_up(context, path, output, marker)
-    python = Path(sys.base_prefix) / "bin" / "python3"
-    code = _run([str(python), "-m", "venv", str(path)], output, marker, path.parent)
-    if code != 0:
-        return code
-    env = {
-        **context.variables,
-        **marker,
-        "VIRTUAL_ENV": str(path),
-        "PATH": f"{path / 'bin'}:{os.environ.get('PATH', os.defpath)}",
-    }
-    script = ["bash", "-euo", "pipefail", "-c", "--", context.experiment.setup or "", "setup"]
-    return _run(script, output, env, context.home.code_directory(context.run))
-
-
-def _run(command: list[str], output: BinaryIO, env: dict[str, str], cwd: Path) -> int:
-    with _marked(Path(env[_SETUP_VARIABLE])):
-        return subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **env},
-            cwd=cwd,
-            check=False,
-            start_new_session=True,  # Ctrl-C is for us: we end it
-        ).returncode
-
-
-@contextmanager
-def _marked(path: Path) -> Iterator[None]:
-    """Processes of a setup are started in here; none of them is left afterwards."""
-    if not _setups:
-        atexit.register(_end_setups)
-    _setups.add(path)
+    setup = setup_of(context, context.venv, _PYTHON, image, context.images)
     try:
-        yield
-    finally:
-        _setups.discard(path)
-        _end_setup(path)
-
-
-def _end_setups() -> None:
-    # The run is over or interrupted while a thread still waits for a setup.
-    for path in list(_setups):
-        _end_setup(path)
-
-
-def _end_setup(path: Path) -> None:
-    """Kill every process of a setup; they inherit its marker."""
-    end_marked(_SETUP_VARIABLE, str(path))
+        setup.make(None if context.images is None else context.images.local_images(context))
+    except UsageError as error:
+        raise UsageError(context.masked(error.args[0]), error.hint) from None
 
 
 def _restore(context: TaskContext) -> int | None:
@@ -385,10 +309,3 @@ def _inherit(context: TaskContext, uri: str) -> None:
             f"task {context.parent}, whose training it goes on with, left no checkpoint",
             "Population-based training needs scripts that save and load TRAINMASTER_CHECKPOINT_DIR.",
         )
-
-
-#: Marks all processes of a setup; its value is the place of the environment.
-_SETUP_VARIABLE = "TRAINMASTER_SETUP"
-#: So long a directory that cannot be removed is tried again.
-_REMOVED_S = 10.0
-_setups: set[Path] = set()

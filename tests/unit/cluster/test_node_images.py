@@ -186,7 +186,7 @@ class RealProgram(Node):
 
     def exchange(self, exchange: Any, timeout_s: float) -> Result:
         done = subprocess.run(
-            [sys.executable, "-m", "trainmaster.control.image_program"],
+            [sys.executable, "-m", "trainmaster.control.node_program"],
             input=exchange.lead,
             env={"PATH": f"{self.programs}:/usr/bin:/bin"},
             capture_output=True,

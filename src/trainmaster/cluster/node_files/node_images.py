@@ -7,13 +7,11 @@ the node, where its supervisor finds it, as it differs from node to node.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import gzip
 import hashlib
 import json
 import os
-import re
 import shlex
 import shutil
 import threading
@@ -111,37 +109,6 @@ class NodeImages:
             self._ready[key] = image
             return image
 
-    def set_up(self, node: NodeAccess, context: TaskContext, here: Path) -> None:
-        """Make the experiment's virtual environment on a node with the image's Python, unless it is there.
-
-        Args:
-            node: the image is ready there.
-            context: the attempt.
-            here: where the environment would lie on this machine; its log goes beside it.
-
-        Raises:
-            UsageError: the recipe's ``setup`` failed; its log is named.
-        """
-        order = {
-            **self._order(context, image_of(context)),
-            "path": self._paths.there(here),
-            "script": context.experiment.setup,
-            "env": dict(context.variables),
-        }
-        with node.connect() as connection:
-            result = connection.exchange(_exchange(node, order, lambda _: None), _TIMEOUT_S)
-        log = here.with_name(f"{here.name}-{re.sub(r'[^A-Za-z0-9.-]', '_', node.target.name)}.log")
-        for line in _said(result, "@@log "):
-            with contextlib.suppress(OSError, ValueError):  # the error matters more
-                log.parent.mkdir(parents=True, exist_ok=True)
-                log.write_bytes(base64.b64decode(line))
-        if failed := _said(result, "@@setup "):
-            code, _, words = failed[-1].partition(" ")
-            hint = f"Its whole output: {log}" if log.exists() else ""
-            raise UsageError(f"{node.target.shown}: setup failed with exit code {code}: {words}", hint)
-        if result.code != 0:
-            raise _error(node, result, context)
-
     def close(self) -> None:
         """Remove what was saved to be sent."""
         for path in self._archives.values():
@@ -175,22 +142,22 @@ class NodeImages:
         if own is not None:
             order |= {"offered": own[1].id, "is_own": own[1].is_own}
         with node.connect() as connection:
-            result = connection.exchange(_exchange(node, order, lambda _: None), _TIMEOUT_S)
-            if own is not None and _said(result, "@@want "):
+            result = connection.exchange(program_exchange(node, order), _TIMEOUT_S)
+            if own is not None and said(result, "@@want "):
                 archive = self._saved(context, own[0], own[1], name)
                 order["has_archive"] = True
-                pieces = _exchange(
+                pieces = program_exchange(
                     node, order, lambda line: _pieces(archive) if line.startswith("@@want ") else None
                 )
                 result = connection.exchange(pieces, _TIMEOUT_S)
-        if not (have := _said(result, "@@have ")):
-            raise _error(node, result, context)
+        if not (have := said(result, "@@have ")):
+            raise program_error(node, result, context)
         try:
             found = json.loads(have[-1])
             image = Image(str(found["id"]), {str(key): str(value) for key, value in found["env"].items()})
             self._users[name] = str(found["user"])
         except _NOT_OURS:
-            raise _error(node, result, context) from None
+            raise program_error(node, result, context) from None
         return image
 
     def _find_own(self, name: str) -> tuple[Engine, Image] | None:
@@ -234,10 +201,11 @@ class NodeImages:
             return self._archives[name]
 
 
-def _exchange(
-    node: NodeAccess, order: dict[str, Any], answer: Callable[[str], Iterator[bytes] | None]
+def program_exchange(
+    node: NodeAccess, order: dict[str, Any], answer: Callable[[str], Iterator[bytes] | None] = lambda _: None
 ) -> Exchange:
-    command = f"exec {shlex.quote(node.python)} -u -m trainmaster.control.image_program"
+    """Run `node_program` on a node."""
+    command = f"exec {shlex.quote(node.python)} -u -m trainmaster.control.node_program"
     return Exchange(command, answer, lead=json.dumps(order).encode() + b"\n", expects="@@")
 
 
@@ -247,18 +215,19 @@ def _pieces(path: Path) -> Iterator[bytes]:
             yield piece
 
 
-def _said(result: Result, beginning: str) -> list[str]:
+def said(result: Result, beginning: str) -> list[str]:
+    """What lines that begin so say."""
     lines = result.out.splitlines()
     return [line.removeprefix(beginning) for line in lines if line.startswith(beginning)]
 
 
-def _error(node: NodeAccess, result: Result, context: TaskContext) -> Exception:
+def program_error(node: NodeAccess, result: Result, context: TaskContext) -> Exception:
     """What the program says is wrong; else what became of it."""
-    if said := _said(result, "@@error "):
+    if errors := said(result, "@@error "):
         with contextlib.suppress(*_NOT_OURS):
-            words, hint = json.loads(said[-1])
+            words, hint = json.loads(errors[-1])
             return UsageError(str(words), str(hint))
-    if wants := _said(result, "@@want "):
+    if wants := said(result, "@@want "):
         sent = "" if context.is_foreign else " One that this machine's engine has is sent there."
         return UsageError(wants[-1], f"Check its name, or log in to its registry there.{sent}")
     return CommandError(f"{node.target.shown}: {result.last_words}", code=result.code)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import json
 import posixpath
+import re
 import shlex
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from trainmaster.cluster.node_files.node_images import program_error, program_exchange, said
 from trainmaster.control.contents import Preparations
 from trainmaster.control.recorded_environment import PROGRAM, environment_in, note_found
+from trainmaster.control.setup import setup_of
 from trainmaster.spec.errors import UsageError
 from trainmaster.transport.errors import CommandError
 
@@ -26,74 +32,10 @@ if TYPE_CHECKING:
     from trainmaster.spec import DataSource
 
 
-import base64
-import contextlib
-import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
-
-from trainmaster.cluster.bootstrap.guest_calls import ask_guest, guest_words
-
-if TYPE_CHECKING:
-    from trainmaster.cluster.node_access import NodeAccess
-
-
 #: It may build things. Another attempt's is waited for as long.
-_TIMEOUT_S: Final = 6 * 3600
-_LOG: Final = "@@log "
-#: To find that an image, or an environment, is there takes less.
+_TIMEOUT_S: Final = 12 * 3600
+#: To find that an image is there takes less.
 _PULLED_S: Final = 3.0
-_MADE_S: Final = 1.5
-
-
-def set_up_node(
-    access: NodeAccess, path: str, script: str, cwd: str, variables: Mapping[str, str], log: Path
-) -> bool:
-    """Make a virtual environment with the node's own Python and run a ``setup`` in it, unless it is there.
-
-    Args:
-        access: the node.
-        path: of the environment, there.
-        script: the recipe's.
-        cwd: the working copy of the code, there.
-        variables: the recipe's ``env`` and secrets; they travel in the connection only.
-        log: here; what was said goes there, beside the node's name.
-
-    Returns:
-        Whether it was not there.
-
-    Raises:
-        UsageError: it failed; its log is named.
-    """
-    plan = access.result.plan
-    assert plan is not None
-    python = plan.host_python
-    order = {
-        "path": path,
-        "python": python.path,
-        "identity": f"{python.path} {python.version}",
-        "minor": ".".join(map(str, python.minor)),
-        "script": script,
-        "cwd": cwd,
-        "env": dict(variables),
-        "wait_s": _TIMEOUT_S,
-    }
-    # A connection of its own: it may last for hours.
-    with access.connect() as connection:
-        result = ask_guest(connection, python.path, "setup.py", order, 2 * _TIMEOUT_S)
-    place = log.with_name(f"{log.stem}-{re.sub(r'[^A-Za-z0-9.-]', '_', access.target.name)}.log")
-    for line in result.out.splitlines():
-        if line.startswith(_LOG):
-            with contextlib.suppress(OSError, ValueError):  # the error matters more
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_bytes(base64.b64decode(line.removeprefix(_LOG)))
-    said = guest_words(result)
-    if said in ("done", "have"):
-        return said == "done"
-    code, _, words = said.removeprefix("setup ").partition(" ")
-    if said.startswith("setup "):
-        said = f"setup failed with exit code {code}: {words}"
-    raise UsageError(f"{access.target.shown}: {said}", f"Its whole output: {place}" if place.exists() else "")
 
 
 class NodeStaging:
@@ -144,7 +86,7 @@ class NodeStaging:
             begun = time.monotonic()
             image = self._images.prepare(node, context)
             self._note(context, context.experiment.container, begun, _PULLED_S)
-        self._set_up_on(node, context)
+        self._set_up_on(node, context, image)
         self.note_environment(node, context, image)
 
     def note_environment(self, node: NodeAccess, context: TaskContext, image: Image | None = None) -> None:
@@ -184,7 +126,7 @@ class NodeStaging:
             raise CommandError(f"{node.target.shown}: {result.last_words}")
         self._linked.add((node.id, link))
 
-    def _set_up_on(self, node: NodeAccess, context: TaskContext) -> None:
+    def _set_up_on(self, node: NodeAccess, context: TaskContext, image: Image | None) -> None:
         here = context.venv
         if here is None:
             return
@@ -195,25 +137,31 @@ class NodeStaging:
             if key in self._is_set_up:
                 return
             begun = time.monotonic()
-            if context.experiment.container is not None:
-                self._images.set_up(node, context, here)
-                self._is_set_up.add(key)
-                self._note(context, here.name, begun, _MADE_S)
-                return
-            try:
-                is_new = set_up_node(
-                    node,
-                    self._paths.there(here),
-                    context.experiment.setup or "",
-                    self._paths.there(context.home.code_directory(context.run)),
-                    context.variables,
-                    here.with_suffix(".log"),
-                )
-            except UsageError as error:
-                raise UsageError(context.masked(error.args[0]), error.hint) from None
-            self._is_set_up.add(key)
-            if is_new:
+            if self._make(node, context, here, image):
                 self._note(context, here.name, begun)
+            self._is_set_up.add(key)
+
+    def _make(self, node: NodeAccess, context: TaskContext, here: Path, image: Image | None) -> bool:
+        """Have an environment made there, unless it is; whether it was not. Its log comes here."""
+        plan = node.result.plan
+        assert plan is not None
+        python = (plan.host_python.path, plan.host_python.version)
+        setup = setup_of(context, here, python, image, self._images, self._paths.there)
+        order = {"root": self._paths.root, "setup": asdict(setup)}  # secrets travel in the connection only
+        with node.connect() as connection:  # one of its own: it may last for hours
+            result = connection.exchange(program_exchange(node, order), _TIMEOUT_S)
+        log = here.with_name(f"{here.name}-{re.sub(r'[^A-Za-z0-9.-]', '_', node.target.name)}.log")
+        for line in said(result, "@@log "):
+            with contextlib.suppress(OSError, ValueError):  # the error matters more
+                log.parent.mkdir(parents=True, exist_ok=True)
+                log.write_bytes(base64.b64decode(line))
+        if result.code == 0:
+            return bool(said(result, "@@done"))
+        error = program_error(node, result, context)
+        if not isinstance(error, UsageError):
+            raise error
+        hint = f"Its whole output: {log}" if log.exists() else ""
+        raise UsageError(context.masked(f"{node.target.shown}: {error.args[0]}"), hint)
 
     @staticmethod
     def _note(context: TaskContext, part: str, begun: float, least_s: float = 0.0) -> None:

@@ -1,4 +1,4 @@
-"""A node's program for images is told to end, twice: as when a login is lost while somebody cancels."""
+"""A node's program is told to end, twice: as when a login is lost while somebody cancels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = """
 import signal, sys, time
-from trainmaster.control import image_program, local_images
+from trainmaster.control import node_program, local_images
 
 def remove(name, engine):
     print("removing", flush=True)
@@ -20,7 +20,7 @@ def remove(name, engine):
 local_images._remove = remove
 local_images._containers_of["c"] = None
 for number in (signal.SIGTERM, signal.SIGHUP):
-    signal.signal(number, image_program._ended)
+    signal.signal(number, node_program._ended)
 print("ready", flush=True)
 time.sleep(60)
 """

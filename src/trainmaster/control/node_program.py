@@ -1,9 +1,9 @@
-"""Runs on a node, with our runtime there: brings an image to the node's engine, or makes a ``setup`` in one.
+"""Runs on a node, with our runtime there: brings an image to the node's engine, or makes a `Setup`.
 
 Read from standard input: what to do (a line of JSON), and for an image that no registry gives, perhaps an
 archive of it (gzip). It says ``@@have JSON`` when the image can be used; ``@@want REASON`` if it needs an
-archive, and ends, or takes it if there is one; for a setup ``@@log BASE64`` and ``@@done`` or
-``@@setup CODE WORDS``; or ``@@error JSON`` with what is wrong and what may help.
+archive, and ends, or takes it if there is one; ``@@have`` for a setup that was there, else ``@@log BASE64``
+and ``@@done``; or ``@@error JSON`` with what is wrong and what may help.
 """
 
 # ruff: noqa: T201 - it speaks over a pipe
@@ -13,21 +13,20 @@ import base64
 import gzip
 import json
 import os
-import shutil
 import signal
 import sys
 import threading
 from pathlib import Path
 from typing import Any, Final
 
-from trainmaster.control.local_images import LocalImages, added_inside, end_all, own_user
+from trainmaster.control.local_images import LocalImages, end_all, own_user
 from trainmaster.control.locking import locked
+from trainmaster.control.setup import Setup, end_setups
 from trainmaster.executors.core_dumps import forbid_core_dumps
 from trainmaster.executors.engines import Engine, Image, find_engine
 from trainmaster.spec.errors import UsageError
 
 _LOG_BYTES: Final = 1 << 19
-_WORDS_BYTES: Final = 2000
 #: Where the control loop has the image itself, nobody waits long for a registry.
 _IMPATIENT_S: Final = 20.0
 
@@ -39,13 +38,14 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _ended)
     try:
+        if "setup" in order:
+            _set_up(Setup(**order["setup"]))
+            return 0
         engine = find_engine(os.environ)
         local_images = LocalImages(engine, f"{order['root']}/{order['run']}")
         image = _have(local_images, order)
         if image is None:
             return 1
-        if "script" in order:
-            return _set_up(local_images, image, order)
         local_images.try_out(order["image"], order["code"], gpus=order["gpus"])
         _write_engine(Path(order["engine_file"]), engine)
         print(
@@ -91,30 +91,14 @@ def _have(local_images: LocalImages, order: dict[str, Any]) -> Image | None:
             return local_images.load(name, archive)
 
 
-def _set_up(local_images: LocalImages, image: Image, order: dict[str, Any]) -> int:
-    path = Path(order["path"])
-    log = path.with_name(f"{path.name}.log")
-    with locked(path):
-        ready = path / "ready"
-        if ready.is_file() and ready.read_text(encoding="utf-8") == image.id:
-            print("@@done", flush=True)
-            return 0
-        shutil.rmtree(path, ignore_errors=True)
-        path.mkdir(parents=True)
-        variables = {**added_inside(image, own_user()), **order["env"]}
-        with log.open("wb") as output:
-            code = local_images.set_up(
-                order["image"], path, order["code"], order["script"], variables, output, marker={}
-            )
-        said = log.read_bytes()
-        print(f"@@log {base64.b64encode(said[-_LOG_BYTES:]).decode()}", flush=True)
-        if code != 0:
-            tail = said[-_WORDS_BYTES:].decode("utf-8", "replace").strip().splitlines()[-3:]
-            print(f"@@setup {code} {' / '.join(tail) or 'without a word'}", flush=True)
-            return 1
-        ready.write_text(image.id, encoding="utf-8")
-    print("@@done", flush=True)
-    return 0
+def _set_up(setup: Setup) -> None:
+    is_new = True
+    try:
+        is_new = setup.make(LocalImages(find_engine(os.environ), setup.path) if setup.image else None)
+    finally:
+        if is_new and setup.log.exists():
+            print(f"@@log {base64.b64encode(setup.said(_LOG_BYTES)).decode()}", flush=True)
+    print("@@done" if is_new else "@@have", flush=True)
 
 
 def _write_engine(path: Path, engine: Engine) -> None:
@@ -134,6 +118,7 @@ def _write_engine(path: Path, engine: Engine) -> None:
 def _ended(number: int, _frame: object) -> None:
     for each in (signal.SIGTERM, signal.SIGHUP):  # a second one would wait for what the first one does
         signal.signal(each, signal.SIG_IGN)
+    end_setups()
     end_all()
     os._exit(128 + number)
 

@@ -1,0 +1,45 @@
+"""`Setup`: made once, anew for another Python, and what is wrong with a host's Python is said."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from trainmaster.control.setup import Setup
+from trainmaster.spec.errors import UsageError
+
+PYTHON = f'#!/bin/sh\nif [ "$2" = venv ]; then mkdir -p "$3/bin"; else exec {sys.executable} "$@"; fi\n'
+NO_VENV = '#!/bin/sh\n[ "$1" = -I ] && echo 3.11\nexit 1\n'
+
+
+def made(directory: Path, script: str, python: str = PYTHON) -> Setup:
+    """What runs a script with a Python that makes empty environments."""
+    program = directory / "python3"
+    program.write_text(python)
+    program.chmod(0o755)
+    return Setup(
+        str(directory / "here"), script, str(directory), {"WORD": "a b"}, str(program), identity="3.11"
+    )
+
+
+def test_it_is_made_once_and_anew_for_another_python(tmp_path: Path) -> None:
+    setup = made(tmp_path, 'echo "$WORD" >> made; echo "$PATH" > "$VIRTUAL_ENV/path"')
+    assert [setup.make(), setup.make(), replace(setup, identity="3.12").make()] == [True, False, True]
+    assert (tmp_path / "made").read_text() == "a b\na b\n"
+    assert (tmp_path / "here/path").read_text().startswith(f"{tmp_path}/here/bin:")
+
+
+def test_a_failure_is_told_in_its_last_words_and_is_tried_again(tmp_path: Path) -> None:
+    setup = made(tmp_path, "echo first; echo no such thing >&2; exit 3")
+    for _ in range(2):
+        with pytest.raises(UsageError, match="exit code 3: first / no such thing") as caught:
+            setup.make()
+        assert caught.value.hint == f"Its whole output: {tmp_path}/here.log"
+
+
+def test_a_python_without_venv_is_named_with_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"install python3\.11-venv"):
+        made(tmp_path, "true", NO_VENV).make()
