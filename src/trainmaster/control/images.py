@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.local_images import LocalImages, added_inside, base_inside, own_user
 from trainmaster.executors.base import Container
@@ -19,11 +19,77 @@ if TYPE_CHECKING:
     from trainmaster.control.job_context import TaskContext
 
 #: The tasks of an experiment that all fail for want of its image ask for it once.
-REMEMBER_REFUSAL_S = 30.0
+_REMEMBER_REFUSAL_S: Final = 30.0
 
 
-class Images:
-    """One run's, shared by its jobs; safe to use from several threads.
+class BroughtImages:
+    """Images are brought to each machine once, and so is one that was refused; threads share it.
+
+    Args:
+        user: name of who members are, where no image is ready yet.
+    """
+
+    def __init__(self, user: str = "") -> None:
+        self._user = user
+        self._ready: dict[tuple[str, str], tuple[Image, str]] = {}
+        self._refused: dict[tuple[str, str], tuple[float, UsageError]] = {}
+        self._locks: dict[tuple[str, str], threading.Lock] = {}
+        self._guard = threading.Lock()
+
+    def environment(self, name: str) -> dict[str, str]:
+        """What a member finds in an image that is ready, with what every member gets on top."""
+        return base_inside(*self._known(name))
+
+    def additions(self, name: str) -> dict[str, str]:
+        """What every member gets that the image does not set."""
+        return added_inside(*self._known(name))
+
+    def _once(
+        self,
+        context: TaskContext,
+        machine: str,
+        bring: Callable[[str], tuple[Image, str]],
+        shown: str = "",
+    ) -> Image:
+        """Bring an attempt's image to a machine unless it is known to be there.
+
+        Args:
+            context: the attempt.
+            machine: its id.
+            bring: brings the image of this name; gives it, and who members are there.
+            shown: of the machine, before what is wrong.
+
+        Raises:
+            UsageError: it cannot be had, or cannot be used.
+        """
+        name = image_of(context)
+        key = (machine, name)
+        if key in self._ready:  # the loop asks again, and must not wait for another one's pull
+            return self._ready[key][0]
+        with self._guard:
+            lock = self._locks.setdefault(key, threading.Lock())
+        with lock:
+            refused_at, refusal = self._refused.get(key, (0.0, None))
+            if refusal is not None and time.monotonic() - refused_at < _REMEMBER_REFUSAL_S:
+                raise refusal
+            try:
+                if key not in self._ready:
+                    self._ready[key] = bring(name)
+            except UsageError as error:
+                where = f"experiments.{context.experiment.name}.container"
+                refusal = UsageError(f"{where}: {shown}{error.args[0]}", error.hint)
+                self._refused[key] = (time.monotonic(), refusal)
+                raise refusal from None
+            return self._ready[key][0]
+
+    def _known(self, name: str) -> tuple[Image | None, str]:
+        """As some machine has it."""
+        ready = list(self._ready.items())
+        return next((found for (_, known), found in ready if known == name), (None, self._user))
+
+
+class Images(BroughtImages):
+    """Those of one run on this machine, shared by its jobs.
 
     Args:
         environ: the caller's.
@@ -31,13 +97,10 @@ class Images:
     """
 
     def __init__(self, environ: Mapping[str, str] | None = None, isolation: Isolation | None = None) -> None:
+        super().__init__(own_user() if isolation is None else isolation.user)
         self._isolation = isolation
-        self._user = own_user() if isolation is None else isolation.user
         self._environ = dict(os.environ if environ is None else environ)
         self._local_images: LocalImages | None = None
-        self._ready: dict[str, Image] = {}
-        self._refused: dict[str, tuple[float, UsageError]] = {}
-        self._lock = threading.Lock()
 
     def request(self, context: TaskContext, data: Mapping[str, Path]) -> Container:
         """The container of an attempt's members; what it mounts is there once it was staged."""
@@ -54,41 +117,18 @@ class Images:
         Raises:
             UsageError: it cannot be had, or cannot be used.
         """
-        name = image_of(context)
-        if name in self._ready:  # the loop asks again, and must not wait for another one's pull
-            return self._ready[name]
-        with self._lock:
-            if name in self._ready:
-                return self._ready[name]
-            refused_at, refusal = self._refused.get(name, (0.0, None))
-            if refusal is not None and time.monotonic() - refused_at < REMEMBER_REFUSAL_S:
-                raise refusal
-            try:
-                local_images = self.local_images(context)
-                image = local_images.find(name)
-                gpus = bool(context.experiment.hardware.gpus)
-                if self._isolation is None:
-                    local_images.try_out(name, str(context.home.code_directory(context.run)), gpus=gpus)
-                else:  # the code is handed over later
-                    local_images.try_out(name, "/", gpus=gpus, sandbox=self._isolation.sandbox())
-            except UsageError as error:
-                refusal = UsageError(f"experiments.{context.experiment.name}.container: {error}")
-                self._refused[name] = (time.monotonic(), refusal)
-                raise refusal from None
-            self._ready[name] = image
-            return image
 
-    def environment(self, name: str) -> dict[str, str]:
-        """What a member finds in the image, with what every member gets on top.
+        def bring(name: str) -> tuple[Image, str]:
+            local_images = self.local_images(context)
+            image = local_images.find(name)
+            gpus = bool(context.experiment.hardware.gpus)
+            if self._isolation is None:
+                local_images.try_out(name, str(context.home.code_directory(context.run)), gpus=gpus)
+            else:  # the code is handed over later
+                local_images.try_out(name, "/", gpus=gpus, sandbox=self._isolation.sandbox())
+            return image, self._user
 
-        Args:
-            name: of an image that is ready.
-        """
-        return base_inside(self._ready.get(name), self._user)
-
-    def additions(self, name: str) -> dict[str, str]:
-        """What every member gets that the image does not set."""
-        return added_inside(self._ready.get(name), self._user)
+        return self._once(context, "", bring)
 
     def local_images(self, context: TaskContext) -> LocalImages:
         """What works with the engine here.

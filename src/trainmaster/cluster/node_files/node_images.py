@@ -15,13 +15,11 @@ import os
 import shlex
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.control.images import REMEMBER_REFUSAL_S, image_of
-from trainmaster.control.local_images import added_inside, base_inside
+from trainmaster.control.images import BroughtImages, image_of
 from trainmaster.executors.base import Container
 from trainmaster.executors.engines import Engine, Image, find_engine
 from trainmaster.spec.errors import UsageError
@@ -43,7 +41,7 @@ _ENGINE_FILE: Final = "engine.json"
 _NOT_OURS: Final = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 
-class NodeImages:
+class NodeImages(BroughtImages):
     """One run's, shared by its jobs; safe to use from several threads. Close it.
 
     Args:
@@ -52,15 +50,11 @@ class NodeImages:
     """
 
     def __init__(self, paths: NodePaths, environ: Mapping[str, str] | None = None) -> None:
+        super().__init__()
         self._paths = paths
         self._environ = dict(os.environ if environ is None else environ)
-        self._ready: dict[tuple[str, str], Image] = {}
-        self._users: dict[str, str] = {}
-        self._refused: dict[tuple[str, str], tuple[float, UsageError]] = {}
-        self._locks: dict[tuple[str, str], threading.Lock] = {}
         self._own: dict[str, tuple[Engine, Image] | None] = {}
         self._archives: dict[str, Path] = {}
-        self._guard = threading.Lock()
         self._saving = threading.Lock()
 
     def request(self, context: TaskContext, data: Mapping[str, Path]) -> Container:
@@ -74,14 +68,6 @@ class NodeImages:
             engine_file=self._engine_file,
         )
 
-    def environment(self, name: str) -> dict[str, str]:
-        """What a member finds in an image that is ready on some node, with what every member gets on top."""
-        return base_inside(self._any(name), self._users.get(name, ""))
-
-    def additions(self, name: str) -> dict[str, str]:
-        """What every member gets that the image does not set."""
-        return added_inside(self._any(name), self._users.get(name, ""))
-
     def prepare(self, node: NodeAccess, context: TaskContext) -> Image:
         """Bring an image to a node unless it is there, and see that scripts can run in it; once.
 
@@ -89,25 +75,9 @@ class NodeImages:
             UsageError: the node has no engine, or the image cannot be had or used there.
             TrainmasterError: the node cannot be reached.
         """
-        name = image_of(context)
-        key = (node.id, name)
-        with self._guard:
-            lock = self._locks.setdefault(key, threading.Lock())
-        with lock:
-            if key in self._ready:
-                return self._ready[key]
-            refused_at, refusal = self._refused.get(key, (0.0, None))
-            if refusal is not None and time.monotonic() - refused_at < REMEMBER_REFUSAL_S:
-                raise refusal
-            try:
-                image = self._prepare(node, context, name)
-            except UsageError as error:
-                where = f"experiments.{context.experiment.name}.container"
-                refusal = UsageError(f"{where}: {node.target.shown}: {error.args[0]}", error.hint)
-                self._refused[key] = (time.monotonic(), refusal)
-                raise refusal from None
-            self._ready[key] = image
-            return image
+        return self._once(
+            context, node.id, lambda name: self._prepare(node, context, name), f"{node.target.shown}: "
+        )
 
     def close(self) -> None:
         """Remove what was saved to be sent."""
@@ -117,9 +87,6 @@ class NodeImages:
     @property
     def _engine_file(self) -> str:
         return f"{self._paths.root}/{_ENGINE_FILE}"
-
-    def _any(self, name: str) -> Image | None:
-        return next((image for (_, known), image in self._ready.items() if known == name), None)
 
     def _order(self, context: TaskContext, name: str) -> dict[str, Any]:
         return {
@@ -134,7 +101,7 @@ class NodeImages:
             "has_archive": False,
         }
 
-    def _prepare(self, node: NodeAccess, context: TaskContext, name: str) -> Image:
+    def _prepare(self, node: NodeAccess, context: TaskContext, name: str) -> tuple[Image, str]:
         own = None if context.is_foreign else self._find_own(name)  # this machine's may be private
         order = self._order(context, name)
         facts = node.result.facts
@@ -155,10 +122,9 @@ class NodeImages:
         try:
             found = json.loads(have[-1])
             image = Image(str(found["id"]), {str(key): str(value) for key, value in found["env"].items()})
-            self._users[name] = str(found["user"])
+            return image, str(found["user"])
         except _NOT_OURS:
             raise program_error(node, result, context) from None
-        return image
 
     def _find_own(self, name: str) -> tuple[Engine, Image] | None:
         """What this machine's own engine has of that name; it need not have an engine."""
