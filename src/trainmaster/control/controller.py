@@ -16,6 +16,7 @@ from trainmaster.control.budget import Meter
 from trainmaster.control.effects import Effect, EffectKind, MoreMemory, ObservedTask, Policy
 from trainmaster.control.job_notes import JobNotes
 from trainmaster.control.layout import attempt_id
+from trainmaster.control.ports import Actions, Clusters, CostAllowance, Forecaster, OwnMachine, RunRecords
 from trainmaster.control.reconcile import Turn, reconcile
 from trainmaster.control.run_state import RunState, Task
 from trainmaster.control.saving_money import SavingMoney
@@ -37,7 +38,6 @@ from trainmaster.spec.gate import Gate, GateResult
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
-    from trainmaster.control.ports import Actions, Clusters, CostAllowance, Forecaster, RunRecords
     from trainmaster.control.progress import TaskProgress
     from trainmaster.control.recording import Recorder
     from trainmaster.control.services import Services
@@ -105,7 +105,7 @@ class Controller:
         allowance: lets it cost less, where others draw on the same money.
         forecaster: compares it with its quote.
         recorder: keeps what the attempts show of their speed.
-        machines: rents what the run needs; None on the user's own machine.
+        machines: rents what the run needs.
         saving: how long its machines may wait for something to be saved.
         silence: whether the store of its models answers; without it that is taken for granted.
         judge: what a gate says of an experiment of the run by what is recorded; needed where there is one.
@@ -131,7 +131,7 @@ class Controller:
     allowance: CostAllowance | None = None
     forecaster: Forecaster | None = None
     recorder: Recorder | None = None
-    machines: Clusters | None = None
+    machines: Clusters = field(default_factory=OwnMachine)
     saving: SavingMoney = field(default_factory=SavingMoney)
     silence: StoreSilence | None = None
     judge: Callable[[str, Gate], GateResult] | None = None
@@ -280,7 +280,7 @@ class Controller:
         Who asks once for the end wants saved what has ended meanwhile; but a machine may never answer.
         """
         asked_at = float("inf")
-        while self.machines is not None and not self.machines.find(attempts):
+        while not self.machines.find(attempts):
             now = self.clock()
             if notes := [*self._look_at_machines(now), *self._watch_budget(now)]:
                 self.database.commit(self.lease, notes, self.wall())
@@ -366,7 +366,7 @@ class Controller:
 
     def _more_memory(self, task: Task, gang: GangStatus) -> MoreMemory | None:
         """Larger machines for the next attempt of one that ran out of memory, where they are rented."""
-        if self.machines is None or task.state is not State.RECOVERING:
+        if task.state is not State.RECOVERING:
             return None
         jobs = self.jobs.of(task.experiment, task.number, task.attempt).values()
         if EndReason.OOM not in (task.end_reason, *(job.reason for job in jobs)):
@@ -445,11 +445,7 @@ class Controller:
 
     def _look_at_machines(self, now: float) -> list[Note]:
         """What was rented and given back; if there is no way to have what is needed, the run ends."""
-        if (
-            self.machines is None
-            or now - self._machines_at < MACHINES_LOOK_S
-            or self._wanted in _WITHOUT_MACHINES
-        ):
+        if now - self._machines_at < MACHINES_LOOK_S or self._wanted in _WITHOUT_MACHINES:
             return []
         self._machines_at = now
         try:
@@ -512,9 +508,8 @@ class Controller:
                     self.executor.stop(attempt, effect.grace_s)
                     self._stopping[attempt] = effect.grace_s
             case EffectKind.ENLARGE:
-                if self.machines is not None:
-                    gang = self._gangs.get(attempt) or GangStatus(attempt, Phase.UNKNOWN)
-                    self.machines.enlarge(gang, self._why_over(task))
+                gang = self._gangs.get(attempt) or GangStatus(attempt, Phase.UNKNOWN)
+                self.machines.enlarge(gang, self._why_over(task))
             case EffectKind.CHECKPOINT:
                 self._checkpoint_at[attempt] = self.clock()
                 self.actions.begin(effect.kind, task)

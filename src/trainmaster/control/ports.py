@@ -93,6 +93,24 @@ class Clusters(Protocol):
         """From now on its cluster has such machines, and gives up the others."""
 
 
+class OwnMachine:
+    """The user's own machine in the place of `Clusters`: it is there, and there is no larger one."""
+
+    def find(self, _attempts: Sequence[str]) -> bool:
+        """It is here."""
+        return True
+
+    def look(self, _run_state: RunState, _meter: Meter | None, _now: float) -> list[Note]:
+        """It costs nothing."""
+        return []
+
+    def more_memory(self, _gang: GangStatus, _message: str) -> None:
+        """It has no more."""
+
+    def enlarge(self, _gang: GangStatus, _message: str) -> None:
+        """It cannot be."""
+
+
 class Actions(Protocol):
     """What performs decisions; see `trainmaster.control.attempt_actions.AttemptActions`."""
 

@@ -18,8 +18,8 @@ from trainmaster.control.saving_money import SavingMoney
 from trainmaster.db import leases
 from trainmaster.db.leases import LEASE_S, Lease
 from trainmaster.executors.base import Capacity
-from trainmaster.service.driving.driving import _meter
 from trainmaster.service.driving.run_clusters import GIVING_BACK_S, RunClusters
+from trainmaster.service.driving.worlds import meter_of
 from trainmaster.spec.approval import Approval
 from trainmaster.spec.errors import InterruptedByUser, LeaseLostError, StoreError, TrainmasterError
 from trainmaster.spec.states import EndReason, State
@@ -402,7 +402,7 @@ class Driver:
             failures.world.note(f"{self.process.name} cannot begin: {error}")
             return
         policies = {name: one.policy for name, one in failures.plan.work.experiments.items()}
-        meter = self.meter = _meter(failures.recipe, policies, machines.lease_s)
+        meter = self.meter = meter_of(failures.recipe, policies, machines.lease_s)
         machines.executor.costs.pay_by(meter, self.process.clocks_of(Controller)["clock"]())
         machines.executor.open(failures.run, Capacity(machines.executor.slots), {}, lease.token)
         bench = failures.make_bench(self)

@@ -1,0 +1,223 @@
+"""`World`: where the members of a run work, and all that differs with it: this machine, or rented ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from trainmaster.control.budget import Meter
+from trainmaster.control.environment import base_environment
+from trainmaster.control.gangs import slots_of
+from trainmaster.control.loading import load_policies
+from trainmaster.control.ports import Clusters, OwnMachine
+from trainmaster.executors import Capacity, detect_capacity
+from trainmaster.service.quotes.history import histories
+from trainmaster.spec.clocks import steady_s
+from trainmaster.spec.states import EndReason
+
+if TYPE_CHECKING:
+    from trainmaster.cluster.cluster_executor import ClusterExecutor
+    from trainmaster.control.controller import Controller
+    from trainmaster.control.decide_task import Policy
+    from trainmaster.control.isolation import Isolation
+    from trainmaster.control.job_context import Site
+    from trainmaster.control.recording import Where
+    from trainmaster.db import Database
+    from trainmaster.executors.base import Executor
+    from trainmaster.executors.capacity import NodeCapacity
+    from trainmaster.service.cluster_costs import ClusterCosts
+    from trainmaster.service.driving.driving import HandOver, Session
+    from trainmaster.service.driving.replication import Replication
+    from trainmaster.service.driving.run_clusters import RunClusters
+    from trainmaster.service.open_home import OpenHome
+    from trainmaster.service.teams.allowance import Allowance
+    from trainmaster.spec import Experiment, Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What is asked once, when a driver is put together.
+
+    Attributes:
+        executor: starts members.
+        machine: this one.
+        capacity: what it may use at once.
+        slots: in all, for the largest gang.
+        base: variables of members before the recipe's.
+        recipe: as attempts have it.
+        policies: per experiment.
+        meter: the billing clock.
+        isolation: how members are kept apart from this machine; None if they are not.
+        site: the nodes; None on this machine.
+        machines: what rents.
+        nodes: what services are reached by; None on this machine.
+        allowance: what the team's other runs leave.
+        costs: of clusters; None on this machine.
+        where: see `make_recorder`.
+        finish: gives machines back, once the run is over.
+    """
+
+    executor: Executor
+    machine: NodeCapacity
+    capacity: Capacity
+    slots: int
+    base: Mapping[str, str]
+    recipe: Recipe
+    policies: Mapping[str, Policy]
+    meter: Meter
+    isolation: Isolation | None = None
+    site: Site | None = None
+    machines: Clusters = field(default_factory=OwnMachine)
+    nodes: ClusterExecutor | None = None
+    allowance: Allowance | None = None
+    costs: ClusterCosts | None = None
+    where: Callable[[str], Where] | None = None
+    finish: Callable[[Controller], None] = lambda _: None
+
+
+def world_here(opened: OpenHome, session: Session, environ: Mapping[str, str]) -> World:
+    """Members are on this machine; those of a team are kept apart from it.
+
+    Raises:
+        UsageError: a team's do not run here.
+    """
+    recipe, machine, isolation = session.recipe, detect_capacity(), None
+    home, row = opened.home_of(session.run), opened.database.run_row(session.run)
+    policies, base = load_policies(recipe), base_environment(environ)
+    slots = max([machine.cores, *(_slots_at_once(each) for each in recipe.experiments.values())])
+    capacity = Capacity(slots, machine.gpus)
+    if row["team"] is not None:  # whatever has accepted it
+        from trainmaster.service.driving.local_runs import close_metadata, isolation_of
+        from trainmaster.service.teams.team_budget import Budgets
+
+        isolation = isolation_of(home, row["team"], is_ending=row["stop_wanted"] is not None)
+        if not isolation.image:
+            close_metadata(home)
+        policies, base = isolation.bounded(policies), isolation.base_environment()
+        most = Budgets(opened.database.read, opened.database.clock_s())[row["team"]].cpus_at_once
+        # A gang that is larger than the machine has it for itself, and makes no more room for others.
+        capacity = Capacity(machine.cores, machine.gpus, row["team"], most or 0)
+    return World(
+        executor=opened.executor_of(home),
+        machine=machine,
+        capacity=capacity,
+        slots=slots,
+        base=base,
+        recipe=recipe if isolation is None else isolation.applied(recipe),
+        policies=policies,
+        meter=meter_of(recipe, policies),
+        isolation=isolation,
+    )
+
+
+@contextmanager
+def world_of_machines(
+    opened: OpenHome,
+    session: Session,
+    environ: Mapping[str, str],
+    tell: Callable[[str], None],
+    files: Replication | None,
+    hand_over: HandOver | None,
+) -> Iterator[World]:
+    """Members are on machines that are rented, or in an inventory; they are let go of at the end."""
+    from trainmaster.cluster.baking import Baking
+    from trainmaster.control.contents import Preparations
+    from trainmaster.service.cluster_costs import RecordedClusterCosts, where_in
+    from trainmaster.service.driving.run_clusters import RunClusters
+
+    database, recipe = opened.database, session.recipe
+    home, row = opened.home_of(session.run), database.run_row(session.run)
+    code = opened.replicas.code(row)
+    machines = RunClusters(
+        database,
+        home,
+        session.lease,
+        code,
+        recipe.provider,
+        environ,
+        tell,
+        recipe.budget.usd_per_hour if recipe.budget else None,
+        saved=_nothing if files is None else files.save_private,
+        own_cluster="" if files is None else files.own_cluster,
+        baking=Baking.of(recipe, code, row["team"] or "", Preparations.of(home.cache)),
+    )
+
+    def finish(controller: Controller) -> None:
+        try:
+            if any(each.data for each in recipe.experiments.values()):  # of machines that are kept
+                machines.site.withdraw_data(recipe.experiments)
+        finally:  # nothing may leave machines rented
+            machines.finish(
+                succeeded=controller.run_state.reason is EndReason.SUCCEEDED,
+                hurried=lambda: controller.interrupts > 1,
+            )
+
+    try:
+        executor, machine, policies = machines.executor, detect_capacity(), load_policies(recipe)
+        if hand_over is not None:
+            hand_over.watch(executor)
+        meter = meter_of(recipe, policies, machines.lease_s)
+        executor.costs.pay_by(meter, steady_s())
+        allowance = _allowance(database, session, meter.cap_usd, machines)
+        allowance.look(meter, steady_s())
+        executor.costs.pay_by(meter, steady_s())
+        if recipe.budget is not None and recipe.budget.total_usd is not None:
+            known = histories(database, opened.home, recipe, code, row["team"]).values()
+            sizes = [(m.output_bytes or 0) + (m.checkpoint_bytes or 0) for each in known for m in each.same]
+            meter.publishing.most_bytes = max(sizes, default=0.0)
+        costs = RecordedClusterCosts(
+            recipe.provider, executor.records, database.cluster_waits(recipe.provider)
+        )
+        yield World(
+            executor=executor,
+            machine=machine,
+            capacity=Capacity(executor.slots, machine.gpus),
+            slots=executor.slots,
+            base={},
+            recipe=recipe,
+            policies=policies,
+            meter=meter,
+            site=machines.site,
+            machines=executor,
+            nodes=executor,
+            allowance=allowance,
+            costs=costs,
+            where=partial(where_in, costs),
+            finish=finish,
+        )
+    finally:
+        machines.close()
+
+
+def meter_of(recipe: Recipe, policies: Mapping[str, Policy], lease_s: float = 0.0) -> Meter:
+    """The billing clock; members may take their grace before anything can be saved."""
+    meter = Meter.of(recipe.budget)
+    meter.usual_lease_s = lease_s
+    meter.stopping_s = max((policy.grace_s for policy in policies.values()), default=0.0)
+    return meter
+
+
+def _slots_at_once(experiment: Experiment) -> int:
+    """What is wanted of this machine whatever it has: one gang as a whole, or all replicas."""
+    at_once = 1 if experiment.serve is None else experiment.serve.most_at_once
+    return slots_of(experiment) * at_once
+
+
+def _allowance(database: Database, session: Session, cap_usd: float, machines: RunClusters) -> Allowance:
+    from trainmaster.service.teams.allowance import Allowance
+
+    usd_per_hour = sum(
+        role.count * max(rental.at_most.usd_per_hour for rental in role.rentals)
+        for record in machines.executor.records()
+        for role in record.plan.roles
+    )
+    return Allowance(
+        database, session.run, database.run_row(session.run)["team"] or "", cap_usd, usd_per_hour
+    )
+
+
+def _nothing() -> None:
+    """Of a run that stays here, nothing is kept elsewhere."""
