@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from trainmaster.control.local_images import LocalImages, added_inside, base_inside, own_user
 from trainmaster.executors.base import Container
@@ -17,6 +17,7 @@ from trainmaster.spec.errors import UsageError
 if TYPE_CHECKING:
     from trainmaster.control.isolation import Isolation
     from trainmaster.control.job_context import TaskContext
+    from trainmaster.control.setup import Setup
 
 #: The tasks of an experiment that all fail for want of its image ask for it once.
 _REMEMBER_REFUSAL_S: Final = 30.0
@@ -107,7 +108,7 @@ class Images(BroughtImages):
         image = image_of(context)
         paths = tuple(str(path) for path in context.seen(data))
         try:
-            return self.local_images(context).engine.container(image, paths)
+            return self._own_images(context).engine.container(image, paths)
         except UsageError:  # staging says so, and then nothing is started
             return Container(image, program="", kind="docker", mounts=paths)
 
@@ -119,7 +120,7 @@ class Images(BroughtImages):
         """
 
         def bring(name: str) -> tuple[Image, str]:
-            local_images = self.local_images(context)
+            local_images = self._own_images(context)
             image = local_images.find(name)
             gpus = bool(context.experiment.hardware.gpus)
             if self._isolation is None:
@@ -130,12 +131,11 @@ class Images(BroughtImages):
 
         return self._once(context, "", bring)
 
-    def local_images(self, context: TaskContext) -> LocalImages:
-        """What works with the engine here.
+    def set_up(self, context: TaskContext, setup: Setup, output: BinaryIO, marker: Mapping[str, str]) -> int:
+        """See `LocalImages.set_up`."""
+        return self._own_images(context).set_up(setup, output, marker)
 
-        Raises:
-            UsageError: there is none.
-        """
+    def _own_images(self, context: TaskContext) -> LocalImages:
         if self._local_images is None:
             self._local_images = LocalImages(find_engine(self._environ), f"{context.home.root}/{context.run}")
         return self._local_images

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 from urllib.parse import quote
 
 from trainmaster.artifacts import CheckpointSeries, Listing
@@ -24,7 +24,7 @@ from trainmaster.spec.states import EndReason
 if TYPE_CHECKING:
     from trainmaster.artifacts import JSON
     from trainmaster.artifacts.owner import Owner
-    from trainmaster.control.local_images import LocalImages
+    from trainmaster.control.setup import Setup
     from trainmaster.executors.base import Container
     from trainmaster.executors.engines import Image
 
@@ -218,8 +218,8 @@ class OwnImages(ImageSource, Protocol):
     def prepare(self, context: TaskContext) -> Image:
         """Bring an image here unless it is."""
 
-    def local_images(self, context: TaskContext) -> LocalImages:
-        """What works with the engine here."""
+    def set_up(self, context: TaskContext, setup: Setup, output: BinaryIO, marker: Mapping[str, str]) -> int:
+        """Run the recipe's ``setup`` in it; gives the exit code."""
 
 
 class Site(Protocol):

@@ -94,7 +94,7 @@ def _have(local_images: LocalImages, order: dict[str, Any]) -> Image | None:
 def _set_up(setup: Setup) -> None:
     is_new = True
     try:
-        is_new = setup.make(LocalImages(find_engine(os.environ), setup.path) if setup.image else None)
+        is_new = setup.make(LocalImages(find_engine(os.environ), setup.path).set_up if setup.image else None)
     finally:
         if is_new and setup.log.exists():
             print(f"@@log {base64.b64encode(setup.said(_LOG_BYTES)).decode()}", flush=True)

@@ -14,16 +14,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import BinaryIO, Final
 
 from trainmaster.control.locking import locked
 from trainmaster.control.marked_processes import end_marked
 from trainmaster.spec.errors import UsageError
-
-if TYPE_CHECKING:
-    from trainmaster.control.job_context import ImageSource, TaskContext
-    from trainmaster.control.local_images import LocalImages
-    from trainmaster.executors.engines import Image
 
 #: Marks all processes of a setup; its value is the place of the environment.
 _VARIABLE: Final = "TRAINMASTER_SETUP"
@@ -34,6 +29,8 @@ _REMOVED_S: Final = 10.0
 _WORDS_BYTES: Final = 2000
 _FINDS_VENV: Final = "import sys; print('%d.%d' % sys.version_info[:2]); import ensurepip, venv"
 _under_way: set[Path] = set()
+
+InImage = Callable[["Setup", BinaryIO, Mapping[str, str]], int]
 
 
 @dataclass(frozen=True)
@@ -63,11 +60,11 @@ class Setup:
         """What is said while it is made."""
         return Path(f"{self.path}.log")
 
-    def make(self, images: LocalImages | None = None) -> bool:
+    def make(self, in_image: InImage | None = None) -> bool:
         """Make it unless it is there; whether it was not. No process of its script is left.
 
         Args:
-            images: of the engine, for one in an image.
+            in_image: runs one in an image; see `LocalImages.set_up`.
 
         Raises:
             UsageError: it failed; its log is named.
@@ -78,11 +75,11 @@ class Setup:
                 return False
             with self.log.open("wb") as output, _marked(path) as marker:
                 _remove(path)
-                if images is None:
+                if in_image is None:
                     code = self._on_host(output, marker)
                 else:
                     path.mkdir()
-                    code = images.set_up(self, output, marker)
+                    code = in_image(self, output, marker)
             if code != 0:
                 words = self.said(_WORDS_BYTES).decode("utf-8", "replace").strip().splitlines()[-3:]
                 raise UsageError(
@@ -114,32 +111,6 @@ class Setup:
         env["PATH"] = f"{self.path}/bin:{env.get('PATH', os.defpath)}"
         script = ["bash", "-euo", "pipefail", "-c", "--", self.script, "setup"]
         return _run(script, output, env, self.code)
-
-
-def setup_of(
-    context: TaskContext,
-    venv: Path,
-    python: tuple[str, str],
-    image: Image | None,
-    images: ImageSource | None,
-    there: Callable[[Path], str] = str,
-) -> Setup:
-    """The environment of an attempt's members on a machine.
-
-    Args:
-        context: the attempt.
-        venv: where it would lie on this machine.
-        python: path and version of the machine's.
-        image: what the members run in there.
-        images: where it is from.
-        there: where a path of this machine lies there.
-    """
-    place, code = there(venv), there(context.home.code_directory(context.run))
-    script, variables = context.experiment.setup or "", dict(context.variables)
-    if image is None or images is None:
-        return Setup(place, script, code, variables, python[0], identity=" ".join(python))
-    name = context.experiment.container or ""
-    return Setup(place, script, code, {**images.additions(name), **variables}, image=name, identity=image.id)
 
 
 @atexit.register

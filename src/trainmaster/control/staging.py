@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from trainmaster.artifacts import CheckpointSeries
 from trainmaster.artifacts.manifest import DamagedArtifactError
 from trainmaster.artifacts.tree import parts_listing
 from trainmaster.control.decide_task import Job
-from trainmaster.control.job_context import TaskContext
+from trainmaster.control.job_context import ImageSource, TaskContext
 from trainmaster.control.locking import locked
 from trainmaster.control.recorded_environment import note_environment
 from trainmaster.control.restored import note_restored
@@ -32,6 +33,10 @@ from trainmaster.spec.errors import (
 )
 from trainmaster.spec.states import EndReason
 from trainmaster.volumes.mounting.errors import InUseError
+
+if TYPE_CHECKING:
+    from trainmaster.control.setup import Setup
+    from trainmaster.executors.engines import Image
 
 #: What environments are made with: path and version.
 _PYTHON: Final = (f"{sys.base_prefix}/bin/python3", sys.version.split(maxsplit=1)[0])
@@ -219,13 +224,39 @@ def setup_environment(context: TaskContext) -> None:
     image = context.images.prepare(context) if context.images is not None else None
     if context.venv is None:
         return
-    from trainmaster.control.setup import setup_of
-
     setup = setup_of(context, context.venv, _PYTHON, image, context.images)
     try:
-        setup.make(None if context.images is None else context.images.local_images(context))
+        setup.make(None if context.images is None else partial(context.images.set_up, context))
     except UsageError as error:
         raise UsageError(context.masked(error.args[0]), error.hint) from None
+
+
+def setup_of(
+    context: TaskContext,
+    venv: Path,
+    python: tuple[str, str],
+    image: Image | None,
+    images: ImageSource | None,
+    there: Callable[[Path], str] = str,
+) -> Setup:
+    """The environment of an attempt's members on a machine.
+
+    Args:
+        context: the attempt.
+        venv: where it would lie on this machine.
+        python: path and version of the machine's.
+        image: what the members run in there.
+        images: where it is from.
+        there: where a path of this machine lies there.
+    """
+    from trainmaster.control.setup import Setup
+
+    place, code = there(venv), there(context.home.code_directory(context.run))
+    script, variables = context.experiment.setup or "", dict(context.variables)
+    if image is None or images is None:
+        return Setup(place, script, code, variables, python[0], identity=" ".join(python))
+    name = context.experiment.container or ""
+    return Setup(place, script, code, {**images.additions(name), **variables}, image=name, identity=image.id)
 
 
 def _restore(context: TaskContext) -> int | None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from trainmaster.providers import Offer as Offer
     from trainmaster.providers import OfferFilter as OfferFilter
     from trainmaster.providers import capabilities_of as capabilities_of
-    from trainmaster.service.driving.driving import Session as Session
+    from trainmaster.service.driving.worlds import Session as Session
     from trainmaster.service.on_cluster.credentials import check_narrow as check_narrow
     from trainmaster.service.on_cluster.credentials import sent_to_machine as sent_to_machine
     from trainmaster.service.on_cluster.hand_over import check_moves as check_moves
@@ -45,7 +45,7 @@ __all__, __getattr__ = lazy_exports(
     __name__,
     {
         "service": "Service",
-        "driving.driving": "Session",
+        "driving.worlds": "Session",
         "on_cluster.credentials": "check_narrow sent_to_machine",
         "on_cluster.hand_over": "check_moves",
         "quotes.recommending": "recommended_by_table",

@@ -30,9 +30,10 @@ from trainmaster.spec.states import State
 if TYPE_CHECKING:
     from trainmaster.advisor.papers.recommend import Wish
     from trainmaster.control.controller import Pace, Watcher
-    from trainmaster.service.driving.driving import HandOver, OnStart, Session
+    from trainmaster.service.driving.driving import OnStart
     from trainmaster.service.driving.replication import Replication
     from trainmaster.service.driving.sessions import AgreedClusters
+    from trainmaster.service.driving.worlds import HandOver, Session
     from trainmaster.service.models.unpublished_models import SavedModel
     from trainmaster.service.quotes.history import History
     from trainmaster.service.runs.curves import ExperimentCurves

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from trainmaster.cluster.node_files.node_images import program_error, program_exchange, said
 from trainmaster.control.contents import Preparations
 from trainmaster.control.recorded_environment import PROGRAM, environment_in, note_found
-from trainmaster.control.setup import setup_of
+from trainmaster.control.staging import setup_of
 from trainmaster.spec.errors import UsageError
 from trainmaster.transport.errors import CommandError
 

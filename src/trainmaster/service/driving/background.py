@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.spec.errors import TrainmasterError, one_line
 
 if TYPE_CHECKING:
-    from trainmaster.service.driving.driving import Session
+    from trainmaster.service.driving.worlds import Session
     from trainmaster.service.service import Service
 
 #: A background process that has not taken its run after this long is left to itself.

@@ -33,7 +33,7 @@ from trainmaster.spec.errors import LeaseLostError, StoreError, TrainmasterError
 
 if TYPE_CHECKING:
     from trainmaster.control.controller import Controller
-    from trainmaster.service.driving.driving import Session
+    from trainmaster.service.driving.worlds import Session
 
 #: How often it is looked for runs to take, and for those that are to stop.
 LOOK_S: Final = 0.4

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from trainmaster.control.attempt_actions import AttemptActions
 from trainmaster.control.controller import USUAL_PACE, Controller, Pace
@@ -19,7 +18,7 @@ from trainmaster.control.store_silence import StoreSilence
 from trainmaster.db.run_facts import facts_of, put_fact
 from trainmaster.executors.core_dumps import forbid_core_dumps
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.service.driving.worlds import World, world_here, world_of_machines
+from trainmaster.service.driving.worlds import HandOver, Session, World, world_here, world_of_machines
 from trainmaster.service.models.model_names import find_models
 from trainmaster.service.notifications.delivery import Delivery
 from trainmaster.service.quotes.history import histories, make_recorder
@@ -33,43 +32,15 @@ from trainmaster.spec.facts import Fact
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
-    from trainmaster.cluster.cluster_executor import ClusterExecutor
     from trainmaster.control.controller import Watcher
     from trainmaster.db import Database, Lease
     from trainmaster.service.driving.replication import Replication
     from trainmaster.service.open_home import OpenHome
     from trainmaster.service.sinks.sink_thread import SinkThread
-    from trainmaster.spec import Recipe
-
-
-class HandOver(Protocol):
-    """Has another driver go on with a run; see `trainmaster.service.on_cluster.hand_over`."""
-
-    def watch(self, executor: ClusterExecutor) -> None:
-        """Look at its machines from now on."""
-
-    def is_due(self) -> bool:
-        """Whether the other one can go on; never False again once it was True."""
 
 
 #: Called with the controller before it starts, so that signals can reach it.
 OnStart = Callable[[Controller], None]
-
-
-@dataclass(slots=True)
-class Session:
-    """A run that this process holds the lease of and is about to drive.
-
-    Attributes:
-        secrets: per experiment, names and values; never written anywhere.
-        notes: what the user may want to know.
-    """
-
-    run: str
-    lease: Lease
-    recipe: Recipe
-    secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
 
 
 def drive(

@@ -15,7 +15,8 @@ from trainmaster.control.preflight import why_bound_by_data
 from trainmaster.db import AcceptedRun, Database, Lease, Submission, run_facts
 from trainmaster.db.endpoint_changes import registering
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.service.driving.driving import Session, drive
+from trainmaster.service.driving.driving import drive
+from trainmaster.service.driving.worlds import Session
 from trainmaster.service.models.starting_models import using
 from trainmaster.service.models.unpublished_models import save_kept
 from trainmaster.service.quotes.quote_record import most_usd, quote_summary

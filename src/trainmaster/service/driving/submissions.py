@@ -26,7 +26,7 @@ from trainmaster.spec.errors import RunError, StoreError, UsageError
 from trainmaster.spec.private_files import make_private
 
 if TYPE_CHECKING:
-    from trainmaster.service.driving.driving import Session
+    from trainmaster.service.driving.worlds import Session
     from trainmaster.service.service import Service
     from trainmaster.service.users.access import Access
     from trainmaster.service.users.caller import Caller

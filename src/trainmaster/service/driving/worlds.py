@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.control.budget import Meter
 from trainmaster.control.environment import base_environment
@@ -25,16 +25,41 @@ if TYPE_CHECKING:
     from trainmaster.control.isolation import Isolation
     from trainmaster.control.job_context import Site
     from trainmaster.control.recording import Where
-    from trainmaster.db import Database
+    from trainmaster.db import Database, Lease
     from trainmaster.executors.base import Executor
     from trainmaster.executors.capacity import NodeCapacity
     from trainmaster.service.cluster_costs import ClusterCosts
-    from trainmaster.service.driving.driving import HandOver, Session
     from trainmaster.service.driving.replication import Replication
     from trainmaster.service.driving.run_clusters import RunClusters
     from trainmaster.service.open_home import OpenHome
     from trainmaster.service.teams.allowance import Allowance
     from trainmaster.spec import Experiment, Recipe
+
+
+class HandOver(Protocol):
+    """Has another driver go on with a run; see `trainmaster.service.on_cluster.hand_over`."""
+
+    def watch(self, executor: ClusterExecutor) -> None:
+        """Look at its machines from now on."""
+
+    def is_due(self) -> bool:
+        """Whether the other one can go on; never False again once it was True."""
+
+
+@dataclass(slots=True)
+class Session:
+    """A run that this process holds the lease of and is about to drive.
+
+    Attributes:
+        secrets: per experiment, names and values; never written anywhere.
+        notes: what the user may want to know.
+    """
+
+    run: str
+    lease: Lease
+    recipe: Recipe
+    secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from trainmaster.cluster.renting.plan import ClusterPlan
     from trainmaster.control.controller import Watcher
     from trainmaster.db import Lease
-    from trainmaster.service.driving.driving import OnStart, Session
+    from trainmaster.service.driving.driving import OnStart
+    from trainmaster.service.driving.worlds import Session
     from trainmaster.service.service import Service
     from trainmaster.spec import Recipe
 
@@ -182,7 +183,7 @@ class _Ready(NamedTuple):
 
 
 class HandingOver:
-    """See `trainmaster.service.driving.driving.HandOver`.
+    """See `trainmaster.service.driving.worlds.HandOver`.
 
     Args:
         service: of the home.

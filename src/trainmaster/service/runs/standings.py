@@ -16,7 +16,7 @@ from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
     from trainmaster.control.progress import TaskProgress
-    from trainmaster.service.driving.driving import Session
+    from trainmaster.service.driving.worlds import Session
     from trainmaster.service.service import Service
 
 #: How many of the best tasks are shown.
