@@ -20,6 +20,7 @@ from trainmaster.executors._oom import OomWatch
 from trainmaster.executors._owners import Owners, ask
 from trainmaster.executors._processes import has_orphans
 from trainmaster.executors.engine_calls import EngineCalls
+from trainmaster.executors.gangs.rules import ALL, SERVERS, who_ends
 from trainmaster.executors.slots import Slots, Ticket
 
 TYPE_CHECKING = False
@@ -291,14 +292,11 @@ class GangManager:
         self._changed(gang)
         if not any(member.alive for member in gang.members):
             self._finish(gang)
-        elif gang.kill_at is None:
-            essential = [member for member in gang.members if member.essential]
-            # a server that falls over once the first worker is done tells nothing about the gang
-            serving = not any(member.exit_code == 0 for member in essential)
-            failed = any(member.failed and (member.essential or serving) for member in gang.members)
-            if failed or all(member.ended_at is not None for member in essential):
-                self._terminate(gang, gang.grace_s)
-        elif not gang.killed and not any(member.alive and member.essential for member in gang.members):
+            return
+        ends = who_ends([(each, each.essential) for each in gang.members], asked=gang.kill_at is not None)
+        if ends == ALL:
+            self._terminate(gang, gang.grace_s)
+        elif ends == SERVERS and not gang.killed:
             self._owners.ask(gang)
 
     def _terminate(self, gang: GangProcesses, grace_s: float) -> None:

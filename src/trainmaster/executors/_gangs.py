@@ -58,11 +58,6 @@ class MemberProcess:
         """It was started and has no exit record."""
         return self.pid is not None and self.ended_at is None
 
-    @property
-    def failed(self) -> bool:
-        """It has ended, and not with exit code 0."""
-        return self.ended_at is not None and self.exit_code != 0
-
     def record_exit(self, wait_status: int) -> None:
         """It has ended now, as ``waitpid`` says."""
         self.ended_at = unix_s()

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
+from trainmaster.executors.gangs.life import Part
 from trainmaster.executors.ray.files import Files
-from trainmaster.executors.ray.gangs import Part, PlacedGang
+from trainmaster.executors.ray.gangs import PlacedGang
 
 ATTEMPT = "r/e/0/1"
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
-from trainmaster.executors.ray.gangs import Part, PlacedGang
+from trainmaster.executors.gangs.life import Part
+from trainmaster.executors.ray.gangs import PlacedGang
 
 ENDED = MemberStatus("worker-1", pid=7, started_at=1.0, ended_at=9.0)
 
@@ -28,6 +29,13 @@ def gang_with(row, *, dispensable):
     return gang
 
 
+def stopped(gang):
+    """Members that are asked to end now."""
+    return [
+        name for part, command in gang.after(10.0).orders if command["do"] == "stop" for name in part.members
+    ]
+
+
 @pytest.mark.parametrize(
     "how",
     [
@@ -42,12 +50,12 @@ def gang_with(row, *, dispensable):
 def test_a_machine_that_is_switched_off_takes_only_its_dispensable_member(how):
     """Its supervisor still tells how the member ended, before the machine is known to be lost."""
     row = replace(ENDED, **how)
-    assert not gang_with(row, dispensable=True).failed
-    assert gang_with(row, dispensable=False).failed
+    assert not gang_with(row, dispensable=True).after(10.0).orders
+    assert stopped(gang_with(row, dispensable=False)) == ["worker-0"]
 
 
 @pytest.mark.parametrize(
     "how", [{"exit_code": 1}, {"signal": 11}, {"signal": 9, "oom": True}, {"error": "no such directory"}]
 )
 def test_what_fails_by_itself_fails_its_gang(how):
-    assert gang_with(replace(ENDED, **how), dispensable=True).failed
+    assert stopped(gang_with(replace(ENDED, **how), dispensable=True)) == ["worker-0"]

@@ -8,8 +8,9 @@ import pytest
 pytest.importorskip("ray", reason="Ray is not installed")
 
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
+from trainmaster.executors.gangs.life import Part
 from trainmaster.executors.ray import records as ray_records
-from trainmaster.executors.ray.gangs import Part, PlacedGang
+from trainmaster.executors.ray.gangs import PlacedGang
 from trainmaster.executors.ray.placement import LiveNode
 from trainmaster.executors.ray.placing import Placing
 from trainmaster.executors.ray.records import Records, fence, take_fences

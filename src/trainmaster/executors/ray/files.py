@@ -9,8 +9,9 @@ from trainmaster.executors.ray.mirror import belongs
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from trainmaster.executors.gangs.life import Part
     from trainmaster.executors.ray.clients import GatewayClient
-    from trainmaster.executors.ray.gangs import Part, PlacedGang
+    from trainmaster.executors.ray.gangs import PlacedGang
     from trainmaster.executors.ray.mirror import Piece
     from trainmaster.executors.ray.nodes import Follow
     from trainmaster.executors.ray.placement import LiveNode

@@ -12,7 +12,8 @@ from trainmaster.executors.slots import Slots, Ticket
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from trainmaster.executors.ray.gangs import Part, PlacedGang
+    from trainmaster.executors.gangs.life import Part
+    from trainmaster.executors.ray.gangs import PlacedGang
     from trainmaster.executors.ray.nodes import Nodes
     from trainmaster.executors.wire import Message
 

@@ -6,9 +6,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.executors.base import GangStatus, Phase
+from trainmaster.executors.gangs.life import Fate
 from trainmaster.executors.ray import records as ray_records
 from trainmaster.executors.ray.files import Files
-from trainmaster.executors.ray.gangs import Part, PlacedGang
+from trainmaster.executors.ray.gangs import PlacedGang
 from trainmaster.executors.ray.nodes import Nodes
 from trainmaster.executors.ray.placing import Placing
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from trainmaster.executors.gangs.life import Part, Step
     from trainmaster.executors.ray.clients import GatewayClient
     from trainmaster.executors.ray.mirror import Piece
     from trainmaster.executors.ray.nodes import Follow
@@ -67,20 +69,13 @@ class Scheduler:
 
     def launch(self, attempt: str, env: Mapping[str, Mapping[str, str]]) -> None:
         """Start a gang that is GRANTED, on all its nodes."""
-        gang = self.gangs.get(attempt)
-        if gang is None or gang.phase is not Phase.GRANTED or gang.launched or gang.kill_at is not None:
-            return
-        self._launch(gang, env)
+        if (gang := self.gangs.get(attempt)) is not None:
+            self._perform(gang, gang.launch(env))
 
     def stop(self, attempt: str, grace_s: float) -> None:
         """Un-queue a gang or end its processes."""
-        gang = self.gangs.get(attempt)
-        if gang is None or gang.phase is Phase.EXITED:
-            return
-        if gang.launched:
-            self._terminate(gang, grace_s)
-        else:
-            self._drop(gang)
+        if (gang := self.gangs.get(attempt)) is not None:
+            self._perform(gang, gang.stop(grace_s, self._loop.time()))
 
     def forget(self, attempts: Iterable[str]) -> None:
         """Drop the records of gangs that have ended."""
@@ -111,7 +106,7 @@ class Scheduler:
             if gang.client is client:
                 gang.client = None
                 if not gang.launched and gang.phase is not Phase.EXITED:
-                    self._drop(gang)
+                    self._perform(gang, gang.drop())
                 elif gang.simple and gang.phase is Phase.QUEUED:
                     self._tell(gang.parts[0], {"do": "recall", "attempts": [gang.attempt]})
                 for part in gang.parts:
@@ -220,16 +215,10 @@ class Scheduler:
 
     def _took(self, gang: PlacedGang, part: Part, status: GangStatus) -> bool:
         """Keep a part's status; whether anything follows."""
-        if status.phase is Phase.QUEUED:
-            return False  # it waits in its node queue
-        part.assumed = False
-        if status.phase is Phase.UNKNOWN:
-            part.dropped, part.lost_at, part.complete = True, time.time(), True
-        else:
-            part.status = status
-            if part.over and not gang.alone:
-                self._store(gang)  # its node may be gone when the next gateway asks
-        return True
+        follows = part.took(status, time.time())
+        if follows and part.over and not part.dropped and not gang.alone:
+            self._store(gang)  # its node may be gone when the next gateway asks
+        return follows
 
     def lost(self, node: LiveNode) -> None:
         """A node is dead: its members are lost."""
@@ -253,41 +242,33 @@ class Scheduler:
                 self.nodes.send(node.key, node.node_id, {**command, "attempt": name})
 
     def _lose(self, part: Part) -> None:
-        part.lost_at, part.complete = time.time(), True
+        part.lose(time.time())
         ray_records.fence(part.key, part.name)
 
     def _after(self, gang: PlacedGang) -> None:
         """Something changed: do what follows."""
-        if not gang.launched:
-            if any(part.dropped or part.lost_at is not None for part in gang.parts):
-                self._drop(gang)  # never started: it may be submitted again
-                return
-            if any(part.over for part in gang.parts):
-                gang.launched = True  # refused: it comes to its end now
-                self._terminate(gang, 0.0)
-            elif gang.granted and not gang.hold:
-                self._launch(gang, {})
-        elif all(part.dropped and not part.started for part in gang.parts):
-            if gang.recalled and gang.client is not None and gang.kill_at is None:
-                self._requeue(gang)
-            else:
-                self._drop(gang)
+        step = gang.after(self._loop.time())
+        self._perform(gang, step)
+        if step.fate is Fate.DROPPED:
             return
-        elif gang.simple:
+        if gang.launched and gang.simple:
             gang.strip()
-        if gang.phase is Phase.EXITED:
+        if step.fate is Fate.ENDED:
             self._placing.took(gang)
             self._placing.give_back(gang)
             self.wake()
-        elif gang.launched and not gang.alone:
-            if gang.failed:
-                if gang.kill_at is None:
-                    self._terminate(gang, gang.grace_s)
-            elif gang.served and gang.kill_at is None:
-                self._terminate(gang, gang.grace_s)
-            if gang.kill_at is not None and gang.served:
-                self._ask(gang, max(0.0, gang.kill_at - self._loop.time()), serving=True)
         self._announce(gang)
+
+    def _perform(self, gang: PlacedGang, step: Step) -> None:
+        for part, command in step.orders:
+            self._tell(part, command)
+        if step.press_in_s is not None:
+            self._loop.call_later(step.press_in_s, lambda: self._perform(gang, gang.press()))
+        if step.fate is Fate.DROPPED:
+            if gang.launched and gang.recalled and gang.client is not None and gang.kill_at is None:
+                self._requeue(gang)
+            else:
+                self._forget(gang)
 
     # -- files
 
@@ -311,45 +292,16 @@ class Scheduler:
 
     # -- starting and ending
 
-    def _launch(self, gang: PlacedGang, env: Mapping[str, Mapping[str, str]]) -> None:
-        gang.launched = True
-        for part in gang.parts:
-            own = {name: dict(env[name]) for name in part.members if name in env}
-            self._tell(part, {"do": "launch", "attempt": part.name, "env": own})
-
-    def _terminate(self, gang: PlacedGang, grace_s: float) -> None:
-        """Those that are served first: they may need the others to save their work."""
-        deadline = self._loop.time() + grace_s
-        if gang.kill_at is not None and gang.kill_at <= deadline:
-            return
-        gang.kill_at = deadline
-        self._ask(gang, grace_s, serving=False)
-        if gang.alone:
-            return
-        if gang.served:
-            self._ask(gang, grace_s, serving=True)
-        else:
-            self._loop.call_later(grace_s, self._ask, gang, 0.0, True)
-
-    def _ask(self, gang: PlacedGang, grace_s: float, serving: bool) -> None:
-        for part in gang.parts:
-            if part.over or part.leads is serving or (part.asked is not None and part.asked <= grace_s):
-                continue
-            part.asked = grace_s
-            self._tell(part, {"do": "stop", "attempt": part.name, "grace_s": grace_s})
-
     def _refuse(self, gang: PlacedGang, reason: str) -> None:
         """It cannot be started at all: every member says why."""
         gang.refuse(reason, time.time())
         self._placing.give_back(gang)
         self._announce(gang)
 
-    def _drop(self, gang: PlacedGang) -> None:
+    def _forget(self, gang: PlacedGang) -> None:
         """It has not started and never will."""
         for part in gang.parts:
             self._parts.pop(part.name, None)
-            if not part.over:
-                self._tell(part, {"do": "stop", "attempt": part.name, "grace_s": 0.0})
         self._placing.give_back(gang)
         del self.gangs[gang.attempt]
         self._records.erase(gang.attempt)
@@ -393,7 +345,7 @@ class Scheduler:
                 if part.node_id not in alive and not part.over:
                     self._lose(part)
             if all(part.dropped for part in gang.parts):
-                self._drop(gang)
+                self._perform(gang, gang.drop())
             else:
                 self._after(gang)
         for link in self.nodes.links.values():

@@ -1,0 +1,308 @@
+"""The life of a gang over several supervisors: `Gang`, told what happens, says what to send to whom.
+
+Each part is a gang of its own to a supervisor. All parts are held before any is launched; when a member fails
+the others are stopped, and those that only serve the others last; what was on a node that died is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import Any
+
+from trainmaster.executors.base import GangStatus, MemberStatus, Phase
+from trainmaster.executors.gangs.rules import NOBODY, SERVERS, has_served, who_ends
+
+Command = dict[str, Any]
+
+
+class Part:
+    """The members of a gang that one node's supervisor takes for a gang.
+
+    Attributes:
+        name: of the attempt, as the supervisor knows it; no other part has it.
+        key: of the node.
+        node_id: of this life of the node.
+        address: of the node.
+        members: names, in rank order.
+        turn: sequence number of its submission since this gateway began; a part that was
+            un-queued may come back under the same name.
+        leads: some of its members are essential.
+        status: newest news, None before the first.
+        assumed: it was found in the records and its node has not answered yet.
+        lost_at: Unix time in seconds when its node was found dead, or it was dropped.
+        dropped: its supervisor does not know it any more, and it had not ended.
+        asked: seconds of grace it was given last, None before.
+        shared: the driver sees the node's attempt directory; None while that is not known.
+        have: bytes of each file that the driver was sent.
+        complete: the driver has all that its files hold, after its end.
+    """
+
+    def __init__(self, name: str, node: tuple[str, str, str], members: tuple[str, ...], leads: bool) -> None:
+        self.name = name
+        self.key, self.node_id, self.address = node
+        self.members = members
+        self.leads = leads
+        self.turn = 0
+        self.status: GangStatus | None = None
+        self.assumed = False
+        self.lost_at: float | None = None
+        self.dropped = False
+        self.asked: float | None = None
+        self.shared: bool | None = True
+        self.have: dict[str, int] = {}
+        self.complete = True
+
+    @property
+    def phase(self) -> Phase:
+        """How far it has come."""
+        if self.over:
+            return Phase.EXITED
+        if self.status is None:
+            return Phase.RUNNING if self.assumed else Phase.QUEUED
+        return self.status.phase
+
+    @property
+    def over(self) -> bool:
+        """Nothing more will come of it."""
+        return self.lost_at is not None or (self.status is not None and self.status.phase is Phase.EXITED)
+
+    @property
+    def started(self) -> bool:
+        """A process of it has been started, as far as is known."""
+        return self.assumed or (
+            self.status is not None and self.status.phase in (Phase.RUNNING, Phase.EXITED)
+        )
+
+    def took(self, status: GangStatus, now: float) -> bool:
+        """Keep what its supervisor says, in Unix seconds; whether anything follows."""
+        if self.over or status.phase is Phase.QUEUED:  # it waits in its node queue
+            return False
+        self.assumed = False
+        if status.phase is Phase.UNKNOWN:
+            self.dropped = True
+            self.lose(now)
+        else:
+            self.status = status
+        return True
+
+    def lose(self, now: float) -> None:
+        """Its node is dead since then, in Unix seconds, or knows nothing of it."""
+        self.lost_at, self.complete = now, True
+
+    def rows(self) -> dict[str, MemberStatus]:
+        """What is known of its members."""
+        found = {name: MemberStatus(name) for name in self.members}
+        if self.status is not None:
+            found.update((member.name, member) for member in self.status.members)
+        if self.lost_at is None:
+            return found
+        return {
+            name: row if row.ended_at is not None else replace(row, lost=True, ended_at=self.lost_at)
+            for name, row in found.items()
+        }
+
+
+class Fate(Enum):
+    """What becomes of a gang: it goes on, has ended, or never starts, so that it may be submitted again."""
+
+    GOES_ON = auto()
+    ENDED = auto()
+    DROPPED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What follows from something that happened.
+
+    Attributes:
+        fate: of the gang.
+        orders: commands for the supervisors of parts.
+        press_in_s: after so many seconds `Gang.press` is due; None for never.
+    """
+
+    fate: Fate = Fate.GOES_ON
+    orders: tuple[tuple[Part, Command], ...] = ()
+    press_in_s: float | None = None
+
+
+class Gang:
+    """One attempt. Times without a unit in their name are monotonic seconds.
+
+    Attributes:
+        essential: whether each member is, in rank order.
+        parts: empty until it has a place.
+        launched: its parts were told to start, or start by themselves.
+        kill_at: when those that were asked to stop are killed, None before.
+    """
+
+    def __init__(
+        self,
+        attempt: str,
+        essential: Mapping[str, bool],
+        dispensable: Collection[str] = (),
+        *,
+        hold: bool,
+        grace_s: float,
+    ) -> None:
+        self.attempt = attempt
+        self.essential = dict(essential)
+        self.dispensable = set(dispensable)
+        self.hold = hold
+        self.grace_s = grace_s
+        self.parts: list[Part] = []
+        self.launched = False
+        self.kill_at: float | None = None
+        self._refused: dict[str, MemberStatus] = {}
+
+    # -- where it runs
+
+    def split(self, nodes: Mapping[str, tuple[str, str, str]]) -> None:
+        """Each member has got its node: key, id and address."""
+        by_node: dict[str, list[str]] = {}
+        for name in self.essential:
+            by_node.setdefault(nodes[name][0], []).append(name)
+        single = len(by_node) == 1
+        for key, names in by_node.items():
+            node = nodes[names[0]]
+            if single:
+                self.parts.append(Part(self.attempt, node, tuple(names), leads=True))
+                continue
+            for leads in (True, False):
+                if chosen := tuple(name for name in names if self.essential[name] is leads):
+                    name = f"{self.attempt}#{key}{'' if leads else '-serving'}"
+                    self.parts.append(Part(name, node, chosen, leads))
+        self.launched = single and not self.hold
+
+    @property
+    def alone(self) -> bool:
+        """All of it is on one node, whose supervisor then knows what to do when a member ends."""
+        return len(self.parts) == 1
+
+    def refuse(self, reason: str, now: float) -> None:
+        """It never gets a place; since then, in Unix seconds."""
+        self._refused = {name: MemberStatus(name, error=reason, ended_at=now) for name in self.essential}
+
+    # -- how it is
+
+    @property
+    def phase(self) -> Phase:
+        """How far it has come."""
+        phases = [part.phase for part in self.parts]
+        if not phases:
+            return Phase.EXITED if self._refused else Phase.QUEUED
+        if all(phase is Phase.EXITED for phase in phases):
+            return Phase.EXITED
+        if self.launched:
+            if any(phase in (Phase.RUNNING, Phase.EXITED) for phase in phases):
+                return Phase.RUNNING
+            return Phase.GRANTED if self.hold and Phase.GRANTED in phases else Phase.QUEUED
+        return Phase.GRANTED if self.hold and self.granted else Phase.QUEUED
+
+    @property
+    def granted(self) -> bool:
+        """Each part holds its ports."""
+        return bool(self.parts) and all(part.phase is Phase.GRANTED for part in self.parts)
+
+    def members(self) -> dict[str, MemberStatus]:
+        """What is known of each member, in rank order; those that never started say why."""
+        found = dict(self._refused)
+        for part in self.parts:
+            found.update(part.rows())
+        cause = next((row for row in found.values() if row.error), None)
+        if cause is not None:
+            reason = f"not started, because {cause.name} could not be: {cause.error}"
+            for name, row in found.items():
+                if row.lost and row.pid is None:
+                    found[name] = replace(row, lost=False, error=reason, ended_at=cause.ended_at)
+        return {name: found[name] for name in self.essential if name in found}
+
+    def addresses(self) -> dict[str, str]:
+        """Of the node of each member; empty until it has a place."""
+        return {name: part.address for part in self.parts for name in part.members}
+
+    def _rows(self) -> list[tuple[MemberStatus, bool]]:
+        return [(row, self.essential[name]) for name, row in self.members().items()]
+
+    # -- what is asked for, and what follows from how it is
+
+    def launch(self, env: Mapping[str, Mapping[str, str]]) -> Step:
+        """Start it, if it is GRANTED, on all its nodes."""
+        if self.phase is not Phase.GRANTED or self.launched or self.kill_at is not None:
+            return Step()
+        return self._launch(env)
+
+    def stop(self, grace_s: float, now: float) -> Step:
+        """Un-queue it or end its processes."""
+        if self.phase is Phase.EXITED:
+            return Step()
+        return self._terminate(grace_s, now) if self.launched else self.drop()
+
+    def drop(self) -> Step:
+        """It has not started and never will."""
+        stops = [(part, _stop(part, 0.0)) for part in self.parts if not part.over]
+        return Step(Fate.DROPPED, tuple(stops))
+
+    def press(self) -> Step:
+        """The grace of those that were asked is over: now the servers', too."""
+        return Step(orders=self._ask(0.0, serving=True))
+
+    def after(self, now: float) -> Step:
+        """Something changed."""
+        step = Step()
+        if not self.launched:
+            if any(part.lost_at is not None for part in self.parts):
+                return self.drop()  # never started: it may be submitted again
+            if any(part.over for part in self.parts):
+                self.launched = True  # refused: it comes to its end now
+                step = self._terminate(0.0, now)
+            elif self.granted and not self.hold:
+                step = self._launch({})
+        elif all(part.dropped and not part.started for part in self.parts):
+            return self.drop()
+        if self.phase is Phase.EXITED:
+            return replace(step, fate=Fate.ENDED)
+        if not self.launched or self.alone:
+            return step
+        ends = who_ends(self._rows(), self.dispensable, asked=self.kill_at is not None)
+        if ends == NOBODY:
+            return step
+        if ends == SERVERS:
+            orders = self._ask(max(0.0, (self.kill_at or now) - now), serving=True)
+            return replace(step, orders=step.orders + orders)
+        return self._terminate(self.grace_s, now)
+
+    def _launch(self, env: Mapping[str, Mapping[str, str]]) -> Step:
+        self.launched = True
+        orders = []
+        for part in self.parts:
+            own = {name: dict(env[name]) for name in part.members if name in env}
+            orders.append((part, {"do": "launch", "attempt": part.name, "env": own}))
+        return Step(orders=tuple(orders))
+
+    def _terminate(self, grace_s: float, now: float) -> Step:
+        """Those that are served first: they may need the others to save their work."""
+        if self.kill_at is not None and self.kill_at <= now + grace_s:
+            return Step()
+        self.kill_at = now + grace_s
+        orders = self._ask(grace_s, serving=False)
+        if self.alone:
+            return Step(orders=orders)
+        if has_served(self._rows()):
+            return Step(orders=orders + self._ask(grace_s, serving=True))
+        return Step(orders=orders, press_in_s=grace_s)
+
+    def _ask(self, grace_s: float, *, serving: bool) -> tuple[tuple[Part, Command], ...]:
+        asked = [
+            part
+            for part in self.parts
+            if not part.over and part.leads is not serving and (part.asked is None or part.asked > grace_s)
+        ]
+        for part in asked:
+            part.asked = grace_s
+        return tuple((part, _stop(part, grace_s)) for part in asked)
+
+
+def _stop(part: Part, grace_s: float) -> Command:
+    return {"do": "stop", "attempt": part.name, "grace_s": grace_s}
