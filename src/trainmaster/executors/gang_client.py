@@ -256,7 +256,7 @@ class GangClient:
                 if message.get("reply") == "observe":
                     if message["id"] != self._asked:
                         continue
-                    answer = [_status(row) for row in message["gangs"]]
+                    answer = [status_of(row) for row in message["gangs"]]
                     self.live.update(
                         (each.attempt, each) for each in answer if each.phase is not Phase.UNKNOWN
                     )
@@ -266,7 +266,7 @@ class GangClient:
 
     def _take(self, message: Message) -> None:
         for row in message.get("news", ()):
-            status = _status(row)
+            status = status_of(row)
             self.news.pop(status.attempt, None)  # the newest goes to the end
             self.news[status.attempt] = status
             if status.phase is Phase.UNKNOWN:
@@ -307,7 +307,8 @@ def _container(container: Container | None) -> Message | None:
     return {**container.message(), "settings": _portable(container.settings)}
 
 
-def _status(row: Sequence[Any]) -> GangStatus:
+def status_of(row: Sequence[Any]) -> GangStatus:
+    """A status as it comes over the wire."""
     attempt, phase, members, ports, started_at, ended_at = row
     return GangStatus(
         attempt=attempt,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from trainmaster.executors.base import GangRequest, GangStatus, MemberStatus, Phase
+from trainmaster.executors.gangs.rules import ALL, SERVERS, who_ends
 from trainmaster.testing.simulated_world import World
 
 
@@ -28,6 +29,9 @@ class Ending:
     error: str = ""
 
 
+_KILLED = Ending(0.0, None, 9)
+
+
 @dataclass(slots=True)
 class SimulatedMember:
     """One process of a gang."""
@@ -43,11 +47,6 @@ class SimulatedMember:
     oom: bool = False
     error: str = ""
     is_gone: bool = False
-
-    @property
-    def failed(self) -> bool:
-        """It ended, and not well."""
-        return self.ended_at is not None and (self.exit_code != 0 or bool(self.error))
 
     def status(self) -> MemberStatus:
         """As the executor tells it."""
@@ -69,6 +68,7 @@ class SimulatedGang:
     started_at: float | None = None
     ended_at: float | None = None
     stopping: bool = False
+    are_servers_asked: bool = False
     orphaned: bool = False
 
     def status(self) -> GangStatus:
@@ -210,6 +210,23 @@ class SimulatedNode:
                 member.lost, member.ended_at = True, self.world.now
         self._end(gang)
 
+    def end_members(self, signal: int) -> None:
+        """The machine is switched off: it ends all processes, and the supervisor still tells how."""
+        for gang in list(self.gangs.values()):
+            for member in gang.members if gang.phase is Phase.RUNNING else ():
+                self._exit(gang, member, Ending(0.0, None, signal))
+
+    def react(self, attempt: str, choose: Callable[[], tuple[float, Ending | None]]) -> None:
+        """Members here see that others of their gang, which may have other supervisors, are no more."""
+        for name, gang in self.gangs.items():
+            for member in gang.members if name.partition("#")[0] == attempt else ():
+                delay_s, ending = choose()
+                if member.started_at is not None and member.ended_at is None and ending is not None:
+                    self.world.after(
+                        delay_s,
+                        lambda gang=gang, member=member, ending=ending: self._exit(gang, member, ending),  # type: ignore[misc]
+                    )
+
     # --- the life of a gang ----------------------------------------------------------------------
 
     def used(self) -> int:
@@ -270,25 +287,38 @@ class SimulatedNode:
             self._end(gang)
             return
         self._changed(gang.request.attempt)
-        essential = [other for other in gang.members if other.essential]
-        serving = not any(other.exit_code == 0 for other in essential)
-        failed = any(other.failed and (other.essential or serving) for other in gang.members)
-        if failed or all(other.ended_at is not None for other in essential):
+        rows = [(other.status(), other.essential) for other in gang.members]
+        ends = who_ends(rows, asked=gang.stopping)
+        if ends == ALL:
             self._terminate(gang, gang.request.grace_s)
+        elif ends == SERVERS and not gang.are_servers_asked:
+            gang.are_servers_asked = True
+            self._ask(gang, [other for other in gang.members if not other.essential], gang.request.grace_s)
 
     def _terminate(self, gang: SimulatedGang, grace_s: float) -> None:
         if gang.orphaned:
             return
-        for member in gang.members:
-            if member.ended_at is not None or (gang.stopping and grace_s > 0):
+        asked = [member for member in gang.members if not gang.stopping or grace_s <= 0]
+        led = [member for member in asked if member.essential and member.ended_at is None]
+        gang.stopping = True
+        for member in asked:
+            member.stopped = member.stopped or member.ended_at is None
+        if led and grace_s > 0:  # those that serve them are asked when they have ended
+            for member in (each for each in asked if not each.essential):
+                self.world.after(grace_s, lambda member=member: self._exit(gang, member, _KILLED))  # type: ignore[misc]
+            asked = led
+        self._ask(gang, asked, grace_s)
+
+    def _ask(self, gang: SimulatedGang, members: list[SimulatedMember], grace_s: float) -> None:
+        for member in members:
+            if member.ended_at is not None:
                 continue
             member.stopped = True
             heeds = self.world.chance(0.7)
             delay_s = self.world.rng.uniform(0, grace_s) if heeds else grace_s
             code, number = self.world.rng.choice(((0, None), (143, None), (None, 15), (1, None)))
-            ending = Ending(delay_s, code, number) if heeds else Ending(delay_s, None, 9)
+            ending = Ending(delay_s, code, number) if heeds else _KILLED
             self.world.after(delay_s, lambda member=member, ending=ending: self._exit(gang, member, ending))  # type: ignore[misc]
-        gang.stopping = True
 
     def _end(self, gang: SimulatedGang) -> None:
         gang.phase = Phase.EXITED

@@ -122,7 +122,7 @@ class SimulatedRay(SimulatedNode):
 
     def _react(self, gang: SimulatedGang, here: set[str]) -> None:
         """Members on other machines see that they have lost some."""
-        if not any(member.failed for member in gang.members):
+        if not any(member.ended_at is not None and member.exit_code != 0 for member in gang.members):
             self.blameless.add(gang.request.attempt)
         for member in gang.members:
             ending = self.world.rng.choice(_REACTIONS)

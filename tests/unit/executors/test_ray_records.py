@@ -141,6 +141,6 @@ def test_what_had_ended_before_its_node_died_is_not_lost_to_the_next_gateway(sto
     (found,) = second.gangs.values()
     assert list(found.members().values())[1:] == ends
     assert found.phase is Phase.RUNNING
-    assert not found.failed
+    assert found.kill_at is None
     second.lost(NODES[0])
     assert found.members()["worker-0"].lost
