@@ -23,8 +23,8 @@ from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.quote.choosing import Drawn, QuoteLimits, pick
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
-from trainmaster.advisor.quote.market import Market
 from trainmaster.advisor.quote.quoting import Subject, make_quote
+from trainmaster.advisor.quote.supply import Market
 from trainmaster.advisor.quote.timing import DRAWS, Timing
 from trainmaster.providers import Catalogue, Offer
 from trainmaster.spec import Strategy

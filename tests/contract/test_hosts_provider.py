@@ -32,7 +32,7 @@ from trainmaster.providers.host_claims import (
     parse,
     read_script,
 )
-from trainmaster.providers.host_memory import HostMemory
+from trainmaster.providers.host_ledger import HostLedger
 from trainmaster.providers.hosts import GPU_LABEL, HostsProvider
 from trainmaster.providers.inventory import Inventory, InventoryHost
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
@@ -528,7 +528,7 @@ def test_hosts_with_too_little_memory_are_left_out(tmp_path: Path) -> None:
     assert [node.id for node in nodes if node.state is NodeState.GONE] == ["h1"]
     with pytest.raises(UsageError, match=r"2 hosts for 3 worker nodes \(h1: it has 2 GB of memory, 6 GB"):
         bench.provider().preflight([bench.request(count=3, memory_bytes=6_000_000_000)])
-    sizes = HostMemory(tmp_path / "ours").sizes()
+    sizes = HostLedger(tmp_path / "ours").sizes()
     assert {name: round(size / 1e9) for name, size in sizes.items()} == {"h1": 2, "h2": 16, "h3": 8}
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trainmaster.cluster.observed import Observed
     from trainmaster.cluster.record import ClusterRecord, Machine
     from trainmaster.cluster.renting.plan import RolePlan
-    from trainmaster.cluster.tasks import Tasks
+    from trainmaster.cluster.threads import Threads
     from trainmaster.providers.base import Node, Provider
 
 
@@ -42,7 +42,7 @@ class Actuator:
         self,
         provider: Provider,
         provisioner: NodeProvisioner,
-        tasks: Tasks,
+        tasks: Threads,
         observed: Observed,
         content: tuple[str, ...] = (),
     ) -> None:

@@ -17,7 +17,7 @@ from trainmaster.spec.errors import TrainmasterError
 if TYPE_CHECKING:
     from trainmaster.cluster.node_provisioner import NodeProvisioner
     from trainmaster.cluster.observed import Observed
-    from trainmaster.cluster.tasks import Tasks
+    from trainmaster.cluster.threads import Threads
     from trainmaster.providers.base import Provider
 
 
@@ -39,7 +39,7 @@ class ClusterLeases:
         provisioner: NodeProvisioner,
         watch: NodeWatch,
         observed: Observed,
-        tasks: Tasks,
+        tasks: Threads,
         tell: Callable[[str], None],
     ) -> None:
         self._provider, self._provisioner, self._watch = provider, provisioner, watch

@@ -28,7 +28,7 @@ from trainmaster.cluster.observed import Formation, Observed
 from trainmaster.cluster.provider_outage import AWAY_S, ProviderOutage
 from trainmaster.cluster.record import ClusterRecord, ClusterState
 from trainmaster.cluster.renting.growth import grown
-from trainmaster.cluster.tasks import Tasks
+from trainmaster.cluster.threads import Threads
 from trainmaster.providers.base import NodeState
 from trainmaster.providers.dead_man_switch import RENEWALS
 from trainmaster.spec.clocks import steady_s
@@ -82,7 +82,7 @@ class ClusterLoop:
         patience: WaitLimits | None = None,
         clock: Callable[[], float] = steady_s,
         wall: Callable[[], float] = time.time,
-        tasks: Callable[[threading.Event], Tasks] = Tasks,
+        tasks: Callable[[threading.Event], Threads] = Threads,
         content: tuple[str, ...] = (),
     ) -> None:
         self.record = record

@@ -16,7 +16,7 @@ from trainmaster.cluster.record import ClusterRecord, ClusterState, Failure, Mac
 from trainmaster.cluster.renting.plan import Rental, RolePlan
 from trainmaster.cluster.scaling import Scaling
 from trainmaster.providers.base import Node, NodeState
-from trainmaster.providers.capacity_memory import CapacityFailure, next_offer
+from trainmaster.providers.next_offer import CapacityFailure, next_offer
 
 #: A machine that has not come up so long after this process knows of it is given back.
 BOOT_S: Final = 600.0

@@ -9,7 +9,7 @@ from enum import StrEnum
 from trainmaster.cluster.record import ClusterRecord
 from trainmaster.cluster.renting.plan import Rental
 from trainmaster.providers.base import Node
-from trainmaster.providers.capacity_memory import COOL_DOWN_S
+from trainmaster.providers.next_offer import COOL_DOWN_S
 
 
 class Stage(StrEnum):

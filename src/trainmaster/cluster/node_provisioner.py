@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.cluster.node_access import NodeAccess
-from trainmaster.cluster.node_memory import NodeMemory
+from trainmaster.cluster.node_ledger import NodeLedger
 from trainmaster.cluster.record import ClusterRecord, Machine
 from trainmaster.providers.base import Node, NodeState
 from trainmaster.providers.dead_man_switch import RENEWALS
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import ProviderError, TrainmasterError, one_line
 from trainmaster.spec.private_files import write_private
-from trainmaster.transport.keeper import ConnectionKeeper
+from trainmaster.transport.pool import ConnectionPool
 
 if TYPE_CHECKING:
     from trainmaster.cluster.bootstrap.cluster_keys import KeyPair
@@ -120,8 +120,8 @@ class NodeProvisioner:
         self._remembering = threading.Lock()
         self._packages: tuple[RuntimePackage, RuntimePackage] | None = None
         self._layer: RuntimeLayer | None = None
-        self.connections = ConnectionKeeper(ssh)
-        self._memories: dict[str, NodeMemory] = {}
+        self.connections = ConnectionPool(ssh)
+        self._memories: dict[str, NodeLedger] = {}
 
     # --- one machine -----------------------------------------------------------------------------------
 
@@ -384,10 +384,10 @@ class NodeProvisioner:
         there = [a for a, node in known if node and node.is_rented and node.state is not NodeState.GONE]
         each(there, end)
 
-    def memory(self, cluster: str) -> NodeMemory:
+    def memory(self, cluster: str) -> NodeLedger:
         """What is known of a cluster's nodes from an earlier time."""
         with self._remembering:
-            return self._memories.setdefault(cluster, NodeMemory(self._place(cluster)))
+            return self._memories.setdefault(cluster, NodeLedger(self._place(cluster)))
 
     def forget(self, record: ClusterRecord, accesses: Sequence[NodeAccess]) -> None:
         """Remove what is kept here of a cluster that was given back: its keys, and those of its machines."""

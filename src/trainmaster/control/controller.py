@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from trainmaster.control.recording import Recorder
     from trainmaster.control.services import Services
     from trainmaster.control.store_silence import StoreSilence
+    from trainmaster.control.surroundings import Actions, Clusters, CostAllowance, Forecaster, RunRecords
 
 #: So long machines are looked for once somebody has asked for the end.
 FIND_S = 60.0

@@ -17,7 +17,7 @@ from trainmaster.db import Note
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
-    from trainmaster.control.ports import Background
+    from trainmaster.control.surroundings import Background
 
 #: What waits to be saved is told of again after so long; sooner only if something new is to be said of it.
 AGAIN_S: Final = 180.0

@@ -13,10 +13,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from trainmaster.inference.engines import load
 from trainmaster.inference.errors import ModelError
 from trainmaster.inference.files import FileError, answer_files
 from trainmaster.inference.http_server import MOST_BODY_BYTES, InferenceServer
+from trainmaster.inference.model_servers import load
 from trainmaster.inference.protocol import Protocol
 
 #: What is under way at the end is given so long.

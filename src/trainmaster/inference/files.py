@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from trainmaster.inference.engines import Engine
 from trainmaster.inference.errors import RequestError
+from trainmaster.inference.model_servers import ModelServer
 from trainmaster.inference.tensors import DTYPES, Arrays, TensorSpec, read_request, write_answer
 
 #: Files whose names end so are asked about; others are passed over.
@@ -27,7 +27,7 @@ class FileError(Exception):
     """A file that the model cannot be asked about; the text names it, the place in it, and what is wrong."""
 
 
-def answer_files(engine: Engine, source: Path, target: Path) -> Iterator[tuple[Path, int]]:
+def answer_files(engine: ModelServer, source: Path, target: Path) -> Iterator[tuple[Path, int]]:
     """Ask about each file below a directory, in the order of their names.
 
     Args:
@@ -62,7 +62,7 @@ def answer_files(engine: Engine, source: Path, target: Path) -> Iterator[tuple[P
         yield name, rows
 
 
-def _table(engine: Engine, path: Path, to: Path) -> int:
+def _table(engine: ModelServer, path: Path, to: Path) -> int:
     with path.open(encoding="utf-8-sig", newline="") as file:
         header, rows = table_rows(csv.reader(file))
     columns: dict[str, list[Any]] = {}
@@ -75,7 +75,7 @@ def _table(engine: Engine, path: Path, to: Path) -> int:
     return len(rows)
 
 
-def _array(engine: Engine, path: Path, to: Path) -> int:
+def _array(engine: ModelServer, path: Path, to: Path) -> int:
     array = np.load(path, mmap_mode="r", allow_pickle=False)
     if array.ndim == 0:
         raise FileError(f"{path.name} has one number and no rows")
@@ -93,7 +93,7 @@ def _array(engine: Engine, path: Path, to: Path) -> int:
     return len(array)
 
 
-def _lines(engine: Engine, path: Path, to: Path) -> int:
+def _lines(engine: ModelServer, path: Path, to: Path) -> int:
     number = 0
     with path.open("rb") as asked, to.open("wb") as answered:
         for number, line in enumerate(asked, 1):
@@ -198,7 +198,7 @@ def _shaped(array: Array, spec: TensorSpec) -> Array:
     return array
 
 
-def _asked(engine: Engine, inputs: Arrays) -> dict[str, Array]:
+def _asked(engine: ModelServer, inputs: Arrays) -> dict[str, Array]:
     """All outputs, some rows at a time; each has a value for each row."""
     count = len(next(iter(inputs.values())))
     fixed = [spec.shape[0] for spec in engine.inputs if spec.shape and spec.shape[0] > 0]

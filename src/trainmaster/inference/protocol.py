@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
-from trainmaster.inference.engines import Engine
 from trainmaster.inference.errors import RequestError
+from trainmaster.inference.model_servers import ModelServer
 from trainmaster.inference.tensors import read_request, write_answer
 
 log = logging.getLogger(__name__)
@@ -31,11 +31,11 @@ class Protocol:
         self.name = name
         self.is_draining = False
         self._queue = queue
-        self._engine: Engine | None = None
+        self._engine: ModelServer | None = None
         self._places = threading.BoundedSemaphore(1)
         self._turns = threading.BoundedSemaphore(1)
 
-    def serve(self, engine: Engine) -> None:
+    def serve(self, engine: ModelServer) -> None:
         """Be ready from now on."""
         self._places = threading.BoundedSemaphore(engine.at_once + self._queue)
         self._turns = threading.BoundedSemaphore(engine.at_once)
@@ -89,7 +89,7 @@ class Protocol:
             }
         )
 
-    def _infer(self, engine: Engine, body: bytes) -> bytes:
+    def _infer(self, engine: ModelServer, body: bytes) -> bytes:
         inputs, identity, wanted = read_request(body, engine.inputs)
         known = [each.name for each in engine.outputs]
         if known and (unknown := [name for name in wanted if name not in known]):

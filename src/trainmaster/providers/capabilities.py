@@ -69,7 +69,7 @@ class Capabilities:
         no_spot: why not, for people; empty if there is no more to say.
         ends_itself: a machine ends itself if its lease is not renewed.
         switch_at_boot: what makes it do so comes with the machine; else the first login brings it.
-        moves: another server can go on with its machines: what must be known of them is kept by `AwsMemory`.
+        moves: another server can go on with its machines: what must be known of them is kept by `AwsLedger`.
         offers: where it is written what it has.
         tells_prices: its API tells the prices of the user's account, whose settings also choose a region.
         installed: what is on its machines from the start.

@@ -21,7 +21,7 @@ from trainmaster.providers.host_claims import (
     put_script,
     read_script,
 )
-from trainmaster.providers.host_memory import HostMemory, as_host
+from trainmaster.providers.host_ledger import HostLedger, as_host
 from trainmaster.providers.inventory import Inventory, InventoryHost
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.processes import this_user
@@ -65,7 +65,7 @@ class HostsProvider:
     def __init__(self, inventory: Inventory, shell: HostShell, directory: Path, owner: str) -> None:
         self._inventory = inventory
         self._shell = shell
-        self._memory = HostMemory(directory)
+        self._memory = HostLedger(directory)
         self._one_at_a_time = threading.Lock()  # roles are asked for side by side, and remembered together
         self._owner = owner
 

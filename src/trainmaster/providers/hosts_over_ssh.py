@@ -14,7 +14,7 @@ from trainmaster.providers.ssh_target import target_of
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.transport import host_keys
 from trainmaster.transport.base import Result
-from trainmaster.transport.keeper import ConnectionKeeper
+from trainmaster.transport.pool import ConnectionPool
 from trainmaster.transport.ssh import Ssh
 
 _AT_ONCE: Final = 16
@@ -29,7 +29,7 @@ class SshShell:
     """
 
     def __init__(self, ssh: Ssh) -> None:
-        self._connections = ConnectionKeeper(ssh)
+        self._connections = ConnectionPool(ssh)
 
     def run_all(self, hosts: Sequence[InventoryHost], script: str) -> list[Result | TrainmasterError]:
         """Run a script on each host; see `HostShell`."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote
     from trainmaster.db import Database
     from trainmaster.providers import NodeRequest
-    from trainmaster.service.quotes.quoting import Quoter
+    from trainmaster.service.quotes.quote_service import Quoter
     from trainmaster.service.service import Service
 
 __all__ = ["RentalOffer", "check_with_provider", "dry_run", "plan_run"]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trainmaster.control.profile_progress import ProfileProgress
     from trainmaster.service.quotes.candidate_offers import CandidateOffers
     from trainmaster.service.quotes.quote_options import QuoteOptions
-    from trainmaster.service.quotes.quoting import Quoter
+    from trainmaster.service.quotes.quote_service import Quoter
     from trainmaster.service.renting import RentalOffer
     from trainmaster.service.service import Service
     from trainmaster.service.teams.team_budget import TeamBudget
@@ -125,7 +125,7 @@ class RunPlanner:
         return PlannedRun(offer.recipe, path, offer)
 
     def _make_quoter(self, candidate_offers: CandidateOffers | None = None) -> Quoter:
-        from trainmaster.service.quotes.quoting import Quoter
+        from trainmaster.service.quotes.quote_service import Quoter
 
         self._quoter = Quoter(self._service, self._tell, self._show, candidate_offers)
         return self._quoter

@@ -360,38 +360,38 @@ class Ec2:
 
 @dataclass
 class ProviderMemory:
-    """What `AwsMemory` keeps in the home, without a disk."""
+    """What `AwsLedger` keeps in the home, without a disk."""
 
     private_key: Path = Path("/nonexistent/key")
     zones: dict[tuple[str, str], str] = field(default_factory=dict)
     known: list[str] = field(default_factory=list)
 
     def regions(self) -> list[str]:
-        """See `AwsMemory.regions`."""
+        """See `AwsLedger.regions`."""
         return self.known
 
     def add_region(self, region: str) -> None:
-        """See `AwsMemory.add_region`."""
+        """See `AwsLedger.add_region`."""
         self.known = [region]
 
     def attempt(self, cluster: str, token: str) -> str:
-        """See `AwsMemory.attempt`."""
+        """See `AwsLedger.attempt`."""
         return self.zones.get((cluster, token), "")
 
     def set_attempt(self, cluster: str, token: str, zone: str) -> None:
-        """See `AwsMemory.set_attempt`."""
+        """See `AwsLedger.set_attempt`."""
         self.zones[cluster, token] = zone
 
     def attempts(self, cluster: str) -> list[str]:
-        """See `AwsMemory.attempts`."""
+        """See `AwsLedger.attempts`."""
         return [token for (of, token), zone in self.zones.items() if of == cluster and zone]
 
     def host_key(self, cluster: str, token: str) -> tuple[str, str]:
-        """See `AwsMemory.host_key`."""
+        """See `AwsLedger.host_key`."""
         return "begin\nprivate\nend", "ssh-ed25519 AAAA"
 
     def forget(self, cluster: str) -> None:
-        """See `AwsMemory.forget`."""
+        """See `AwsLedger.forget`."""
         self.zones = {key: zone for key, zone in self.zones.items() if key[0] != cluster}
 
 

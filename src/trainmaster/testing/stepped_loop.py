@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from trainmaster.cluster.cluster_loop import ClusterLoop
-from trainmaster.cluster.tasks import Tasks
+from trainmaster.cluster.threads import Threads
 from trainmaster.spec.errors import TrainmasterError
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ class _Wake:
         raise _TurnIsOver
 
 
-class SteppedTasks(Tasks):
-    """`Tasks` whose work is done at some later moment of the simulation.
+class SteppedThreads(Threads):
+    """`Threads` whose work is done at some later moment of the simulation.
 
     Args:
         wake: of the loop; unused, as the loop is told by `ended`.
@@ -124,7 +124,7 @@ class SteppedLoop(ClusterLoop):
             cast("Any", provisioner),
             write,
             patience,
-            tasks=lambda _: SteppedTasks(cast("Any", _Wake()), process, step, self._soon),
+            tasks=lambda _: SteppedThreads(cast("Any", _Wake()), process, step, self._soon),
             **process.clocks_of(ClusterLoop),
         )
         self._process = process

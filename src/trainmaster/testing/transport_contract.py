@@ -12,7 +12,7 @@ import pytest
 
 from trainmaster.transport.base import Connection, Exchange, Transport
 from trainmaster.transport.errors import CommandError, RemoteTimeoutError, UnreachableError
-from trainmaster.transport.keeper import ConnectionKeeper
+from trainmaster.transport.pool import ConnectionPool
 from trainmaster.transport.target import Target
 
 _PATIENCE_S = 60.0
@@ -132,7 +132,7 @@ class TransportContract:
 
     def test_one_that_was_closed_says_so(self, transport: Transport, target: Target) -> None:
         """Its streams end; a keeper opens another one."""
-        keeper = ConnectionKeeper(transport)
+        keeper = ConnectionPool(transport)
         first = keeper.use(target, lambda it: it)
         stream = first.stream("exec sleep 300")
         first.close()

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from trainmaster.transport.errors import RemoteTimeoutError as RemoteTimeoutError
     from trainmaster.transport.errors import UnreachableError as UnreachableError
     from trainmaster.transport.host_keys import HostKeys as HostKeys
-    from trainmaster.transport.keeper import ConnectionKeeper as ConnectionKeeper
     from trainmaster.transport.local import Local as Local
+    from trainmaster.transport.pool import ConnectionPool as ConnectionPool
     from trainmaster.transport.ssh import Ssh as Ssh
     from trainmaster.transport.ssh import SshSettings as SshSettings
     from trainmaster.transport.target import Target as Target
@@ -31,7 +31,7 @@ __all__, __getattr__ = lazy_exports(
         "base": "Connection Exchange Result Transport",
         "errors": "CommandError HostKeyError LoginRefusedError RemoteTimeoutError UnreachableError",
         "host_keys": "HostKeys",
-        "keeper": "ConnectionKeeper",
+        "keeper": "ConnectionPool",
         "local": "Local",
         "ssh": "Ssh SshSettings",
         "target": "Target",

@@ -18,7 +18,7 @@ from trainmaster.executors.ray.cluster import ClusterNode, RayCluster
 from trainmaster.executors.ray.executor import RayExecutor
 from trainmaster.executors.ray.ssh_nodes import SshNodes
 from trainmaster.spec.errors import ExecutorError
-from trainmaster.transport.keeper import ConnectionKeeper
+from trainmaster.transport.pool import ConnectionPool
 
 pytestmark = pytest.mark.ray
 KEYS = ("n0", "n1")
@@ -39,7 +39,7 @@ def hosts(new_host):
 
 @pytest.fixture
 def nodes(ssh, hosts):
-    with contextlib.closing(ConnectionKeeper(ssh)) as connections:
+    with contextlib.closing(ConnectionPool(ssh)) as connections:
         yield SshNodes(connections, {key: host.target for key, host in hosts.items()})
 
 

@@ -7,8 +7,8 @@ from trainmaster.advisor.model.devices import Device
 from trainmaster.advisor.model.knowledge import Knowledge
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.model.profile import Point
-from trainmaster.advisor.quote.market import Market
 from trainmaster.advisor.quote.quoting import Subject
+from trainmaster.advisor.quote.supply import Market
 from trainmaster.providers import Catalogue, Offer
 from trainmaster.spec import Strategy
 from trainmaster.spec.hardware import Hardware

@@ -9,8 +9,8 @@ from quote_world import GB, knowledge, market, measured, offer, step_s, training
 
 from trainmaster.advisor.market.memory_floor import LEAST_MEMORY_BYTES, Shares, roomy
 from trainmaster.advisor.quote.choosing import QuoteLimits
-from trainmaster.advisor.quote.market import offers_for, per_node_of
 from trainmaster.advisor.quote.quoting import Subject, make_quote
+from trainmaster.advisor.quote.supply import offers_for, per_node_of
 from trainmaster.spec import Strategy
 from trainmaster.spec.hardware import Hardware
 

@@ -18,9 +18,9 @@ from trainmaster.advisor.model.knowledge import Knowledge
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.quote.choosing import Drawn, QuoteLimits, choose, pick
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
-from trainmaster.advisor.quote.market import Market
 from trainmaster.advisor.quote.quantiles import sure
 from trainmaster.advisor.quote.quoting import Subject, make_quote
+from trainmaster.advisor.quote.supply import Market
 from trainmaster.advisor.quote.timing import Timing
 from trainmaster.spec import Strategy
 from trainmaster.spec.errors import UsageError

@@ -12,7 +12,7 @@ from trainmaster.cluster.cluster_loop import ClusterLoop
 from trainmaster.cluster.decision import WaitLimits
 from trainmaster.cluster.record import ClusterRecord, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
-from trainmaster.cluster.tasks import Tasks
+from trainmaster.cluster.threads import Threads
 from trainmaster.providers.base import Node, NodeRequest, NodeState
 from trainmaster.spec.errors import ExecutorError, ProviderError
 from trainmaster.testing.waits import until
@@ -209,7 +209,9 @@ class Bench:
         self.written: list[ClusterRecord] = []
         self.loop = self.make(record)
 
-    def make(self, record: ClusterRecord, tasks: Callable[[threading.Event], Tasks] = Tasks) -> ClusterLoop:
+    def make(
+        self, record: ClusterRecord, tasks: Callable[[threading.Event], Threads] = Threads
+    ) -> ClusterLoop:
         return ClusterLoop(
             record,
             cast("Any", self.provider),
@@ -274,7 +276,7 @@ def let(bench: Bench, seconds: float, step_s: float = 0.5) -> None:
             bench.loop.alive(frozenset(keys) & bench.provider.live)
 
 
-class TimedTasks(Tasks):
+class TimedTasks(Threads):
     """Work takes its time by the bench's clock: as long as `takes_s` says, by the last word of its name."""
 
     def __init__(self, wake: threading.Event, clock: Clock, takes_s: Callable[[str], float]) -> None:

@@ -13,7 +13,7 @@ from trainmaster.cluster.cluster_loop import ClusterLoop
 from trainmaster.cluster.observed import Observed
 from trainmaster.cluster.record import ClusterRecord, ClusterState
 from trainmaster.cluster.renting.plan import Rental
-from trainmaster.cluster.tasks import Tasks
+from trainmaster.cluster.threads import Threads
 from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, NodeState, ProviderGoneError
 from trainmaster.spec.errors import ExecutorError, LeaseLostError, ProviderError, UsageError
 from trainmaster.testing.waits import until
@@ -283,7 +283,7 @@ def test_more_machines_than_are_prepared_at_once_all_get_their_turn() -> None:
 
 
 def test_tasks_of_one_kind_do_not_hold_up_others() -> None:
-    tasks, hold = Tasks(threading.Event()), threading.Event()
+    tasks, hold = Threads(threading.Event()), threading.Event()
     begun = [tasks.start(f"prepare {n}", lambda: hold.wait(10)) for n in range(40)]
     assert begun.count(True) == 32
     assert tasks.start("look", lambda: None)

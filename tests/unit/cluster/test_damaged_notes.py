@@ -10,7 +10,7 @@ from hostile_bytes import changed_json
 from trainmaster.artifacts.manifest import FileEntry, Manifest, now_utc
 from trainmaster.cluster.bootstrap.facts import HostFacts, PythonFacts
 from trainmaster.cluster.member_places import read_places
-from trainmaster.cluster.node_memory import NodeMemory
+from trainmaster.cluster.node_ledger import NodeLedger
 from trainmaster.control.layout import AttemptPlace
 from trainmaster.control.restored import note_restored, noted_restored
 from trainmaster.executors.ray.cluster import ClusterNode, RayCluster, recorded
@@ -31,10 +31,10 @@ MANIFEST = Manifest(
 def memory():
     """The document that is kept of a node."""
     with tempfile.TemporaryDirectory() as scratch:
-        found = NodeMemory(Path(scratch))
+        found = NodeLedger(Path(scratch))
         found.learn(NODE, FACTS)
         found.gave_keys(["i-0"])
-        again = NodeMemory(Path(scratch))
+        again = NodeLedger(Path(scratch))
         assert (again.nodes(["i-0"]), again.facts("i-0"), again.have_keys(["i-0"])) == (
             {"i-0": NODE},
             FACTS,
@@ -48,7 +48,7 @@ def memory():
 def test_what_is_known_of_nodes(data):
     with tempfile.TemporaryDirectory() as scratch:
         (Path(scratch) / "nodes.json").write_bytes(data)
-        found = NodeMemory(Path(scratch))
+        found = NodeLedger(Path(scratch))
         for node in found.nodes(["i-0"]).values():
             assert (type(node.port), type(node.address), type(node.labels)) == (int, str, dict)
         facts = found.facts("i-0")
@@ -59,7 +59,7 @@ def test_what_is_known_of_nodes(data):
         )
         found.have_keys(["i-0", "i-1"])
         found.learn(NODE, FACTS)
-        assert NodeMemory(Path(scratch)).nodes(["i-0"]) == {"i-0": NODE}
+        assert NodeLedger(Path(scratch)).nodes(["i-0"]) == {"i-0": NODE}
 
 
 @settings(max_examples=80)

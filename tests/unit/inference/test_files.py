@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx_file import onnx_model
 
-from trainmaster.inference import engines
+from trainmaster.inference import model_servers
 from trainmaster.inference.__main__ import main
 from trainmaster.inference.errors import RequestError
 from trainmaster.inference.files import FileError, answer_files, table_inputs, table_rows
@@ -23,7 +23,7 @@ def engine(tmp_path):
     """Gives twice what it gets: rows of two numbers."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "model.onnx").write_bytes(onnx_model())
-    return engines.load(tmp_path / "model")
+    return model_servers.load(tmp_path / "model")
 
 
 def lines(path):

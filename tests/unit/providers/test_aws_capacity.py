@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmaster.providers import Offer
-from trainmaster.providers.capacity_memory import (
+from trainmaster.providers.next_offer import (
     COOL_DOWN_S,
     CapacityFailure,
     in_zones,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from trainmaster.providers.aws.errors import QuotaError, api_error
 from trainmaster.providers.aws.facts import default_image, quota_code
-from trainmaster.providers.aws.memory import AwsMemory
+from trainmaster.providers.aws.ledger import AwsLedger
 from trainmaster.providers.aws.nodes import (
     instances_of,
     node_of,
@@ -297,11 +297,11 @@ def test_no_lab(tmp_path: Path, text: str | None) -> None:
 
 
 def test_memory(tmp_path: Path) -> None:
-    memory = AwsMemory(tmp_path)
+    memory = AwsLedger(tmp_path)
     assert memory.regions() == []
     for region in ("b", "a", "b"):
         memory.add_region(region)
-    assert AwsMemory(tmp_path).regions() == ["a", "b"]
+    assert AwsLedger(tmp_path).regions() == ["a", "b"]
     memory.set_attempt("one", "t1", "a1")
     memory.set_attempt("one", "t2", "a2")
     memory.set_attempt("one", "t2", "")
@@ -317,7 +317,7 @@ def test_memory(tmp_path: Path) -> None:
 def test_one_key_for_all_that_ask_at_once(tmp_path: Path) -> None:
     pytest.importorskip("cryptography", reason="cryptography is not installed")
     found: list[str] = []
-    threads = [Thread(target=lambda: found.append(AwsMemory(tmp_path).public_key())) for _ in range(4)]
+    threads = [Thread(target=lambda: found.append(AwsLedger(tmp_path).public_key())) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hostile_bytes import changed_json
-from trainmaster.providers.aws.memory import AwsMemory
+from trainmaster.providers.aws.ledger import AwsLedger
 from trainmaster.providers.base import Node, NodeState
-from trainmaster.providers.host_memory import HostMemory
+from trainmaster.providers.host_ledger import HostLedger
 from trainmaster.spec.errors import ProviderError
 
 ZONE = {"cluster": "c", "token": "t", "zone": "us-a"}
@@ -22,7 +22,7 @@ KEY = {"private": "p", "public": "q"}
 def kept():
     """The files of a home that has rented in one region."""
     with tempfile.TemporaryDirectory() as scratch:
-        memory = AwsMemory(Path(scratch))
+        memory = AwsLedger(Path(scratch))
         memory.add_region("us")
         memory.set_attempt("c", "t", "us-a")
         memory.host_key("c", "t")
@@ -36,7 +36,7 @@ def of_aws(about, data, ask):
             (Path(scratch) / name).write_bytes(data if about in json.loads(good) else good)
         (name,) = (name for name, good in kept().items() if about in json.loads(good))
         try:
-            return ask(AwsMemory(Path(scratch)))
+            return ask(AwsLedger(Path(scratch)))
         except ProviderError as error:
             return str(Path(scratch) / name) in error.args[0] and bool(error.hint)
 
@@ -44,13 +44,13 @@ def of_aws(about, data, ask):
 @settings(max_examples=60)
 @given(changed_json({"regions": ["us"]}))
 def test_regions(data):
-    found = of_aws("regions", data, AwsMemory.regions)
+    found = of_aws("regions", data, AwsLedger.regions)
     assert found is True or all(isinstance(region, str) for region in found)
 
 
 def test_damaged_regions_are_no_reason_to_look_nowhere():
     for data in (b"", b"[]", b'{"regions": "us"}', b"[" * 100_000):
-        assert of_aws("regions", data, AwsMemory.regions) is True
+        assert of_aws("regions", data, AwsLedger.regions) is True
 
 
 @settings(max_examples=60)
@@ -77,7 +77,7 @@ NODE = Node(
 def test_hosts(data):
     with tempfile.TemporaryDirectory() as scratch:
         (Path(scratch) / "c.json").write_bytes(data)
-        memory = HostMemory(Path(scratch))
+        memory = HostLedger(Path(scratch))
         for node in memory.recall("c"):
             assert (type(node.port), type(node.address), type(node.state)) == (int, str, NodeState)
         assert all(isinstance(token, str) for token in memory.tokens("c").values())
@@ -88,5 +88,5 @@ def test_hosts(data):
 
 def remembered():
     with tempfile.TemporaryDirectory() as scratch:
-        HostMemory(Path(scratch)).remember("c", [NODE], {"h": "t"})
+        HostLedger(Path(scratch)).remember("c", [NODE], {"h": "t"})
         return (Path(scratch) / "c.json").read_bytes()

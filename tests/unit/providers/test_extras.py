@@ -8,7 +8,7 @@ from datetime import date
 import pytest
 
 from trainmaster.advisor.market.workload import Workload
-from trainmaster.advisor.quote.market import Market, offers_for
+from trainmaster.advisor.quote.supply import Market, offers_for
 from trainmaster.cluster.renting.available_offers import AvailableOffers
 from trainmaster.cluster.renting.plan_clusters import plan_clusters
 from trainmaster.providers import Catalogue, Offer

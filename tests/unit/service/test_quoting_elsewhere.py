@@ -13,7 +13,7 @@ from trainmaster.advisor.quote.infeasible import no_feasible
 from trainmaster.db import Database
 from trainmaster.providers import Catalogue
 from trainmaster.service.quotes.candidate_offers import told_by
-from trainmaster.service.quotes.quoting import Quoter
+from trainmaster.service.quotes.quote_service import Quoter
 from trainmaster.service.quotes.worker_counts import allowed_workers, with_fewest
 from trainmaster.spec import read_recipe
 from trainmaster.spec.errors import UsageError

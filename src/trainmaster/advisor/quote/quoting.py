@@ -18,16 +18,6 @@ from trainmaster.advisor.model.knowledge import Knowledge
 from trainmaster.advisor.quote.choosing import Choice, Drawn, QuoteLimits, choose, pareto
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote, no_feasible
 from trainmaster.advisor.quote.joint import JointPlan, Option, plan
-from trainmaster.advisor.quote.market import (
-    Market,
-    headroom,
-    in_one_region,
-    left_aside,
-    offers_for,
-    per_node_of,
-    servers_for,
-    that_fit,
-)
 from trainmaster.advisor.quote.next_point import next_measurement
 from trainmaster.advisor.quote.own_machine import own_load
 from trainmaster.advisor.quote.quantiles import interval, sure
@@ -38,6 +28,16 @@ from trainmaster.advisor.quote.quote import (
     Interval,
     Quote,
     Rented,
+)
+from trainmaster.advisor.quote.supply import (
+    Market,
+    headroom,
+    in_one_region,
+    left_aside,
+    offers_for,
+    per_node_of,
+    servers_for,
+    that_fit,
 )
 from trainmaster.advisor.quote.timing import Timing
 

@@ -17,7 +17,7 @@ from trainmaster.cluster.renting.plan import ROLE_LABEL, ClusterPlan, Rental, Ro
 from trainmaster.cluster.renting.requirements import SERVER, WORKER, Needs, Pick, grouped
 from trainmaster.providers import Offer
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.providers.capacity_memory import in_zones
+from trainmaster.providers.next_offer import in_zones
 from trainmaster.spec import Experiment, Hardware, Recipe
 from trainmaster.spec.errors import UsageError
 

@@ -15,7 +15,7 @@ from trainmaster.spec.errors import ExecutorError, TrainmasterError
 if TYPE_CHECKING:
     from trainmaster.executors.ray.commands import ClusterNode
     from trainmaster.transport.base import Connection
-    from trainmaster.transport.keeper import ConnectionKeeper
+    from trainmaster.transport.pool import ConnectionPool
     from trainmaster.transport.target import Target
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class SshNodes:
         >>> cluster = RayCluster.start(directory, [node], nodes.run, nodes.stream)  # doctest: +SKIP
     """
 
-    def __init__(self, connections: ConnectionKeeper, targets: Mapping[str, Target] | None = None) -> None:
+    def __init__(self, connections: ConnectionPool, targets: Mapping[str, Target] | None = None) -> None:
         self._connections = connections
         self._targets = dict(targets or {})
 

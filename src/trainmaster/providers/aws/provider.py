@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from trainmaster.providers.aws.client import AwsClient, AwsRefusedError
 from trainmaster.providers.aws.errors import QuotaError
 from trainmaster.providers.aws.images import AwsImages, is_gone
-from trainmaster.providers.aws.memory import AwsMemory
+from trainmaster.providers.aws.ledger import AwsLedger
 from trainmaster.providers.aws.nodes import (
     ENDED,
     instances_of,
@@ -42,8 +42,8 @@ from trainmaster.providers.aws.requests import (
 from trainmaster.providers.aws.settings import AwsSettings
 from trainmaster.providers.aws.site import AwsSite
 from trainmaster.providers.base import BakedImage, NoCapacityError, Node, NodeRequest
-from trainmaster.providers.capacity_memory import COOL_DOWN_S, CapacityFailure, zones_in_order
 from trainmaster.providers.dead_man_switch import deadman_script
+from trainmaster.providers.next_offer import COOL_DOWN_S, CapacityFailure, zones_in_order
 from trainmaster.providers.place import ProviderPlace
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, UsageError
@@ -101,7 +101,7 @@ class AwsProvider:
         self.settings = settings
         self._sleep = sleep
         self._clock = clock
-        self._memory = AwsMemory(place.directory(settings.name), place.saved)
+        self._memory = AwsLedger(place.directory(settings.name), place.saved)
         self._renter = Renter(place.identity, settings)
         self._client = AwsClient(settings, sleep, clock)
         self._site = AwsSite(self._client, self._renter, self._memory)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from trainmaster.providers.aws.client import AwsClient, AwsRefusedError
 from trainmaster.providers.aws.images import AwsImages
-from trainmaster.providers.aws.memory import AwsMemory
+from trainmaster.providers.aws.ledger import AwsLedger
 from trainmaster.providers.aws.requests import AwsRequest, Renter, resolved
 from trainmaster.providers.base import NodeRequest
 from trainmaster.spec.clocks import boot_s
@@ -55,7 +55,7 @@ class AwsSite:
     """
 
     def __init__(
-        self, client: AwsClient, renter: Renter, memory: AwsMemory, clock: Callable[[], float] | None = None
+        self, client: AwsClient, renter: Renter, memory: AwsLedger, clock: Callable[[], float] | None = None
     ) -> None:
         self._client = client
         self._renter = renter

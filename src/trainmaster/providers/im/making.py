@@ -14,7 +14,7 @@ from trainmaster.providers.base import NodeRequest
 from trainmaster.providers.im.client import ImClient, ImRefusedError, ImState
 from trainmaster.providers.im.documents import RadlDocuments
 from trainmaster.providers.im.errors import explained
-from trainmaster.providers.im.memory import ClusterMemory, ImMemory, ImRequest
+from trainmaster.providers.im.ledger import ClusterMemory, ImLedger, ImRequest
 from trainmaster.providers.im.observed import ImObserved
 from trainmaster.spec.errors import ProviderError
 
@@ -49,7 +49,7 @@ class ImMaking:
         self,
         client: ImClient,
         observed: ImObserved,
-        memory: ImMemory,
+        memory: ImLedger,
         documents: RadlDocuments,
         *,
         sleep: Callable[[float], None],

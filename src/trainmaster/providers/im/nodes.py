@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from trainmaster.providers.base import Node, NodeRequest, NodeState
-from trainmaster.providers.im.memory import ImRequest
+from trainmaster.providers.im.ledger import ImRequest
 from trainmaster.providers.im.radl import ImMachine
 
 _STATES: Final = {

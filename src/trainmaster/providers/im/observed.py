@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from trainmaster.providers.base import Node
 from trainmaster.providers.im.client import ImClient, ImRefusedError, ImState
-from trainmaster.providers.im.memory import ClusterMemory, ImMemory, ImRequest
+from trainmaster.providers.im.ledger import ClusterMemory, ImLedger, ImRequest
 from trainmaster.providers.im.nodes import ENDED, node_id, node_of
 from trainmaster.providers.im.radl import ImMachine, InfrastructureOwner, machine_of, mark_of
 from trainmaster.providers.im.settings import ImSettings
@@ -22,7 +22,7 @@ class ImObserved:
         memory: takes the keys of machines.
     """
 
-    def __init__(self, client: ImClient, settings: ImSettings, home: str, memory: ImMemory) -> None:
+    def __init__(self, client: ImClient, settings: ImSettings, home: str, memory: ImLedger) -> None:
         self._client = client
         self._settings = settings
         self._home = home

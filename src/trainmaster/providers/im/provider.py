@@ -17,8 +17,8 @@ from trainmaster.providers.im.client import ImClient, ImRefusedError, Send
 from trainmaster.providers.im.credentials import ImCredentials, read_credentials
 from trainmaster.providers.im.documents import RadlDocuments
 from trainmaster.providers.im.errors import Explained
+from trainmaster.providers.im.ledger import ClusterMemory, ImLedger
 from trainmaster.providers.im.making import ImMaking
-from trainmaster.providers.im.memory import ClusterMemory, ImMemory
 from trainmaster.providers.im.nodes import node_id, number_in
 from trainmaster.providers.im.observed import ImObserved
 from trainmaster.providers.im.preflight import check
@@ -89,7 +89,7 @@ class ImProvider:
         self._client = ImClient(settings.url, credentials, send)
         known = {(offer.region, offer.instance_type.lower()): offer for offer in offers if not offer.spot}
         self._documents = RadlDocuments(place.identity, settings, credentials.clouds, known)
-        self._memory = ImMemory(place.directory(self.name), place.saved)
+        self._memory = ImLedger(place.directory(self.name), place.saved)
         self._observed = ImObserved(self._client, settings, place.identity, self._memory)
         self._making = ImMaking(
             self._client, self._observed, self._memory, self._documents, sleep=sleep, clock=clock

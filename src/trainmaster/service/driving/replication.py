@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.control.layout import SYSTEM
 from trainmaster.db import ExperimentChange, RunChange, TaskChange, run_files
 from trainmaster.db.run_files import PIECE_BYTES, Piece
-from trainmaster.providers.aws.memory import AwsMemory
+from trainmaster.providers.aws.ledger import AwsLedger
 from trainmaster.service.server_loops import Turns
 from trainmaster.spec.approval import Approval
 from trainmaster.spec.errors import LeaseLostError, StoreError
@@ -28,8 +28,8 @@ from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
     from trainmaster.control.layout import Home
-    from trainmaster.control.ports import RunRecords
     from trainmaster.control.run_state import RunState
+    from trainmaster.control.surroundings import RunRecords
     from trainmaster.db import Change, Database, Lease
     from trainmaster.service.driving.encryption import SealingKey
 
@@ -75,7 +75,7 @@ class Replication:
         self._database = database
         self._lease = lease
         self._home = home
-        self._memory = AwsMemory(home.root / "providers" / provider)
+        self._memory = AwsLedger(home.root / "providers" / provider)
         self._key = key
         self._root = home.run_directory(lease.run)
         # Beside data, which come from where they lie, it holds records: which HDFS has what was staged.

@@ -20,8 +20,8 @@ from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
     from trainmaster.control.layout import Home
-    from trainmaster.control.ports import RunRecords
     from trainmaster.control.run_state import RunState
+    from trainmaster.control.surroundings import RunRecords
     from trainmaster.db import Change, Database, Lease
     from trainmaster.service.driving.encryption import SealingKey
     from trainmaster.service.on_cluster.driver_store import DriverStore

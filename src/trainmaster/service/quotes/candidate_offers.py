@@ -257,10 +257,10 @@ def _memory_of(hosts: Sequence[InventoryHost], home: Home) -> int:
 
     One byte if some have never said, which `Market.hosts` takes for unknown.
     """
-    from trainmaster.providers.host_memory import HostMemory
+    from trainmaster.providers.host_ledger import HostLedger
     from trainmaster.providers.place import ProviderPlace
 
-    sizes = HostMemory(ProviderPlace(home.root, "").directory("hosts")).sizes()
+    sizes = HostLedger(ProviderPlace(home.root, "").directory("hosts")).sizes()
     known = [sizes.get(host.name, 0) for host in hosts]
     return max(known) if all(known) else 1
 

@@ -29,7 +29,7 @@ from trainmaster.db import (
     tables,
 )
 from trainmaster.db.held_runs import undriven
-from trainmaster.providers.aws.memory import AwsMemory
+from trainmaster.providers.aws.ledger import AwsLedger
 from trainmaster.service import Service
 from trainmaster.service.driving import replicas
 from trainmaster.service.driving.encryption import SealedError, SealingKey
@@ -224,7 +224,7 @@ def test_what_is_private_is_sealed_and_comes_along(servers, database, run):
     files = a.replication(lease)
     directory = a.home.root / "providers" / "lab"
     directory.mkdir(parents=True)
-    memory = AwsMemory(directory, files.save_private)
+    memory = AwsLedger(directory, files.save_private)
     public = memory.public_key()
     memory.add_region("us-east-1")
     memory.host_key(f"{run}.main", "worker-0")
@@ -241,7 +241,7 @@ def test_what_is_private_is_sealed_and_comes_along(servers, database, run):
     b.take(run)
     home = b.replicas.taken(b.row(run))
     assert home.identity() == a.home.identity() != b.home.identity()
-    brought = AwsMemory(home.root / "providers" / "lab")
+    brought = AwsLedger(home.root / "providers" / "lab")
     assert (brought.public_key(), brought.regions()) == (public, ["us-east-1"])
     assert brought.private_key.read_bytes() == memory.private_key.read_bytes()
     assert brought.private_key.stat().st_mode & 0o777 == 0o600
@@ -254,7 +254,7 @@ def test_a_run_that_is_elsewhere_is_looked_at_and_reached_but_is_no_home(servers
     a, b = servers
     lease = a.accept(run)
     database.put_cluster(lease, cluster_row(run), time.time())
-    memory = AwsMemory(a.home.root / "providers" / "lab")
+    memory = AwsLedger(a.home.root / "providers" / "lab")
     memory.directory.mkdir(parents=True)
     memory.public_key()
     memory.add_region("us-east-1")
@@ -273,7 +273,7 @@ def test_a_run_that_is_elsewhere_is_looked_at_and_reached_but_is_no_home(servers
     assert files.attempt(run, "main", 0, 1).log("worker-0").read_text() == "one\n"
     for _ in range(2):  # a client may read it while another one begins
         place = elsewhere.access_to(run, b.environ)
-        known = AwsMemory(place.directory("lab"))
+        known = AwsLedger(place.directory("lab"))
         assert (place.identity, known.regions()) == (a.home.identity(), ["us-east-1"])
         assert known.private_key.read_bytes() == memory.private_key.read_bytes()
         assert known.private_key.stat().st_mode & 0o777 == 0o600

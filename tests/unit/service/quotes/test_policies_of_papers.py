@@ -28,7 +28,7 @@ from trainmaster.service.quotes.candidate_offers import (
 )
 from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.service.quotes.quote_requests import QUOTE, QuoteAsk, QuoteRequests
-from trainmaster.service.quotes.quoting import Quoter
+from trainmaster.service.quotes.quote_service import Quoter
 from trainmaster.service.quotes.traffic import traffic_runs
 from trainmaster.service.renting import _requests, plan_run
 from trainmaster.service.users.access import Access

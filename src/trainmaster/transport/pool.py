@@ -1,4 +1,4 @@
-"""`ConnectionKeeper`: one open connection to each machine, for all that have something to do there."""
+"""`ConnectionPool`: one open connection to each machine, for all that have something to do there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class ConnectionKeeper:
+class ConnectionPool:
     """Connects when somebody first needs it, and anew when a connection was lost. Threads share it; close it.
 
     Args:

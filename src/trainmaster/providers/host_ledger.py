@@ -1,4 +1,4 @@
-"""`HostMemory`: which hosts this home has borrowed; one that does not answer is still known to be a node."""
+"""`HostLedger`: which hosts this home has borrowed; one that does not answer is still known to be a node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trainmaster.spec.plain_json import parsed_json, typed
 _SIZES: Final = "memory-of-hosts"
 
 
-class HostMemory:
+class HostLedger:
     """A file per cluster.
 
     Args:

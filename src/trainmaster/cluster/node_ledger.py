@@ -1,4 +1,4 @@
-"""`NodeMemory`: what was found out of a cluster's machines, for the next process that drives it.
+"""`NodeLedger`: what was found out of a cluster's machines, for the next process that drives it.
 
 A driver that takes over or adopts a warm cluster has its nodes in a moment: each is asked whether it still is
 what it was, and nothing is made that is there. All of it may be lost: then it is found out anew.
@@ -23,7 +23,7 @@ _FILE: Final = "nodes.json"
 _Type = TypeVar("_Type")
 
 
-class NodeMemory:
+class NodeLedger:
     """Of one cluster. Threads share it.
 
     Args:

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from onnx_file import STRING, elsewhere, onnx_model
 
-from trainmaster.inference import engines, skops_engine
+from trainmaster.inference import model_servers, skops_server
 from trainmaster.inference.errors import ModelError, RequestError
-from trainmaster.inference.saved_model_engine import SavedModelEngine
+from trainmaster.inference.saved_model_server import SavedModelServer
 from trainmaster.inference.tensors import TensorSpec, read_request
 
 
 def test_an_onnx_model_answers(tmp_path):
     (tmp_path / "digits.onnx").write_bytes(onnx_model())
-    engine = engines.load(tmp_path)
+    engine = model_servers.load(tmp_path)
     assert engine.platform == "onnxruntime_onnx"
     assert engine.inputs == [TensorSpec("x", "FP32", (-1, 2))]
     assert engine.outputs == [TensorSpec("y", "FP32", (-1, 2))]
@@ -28,7 +28,7 @@ def test_an_onnx_model_answers(tmp_path):
 
 def test_an_onnx_model_takes_texts(tmp_path):
     (tmp_path / "model.onnx").write_bytes(onnx_model("Identity", ["x"], STRING, ["n"]))
-    found = engines.load(tmp_path).infer({"x": np.array(["a", "b"], dtype=object)}, ["y"])
+    found = model_servers.load(tmp_path).infer({"x": np.array(["a", "b"], dtype=object)}, ["y"])
     assert found["y"].tolist() == ["a", "b"]
 
 
@@ -36,20 +36,20 @@ def test_what_an_onnx_model_refuses_is_the_requests_fault(tmp_path):
     (tmp_path / "model.onnx").write_bytes(onnx_model(inputs=["a", "b"]))
     inputs = {"a": np.zeros((2, 2), dtype=np.float32), "b": np.zeros((3, 2), dtype=np.float32)}
     with pytest.raises(RequestError, match="the model refuses this"):
-        engines.load(tmp_path).infer(inputs, [])
+        model_servers.load(tmp_path).infer(inputs, [])
 
 
 def test_a_file_that_is_no_onnx_model_is_named(tmp_path):
     (tmp_path / "model.onnx").write_bytes(b"no model")
     with pytest.raises(ModelError, match=r"model\.onnx cannot be loaded as an ONNX model"):
-        engines.load(tmp_path)
+        model_servers.load(tmp_path)
 
 
 def test_an_onnx_model_has_weights_in_a_file_beside_it(tmp_path):
     (tmp_path / "weights.bin").write_bytes(np.array([1, 2], dtype=np.float32).tobytes())
     model = onnx_model(inputs=["x", "w"], weights=elsewhere("w", "weights.bin"))
     (tmp_path / "model.onnx").write_bytes(model)
-    found = engines.load(tmp_path).infer({"x": np.zeros((1, 2), dtype=np.float32)}, [])
+    found = model_servers.load(tmp_path).infer({"x": np.zeros((1, 2), dtype=np.float32)}, [])
     assert found["y"].tolist() == [[1.0, 2.0]]
 
 
@@ -64,16 +64,16 @@ def test_an_onnx_model_reads_no_file_outside_of_its_directory(tmp_path, place):
     model = onnx_model(inputs=["x", "w"], weights=elsewhere("w", place.format(root=tmp_path)))
     (tmp_path / "m" / "model.onnx").write_bytes(model)
     with pytest.raises(ModelError, match="cannot be loaded"):
-        engines.load(tmp_path / "m")
+        model_servers.load(tmp_path / "m")
 
 
 def test_of_several_models_that_called_model_is_taken_or_none(tmp_path):
     for name in ("a.onnx", "b.onnx"):
         (tmp_path / name).write_bytes(onnx_model())
     with pytest.raises(ModelError, match=r"has a\.onnx, b\.onnx\. Call the one .* model\.onnx"):
-        engines.load(tmp_path)
+        model_servers.load(tmp_path)
     (tmp_path / "model.onnx").write_bytes(onnx_model("Identity", ["z"]))
-    assert [each.name for each in engines.load(tmp_path).inputs] == ["z"]
+    assert [each.name for each in model_servers.load(tmp_path).inputs] == ["z"]
 
 
 def test_a_model_of_scikit_learn_answers(tmp_path):
@@ -81,7 +81,7 @@ def test_a_model_of_scikit_learn_answers(tmp_path):
     from skops.io import dump
 
     dump(LogisticRegression().fit([[0.0, 0], [1, 1], [2, 2]], ["no", "no", "yes"]), tmp_path / "m.skops")
-    engine = engines.load(tmp_path)
+    engine = model_servers.load(tmp_path)
     assert engine.platform == "sklearn_skops"
     assert engine.inputs == [TensorSpec("input", "", (-1, 2))]
     assert [each.as_dict() for each in (*engine.inputs, *engine.outputs)] == [
@@ -105,7 +105,7 @@ def test_a_model_of_texts_answers(tmp_path):
 
     model = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(["bad film", "good film"], [0, 1])
     dump(model, tmp_path / "m.skops")
-    engine = engines.load(tmp_path)
+    engine = model_servers.load(tmp_path)
     tensor = {"name": "input", "shape": [2], "datatype": "BYTES", "data": ["so good", "bad bad"]}
     inputs, _, _ = read_request(json.dumps({"inputs": [tensor]}).encode(), engine.inputs)
     assert engine.infer(inputs, [])["predict"].tolist() == [1, 0]
@@ -125,22 +125,22 @@ def test_types_that_skops_does_not_trust_are_named(tmp_path):
 
     dump(Foreign(), tmp_path / "m.skops")
     with pytest.raises(ModelError, match=r"holds types that skops does not trust: .*Foreign"):
-        engines.load(tmp_path)
+        model_servers.load(tmp_path)
 
 
 def test_a_file_that_skops_cannot_read_is_named(tmp_path):
     (tmp_path / "m.skops").write_bytes(b"no archive")
     with pytest.raises(ModelError, match=r"m\.skops cannot be loaded by skops"):
-        engines.load(tmp_path)
+        model_servers.load(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["schema.json", "1.npy"])
 def test_a_file_of_skops_that_would_become_too_large_is_not_unpacked(tmp_path, name, monkeypatch):
-    monkeypatch.setattr(skops_engine, "_SMALL_BYTES", 1000)
+    monkeypatch.setattr(skops_server, "_SMALL_BYTES", 1000)
     with zipfile.ZipFile(tmp_path / "m.skops", "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr(name, b"0" * 10_000_000)
     with pytest.raises(ModelError, match=r"m\.skops would become 10,000,000 bytes"):
-        engines.load(tmp_path)
+        model_servers.load(tmp_path)
 
 
 class Trap:
@@ -154,7 +154,7 @@ class Trap:
 def test_pickles_are_never_loaded(tmp_path, name):
     (tmp_path / name).write_bytes(pickle.dumps(Trap()))
     with pytest.raises(ModelError, match=r"is, or may hold, a pickle.*torch\.onnx\.export.*skops\.io\.dump"):
-        engines.load(tmp_path)
+        model_servers.load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -167,17 +167,17 @@ def test_pickles_are_never_loaded(tmp_path, name):
 def test_what_is_not_known_says_what_to_do(tmp_path, name, message):
     (tmp_path / name).write_text("")
     with pytest.raises(ModelError, match=message):
-        engines.load(tmp_path)
+        model_servers.load(tmp_path)
 
 
 def test_a_directory_that_is_not_there_is_named(tmp_path):
     with pytest.raises(ModelError, match=r"is no directory\. Set TRAINMASTER_MODEL_DIR"):
-        engines.load(tmp_path / "nowhere")
+        model_servers.load(tmp_path / "nowhere")
 
 
 def test_a_library_that_is_missing_is_named_with_what_installs_it():
     with pytest.raises(ModelError, match="pip install no-such-package"):
-        engines.needed("no_such_module", "no-such-package")
+        model_servers.needed("no_such_module", "no-such-package")
 
 
 SCRIPT = """
@@ -199,7 +199,7 @@ def test_a_script_of_the_users_answers(tmp_path):
     (tmp_path / "serve.py").write_text(SCRIPT)
     (tmp_path / "factor").write_text("3")
     (tmp_path / "model.pkl").write_text("")
-    engine = engines.load(tmp_path)
+    engine = model_servers.load(tmp_path)
     assert engine.at_once == 3
     assert {name: each.tolist() for name, each in engine.infer({"x": np.array([1, 2])}, []).items()} == {
         "y": [3, 6],
@@ -217,7 +217,7 @@ def test_the_script_of_the_code_comes_first(tmp_path):
     for place, text in ((model, "1 / 0"), (code, "def predict(model, inputs): return inputs['x']")):
         place.mkdir()
         (place / "serve.py").write_text(text)
-    assert engines.load(model, code).infer({"x": np.array([7])}, [])["output"].tolist() == [7]
+    assert model_servers.load(model, code).infer({"x": np.array([7])}, [])["output"].tolist() == [7]
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_the_script_of_the_code_comes_first(tmp_path):
 def test_a_script_without_what_it_needs_is_refused(tmp_path, text, message):
     (tmp_path / "serve.py").write_text(text)
     with pytest.raises(ModelError, match=message):
-        engines.load(tmp_path)
+        model_servers.load(tmp_path)
 
 
 class _Shape:
@@ -258,10 +258,10 @@ def test_a_saved_model_answers_by_its_signature():
     """With a stand-in for TensorFlow, which takes seconds to load."""
     tensorflow = type("tf", (), {"constant": staticmethod(np.asarray), "errors": type("e", (), {})})
     tensorflow.errors.InvalidArgumentError = KeyError
-    engine = SavedModelEngine(tensorflow, type("M", (), {"signatures": {"serving_default": _Signature()}}))
+    engine = SavedModelServer(tensorflow, type("M", (), {"signatures": {"serving_default": _Signature()}}))
     assert engine.inputs == [TensorSpec("x", "FP32", (-1, 2))]
     assert engine.infer({"x": np.array([[1, 2]], dtype=np.float32)}, [])["y"].tolist() == [[3.0]]
     with pytest.raises(RequestError, match="an empty batch"):
         engine.infer({"x": np.empty((0, 2), dtype=np.float32)}, ["y"])
     with pytest.raises(ModelError, match="no signature 'serving_default'; it has other"):
-        SavedModelEngine(tensorflow, type("M", (), {"signatures": {"other": None}}))
+        SavedModelServer(tensorflow, type("M", (), {"signatures": {"other": None}}))

@@ -1,4 +1,4 @@
-"""`AwsMemory`: what the home must know of its machines without asking: a few small files, and the SSH key."""
+"""`AwsLedger`: what the home must know of its machines without asking: a few small files, and the SSH key."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HOST_KEY_HINT: Final = "Remove the file, and end the cluster: its machines cann
 
 
 @dataclass(frozen=True, slots=True)
-class AwsMemory:
+class AwsLedger:
     """Files below a directory. Every method may be called by several processes at once.
 
     A region is written down before anything is asked for there, and the zone of a request before it is sent:

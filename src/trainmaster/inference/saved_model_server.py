@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from trainmaster.inference.engines import Engine, needed
 from trainmaster.inference.errors import ModelError, RequestError
+from trainmaster.inference.model_servers import ModelServer, needed
 from trainmaster.inference.tensors import DTYPES, Arrays, TensorSpec, datatype_of
 
 _SIGNATURE: Final = "serving_default"
@@ -18,7 +18,7 @@ _ELSE: Final = (
 )
 
 
-class SavedModelEngine:
+class SavedModelServer:
     """The signature ``serving_default`` of one model.
 
     Args:
@@ -51,7 +51,7 @@ class SavedModelEngine:
         return {name: found[name].numpy() for name in wanted or found}
 
 
-def load(directory: Path) -> Engine:
+def load(directory: Path) -> ModelServer:
     """The engine of a directory.
 
     Raises:
@@ -62,7 +62,7 @@ def load(directory: Path) -> Engine:
         model = tensorflow.saved_model.load(str(directory))
     except Exception as error:  # noqa: BLE001 - whatever is wrong with somebody's file
         raise ModelError(f"the SavedModel cannot be loaded: {error}") from None
-    return SavedModelEngine(tensorflow, model)
+    return SavedModelServer(tensorflow, model)
 
 
 def _spec(name: str, found: Any) -> TensorSpec:  # noqa: ANN401 - has no types

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from trainmaster.inference.engines import Engine
 from trainmaster.inference.errors import ModelError, RequestError
+from trainmaster.inference.model_servers import ModelServer
 from trainmaster.inference.tensors import Arrays, TensorSpec
 
 
-class ScriptEngine:
+class ScriptServer:
     """One model.
 
     Args:
@@ -49,7 +49,7 @@ class ScriptEngine:
         return {name: arrays[name] for name in wanted or arrays}
 
 
-def load(script: Path, directory: Path) -> Engine:
+def load(script: Path, directory: Path) -> ModelServer:
     """The engine of a script; what the script raises goes on to its log.
 
     Raises:
@@ -68,4 +68,4 @@ def load(script: Path, directory: Path) -> Engine:
     at_once = getattr(module, "AT_ONCE", 1)
     if not isinstance(at_once, int) or at_once < 1:
         raise ModelError(f"{script}: AT_ONCE = {at_once!r} is no number of threads.")
-    return ScriptEngine(predict, loads(str(directory)) if callable(loads) else None, at_once)
+    return ScriptServer(predict, loads(str(directory)) if callable(loads) else None, at_once)

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from trainmaster.inference.engines import Engine, needed
 from trainmaster.inference.errors import ModelError, RequestError
+from trainmaster.inference.model_servers import ModelServer, needed
 from trainmaster.inference.tensors import Arrays, TensorSpec, datatype_of
 
 #: What is asked of a model, in this order; the first one that it has is what it gives unless asked.
@@ -24,7 +24,7 @@ _SMALL_BYTES: Final = 2 << 30
 _OLDEST: Final = (0, 12)
 
 
-class SkopsEngine:
+class SkopsServer:
     """One model: the input ``input``, and an output for each method that it has.
 
     Args:
@@ -75,7 +75,7 @@ def _check_size(file: Path) -> None:
         raise ModelError(f"{file.name} would become {size_bytes:,} bytes: it is not unpacked.")
 
 
-def load(file: Path) -> Engine:
+def load(file: Path) -> ModelServer:
     """The engine of a file.
 
     Raises:
@@ -91,7 +91,7 @@ def load(file: Path) -> Engine:
         _check_size(file)
         unknown = skops.get_untrusted_types(file=file)
         if not unknown:
-            return SkopsEngine(skops.load(file, trusted=[]))
+            return SkopsServer(skops.load(file, trusted=[]))
     except ModelError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever is wrong with somebody's file

@@ -1,4 +1,4 @@
-"""`ImMemory`: what a home has asked Infrastructure Manager for, written down before it is asked.
+"""`ImLedger`: what a home has asked Infrastructure Manager for, written down before it is asked.
 
 IM knows no token of ours: a request is known by the name that its machines have in the document, and an
 infrastructure by the mark in its description. This is where both, and what only we know of them, are kept.
@@ -84,7 +84,7 @@ class ClusterMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class ImMemory:
+class ImLedger:
     """Files below a directory. Several processes may use it.
 
     Attributes:

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from trainmaster.advisor.market.memory_floor import Memory
     from trainmaster.advisor.market.workload import Workload
     from trainmaster.advisor.model.knowledge import Knowledge
-    from trainmaster.advisor.quote.market import Market
     from trainmaster.advisor.quote.quote import Quote
     from trainmaster.advisor.quote.quoting import Subject
+    from trainmaster.advisor.quote.supply import Market
     from trainmaster.control.profile_progress import ProfileProgress
     from trainmaster.providers import Catalogue
     from trainmaster.service.service import Service
@@ -273,7 +273,7 @@ class Quoter:
         return Subject(workload, known, known.fingerprint)
 
     def _market(self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions) -> Market:
-        from trainmaster.advisor.quote.market import Market
+        from trainmaster.advisor.quote.supply import Market
         from trainmaster.control.gangs import slots_of
         from trainmaster.executors import detect_capacity
         from trainmaster.providers.aws.settings import USUAL_EXTRAS
@@ -388,7 +388,7 @@ class Quoter:
         A quote of a training needs its length; of tasks that just run to their end it does not.
         """
         from trainmaster.advisor.market.workload import Workload
-        from trainmaster.advisor.quote.market import offers_for, servers_for
+        from trainmaster.advisor.quote.supply import offers_for, servers_for
 
         market = self._market(recipe, catalogue, options)
         for name, experiment in recipe.experiments.items():

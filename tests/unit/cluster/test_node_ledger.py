@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainmaster.cluster.bootstrap.facts import HostFacts, PythonFacts
-from trainmaster.cluster.node_memory import NodeMemory
+from trainmaster.cluster.node_ledger import NodeLedger
 from trainmaster.providers.base import Node, NodeState
 
 FACTS = HostFacts(
@@ -24,11 +24,11 @@ def node(name: str, **more: object) -> Node:
 
 
 def test_another_process_finds_it_again(tmp_path: Path) -> None:
-    memory = NodeMemory(tmp_path / "c")
+    memory = NodeLedger(tmp_path / "c")
     memory.learn(node("i-0"), FACTS)
     memory.learn(node("i-1", key=None), FACTS)
     memory.gave_keys(["i-1", "i-0"])
-    other = NodeMemory(tmp_path / "c")
+    other = NodeLedger(tmp_path / "c")
     assert other.nodes(["i-0", "i-1"]) == {"i-0": node("i-0"), "i-1": node("i-1", key=None)}
     assert other.facts("i-0") == FACTS
     assert other.have_keys(["i-0", "i-1"])
@@ -39,7 +39,7 @@ def test_another_process_finds_it_again(tmp_path: Path) -> None:
 
 
 def test_one_that_is_new_has_no_keys(tmp_path: Path) -> None:
-    memory = NodeMemory(tmp_path)
+    memory = NodeLedger(tmp_path)
     memory.learn(node("i-0"), FACTS)
     memory.gave_keys(["i-0"])
     memory.learn(node("i-0"), FACTS, is_new=False)
@@ -49,20 +49,20 @@ def test_one_that_is_new_has_no_keys(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_when_something_is_not_as_it_was(tmp_path: Path) -> None:
-    memory = NodeMemory(tmp_path)
+    memory = NodeLedger(tmp_path)
     memory.learn(node("i-0"), FACTS)
     memory.clear()
     assert memory.facts("i-0") is None
-    assert NodeMemory(tmp_path).nodes(["i-0"]) == {}
+    assert NodeLedger(tmp_path).nodes(["i-0"]) == {}
 
 
 @pytest.mark.parametrize("instance_type", ["", "m5.large"])
 def test_nodes_of_0_1_are_rented_if_they_have_a_type(tmp_path: Path, instance_type: str) -> None:
-    NodeMemory(tmp_path).learn(node("i-0", instance_type=instance_type), FACTS)
+    NodeLedger(tmp_path).learn(node("i-0", instance_type=instance_type), FACTS)
     (path,) = tmp_path.iterdir()
     path.write_text(path.read_text().replace('"is_rented": true, ', "").replace(', "is_rented": true', ""))
     assert "is_rented" not in path.read_text()
-    assert NodeMemory(tmp_path).nodes(["i-0"])["i-0"].is_rented is bool(instance_type)
+    assert NodeLedger(tmp_path).nodes(["i-0"])["i-0"].is_rented is bool(instance_type)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +70,6 @@ def test_nodes_of_0_1_are_rented_if_they_have_a_type(tmp_path: Path, instance_ty
 )
 def test_what_cannot_be_read_is_not_known(tmp_path: Path, text: str) -> None:
     (tmp_path / "nodes.json").write_text(text)
-    memory = NodeMemory(tmp_path)
+    memory = NodeLedger(tmp_path)
     assert memory.nodes(["i-0"]) == {}
     assert memory.facts("i-0") is None

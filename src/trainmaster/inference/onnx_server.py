@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from trainmaster.inference.engines import Engine, needed
 from trainmaster.inference.errors import ModelError, RequestError
+from trainmaster.inference.model_servers import ModelServer, needed
 from trainmaster.inference.tensors import Arrays, TensorSpec
 
 _DATATYPES: Final = {
@@ -30,7 +30,7 @@ _DATATYPES: Final = {
 }
 
 
-class OnnxEngine:
+class OnnxServer:
     """One model.
 
     Args:
@@ -62,7 +62,7 @@ class OnnxEngine:
         return dict(zip(names, map(np.asarray, found)))  # noqa: B905 - Python 3.9
 
 
-def load(file: Path) -> Engine:
+def load(file: Path) -> ModelServer:
     """The engine of a file.
 
     Raises:
@@ -74,7 +74,7 @@ def load(file: Path) -> Engine:
         session = ort.InferenceSession(str(file), providers=ort.get_available_providers())
     except Exception as error:  # noqa: BLE001 - it has many kinds, all of them about the file
         raise ModelError(f"{file.name} cannot be loaded as an ONNX model: {error}") from None
-    return OnnxEngine(session, (state.InvalidArgument, state.Fail, state.RuntimeException))
+    return OnnxServer(session, (state.InvalidArgument, state.Fail, state.RuntimeException))
 
 
 def _spec(found: Any) -> TensorSpec:  # noqa: ANN401 - has no types

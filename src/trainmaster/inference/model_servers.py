@@ -14,10 +14,10 @@ from trainmaster.inference.errors import ModelError
 from trainmaster.inference.formats import SAVED_MODEL, SCRIPT, served_file
 from trainmaster.inference.tensors import Arrays, TensorSpec
 
-_MODULES: Final = {".onnx": "onnx_engine", ".skops": "skops_engine"}
+_MODULES: Final = {".onnx": "onnx_server", ".skops": "skops_server"}
 
 
-class Engine(Protocol):
+class ModelServer(Protocol):
     """A model that answers.
 
     Attributes:
@@ -44,7 +44,7 @@ class Engine(Protocol):
         """
 
 
-def load(directory: Path, code: Path | None = None) -> Engine:
+def load(directory: Path, code: Path | None = None) -> ModelServer:
     """The engine for what lies there.
 
     Args:
@@ -57,12 +57,12 @@ def load(directory: Path, code: Path | None = None) -> Engine:
     if not directory.is_dir():
         raise ModelError(f"{directory} is no directory. Set TRAINMASTER_MODEL_DIR, or give --model-dir DIR.")
     if code is not None and (code / SCRIPT).is_file():
-        return _made("script_engine")(code / SCRIPT, directory)
+        return _made("script_server")(code / SCRIPT, directory)
     name = served_file((each.name for each in directory.iterdir()), str(directory))
     if name == SCRIPT:
-        return _made("script_engine")(directory / SCRIPT, directory)
+        return _made("script_server")(directory / SCRIPT, directory)
     if name == SAVED_MODEL:
-        return _made("saved_model_engine")(directory)
+        return _made("saved_model_server")(directory)
     return _made(_MODULES[Path(name).suffix])(directory / name)
 
 
@@ -81,6 +81,6 @@ def needed(module: str, package: str, else_: str = "") -> ModuleType:
         ) from error
 
 
-def _made(module: str) -> Callable[..., Engine]:
-    made: Callable[..., Engine] = import_module(f"trainmaster.inference.{module}").load
+def _made(module: str) -> Callable[..., ModelServer]:
+    made: Callable[..., ModelServer] = import_module(f"trainmaster.inference.{module}").load
     return made

@@ -1,4 +1,4 @@
-"""`Tasks`: what a cluster's loop has others do, by name, so that nothing is begun twice at once."""
+"""`Threads`: what a cluster's loop has others do, by name, so that nothing is begun twice at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 _MOST_OF_A_KIND: Final = 32
 
 
-class Tasks:
+class Threads:
     """Work in daemon threads; results are collected by the loop that asked for them.
 
     Args:

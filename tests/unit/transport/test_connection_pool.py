@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from trainmaster.transport.errors import RemoteTimeoutError, UnreachableError
-from trainmaster.transport.keeper import ConnectionKeeper
+from trainmaster.transport.pool import ConnectionPool
 from trainmaster.transport.target import Target
 
 A, B = Target("a", "10.0.0.1"), Target("b", "10.0.0.2")
@@ -46,22 +46,22 @@ def transport() -> Transport:
 
 
 @pytest.fixture
-def keeper(transport: Transport) -> ConnectionKeeper:
-    return ConnectionKeeper(cast("Any", transport))
+def keeper(transport: Transport) -> ConnectionPool:
+    return ConnectionPool(cast("Any", transport))
 
 
-def used(keeper: ConnectionKeeper, target: Target) -> Any:
+def used(keeper: ConnectionPool, target: Target) -> Any:
     return keeper.use(target, lambda it: cast("Any", it).work())
 
 
-def test_each_machine_is_connected_once(keeper: ConnectionKeeper, transport: Transport) -> None:
+def test_each_machine_is_connected_once(keeper: ConnectionPool, transport: Transport) -> None:
     a, b = used(keeper, A), used(keeper, B)
     assert (a.target, b.target) == (A, B)
     assert used(keeper, A) is a
     assert transport.made == [a, b]
 
 
-def test_a_kept_one_that_was_lost_is_made_anew(keeper: ConnectionKeeper, transport: Transport) -> None:
+def test_a_kept_one_that_was_lost_is_made_anew(keeper: ConnectionPool, transport: Transport) -> None:
     told = used(keeper, A)
     told.is_closed = True  # it is known to be lost
     silent = used(keeper, A)
@@ -72,14 +72,14 @@ def test_a_kept_one_that_was_lost_is_made_anew(keeper: ConnectionKeeper, transpo
     assert silent.is_closed
 
 
-def test_a_new_one_is_not_tried_again(keeper: ConnectionKeeper, transport: Transport) -> None:
+def test_a_new_one_is_not_tried_again(keeper: ConnectionPool, transport: Transport) -> None:
     transport.is_down = True
     with pytest.raises(UnreachableError):
         used(keeper, A)
     assert [each.is_closed for each in transport.made] == [True]
 
 
-def test_a_command_that_is_late_is_not_repeated(keeper: ConnectionKeeper, transport: Transport) -> None:
+def test_a_command_that_is_late_is_not_repeated(keeper: ConnectionPool, transport: Transport) -> None:
     kept = used(keeper, A)
 
     def late(_: object) -> None:
@@ -90,7 +90,7 @@ def test_a_command_that_is_late_is_not_repeated(keeper: ConnectionKeeper, transp
     assert used(keeper, A) is kept
 
 
-def test_hanging_up(keeper: ConnectionKeeper, transport: Transport) -> None:
+def test_hanging_up(keeper: ConnectionPool, transport: Transport) -> None:
     a, b = used(keeper, A), used(keeper, B)
     keeper.hang_up(A)
     keeper.hang_up(A)
