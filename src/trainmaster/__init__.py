@@ -83,5 +83,5 @@ def _version() -> str:
 
     try:
         return version("trainmaster")
-    except PackageNotFoundError:  # a source tree that nobody has installed
+    except PackageNotFoundError:  # a source tree that is not installed
         return _NOT_INSTALLED

@@ -299,13 +299,13 @@ def _last(stream: Stream[Any], notes: list[str]) -> Any:  # noqa: ANN401
 
 
 def _refuse_costs(plan: RunPlan) -> None:
-    """What costs is refused, as nobody has agreed to it."""
+    """What costs is refused, as its cost was not agreed to."""
     if not plan.most_usd_per_hour:
         return
     from trainmaster.spec.units import price
 
     asked = f"this rents machines for at most {price(plan.most_usd_per_hour)} per hour"
     raise UsageError(
-        "\n".join([f"{asked}, and nobody has agreed to that:", *plan.lines]),
+        "\n".join([f"{asked}, which was not agreed to:", *plan.lines]),
         "Nothing was started. `yes=True` agrees; `max_usd=20` agrees to so much for the whole run.",
     )

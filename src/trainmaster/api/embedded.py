@@ -179,7 +179,7 @@ class EmbeddedClient:
             if offer.most_usd_per_hour > agreed_usd_per_hour:
                 usd = f"{offer.most_usd_per_hour:.4g}"
                 raise UsageError(
-                    f"it costs at most ${usd} per hour, and nobody has agreed to that",
+                    f"it costs at most ${usd} per hour, which was not agreed to",
                     "Nothing was started. Agree to it, or change the recipe.",
                 )
             notes = check_with_provider(self._service, offer.plans, self._environ)
@@ -238,7 +238,7 @@ class EmbeddedClient:
             if brief["state"] == "DONE":
                 self._service.await_close(run)
             yield Watched(events, brief, rents)
-            undriven = 0 if is_driven else undriven + 1  # for a moment nobody does while it comes back here
+            undriven = 0 if is_driven else undriven + 1  # undriven while it comes back
             if brief["state"] == "DONE" or undriven * _WATCH_S > (self.undriven_s if was_away else 0.0):
                 return
             time.sleep(_WATCH_S)

@@ -107,7 +107,7 @@ class LocalApps:
 
     def show(self, app: str) -> dict[str, Any]:
         """One of them."""
-        self._hosts.look()  # nobody else sees that a process has died
+        self._hosts.look()  # nothing else notices that a process has died
         return self.apps.show(app)
 
     def enter(self, app: str) -> str:

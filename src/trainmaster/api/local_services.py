@@ -68,5 +68,5 @@ class LocalServices:
 
 
 def _told(found: dict[str, Any]) -> dict[str, Any]:
-    """As a server tells it: here nobody listens, unless a process was asked to."""
+    """As a server tells it: here no port is open, unless a process was asked to listen."""
     return {**found, "url": None, "measured": None}

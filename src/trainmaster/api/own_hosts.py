@@ -36,7 +36,7 @@ class OwnHosts:
         """Whether a ``Host`` is ours.
 
         Args:
-            host: the header; empty if a request has none, so names nobody.
+            host: the header; empty if a request has none.
             arrived_at: our end of the connection.
 
         >>> hosts = OwnHosts(frozenset({"tm.example.org", "*.apps.example.org"}))

@@ -45,7 +45,7 @@ class Stream(Protocol[T_co]):
         """Ctrl-C: how often it was asked to end in order; 0 if nothing could. Signal-safe."""
 
     def close(self) -> None:
-        """Nobody listens any more."""
+        """The listener is gone."""
 
 
 class ClientProtocol(Protocol):
@@ -97,7 +97,7 @@ class ClientProtocol(Protocol):
 
         Raises:
             UsageError: it cannot run, or cannot be rented.
-            ProviderError: nobody can say whether it can be rented.
+            ProviderError: whether it can be rented is unknown.
             InterruptedByUser: while measuring.
         """
 
@@ -126,7 +126,7 @@ class ClientProtocol(Protocol):
         """
 
     def take_run(self, run: str) -> Accepted | None:
-        """Go on with a run that nobody drives, likewise; None if it is driven, or all of it succeeded.
+        """Go on with an undriven run in the same way; None if it is driven, or all of it succeeded.
 
         Raises:
             UsageError: it cannot run here any more; names what is missing.
@@ -151,10 +151,10 @@ class ClientProtocol(Protocol):
         """Leave a run that was just accepted or taken to a driver of its own."""
 
     def watch_run(self, run: str) -> Iterator[Watched]:
-        """What happens from now on to a run that others drive; ends when nobody drives it any more."""
+        """What happens from now on to a run that others drive; ends when it is not driven any more."""
 
     def cancel(self, run: str) -> None:
-        """Ask for its end, and see to it if nobody else does."""
+        """Ask for its end; end it here if it is undriven."""
 
     def answer(self, run: str, experiment: str, *, is_given: bool, why: str = "") -> None:
         """Approve or deny that an experiment begins which waits for that.
@@ -243,7 +243,7 @@ class ClientProtocol(Protocol):
             member: such as ``worker-1``, or a machine; None for the first one there is.
 
         Raises:
-            NotFoundError: there is none, or nobody knows what it said.
+            NotFoundError: there is none, or its log is unknown.
             ProviderError: it cannot be reached.
         """
 
@@ -359,7 +359,7 @@ class ClientProtocol(Protocol):
 
         Raises:
             UsageError: no credentials, no permission, no such region.
-            ProviderError: nobody answers.
+            ProviderError: the provider does not answer.
         """
 
     def clusters(self) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ _POLL_S: Final = 0.2
 
 
 class Run:
-    """One execution of a recipe. It goes on by itself: that nobody holds this object changes nothing.
+    """One execution of a recipe. It goes on by itself, also without this object.
 
     Made by `trainmaster.run`, `Client.run` and `Client.runs`.
 
@@ -81,7 +81,7 @@ class Run:
 
         Raises:
             WaitTimeoutError: it goes on.
-            UndrivenError: nobody drives it, so it does not go on.
+            UndrivenError: it is undriven, so it does not go on.
             RunError: it waits for what the task that called this holds.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -150,7 +150,7 @@ class Run:
         Raises:
             NotFoundError: it has no such experiment, task or member, or nothing is kept of its machines.
             UsageError: ``grep`` or ``since`` is none, or the logs are on another machine.
-            UndrivenError: with ``follow``: nobody drives it, so it does not go on.
+            UndrivenError: with ``follow``: it is undriven, so it does not go on.
         """
         rest = b""
         query = LogQuery(follow, experiment, task, member, tail, grep, since, system)
@@ -181,7 +181,7 @@ class Run:
             follow: go on until the run has ended.
 
         Raises:
-            UndrivenError: with ``follow``: nobody drives it, so nothing will happen.
+            UndrivenError: with ``follow``: it is undriven, so nothing will happen.
         """
         last = 0
         undriven = 0

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class _Left(BaseException):
-    """Nobody listens any more: the work unwinds as for any other error."""
+    """The listener is gone: the work unwinds as for any other error."""
 
 
 class WorkStream(Iterator[T], Generic[T]):
@@ -44,7 +44,7 @@ class WorkStream(Iterator[T], Generic[T]):
         raise told
 
     def close(self) -> None:
-        """Nobody listens any more: the work ends when it next tells something."""
+        """The listener is gone: the work ends when it next tells something."""
         self._is_left = True
 
     def _tell(self, told: T) -> None:

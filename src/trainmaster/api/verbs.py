@@ -43,7 +43,7 @@ def run(
 
     Raises:
         RecipeError: the recipe is wrong; with all mistakes.
-        UsageError: it cannot run here, or it costs and nobody has agreed to that: nothing was started.
+        UsageError: it cannot run here, or its cost was not agreed to: nothing was started.
         NoFeasibleQuote: no cluster keeps its deadline and budget: nothing was started.
         ProviderError: the provider cannot be reached: nothing was started.
         StoreError: the database cannot be used.

@@ -41,7 +41,7 @@ class CheckpointSeries:
 
     Args:
         base_uri: where the series lies.
-        owner: the run that it is of; without one nobody is asked whose a checkpoint is.
+        owner: the run that it is of; without one the owner of a checkpoint is not checked.
 
     Attributes:
         uri, owner: as given.
@@ -182,7 +182,7 @@ class CheckpointSeries:
 
         Args:
             keep: how many stay; at least 1, for the newest is what a restart needs.
-            bad: numbers that nobody will restore; the first to go.
+            bad: numbers that will not be restored; the first to go.
 
         Returns:
             The numbers that were deleted.
@@ -209,7 +209,7 @@ class CheckpointSeries:
     def clear_unfinished(self) -> None:
         """Deletes what uploads that were cut off have left above the newest checkpoint.
 
-        For when nobody publishes any more. If somebody does all the same, it cannot commit there, and begins
+        For when publishing is over. A late publisher cannot commit there, and begins
         again with the next number.
         """
         taken = self._last_taken()
@@ -223,7 +223,7 @@ class CheckpointSeries:
         return sorted(int(name) for name in self._store.folders() if _is_number(name))
 
     def _last_taken(self) -> int:
-        """The highest number that nobody can publish any more; 0 if there is none."""
+        """The highest number that cannot be published any more; 0 if there is none."""
         for number in reversed(self._numbers()):
             if self._store.exists(f"{number:06d}/{MANIFEST_KEY}"):
                 return number
@@ -263,7 +263,7 @@ class CheckpointSeries:
         return manifest is not None
 
     def _may_delete(self, number: int) -> bool:
-        """Whether nobody else can have published it."""
+        """Whether only we can have published it."""
         if self.owner is None:
             return True
         try:

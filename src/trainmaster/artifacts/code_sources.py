@@ -129,7 +129,7 @@ def _git(arguments: list[str], settings: Mapping[str, str] = MappingProxyType({}
     environment = {
         **os.environ,
         **settings,
-        "GIT_TERMINAL_PROMPT": "0",  # nobody is there to answer
+        "GIT_TERMINAL_PROMPT": "0",  # there is no terminal
         "GIT_ALLOW_PROTOCOL": ":".join(_TRANSPORTS),
         "LC_ALL": "C",
     }

@@ -1,6 +1,6 @@
 """Publishing what an attempt has made as a task's model, beside late drivers of the same task.
 
-Each attempt has a place of its own, so that nobody has to remove what a later one has published: which
+Each attempt has a place of its own, so that what a later one has published is never removed: which
 one counts is written in the database, by the driver that holds the run's lease.
 """
 

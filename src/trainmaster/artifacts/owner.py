@@ -61,7 +61,7 @@ class Owner:
     def require(self, manifest: Manifest, url: str) -> None:
         """Refuses an artifact that is not this run's.
 
-        One that names nobody is taken if the run is as old as such manifests are.
+        One without an owner is taken if the run is as old as such manifests are.
 
         Args:
             manifest: of the artifact.

@@ -211,7 +211,7 @@ def delete(uri: str) -> None:
 
 
 def discard(store: ObjectStore, folder: str) -> None:
-    """Removes an upload as well as it can: a failure leaves waste, which harms nobody."""
+    """Removes an upload as well as it can: a failure leaves waste, which does no harm."""
     with suppress(PublishError, OSError):
         store.delete_all(folder)
 

@@ -2,7 +2,7 @@
 # Names are any bytes and files are many: os functions on plain text are exact, and four times as fast.
 """Snapshots: the code of a run, frozen under the hash of its content.
 
-``ROOT/<digest>/`` is a master copy that nobody writes to; every member gets a copy of its
+``ROOT/<digest>/`` is a read-only master copy; every member gets a copy of its
 own. Two runs of the same code share one master.
 """
 

@@ -20,7 +20,7 @@ from trainmaster.spec.errors import PublishError
 _TICK_NS = 10_000_000
 
 
-class UnstableDirectory(PublishError):  # noqa: N818 - it is nobody's error: try again later
+class UnstableDirectory(PublishError):  # noqa: N818 - it is no error of the user: try again later
     """A directory changed while it was copied; nothing was published."""
 
 

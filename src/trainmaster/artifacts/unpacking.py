@@ -81,7 +81,7 @@ class UnpackLimits(NamedTuple):
 
 
 def unpack(archive: Path | IO[bytes], name: str, directory: Path, limits: UnpackLimits) -> None:
-    """Unpacks a tar or a zip into a directory that is empty and nobody else's.
+    """Unpacks a tar or a zip into an empty directory of its own.
 
     Permissions become 0755 for what the owner may execute and 0644 for the rest; owners, devices, pipes and
     bits such as setuid are no part of data.
@@ -325,7 +325,7 @@ class Header(tarfile.TarInfo):
         """Reads one.
 
         Raises:
-            tarfile.ReadError: it announces what nobody would.
+            tarfile.ReadError: it announces an absurd size.
         """
         found = super().frombuf(buf, encoding, errors)  # type: ignore[arg-type]
         if found.size < 0 or (found.type in _LONG_HEADERS and found.size > _MOST_AT_ONCE_BYTES):

@@ -123,7 +123,7 @@ _VERBS: Final = {
     ),
     "_app": (
         "drive.look_after_app",
-        "Be the process of an app: start it, and end it when nobody uses it any more.",
+        "Be the process of an app: start it, and end it when it is idle.",
     ),
 }
 

@@ -33,7 +33,9 @@ def login(
     ] = None,
     fingerprint: Annotated[
         str | None,
-        typer.Option(metavar="SHA256", help="Of a certificate that has signed itself: nobody is asked then."),
+        typer.Option(
+            metavar="SHA256", help="Of a self-signed certificate; it is trusted without a question."
+        ),
     ] = None,
 ) -> None:
     """Use a server from now on: all verbs then ask it. `trainmaster --local` asks this machine's home."""

@@ -51,7 +51,7 @@ def drive_many(number: Annotated[int, typer.Argument()]) -> None:
 
 
 def look_after_app(app: Annotated[str, typer.Argument()]) -> None:
-    """Be the process of an app: start it, and end it when nobody uses it any more."""
+    """Be the process of an app: start it, and end it when it is idle."""
     from trainmaster.service import Service
     from trainmaster.service.apps.app_host import AppHost
     from trainmaster.service.apps.kinds import KINDS

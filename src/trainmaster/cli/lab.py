@@ -236,7 +236,7 @@ def down(as_json: _Json = False) -> None:
 
     from trainmaster.lab import down as take_down
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # half a lab helps nobody
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # half a lab is of no use
     found = take_down(_place())
     if as_json:
         print_json({"hosts": [], "running": False, "removed": found})

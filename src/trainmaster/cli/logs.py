@@ -72,7 +72,7 @@ def logs(
         for piece in pieces:
             sys.stdout.buffer.write(piece)
             sys.stdout.buffer.flush()
-    except BrokenPipeError:  # `trainmaster logs RUN | head`: what is left is for nobody
+    except BrokenPipeError:  # `trainmaster logs RUN | head`: what is left is not wanted
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -25,7 +25,7 @@ def show(text: str) -> None:
     """A line, or a table, of what was asked for: the only text that ``trainmaster VERB | less`` gets.
 
     Raises:
-        BrokenPipeError: nobody reads it any more; `main` ends the verb.
+        BrokenPipeError: the reader is gone; `main` ends the verb.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):  # names and metrics may hold what this terminal cannot write
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -36,7 +36,7 @@ def say(text: str = "") -> None:
     """A line about the work: progress, a note, a question."""
     try:
         print(redacted(text), file=sys.stderr, flush=True)  # noqa: T201
-    except OSError:  # nobody reads it any more (`2>&1 | head`, a closed terminal): the work goes on
+    except OSError:  # the reader is gone (`2>&1 | head`, a closed terminal): the work goes on
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - for the process's life
 
 
@@ -174,7 +174,7 @@ def driver_trouble(run: Mapping[str, Any]) -> str:
 
 
 def _waits_for_its_turn(run: Mapping[str, Any]) -> bool:
-    """On a server: nobody may drive it yet."""
+    """On a server: it may not be driven yet."""
     return "waits_for" in run.get("queued", {})
 
 

@@ -13,7 +13,7 @@ from trainmaster.spec.units import price
 
 
 def agree(client: ClientProtocol, plan: RunPlan, *, yes: bool) -> None:
-    """Show what a run would rent and cost, and ask. Hosts of one's own cost nothing: nobody is asked.
+    """Show what a run would rent and cost, and ask. Hosts of one's own cost nothing: there is no question.
 
     Args:
         client: has planned it.

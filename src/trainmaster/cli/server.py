@@ -126,7 +126,7 @@ def _bound_arenas() -> None:
     """Have threads share two arenas of the C library's allocator.
 
     By default each of the threads that answer gets one of its own, up to eight a core, and each keeps what it
-    once needed at most: half of what a busy server had of the C library's memory was free, and nobody's.
+    once needed at most: half of what a busy server had of the C library's memory was free and unused.
     """
     import ctypes
 

@@ -155,7 +155,7 @@ def get(
             }
         )
         return
-    # Of objects as they are nobody knows a hash; but each request was for the ETag that was indexed.
+    # Objects as they are have no known hash; but each request was for the ETag that was indexed.
     proof = "verified" if opened.head.kind == "packed" else "unchanged since they were indexed"
     got = f"{counted(progress.file_count, 'file')}, {size(progress.file_bytes)}"
     say(f"{got} in {directory}, {proof}, in {duration(taken_s)}")

@@ -38,7 +38,7 @@ Hello = Callable[[ClusterEngine], None]
 
 
 class _Call:
-    """Connecting to a cluster, in a thread: it takes a minute if nobody answers.
+    """Connecting to a cluster, in a thread: it takes a minute without an answer.
 
     Args:
         number: of the formation.
@@ -70,7 +70,7 @@ class _Call:
         threading.Thread(target=self._work, name="connect", daemon=True).start()
 
     def drop(self) -> None:
-        """Nobody waits for it any more."""
+        """It is not waited for any more."""
         with self._lock:
             self._is_dropped = True
             is_over = self.is_over
@@ -137,7 +137,7 @@ class ClusterConnection:
         self._number: int | None = None
         self._call: _Call | None = None
         self._graces: dict[str, float] = {}
-        self._stops: dict[str, float] = {}  # also those that nobody has heard yet
+        self._stops: dict[str, float] = {}  # also those that were not delivered yet
         self._forgotten: set[str] = set()  # likewise
         self._drained: set[str] = set()
         self._told_waits: set[tuple[str, str]] = set()
@@ -172,7 +172,7 @@ class ClusterConnection:
         self._graces.pop(attempt, None)
         self._drained.discard(attempt)
         if self._number is not None and not self.guarded(partial(_forget, attempt)):
-            self._forgotten.add(attempt)  # nobody has heard it yet
+            self._forgotten.add(attempt)  # it was not delivered yet
         else:
             self._stops.pop(attempt, None)
 
@@ -392,7 +392,7 @@ class ClusterConnection:
         return 0.0 if left_s == math.inf else left_s - self.services.get(_experiment(attempt), _GRACE_S)
 
     def _leaving(self) -> dict[str, float] | None:
-        """When nodes are taken back, by address; None if nobody can be told, or nothing."""
+        """When nodes are taken back, by address; None if there is nothing to announce."""
         leaving = self.loop.leaving
         if not leaving or self.executor is None:
             return None

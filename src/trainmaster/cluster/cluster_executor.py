@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _SLICE_S: Final = 0.05
 #: How long to wait for a cluster at a time before the run is looked after.
 _SOUGHT_S: Final = 0.2
-#: Time to ask for the end of all machines, even if nobody wants to wait until it is so.
+#: Time to ask for the end of all machines, even without waiting for it.
 _HURRIED_S: Final = 10.0
 #: Tasks that leave something to be saved if they have to end now.
 _WITH_OUTPUT: Final = frozenset({State.RUNNING, State.STOPPING, State.SAVING})
@@ -47,7 +47,7 @@ _WITH_OUTPUT: Final = frozenset({State.RUNNING, State.STOPPING, State.SAVING})
 _ANSWERS_AGAIN_S: Final = 1.0
 #: One whose kernel answers may be busy. Ray has noticed by then that it is frozen.
 _GREETING_S: Final = 8.0
-#: Keeping machines for less than that is of use to nobody.
+#: Keeping machines for less than that is of no use.
 _KEPT_LEAST_S: Final = 60.0
 
 
@@ -312,7 +312,7 @@ class ClusterExecutor:
         """Tasks of these experiments answer requests; with their grace in seconds.
 
         Where machines are taken back they are told to end as late as that allows: until then it is the run's
-        loop that ends them, when nobody sends them requests any more.
+        loop that ends them, when they get no requests any more.
         """
         for name, grace_s in services.items():
             self._connections[name].services[name] = grace_s

@@ -1,4 +1,4 @@
-"""`ClusterLeases`: until when the machines of a cluster live if nobody renews any more."""
+"""`ClusterLeases`: until when the machines of a cluster live if their leases are not renewed any more."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ClusterLeases:
 
     @property
     def lease_s(self) -> float:
-        """Machines end themselves when nobody has renewed for so long; one for all clusters of the run.
+        """How long machines live without a renewal of their lease; one for all clusters of the run.
 
         It may be set at any time: from the next renewal on it holds, and renewals come three times as often.
         """
@@ -59,7 +59,7 @@ class ClusterLeases:
         self._provisioner.lease_s = max(lease_s, LEAST_LEASE_S)
 
     def last_until(self, record: ClusterRecord) -> float:
-        """When the last machine ends itself if nobody renews any more; 0 while there are none."""
+        """When the last machine ends itself without further renewals; 0 while there are none."""
         watched = self._watch.leased_until()
         last = max(watched.values(), default=0.0)
         if any(machine.id not in watched for machine in record.rented):  # it boots, or was found again
@@ -80,7 +80,7 @@ class ClusterLeases:
             self._tasks.start("renew", partial(self._provider.renew, record.id, lease_s))
         if not is_due and now < (record.leased_until or 0.0):
             return record
-        # Only on evidence: while nobody could renew anything, machines may have ended themselves.
+        # Only on evidence: while nothing could be renewed, machines may have ended themselves.
         ends = self._watch.leased_until()
         next_s = lease_s / RENEWALS
         known = [until + next_s for until in ends.values() if until > now]
@@ -126,7 +126,7 @@ class ClusterLeases:
         return replace(kept, leased_until=until + TICK_S)
 
     def _tell_provider(self, record: ClusterRecord, keep_s: float) -> None:
-        """Have it write down that machines are kept, and end those that nobody will see to any more.
+        """Have it write down that machines are kept, and end those that are abandoned.
 
         If it does not answer, the machines' own switches hold: those that are kept live on, the others end.
         """

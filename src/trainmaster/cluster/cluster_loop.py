@@ -418,7 +418,7 @@ class ClusterLoop:
             self._observed.known_since.setdefault(machine.id, self._clock())
 
     def _notice_sleep(self, now: float) -> None:
-        """This machine may have slept, or this process been stopped: nobody renewed anything meanwhile."""
+        """This machine may have slept, or this process been stopped: nothing was renewed meanwhile."""
         if not self._outage.turned(now):
             return
         self._watch.woke(now)

@@ -115,7 +115,7 @@ def _goes_on(record: ClusterRecord, missing: list[Machine], refusal: Refusal) ->
 
 
 def _take_news(decision: Decision, seen: Seen, now: float, patience: WaitLimits) -> None:
-    """Machines that are gone, leave, never came up, or answer nobody."""
+    """Machines that are gone, leave, never came up, or are silent."""
     for machine in decision.record.rented:
         node = seen.latest.get(machine.id)
         if node is not None:
@@ -393,7 +393,7 @@ def _bring_up(decision: Decision, seen: Seen, now: float, scaling: Scaling) -> N
 
 
 def _enough(record: ClusterRecord, role: RolePlan, ready: list[Machine], scaling: Scaling) -> bool:
-    """Whether a role has the nodes that it needs, and nobody else is on the way."""
+    """Whether a role has the nodes that it needs, and no more are on the way."""
     mine = [m for m in ready if m.role == role.role]
     coming = [m for m in record.live if m.role == role.role and m not in ready and not m.is_leaving]
     return len(mine) >= role.count or (len(mine) >= scaling.least(role.needed) and not coming)

@@ -53,7 +53,7 @@ class Seen:
         known_since: since when this process knows of machines, Unix seconds, by id; missing: only now.
         stages: by machine id; `Stage.NEW` if missing.
         troubles: why machines are BROKEN, by id.
-        lost_since: since when a machine answers nobody, Unix seconds, by id.
+        lost_since: since when a machine is silent, Unix seconds, by id.
         disconnected: ids of machines that had joined, and that the cluster takes to be dead.
         rented: ids that requests were answered with, by token, in the order of their seats.
         refusals: of requests, by token.
@@ -155,7 +155,7 @@ class WaitLimits:
     """How long to wait; seconds.
 
     Attributes:
-        lost_s: for a machine that answers nobody, before it is given up and replaced.
+        lost_s: for a silent machine, before it is given up and replaced.
         cool_down_s: before machines are asked for again where there were none.
     """
 

@@ -135,7 +135,7 @@ def _without(status: GangStatus, outlived: AbstractSet[str]) -> GangStatus:
 
 
 def _was_killed(member: MemberStatus) -> bool:
-    """Whether a signal ended it that nobody sent for us: a machine that is switched off sends them first."""
+    """Whether a signal ended it that was not ours: a machine that is switched off sends them first."""
     return not member.oom and (member.signal is not None or (member.exit_code or 0) > 128)
 
 

@@ -100,13 +100,13 @@ class MemberPlaces:
         """
         with self._guard:
             known = self._known.get(attempt)
-            if known is None:  # since this driver began, nobody was there to say
+            if known is None:  # not heard of since this driver began
                 return list(self._read(attempt).items())
             self._find(attempt, known, nodes)
             return [(name, known.machines[name]) for name, _ in known.places if name in known.machines]
 
     def leave(self, attempt: str) -> None:
-        """It is submitted anew, for a place that nobody knows yet."""
+        """It is submitted anew, for a place that is not known yet."""
         self.forget(attempt)
         with contextlib.suppress(OSError):
             (self._directory_of(attempt) / PLACES).unlink()

@@ -58,7 +58,7 @@ class NodeLinks:
                     self._own[access.id].discard(connection)
 
     def hang_up(self, node: str) -> None:
-        """End all that is under way with a machine that is no more, by its id: nobody need wait for it."""
+        """End all that is under way with a machine that is gone, by its id, without waiting for it."""
         with self._guard:
             keys = [key for key in self._links if key[1] == node]
             doomed = [*(self._links.pop(key) for key in keys), *self._own.get(node, ())]

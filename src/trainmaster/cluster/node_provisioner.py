@@ -83,7 +83,7 @@ class NodeProvisioner:
         run: its id.
         ssh: connects.
         code: where the snapshot of its code lies here.
-        lease_s: rented machines end themselves when nobody renews for so long.
+        lease_s: rented machines end themselves when their lease is not renewed for so long.
         tell: is told how far a bootstrap is, by any thread.
         has_switch: rented machines of this provider have a dead-man switch.
         switch_at_boot: it runs when they have booted; else the first login starts it.

@@ -131,7 +131,7 @@ class NodeWatch:
             return dict(self._leased_until)
 
     def woke(self, now: float) -> None:
-        """This process did not run for a while, in which nobody could answer it."""
+        """This process did not run for a while, in which it heard no answer."""
         self.excuse(now)
         with self._lock:
             self._next_at = dict.fromkeys(self._next_at, now)
@@ -178,7 +178,7 @@ class NodeWatch:
                     self._renewals[access.id] = _Renewal(asked_at, lease_s)
                     self._leased_until[access.id] = self._clock() + lease_s
                 self._next_at[access.id] = self._clock() + PROBE_S
-        if not is_watched:  # nobody asks it any more
+        if not is_watched:  # it is not asked any more
             self._hang_up(access.id)
 
     def renew(self, machine: str, node: Node, lease_s: float) -> None:

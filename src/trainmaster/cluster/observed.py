@@ -225,7 +225,7 @@ class Observed:
                 pass
 
     def _take_end_of_provider(self, error: ProviderGoneError) -> None:
-        """It is no more, and no machine of it: nobody waits for one to answer again."""
+        """It is over with all its machines: no answer is waited for."""
         reason = Exception.__str__(error)
         self.is_told = False
         self.nodes = {

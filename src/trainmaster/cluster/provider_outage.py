@@ -9,7 +9,7 @@ from typing import Final
 
 from trainmaster.spec.units import format_duration
 
-#: A provider's shorter failures are nobody's concern.
+#: A provider's shorter failures are not reported.
 AWAY_S: Final = 10.0
 #: A loop that has not turned for so long was stopped: the machine slept, or the process was.
 ASLEEP_S: Final = 30.0
@@ -56,7 +56,7 @@ class ProviderOutage:
     _told_waits: Reminder = field(default_factory=Reminder)
 
     def turned(self, now: float) -> bool:
-        """The loop turns; whether it has not done so for long, though nobody had ended it."""
+        """The loop turns; whether it has not done so for long, though it was not ended."""
         turned_at, self._turned_at = self._turned_at, now
         if turned_at is None or now - turned_at < ASLEEP_S:
             return False

@@ -23,8 +23,8 @@ class DamagedClusterError(StoreError):
 class ClusterState(StrEnum):
     """How far a cluster is.
 
-    PLANNED: nobody has asked for anything yet. ACTIVE: its machines are asked for, boot, or work.
-    KEPT: warm, for a run to come; nobody watches it, its machines end themselves at ``kept_until``.
+    PLANNED: nothing was asked for yet. ACTIVE: its machines are asked for, boot, or work.
+    KEPT: warm and unwatched, for a run to come; its machines end themselves at ``kept_until``.
     ENDING: it is given back. ENDED: nothing of it is there any more.
     """
 
@@ -57,7 +57,7 @@ class Machine:
         has_joined: it was a node of the cluster, whichever process drives the run now.
         reason: why it is over, in words.
         asked_at: Unix seconds.
-        leased_until: of one that is over: Unix seconds at which it has ended itself, if nobody else ends it.
+        leased_until: of one that is over: Unix seconds at which it has ended itself at the latest.
     """
 
     __pydantic_config__ = EXACTLY
@@ -110,19 +110,19 @@ class Machine:
         """From when on to count: as long as it may be billed for, if it goes on until then.
 
         What was asked for and not seen yet may be there already. What has not renewed its lease, asleep for
-        instance, knows that it was not there after it. One that was given up, and that nobody can end now, is
+        instance, knows that it was not there after it. One that was given up, and cannot be ended now, is
         billed until the end of its lease.
         """
         started_at = self.started_at
         if started_at is None:
             if self.is_over and not self.id:
                 return None
-            # Its first lease begins when it has booted, and nobody can renew that before it was seen.
+            # Its first lease begins when it has booted, and cannot be renewed before it was seen.
             unseen_s = max(now - (self.asked_at or now), 0.0)
             started_at = now - BOOTING_S - min(unseen_s, USUAL_LEASE_S + SWITCH_OFF_S)
         elif self.ended_at is None:
             leased_until = self.leased_until or leased_until  # the others' leases go on
-            if leased_until is None:  # nobody has renewed anything yet: it lives as long as after its boot
+            if leased_until is None:  # nothing was renewed yet: it lives as long as after its boot
                 leased_until = started_at + BOOTING_S + USUAL_LEASE_S + SWITCH_OFF_S
             started_at += max(now - max(leased_until, started_at), 0.0)
         if self.ended_at is None and self.leased_until is not None:
@@ -379,7 +379,7 @@ def cluster_id(run: str, plan: ClusterPlan) -> str:
 
 
 def new_record(run: str, plan: ClusterPlan, home_id: str, keep_s: float = 0.0) -> ClusterRecord:
-    """A cluster that is to be had. Hosts of one's own are not kept: there nobody would end what is ours."""
+    """A cluster that is to be had. Hosts of one's own are not kept: nothing there would end what is ours."""
     is_rented = any(rental.is_rented for role in plan.roles for rental in role.rentals)
     keep_s = keep_s if is_rented else 0.0
     return ClusterRecord(cluster_id(run, plan), plan.provider, home_id, plan, keep_s=keep_s)

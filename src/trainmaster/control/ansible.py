@@ -67,7 +67,7 @@ def call(
         directory: of this call; no other one has the same.
         output: takes what it says.
         timeout_s: after which it is ended.
-        is_over: set when nobody waits for it any more.
+        is_over: set when it is not waited for any more.
 
     Returns:
         Its exit code; None if it was ended.
@@ -115,7 +115,7 @@ def _read(
 ) -> bool:
     """Take what is said until the program ends; False if that took too long.
 
-    What it leaves behind (connections that stay open) may keep the pipe open: nobody waits for that.
+    What it leaves behind (connections that stay open) may keep the pipe open, which is not waited for.
     """
     deadline = time.monotonic() + timeout_s
     with selectors.DefaultSelector() as selector:

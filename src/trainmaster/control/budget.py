@@ -14,7 +14,7 @@ from typing import Final
 
 from trainmaster.spec import Budget
 
-#: Seconds that rented machines live when nobody renews their lease, in a run that has money enough.
+#: Seconds that rented machines live when their lease is not renewed, in a run that has money enough.
 USUAL_LEASE_S: Final = 900.0
 #: A lease that is shorter cannot be renewed reliably: a run that cannot pay for it ends.
 LEAST_LEASE_S: Final = 90.0
@@ -187,7 +187,7 @@ of its machines costs up to $3.60'
         return low
 
 
-#: Nobody waits longer: what costs so little never reaches its cap.
+#: The longest wait: what costs so little never reaches its cap.
 _ENDLESS_S: Final = 100 * 365 * 86_400.0
 
 

@@ -52,7 +52,7 @@ JOB_POLL_S = 0.01
 LEAVES_S = 60.0
 FORECAST_LOOK_S = 1.0
 MACHINES_LOOK_S = 0.5
-#: Ends of a run whose machines cannot be had: nobody waits for them.
+#: Ends of a run whose machines cannot be had: they are not waited for.
 _WITHOUT_MACHINES = (EndReason.INTERNAL, EndReason.USER_ERROR)
 SAVING_LOOK_S = 1.0
 

@@ -53,7 +53,7 @@ HDFS: Final = "hdfs"
 #: Before the name of a built-in set, where no volume of that name is meant: none can be called so.
 BUILT_IN_PREFIX: Final = "built-in:"
 _WEB: Final = ("http", "https")
-# Real data are seldom packed a hundredfold; what is smaller than this in the end hurts nobody.
+# Real data are seldom packed a hundredfold; what is smaller than this in the end does no harm.
 _MOST_TIMES: Final = 100
 _SMALL_BYTES: Final = 2 << 30
 _RESERVE_BYTES: Final = 1 << 30

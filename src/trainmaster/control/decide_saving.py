@@ -84,7 +84,7 @@ def stopping(task: Task, seen: ObservedTask, policy: Policy, now: float) -> list
             return [effect(task, EffectKind.STOP, 0.0 if seen.hurry else policy.grace_s)]
         case (
             Phase.UNKNOWN
-        ):  # nothing of it ever ran, nothing is left to save, or nobody can wait for its nodes
+        ):  # nothing of it ever ran, nothing is left to save, or there is no time to wait for its nodes
             # What the message says may be of an earlier attempt, where the run ends it without a word.
             why = seen.why if seen.wanted is reason_of(task) else task.message
             words = [why, NOT_REACHED if task.started_at is not None else ""]
@@ -121,7 +121,7 @@ def finish(
 ) -> list[Step]:
     """The task is DONE."""
     reason = reason or reason_of(task)
-    # How the members of one that nobody needs died tells nothing: they were told to.
+    # How the members of an unneeded one died tells nothing: they were told to.
     message = task.message if reason.is_of_no_use else _why(task, seen, job, reason)
     told = [] if reason.is_whole else _told(task, job)
     if job.error and reason.is_whole:
@@ -210,7 +210,7 @@ def _last_word(task: Task, seen: ObservedTask, kind: EffectKind, now: float) -> 
         return _with_reason(job, last) if kept is not None else job
     is_side = kind is EffectKind.RECOVER or "model_uri" in job.fields
     if "model_uri" in job.fields and (must_end or task.tries >= CHECKPOINT_TRIES):
-        return replace(job, error="", unsaved=False)  # it is saved; but for a checkpoint that nobody needs
+        return replace(job, error="", unsaved=False)  # it is saved; but for a checkpoint that is not needed
     if kept is None:
         if seen.wanted is not None and seen.wanted.is_of_no_use and kind is EffectKind.RECOVER:
             return job

@@ -69,7 +69,7 @@ class ServiceState:
         version: that replicas are to have.
         model_uri: where that is published.
         refused: the version that did not become healthy while another one answered.
-        failures: ends of replicas in a row that nobody wanted.
+        failures: unwanted ends of replicas in a row.
         try_at: before that none is begun, Unix seconds.
         replicas: by number, those whose tasks are not over.
         demand: how many were needed of late; not recorded.
@@ -173,7 +173,7 @@ def wanted_count(
         serve: of the recipe.
         service: as recorded.
         in_flight: requests that proxies have with all of them.
-        asked_ago_s: since somebody was turned away as none was ready; None if nobody was.
+        asked_ago_s: since somebody was turned away as none was ready; None if none was.
         now: Unix seconds.
     """
     if serve.scale is None:
@@ -303,7 +303,7 @@ class _Turn:
         self._let_go(old, len(old) - max(wanted - ready, 0), f"{version} takes its place")
 
     def _leave(self, leaving: Sequence[Replica], *, is_needed: bool) -> None:
-        """Machines are taken back: what is there goes on as long as there is time, if nobody else answers."""
+        """Machines are taken back: what is there goes on while time lasts, if no other replica answers."""
         last_s = max(self._serve.drain_s, LEAST_DRAIN_S)
         for replica in leaving:
             is_ready = replica.state is ReplicaState.READY
@@ -369,7 +369,7 @@ class _Turn:
         self._note(f"replica {replica.number}{of} is ready")
 
     def _over(self, replica: Replica, seen: ReplicaSeen) -> None:
-        """Its task is DONE although nobody here wanted that."""
+        """Its task is DONE although its end was not wanted here."""
         if replica.state is ReplicaState.DRAINING:
             self._write(replica, state=ReplicaState.GONE)
             return

@@ -25,7 +25,7 @@ _LOOK: Final = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sy
 def framework_notes(recipe: Recipe, environ: Mapping[str, str]) -> list[str]:
     """Which image ``container: auto`` is, and where a framework is missing on the machines.
 
-    A note and no refusal: a command may start a Python of which nobody here knows.
+    A note and no refusal: a command may start a Python that is unknown here.
 
     Args:
         recipe: as read.

@@ -78,7 +78,7 @@ def node_labels(experiment: Experiment, role: str) -> dict[str, str]:
 
 
 def helpers_of(experiment: Experiment, launcher: Launcher) -> frozenset[str]:
-    """Names of the members that nobody waits for: the launcher knows which end by themselves."""
+    """Names of the members that are not waited for: the launcher knows which end by themselves."""
     gang = gang_of(experiment, "", {})
     return frozenset(each.name for each in gang.members if not launcher.is_essential(gang, each))
 

@@ -110,7 +110,7 @@ def _script_notes(recipe: Recipe) -> Iterator[str]:
 
 
 def check_store(home: Home) -> None:
-    """Refuse an object store elsewhere that cannot be written: a model that nobody can keep is worth nothing.
+    """Refuse an object store elsewhere that cannot be written: a model that cannot be kept is worth nothing.
 
     Raises:
         UsageError: it cannot be reached, or refuses our credentials.
@@ -169,7 +169,7 @@ def _check_answers(
 
 
 class _NoAnswerError(TrainmasterError):
-    """Nobody answers just now, or not on this machine."""
+    """The store does not answer just now, or not on this machine."""
 
 
 def _ask(source: DataSource, url: str) -> None:

@@ -238,7 +238,7 @@ class Site(Protocol):
         """What experiments name as ``container``, as nodes have it."""
 
     def slots(self, experiment: str) -> Sequence[int]:
-        """Slots of each node of an experiment's cluster; empty if nobody knows."""
+        """Slots of each node of an experiment's cluster; empty if unknown."""
 
     def environment(self, experiment: str) -> Mapping[str, str]:
         """What members find on a node before anything of the recipe is added; nothing of the caller's."""
@@ -349,7 +349,7 @@ class Site(Protocol):
         """Where what an attempt left lies, in words: its nodes, and the directory there."""
 
     def full_disks(self, context: TaskContext) -> str:
-        """Which of an attempt's nodes have no room left, in words; empty if none, or if nobody knows.
+        """Which of an attempt's nodes have no room left, in words; empty if none, or if unknown.
 
         A member that fails for want of room can hardly write down why.
         """

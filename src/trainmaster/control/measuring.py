@@ -60,7 +60,7 @@ def measurement_of(
 
     Args:
         experiment: with a fixed number of workers.
-        trace: of its steps; None where nobody looked.
+        trace: of its steps; None where it was not traced.
         directory: of the attempt; its samples are read.
         started_at: Unix seconds, of the first member.
         ended_at: Unix seconds, if it ended by itself and succeeded, else None.

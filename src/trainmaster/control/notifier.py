@@ -90,7 +90,7 @@ def make_notifier(name: str, to: str, environ: Mapping[str, str]) -> Notifier:
     """A notifier by its name.
 
     Raises:
-        UsageError: nobody knows the name, or ``to`` is wrong.
+        UsageError: the name is unknown, or ``to`` is wrong.
         MissingPartError: a plug-in has the name, but cannot be loaded.
     """
     found: Notifier = NOTIFIERS.make(name, to, environ)

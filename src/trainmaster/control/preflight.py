@@ -102,7 +102,7 @@ def check_roles(recipe: Recipe) -> None:
 
 
 def check_names(recipe: Recipe) -> None:
-    """Refuse a provider, framework, sampler, pruner or option of a search that nobody knows.
+    """Refuse an unknown provider, framework, sampler, pruner or option of a search.
 
     Looks at nothing but the recipe and the names that are installed; loads no library.
 
@@ -189,7 +189,7 @@ def check_directories(recipe: Recipe) -> None:
 
 
 def check_urls(recipe: Recipe) -> None:
-    """Refuse URLs that are filled in with what nobody gives.
+    """Refuse URLs with placeholders that have no value.
 
     Raises:
         UsageError: naming the key.

@@ -1,7 +1,7 @@
 """`ProfilePlace`: where profiling attempts happen. It goes when we do, be it by ``kill -9``.
 
 As a program (``python -m trainmaster.control.profile_place HOME DIRECTORY``) it is the guard: it waits until
-the process that profiles is gone, and if that has not cleaned up it does so itself: nobody else would end
+the process that profiles is gone, and if that has not cleaned up it does so itself: nothing else would end
 the members, which outlive their control process like those of a run.
 """
 

@@ -92,7 +92,7 @@ class TaskProgress:
 
         Args:
             context: the attempt.
-            curve: of the attempts before, to be continued; None if nobody needs a curve.
+            curve: of the attempts before, to be continued; None if no curve is needed.
             resolution_s: how often `update` will be called.
             earlier: the last metrics of the attempt before it.
             is_behind: it has run for a while.

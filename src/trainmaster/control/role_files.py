@@ -127,7 +127,7 @@ def require_role(directory: Path, shown: str) -> Path:
 
 
 def require_variables(directory: Path, shown: str, given: Mapping[str, Any]) -> None:
-    """Refuse a role without a variable that its `meta/argument_specs.yml` requires; without one nobody knows.
+    """Refuse a role without a variable that its `meta/argument_specs.yml` requires, if it has one.
 
     Raises:
         UsageError: naming the variables.

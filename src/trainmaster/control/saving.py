@@ -87,7 +87,7 @@ def save(context: TaskContext) -> Job:
         if "model_uri" in fields:
             remove_unrecorded_models(context)
         publish_last_checkpoint(context, fields)
-    except (NodeGoneError, ProviderError) as error:  # what is lost then is for nobody, if the model is here
+    except (NodeGoneError, ProviderError) as error:  # what is lost then is not needed, if the model is here
         if "model_uri" not in fields:
             return _not_saved(context, error, fields)
     except (TrainmasterError, OSError) as error:

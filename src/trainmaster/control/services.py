@@ -38,7 +38,7 @@ class Load:
 
     Attributes:
         in_flight: requests with each replica, by number.
-        asked_ago_s: since somebody was turned away as none was ready; None if nobody was.
+        asked_ago_s: since somebody was turned away as none was ready; None if none was.
     """
 
     in_flight: Mapping[int, int] = field(default_factory=dict)
@@ -151,7 +151,7 @@ class Services:
         self.ends.pop((experiment, number), None)
 
     def close(self) -> None:
-        """Ask nobody any more."""
+        """Stop asking."""
         self._checks.close()
 
     def _follow_model(self, name: str) -> list[Change]:

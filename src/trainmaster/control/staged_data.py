@@ -34,7 +34,7 @@ def addresses(context: TaskContext) -> dict[str, str]:
     """Variables with the URLs of data that were staged, and of where the task may write.
 
     Raises:
-        UsageError: nobody has written down where.
+        UsageError: the place is not configured.
     """
     served = _served(context)
     places = {f"DATA_{name.upper()}": data_path(url_of(context, name)) for name in context.staged}
@@ -49,7 +49,7 @@ def output_of(context: TaskContext) -> tuple[str, str, Path]:
     """Host and port of WebHDFS, the path that a task may write to there, and where that becomes its output.
 
     Raises:
-        UsageError: nobody has written down which HDFS it is.
+        UsageError: no HDFS is configured.
     """
     first = context.place.output(context.members[0], first=True)
     return _served(context).web, _output(context), first / HDFS

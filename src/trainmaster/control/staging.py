@@ -262,7 +262,7 @@ def setup_of(
 def _restore(context: TaskContext) -> int | None:
     kept = context.kept_checkpoint
     if kept is None and context.site is not None:
-        kept = context.attempt - 1  # what was fetched of it, and nobody came to record
+        kept = context.attempt - 1  # what was fetched of it, and never recorded
     if kept is not None and _begins_with_kept(context, kept):
         return None  # it has no number yet
     number = _begin_with_newest(context, context.checkpoints)

@@ -49,7 +49,7 @@ class StoreSilence:
     begin: Callable[[Callable[[], None]], None] = _in_background
 
     def __post_init__(self) -> None:
-        """Nobody is asked."""
+        """No store is asked."""
         self._answers: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._is_asking = False
         self._pending = 0

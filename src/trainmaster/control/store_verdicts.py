@@ -37,7 +37,7 @@ _USUAL: Final = {
 #: What only the user can mend: keys that are wrong or have expired, permissions, a bucket that is not there.
 #: On a node the keys may be ours, lent for a while, so it asks a few times; what it is told last comes here.
 _USERS: Final = (StoreTrouble.REFUSED, StoreTrouble.MISSING)
-#: Where nothing has worked yet, an address that nobody answers at is more likely a wrong one. Whoever sees to
+#: Where nothing has worked yet, an address that does not answer is more likely a wrong one. Whoever sees to
 #: this machine can make room on its disk; on a node whose disk is full it would fail in the same way again.
 _ELSE: Final = {
     **{

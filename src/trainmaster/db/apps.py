@@ -83,7 +83,7 @@ def note_use(database: Database, app: str, now: float) -> None:
 
 
 def end(database: Database, app: str, reason: str, now: float) -> None:
-    """It is over, and nobody is let in any more; what it was the end of stays what it was."""
+    """It is over, and its door is closed; what it was the end of stays what it was."""
 
     def write(connection: Connection, _: Try) -> None:
         connection.execute(

@@ -184,6 +184,6 @@ def _add(connection: Connection, row: Mapping[str, Any]) -> None:
 
 
 def _lock(connection: Connection) -> None:
-    """Until the end of the transaction nobody else adds: ids grow as the chain does."""
+    """Until the end of the transaction there are no other writers: ids grow as the chain does."""
     if connection.dialect.name != "sqlite":
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))

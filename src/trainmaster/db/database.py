@@ -121,7 +121,7 @@ class Database:
             new: the run.
             now: Unix seconds.
             admit: called in the transaction, after the run was written; what it raises undoes that.
-            waits: nobody drives it yet: what is returned holds nothing.
+            waits: it is not driven yet: what is returned holds nothing.
         """
         process = this_process()
         owner = None if waits else process
@@ -279,7 +279,7 @@ class Database:
     # --- who is to be told ------------------------------------------------------------------------
 
     def messages(self, run: str, without: Collection[int] = (), limit: int = 100) -> Sequence[RowMapping]:
-        """Messages of a run that nobody has taken yet; see `outbox.messages_query`."""
+        """Messages of a run that were not taken yet; see `outbox.messages_query`."""
         return self.read(outbox.messages_query(run, without, limit))
 
     def claim_message(self, lease: Lease, message: int, tries: int) -> bool:

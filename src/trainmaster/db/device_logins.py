@@ -40,7 +40,7 @@ def by_user_code(database: Database, digest: str, now: float) -> RowMapping | No
 
 
 def confirm(database: Database, digest: str, confirmed: str, now: float) -> bool:
-    """Note who has confirmed a code; False if nobody waits for it any more."""
+    """Note who has confirmed a code; False if no login waits for it any more."""
     waits = (_T.c.user_digest == digest, _T.c.expires_at > now, _T.c.confirmed.is_(None))
     change = _T.update().where(*waits).values(confirmed=confirmed)
     return database.write(lambda connection, _: bool(connection.execute(change).rowcount))

@@ -19,7 +19,7 @@ from sqlalchemy.engine import Connection, Engine
 from trainmaster.db.patience import is_transient
 
 T = TypeVar("T")
-#: So many writes are in one transaction at most: until its end nobody else writes.
+#: So many writes are in one transaction at most: until its end there are no other writers.
 MOST: Final = 32
 _LONGEST_REST_S: Final = 0.1
 

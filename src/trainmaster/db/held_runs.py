@@ -28,7 +28,7 @@ OWN_FIRST_S: Final = 10.0
 #: What was seen of a lease longer ago says nothing of it. Not less: where looks are late as there is much to
 #: do, a thousand runs that each ask for themselves make them later.
 FRESH_S: Final = 5.0
-#: Leases that are to be extended wait for each other so long, and after `FRESH_S` for nobody.
+#: Leases that are to be extended wait for each other so long, and after `FRESH_S` not at all.
 _TOGETHER_S: Final = 2.5
 
 # The state is written out: both databases use the index of open runs only for those words.
@@ -71,7 +71,7 @@ def _for_home(database: Database, home_id: str) -> tuple[sa.ColumnElement[bool],
 
 
 def add_note(database: Database, run: str, text: str, now: float) -> None:
-    """An event of a run that nobody drives now."""
+    """An event of an undriven run."""
     row = event_row(run, now, "note", message=text)
     database.write(lambda connection, _: insert_events(connection, [row]), patient=False)
 
@@ -134,7 +134,7 @@ class HeldRuns:
     def release_all_but(self, driven: Container[str], now: float) -> None:
         """Give up what was seen to be held and is driven no more: the database was away when that ended.
 
-        As long as this process lives, nobody else could take it.
+        As long as this process lives, no other could take it.
 
         Args:
             driven: ids of runs that this process drives.
@@ -148,7 +148,7 @@ class HeldRuns:
                 self._database.release(Lease(run, seen.token, self._owner), now)
 
     def renew(self, lease: Lease) -> bool:
-        """Have a lease extended at the next `look`; False if nobody has looked at it of late.
+        """Have a lease extended at the next `look`; False if it was not looked at of late.
 
         Raises:
             LeaseLostError: it is not ours any more.

@@ -2,7 +2,7 @@
 
 A lease has an owner, a token that grows with each change of hands, and an expiry. Every write
 of a driver names its token; a stale token changes nothing. The lease of a process that can be seen from
-here to be dead is broken at once: nobody waits for an expiry after ``kill -9``.
+here to be dead is broken at once: there is no wait for an expiry after ``kill -9``.
 """
 
 from __future__ import annotations

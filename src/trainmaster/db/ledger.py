@@ -51,7 +51,7 @@ class Balance:
 
     @property
     def taken(self) -> int:
-        """What nobody else may have."""
+        """What is reserved."""
         return self.spent + self.reserved
 
 

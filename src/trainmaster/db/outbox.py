@@ -72,14 +72,14 @@ def claim(connection: Connection, lease: Lease, message: int, tries: int) -> boo
 
 
 def end(connection: Connection, lease: Lease, message: int, note: dict[str, Any] | None) -> None:
-    """A message was taken; or it is given up, and an event ``note`` says why, of which nobody is told."""
+    """A message was taken; or it is given up, and an event ``note`` says why, which is not sent."""
     ended = connection.execute(t.outbox.delete().where(t.outbox.c.id == message, _is_newest(lease)))
     if ended.rowcount and note is not None:
         connection.execute(t.event.insert(), note)
 
 
 def _is_newest(lease: Lease) -> sa.ColumnElement[bool]:
-    """Nobody has driven the run since; its driver may have released it: the last messages come after that."""
+    """The run was undriven since; its driver may have released it: the last messages come after that."""
     return sa.exists().where(t.run.c.id == lease.run, t.run.c.lease_token == lease.token)
 
 

@@ -47,7 +47,7 @@ class Try:
     """One of several tries at the same transaction.
 
     Attributes:
-        again: an earlier try failed, and nobody knows whether it was committed.
+        again: an earlier try failed, and may have been committed.
         waited_s: since the first try began.
     """
 

@@ -51,11 +51,11 @@ def add(database: Database, row: Mapping[str, object], places: int, forget_befor
 def claim(
     database: Database, worker: str, now: float, hold_s: float, without: Collection[str] = ()
 ) -> RowMapping | None:
-    """Hold the oldest request that nobody works on; None if there is none.
+    """Hold the oldest unclaimed request; None if there is none.
 
     Args:
         database: the database.
-        worker: a name that nobody has had.
+        worker: a new name.
         now: by the database's clock.
         hold_s: for how long.
         without: kinds that are left to others.
@@ -85,7 +85,7 @@ def claim(
 
 
 def is_any_free(database: Database, now: float, without: Collection[str] = ()) -> bool:
-    """Whether there is a request that nobody works on, of other kinds: quick, to be asked often."""
+    """Whether there is an unclaimed request, of other kinds: quick, to be asked often."""
     return bool(database.read(sa.select(_T.c.id).where(_is_free(now, without)).limit(1)))
 
 

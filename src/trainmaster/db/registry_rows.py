@@ -278,7 +278,7 @@ def alias_version(connection: Connection, team: str, name: str, alias: str) -> i
 
 
 def use(connection: Connection, run: str, used: Sequence[UsedVersion]) -> None:
-    """Note from which versions a new run starts: nobody removes them while it is not over.
+    """Note from which versions a new run starts: they are not removed before it is over.
 
     Raises:
         NotFoundError: one was removed since it was looked up.

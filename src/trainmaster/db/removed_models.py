@@ -1,4 +1,4 @@
-"""Models that were taken out of the registry: which of them nobody needs, so that their files may go."""
+"""Models that were taken out of the registry: which of them are not needed, so that their files may go."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def removed_before(database: Database, before: float) -> Iterator[RowMapping]:
 
 
 def give_up(database: Database, row: RowMapping, before: float, now: float) -> bool:
-    """Make sure that nobody needs a model, nor will: its run has it no more, and its files may go.
+    """Make sure that a model is not needed, nor will be: its run has it no more, and its files may go.
 
     What registers it holds the row of its task, as this does: it is a version by then, or gone.
 

@@ -152,7 +152,7 @@ def record_saved(
 def _forget_denials(connection: Connection, run: str, ended: set[str]) -> None:
     """People are asked again for what they have denied and has ended so: somebody wants the run to go on.
 
-    What was denied while nobody drove the run, and still waits, ends so now.
+    What was denied while the run was undriven, and still waits, ends so now.
     """
     approvals = t.run_fact.select().filter_by(run_id=run, kind=Fact.APPROVAL.value)
     for row in connection.execute(approvals).all():

@@ -1,4 +1,4 @@
-"""Rows that nobody needs any more are removed, a thousand at a time; several servers may do so at once."""
+"""Rows that are not needed any more are removed, a thousand at a time; several servers may do so at once."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def put_pieces(database: Database, lease: Lease, pieces: Sequence[Piece], gone: 
 def put_private(
     database: Database, lease: Lease, sealed: Mapping[str, bytes], gone: Iterable[str] = ()
 ) -> None:
-    """Write what nobody may read but servers with the key.
+    """Write what only servers with the key may read.
 
     Args:
         database: the database.

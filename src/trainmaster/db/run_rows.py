@@ -224,7 +224,7 @@ def advance(connection: Connection, lease: Lease, expires_at: float, *, again: b
         connection: in a transaction that ends the turn.
         lease: of the writer.
         expires_at: Unix seconds.
-        again: this is tried once more, since nobody knows what became of the first time.
+        again: this is tried once more, since the outcome of the first time is unknown.
 
     Returns:
         False if that first time was committed: nothing is left to be written.
@@ -269,7 +269,7 @@ def write_queue(connection: Connection, run: str, change: QueueChange, now: floa
 
 
 def driven_until(row: Mapping[Any, Any], now: float) -> float:
-    """When a run that nobody drives was driven last: Unix seconds."""
+    """When an undriven run was driven last: Unix seconds."""
     ended_at = row["closed_at"] or row["ended_at"]
     if ended_at is not None:
         return float(ended_at)

@@ -230,7 +230,7 @@ def settle(database: Database, rows: RunRows, news: Sequence[News], changes: Map
 
 
 def go_away(database: Database, lease: Lease, away: Mapping[str, Any]) -> None:
-    """Give a run to a machine of its own: nobody takes its lease here until it is back, and ours is lost.
+    """Give a run to a machine of its own: its lease cannot be taken here until it is back, and ours is lost.
 
     Raises:
         LeaseLostError: somebody else drives the run; nothing was written.

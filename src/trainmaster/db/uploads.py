@@ -181,7 +181,7 @@ def forget(database: Database, upload: str, *, keeps_row: bool = False) -> None:
 
 
 def unused(database: Database, since: float) -> Sequence[RowMapping]:
-    """What was removed, and what nobody has used since then (Unix seconds)."""
+    """What was removed, and what was unused since then (Unix seconds)."""
     is_old = t.upload.c.used_at < since
     return database.read(t.upload.select().where((t.upload.c.state == "REMOVED") | is_old))
 

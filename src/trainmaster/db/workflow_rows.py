@@ -228,7 +228,7 @@ def fire(
         same = (_F.workflow_id == workflow, _F.trigger == cause.trigger, _F.cause == cause.cause)
         known = connection.execute(sa.select(_F.at).where(*same)).first()
         if known is not None:
-            return this.again and bool(known.at == now)  # ours, of which nobody knew that it was written
+            return this.again and bool(known.at == now)  # ours: the first try was written
         if seen is not None:
             which = (_T.workflow_id == workflow, _T.key == cause.trigger, _T.seen == seen[0])
             if not connection.execute(

@@ -85,7 +85,7 @@ class GangProcesses:
         enclosure: what it has of its own, once it is started; None unless its members run as Unix users.
         remind_at: monotonic time of the next SIGTERM: a container that is just starting may miss the first.
         asked: processes that were sent SIGTERM.
-        kill_at: monotonic time of the SIGKILL, None while nobody asked it to stop.
+        kill_at: monotonic time of the SIGKILL, None unless it was asked to stop.
         killed: SIGKILL was sent, so one that dies of it did not run out of memory.
         sweeping: every member has ended, but other processes of it live.
         ports: held or handed over to its members.

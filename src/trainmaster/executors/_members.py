@@ -67,7 +67,7 @@ class Spawner:
         member.start_ticks = process.start_ticks if process else 0
 
     def call(self, command: list[str], env: dict[str, str]) -> int:
-        """Start a program that is no member; nobody hears what it says.
+        """Start a program that is no member; its output is dropped.
 
         Raises:
             OSError: it cannot be started.
@@ -100,7 +100,7 @@ class Spawner:
         env.update(self._markers(gang))
         shell = self._shell(env.get("PATH", os.defpath))
         arguments = self._arguments(gang, member)
-        os.chdir(member.cwd)  # nobody else in this process uses relative paths
+        os.chdir(member.cwd)  # nothing else in this process uses relative paths
         try:
             return _start(shell, arguments, env, _streams(self._null, pipe))
         finally:

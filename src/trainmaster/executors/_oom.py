@@ -8,7 +8,7 @@ The exit status of both is SIGKILL. What tells them apart are the kernel's count
 
 A kill explains one death, and only one that was seen soon after it. A member that we saw in our own
 control group is judged by that group's counter alone, so a neighbour that runs out of memory while
-somebody ends a member with ``kill -9`` misleads nobody; one that moved elsewhere by itself (``cgexec``, a
+somebody ends a member with ``kill -9`` is not misleading; one that moved elsewhere by itself (``cgexec``, a
 container), and was seen there, is judged by the node's.
 """
 

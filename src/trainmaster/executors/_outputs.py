@@ -152,7 +152,7 @@ class Outputs:
         if output.pipe < 0:
             return
         del self._by_pipe[output.pipe]
-        os.close(output.pipe)  # which takes it out of the epoll too: nobody else has this end
+        os.close(output.pipe)  # which takes it out of the epoll too: this end has no other owner
         output.pipe = -1
         output.log.close()
         if output.log.lost_bytes:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ATTEMPT_VARIABLE = "TRAINMASTER_ATTEMPT_ID"
 HOME_VARIABLE = "TRAINMASTER_HOME_ID"
 
-#: Groups that nobody hands out: those of attempts, see `attempt_group`.
+#: Groups that are never handed out: those of attempts, see `attempt_group`.
 ATTEMPT_GROUPS = range(0x70000000, 0x80000000)
 _WAIT_THIS_THREAD = 0x20000000  # __WNOTHREAD
 _SET_CHILD_SUBREAPER = 36

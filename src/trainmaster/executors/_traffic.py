@@ -92,7 +92,7 @@ class Traffic:
             cookie, inode = connection[:2]
             if cookie in self._foreign:
                 foreign.add(cookie)
-            elif inode and cookie not in self._known:  # without an inode nobody has accepted it yet
+            elif inode and cookie not in self._known:  # without an inode it is not accepted yet
                 unknown.append((cookie, inode))
         if unknown:
             processes = open_inodes(roots)

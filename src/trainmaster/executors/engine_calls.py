@@ -2,7 +2,7 @@
 
 Signals to the engine's client would not do: killing it leaves its container alive, and docker's gives up
 its container when it gets a third SIGTERM. Each call is a process of its own, so that an engine that does not
-answer holds up nobody else.
+answer holds up nothing else.
 """
 
 from __future__ import annotations

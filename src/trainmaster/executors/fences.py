@@ -38,7 +38,7 @@ class Fences:
         self._tokens = _read(path, note)
 
     def admit(self, run: str, token: int) -> bool:
-        """Whether a client with this token may speak for a run; then nobody with a smaller one may.
+        """Whether a client with this token may speak for a run; then no client with a smaller one may.
 
         Args:
             run: its id.

@@ -63,7 +63,7 @@ class GangClient:
         live: what was heard last of each attempt that was submitted or observed, until it is forgotten.
         news: of attempts, to be returned by `changes`.
         queue_place: see `Executor.queue_place`.
-        is_lost: there is nobody to speak with any more, ever: nothing is sent, and `observe` tells ``live``.
+        is_lost: the peer is gone for good: nothing is sent, and `observe` tells ``live``.
         losses: monotonic times in seconds of when the peer was lost lately.
         answer_s: how long an answer is waited for.
     """

@@ -92,7 +92,7 @@ class LogMetrics:
         return [row for line in lines if line and (row := self._row(line))]
 
     def finish(self) -> list[Metrics]:
-        """Nobody writes any more: the metrics of a last line without its end."""
+        """The writer is gone: the metrics of a last line without its end."""
         return self.feed(b"\n")
 
     def _keep(self, piece: bytes) -> None:
@@ -187,7 +187,7 @@ class LogMetrics:
         return {"epoch": int(epoch[1]), "step": past * total + done, **row}
 
     def _bare_bar(self, done: int, total: int) -> Metrics:
-        """A loop of which nobody says that it trains; except that Hugging Face's Trainer has such a bar."""
+        """A loop that does not say that it trains; except that Hugging Face's Trainer has such a bar."""
         if self._bar_total is None:
             self._bar_total = total
         if self._bar_done is None or total != self._bar_total or done < self._bar_done:

@@ -74,7 +74,7 @@ class MetricsReader:
         """New rows, from at most 1 MiB of lines; empty only at the end of the file, so call it until then.
 
         Args:
-            final: nobody writes any more: a last line without its newline counts too.
+            final: the writer is gone: a last line without its newline counts too.
         """
         while True:
             rows, at_end = self._step(final)
@@ -190,7 +190,7 @@ class StepRate:
 
     @property
     def examples_per_s(self) -> float | None:
-        """None until two different times were seen, or when nobody counts examples."""
+        """None until two different times were seen, or when examples are not counted."""
         return self._rate(2)
 
     def eta_s(self, total_steps: float, now_s: float | None = None) -> float | None:

@@ -114,7 +114,7 @@ def main() -> None:
     try:
         for directory in wanted.get("control_groups", ()):
             _write(f"{directory}/cgroup.procs", "0")
-        _write("/proc/self/oom_score_adj", _FIRST_TO_GO)  # of root, so nobody else takes it back
+        _write("/proc/self/oom_score_adj", _FIRST_TO_GO)  # of root, so that others cannot take it back
         system_calls = _filter()
         _enter(wanted.get("namespaces") or namespaces(0))
         _hide(wanted)

@@ -6,7 +6,7 @@
   hold as many, the one that was given the fewest so far. What a team does not take, or may not, it has not
   saved up, but for one node full. One that holds all that it may lets the others pass.
 * A gang that does not fit because the node is too full may be overtaken by smaller ones only
-  until they took as many slots as it needs itself; then nobody is granted before it. So a big gang waits
+  until they took as many slots as it needs itself; then no other is granted before it. So a big gang waits
   for the node to drain once, and small ones do not stand still because a big one came.
 """
 

@@ -1,7 +1,7 @@
 """The one process per node and home that starts members, and outlives the process that asked for them.
 
 It needs nothing but the standard library and starts in a few milliseconds:
-``python -I -S -c "...; main([HOME, SITE_PACKAGES...])"``. It ends by itself when nobody is connected
+``python -I -S -c "...; main([HOME, SITE_PACKAGES...])"``. It ends by itself when no client is connected
 and no member lives; what is not forgotten by then waits in the journal for the next one.
 
 Everything happens in one thread (a second one only calls ``posix_spawn``, see `_members.Spawner`):

@@ -85,7 +85,7 @@ class Daemon:
             "dfs.namenode.stale.datanode.interval": _STALE_MS,
             "dfs.namenode.avoid.read.stale.datanode": "true",
             "dfs.namenode.avoid.write.stale.datanode": "true",
-            # With two nodes there is nobody to take the place of a copy that is lost while it is written.
+            # With two nodes there is no third to take the place of a copy that is lost while it is written.
             "dfs.client.block.write.replace-datanode-on-failure.policy": "NEVER",
         }
         return {"core-site.xml": as_xml(core), "hdfs-site.xml": as_xml(hdfs), "log4j.properties": _LOG}

@@ -84,7 +84,7 @@ def _array(engine: ModelServer, path: Path, to: Path) -> int:
         raise FileError(f"{path.name} is one array; the model takes several inputs: {names}")
     spec = engine.inputs[0] if engine.inputs else TensorSpec("input")
     outputs = _asked(engine, {spec.name: _shaped(array, spec)})
-    # Texts of any length are objects to NumPy, which would write a pickle that nobody should read.
+    # Texts of any length are objects to NumPy, which would write a pickle, unsafe to read.
     plain = {name: found.astype(str) if found.dtype == object else found for name, found in outputs.items()}
     if len(plain) == 1:
         np.save(to, next(iter(plain.values())), allow_pickle=False)

@@ -62,7 +62,7 @@ class InferenceServer(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
-        """Without asking for our own name: names take seconds where nobody answers for them."""
+        """Without asking for our own name: names take seconds where no resolver answers."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()

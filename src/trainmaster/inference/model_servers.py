@@ -23,7 +23,7 @@ class ModelServer(Protocol):
     Attributes:
         platform: the format, as the protocol's metadata name it.
         inputs: what it takes; empty for anything.
-        outputs: what it gives; empty if nobody knows before.
+        outputs: what it gives; empty if not known before.
         at_once: so many requests may ask it at the same time.
     """
 

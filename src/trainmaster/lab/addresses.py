@@ -1,4 +1,4 @@
-"""Addresses of a lab: a block that nobody on this machine uses, and public addresses from it."""
+"""Addresses of a lab: a block that is unused on this machine, and public addresses from it."""
 
 from __future__ import annotations
 

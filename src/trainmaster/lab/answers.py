@@ -113,7 +113,7 @@ def spot_requests(cloud: Cloud, known: set[str]) -> list[dict[str, Any]]:
                 "CreateTime": instance.launch_time,
                 "LaunchedAvailabilityZone": instance._placement.zone,
                 "ProductDescription": "Linux/UNIX",
-                # Where nobody names one, Amazon takes the price on demand.
+                # Without one, Amazon takes the price on demand.
                 "SpotPrice": getattr(instance, "lab_max_price", "")
                 or f"{TYPES[instance.instance_type].price_usd_per_hour:.6f}",
             }

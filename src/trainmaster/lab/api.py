@@ -54,7 +54,7 @@ class Front:
         self._cloud = cloud
         self._moto = moto
         self._control = control
-        # Answers to DescribeInstances, while instances are in these states and nobody changes anything.
+        # Answers to DescribeInstances, while instances are in these states and nothing changes.
         self._there: list[tuple[str, ...]] = []
         self._told: dict[bytes, tuple[list[Any], list[bytes]]] = {}
 

@@ -212,7 +212,7 @@ class HostCgroup:
                 ) from error
 
     def _inherit_cpus(self) -> None:
-        """Version 1: a new cpuset is empty, and takes nobody in."""
+        """Version 1: a new cpuset is empty, and takes no process in."""
         root, place = self._tree.roots["cpuset"], self._places["cpuset"]
         for name in ("cpuset.cpus", "cpuset.mems"):
             whole = (root / name).read_text()

@@ -185,7 +185,7 @@ class Cloud:
     # --- what happens to it on request -------------------------------------------------------------
 
     def kill(self, instance_id: str) -> None:
-        """The machine breaks: gone at once, nobody is asked."""
+        """The machine breaks: gone at once, its processes are not asked."""
         instance, _ = self.find(instance_id)
         self._end(instance, "shutting-down", 0.0, "Server.InternalError: Internal error")
 

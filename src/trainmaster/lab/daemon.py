@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> None:
         cloud = _serve(place, settings, region)
         while not over.wait(_LOOK_INTERVAL_S):
             if not place.daemon_file.exists():
-                log.info("the home was removed: nobody can take this lab down any more")
+                log.info("the home was removed: this lab cannot be taken down any more")
                 break
     finally:
         log.info("going down")
@@ -107,7 +107,7 @@ def _serve(place: LabPlace, settings: LabSettings, region: Region) -> Cloud:
     ready = {"pid": os.getpid(), "start_time": start_ticks(os.getpid()), "endpoint": endpoint}
     access.write_for_owner(place.daemon_file, json.dumps({**ready, "token": settings.control_token}))
     log.info("serving at %s", endpoint)
-    # moto loads these at the first TerminateInstances, which nobody wants to wait for.
+    # moto loads these at the first TerminateInstances, which would have to wait.
     threading.Thread(target=_warm, daemon=True, name="warm").start()
     return cloud
 

@@ -201,7 +201,7 @@ class UserSpaceLine:
             raise LabError(
                 "the delay line has ended: this kernel has neither netem nor NFQUEUE", "See daemon.log."
             )
-        # Only now: what is queued for nobody would pass at once, which is no delay.
+        # Only now: what is queued without a receiver would pass at once, which is no delay.
         for name, host in hosts.items():
             rules = queue_rules(tables.get(name, {}))
             before = self._rules.get(name)

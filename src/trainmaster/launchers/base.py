@@ -122,7 +122,7 @@ class Launcher(Protocol):
     def is_essential(self, gang: Gang, member: Member) -> bool:
         """Whether the gang's success needs this member to end well.
 
-        Parameter servers serve until they are stopped, so nobody waits for them.
+        Parameter servers serve until they are stopped, so they are not waited for.
         """
         return member.role != "ps"
 

@@ -33,7 +33,7 @@ def get_launcher(name: str) -> Launcher:
 
     Raises:
         MissingPartError: it is installed but cannot be loaded.
-        UsageError: nobody knows this name.
+        UsageError: the name is unknown.
 
     >>> get_launcher("pytorch").name
     'torchrun'

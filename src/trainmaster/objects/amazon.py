@@ -139,7 +139,7 @@ class AmazonCredentials:
 
 
 def profile_credentials() -> AmazonCredentials | None:
-    """Gives the credentials of the profile; None if the environment has some, or nobody made a profile.
+    """Gives the credentials of the profile; None if the environment has some, or there is no profile.
 
     Then obstore finds them itself: in the environment, or from the service of the machine it runs on.
 
@@ -184,7 +184,7 @@ def _profile() -> str:
 
 
 def _session() -> Any | None:  # noqa: ANN401 - botocore has no types
-    """One of botocore, which knows the profile; None if nobody made one, or botocore is not there."""
+    """One of botocore, which knows the profile; None if there is none, or botocore is not there."""
     if not _asked_for() and not any(os.path.isfile(path) for path in _paths()):
         return None
     try:

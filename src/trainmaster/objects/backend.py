@@ -31,7 +31,7 @@ class ObjectDetail(NamedTuple):
 class Backend(ABC):
     """The objects below one URL.
 
-    It is made with what stands behind ``SCHEME://`` in the URL, without a trailing ``/``; that asks nobody.
+    It is made with what stands behind ``SCHEME://`` in the URL, without a trailing ``/``; no request is sent.
 
     Keys are relative to the URL, with ``/`` between folders; they never begin or end with one, and are never
     empty. Any other character may be in one. A *prefix* is a folder: ``a`` has ``a/b`` and not ``ab``, and

@@ -1,8 +1,8 @@
-"""What goes wrong with object stores: an error's type says what, and nobody has to read its message.
+"""What goes wrong with object stores: an error's type says what; its message is for people.
 
 * PublishError                    see `trainmaster.spec.errors`
   + ObjectStoreError              of no other kind here
-    - UnreachableStoreError       nobody answers, or it says itself that it cannot just now: later it may
+    - UnreachableStoreError       no answer, or it says itself that it cannot just now: later it may
     - RefusingStoreError          credentials, permissions, certificates or names are not what it wants
     - FullStoreError              there is no room, or a quota is used up
     - MissingStoreError           the bucket or container is not there (of an object: FileNotFoundError)
@@ -53,7 +53,7 @@ class ObjectStoreError(PublishError):
 
 
 class UnreachableStoreError(ObjectStoreError):
-    """Nobody answers, or it says itself that it cannot just now: later it may."""
+    """It does not answer, or says itself that it cannot just now: later it may."""
 
     trouble = StoreTrouble.UNREACHABLE
 
@@ -155,7 +155,7 @@ def trouble_of(error: BaseException) -> StoreTrouble:
     """
     if isinstance(error, ObjectStoreError):
         return error.trouble
-    # Where nothing goes wrong nobody pays for these.
+    # Imported on errors only: they cost start-up time.
     from http.client import IncompleteRead
     from urllib.error import HTTPError, URLError
 
@@ -200,7 +200,7 @@ def error_of(trouble: str, message: str, hint: str = "", url: str = "") -> Objec
 
 
 def known_trouble(word: str) -> StoreTrouble:
-    """What a word means that a node has answered; one that nobody knows, or none, is of no kind.
+    """What a word means that a node has answered; an unknown one, or none, is of no kind.
 
     >>> known_trouble("full"), known_trouble("")
     (<StoreTrouble.FULL: 'full'>, <StoreTrouble.OTHER: 'other'>)

@@ -112,7 +112,7 @@ def narrow_amazon(keys: Mapping[str, str], grants: Sequence[Grant]) -> NarrowKey
         grants: what for.
 
     Raises:
-        TooWideKeysError: nobody makes any.
+        TooWideKeysError: none can be made.
         UnreachableStoreError: the service does not answer.
     """
     policy = amazon_policy(grants)

@@ -23,7 +23,7 @@ _CREDENTIALS = (
 _NO_BUCKET = re.compile(r"NoSuchBucket|bucket does not exist|ContainerNotFound")
 _NO_PARTS = re.compile(r"NoSuchUpload|InvalidBlockList")
 _TIMED_OUT = re.compile(r"timed? ?out|deadline", re.IGNORECASE)
-#: It may be well a little later: nobody answers, or it says itself that it cannot just now.
+#: It may be well a little later: no answer, or it says itself that it cannot just now.
 _PASSING = re.compile(
     r"error sending request|timed? ?out|connection (refused|reset|aborted|was cut)|no route to host"
     r"|network is unreachable|temporary failure in name resolution|error decoding response body"
@@ -145,7 +145,7 @@ def is_timeout(error: Exception) -> bool:
 
 
 def _is_lasting(said: str, text: str) -> bool:
-    """Nobody answers either where there are no credentials, or to a foreign certificate."""
+    """The same error stands for missing credentials and for a foreign certificate."""
     return "certificate" in said.lower() or "metadata.google" in text
 
 

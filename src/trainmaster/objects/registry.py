@@ -38,7 +38,7 @@ def known_scheme(scheme: str, url: str) -> str:
     """The scheme of a kind of store by one of its names.
 
     Raises:
-        UsageError: nobody knows it.
+        UsageError: the scheme is unknown.
     """
     scheme = _SAME.get(scheme, scheme)
     if scheme in factories or scheme in BUILT_IN or scheme in (plugins := _STORES.plug_ins()):

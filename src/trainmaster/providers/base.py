@@ -96,7 +96,7 @@ class Node:
         slots, gpus: processes and GPUs that it takes; 0 if unknown.
         labels: as requested, or from the inventory.
         reason: why it is gone or could not be had, in words.
-        ended_at: Unix seconds from which on it is not billed any more; None if it is, or if nobody knows.
+        ended_at: Unix seconds from which on it is not billed any more; None if it is, or if unknown.
         host_key: its SSH key (``ssh-ed25519 AAAA...``) where the provider vouches for it; empty to pin
             it at first use.
         jump: ``user@host:port`` that it is reached through; empty for none.
@@ -146,7 +146,7 @@ class BakedImage:
         is_ready: machines can start from it.
         problem: why they never will; empty if nothing is wrong.
         team: whose it is; empty without teams.
-        usd_per_month: what keeping it costs at most; None if nobody knows.
+        usd_per_month: what keeping it costs at most; None if unknown.
     """
 
     id: str
@@ -189,7 +189,7 @@ class Provider(Protocol):
     name: str
 
     def check_settings(self) -> None:
-        """Refuse what can never work, as wrong settings; asks nobody."""
+        """Refuse what can never work, such as wrong settings; sends no request."""
 
     def check_up(self) -> None:
         """Refuse what does not answer, or does not take the credentials."""

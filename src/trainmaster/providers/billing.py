@@ -20,7 +20,7 @@ class Billing:
 
     Attributes:
         quantum_s, minimum_s: machines are billed by multiples of the one, and for the other at least. Whole
-            minutes where nothing is known, so that nobody is promised too little.
+            minutes where nothing is known, so that no promise is too low.
         disk_usd_per_gib_month: of root disks, by region; the dearest one counts for others. Empty: not known.
         address_usd_per_hour: of a public address.
         is_whole: nothing is billed beside machines, but for what is here.

@@ -75,7 +75,7 @@ class Capabilities:
         installed: what is on its machines from the start.
         console: it keeps what the consoles of its machines have shown: `Provider.console`.
         has_own_kernel: what the kernel of its machines says is of them only.
-        image_variable: with it users name an image of their own; then nobody knows what is installed.
+        image_variable: with it users name an image of their own, whose content is unknown.
         billing: how it bills.
         provisioning_s: seconds from asking for machines until they can be worked on, before any were seen.
         bakes: an image can be made of a machine, from which others start; see `Baker`.
@@ -103,7 +103,7 @@ class Capabilities:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is this machine, which needs nobody to give it."""
+        """Whether it is this machine, which is not rented."""
         return self.reach is Reach.HERE
 
 
@@ -155,7 +155,7 @@ BUILT_IN: Final = {
         giving_back_s=LogNormal(3.0, 0.7),
     ),
 }
-#: Clouds of which offers are known, though nobody rents there yet but plug-ins.
+#: Clouds of which offers are known, though only plug-ins rent there yet.
 _CLOUDS: Final = {
     "azure": Capabilities(billing=billing.AZURE, provisioning_s=LogNormal(150.0, 0.6)),
     "gcp": Capabilities(billing=billing.GOOGLE, provisioning_s=LogNormal(90.0, 0.5)),
@@ -166,7 +166,7 @@ def capabilities_of(provider: str) -> Capabilities:
     """Those of a provider: built in, or ``CAPABILITIES`` of the module that defines a plug-in.
 
     Args:
-        provider: its name; one that nobody knows is taken for a cloud's.
+        provider: its name; an unknown one is taken for a cloud's.
     """
     return BUILT_IN.get(provider) or _of_plug_in(provider)
 

@@ -1,4 +1,4 @@
-"""The dead-man switch of a rented machine: it ends itself when nobody has renewed its lease.
+"""The dead-man switch of a rented machine: it ends itself when its lease is not renewed.
 
 It needs neither the cloud's API nor the network: a loop on the machine reads a file that the driver of the
 run renews over SSH (`renewal_command`). Time is the machine's uptime, which no clock that is set changes. The
@@ -125,7 +125,7 @@ def deadman_script(
     """User data: a script for ``/bin/sh`` that sets the switch and returns at once.
 
     Args:
-        lease_s: the machine lives so long from its boot if nobody renews.
+        lease_s: the machine lives so long from its boot without a renewal.
         user: that renews; it may write the lease.
         tick_s: how often the machine looks.
         force_after_s: it is switched off harder after so long, twice.

@@ -31,7 +31,7 @@ def get_provider(name: str, place: ProviderPlace) -> Provider:
         place: of the home.
 
     Raises:
-        UsageError: nobody knows the name, or its settings or credentials are wrong.
+        UsageError: the name is unknown, or its settings or credentials are wrong.
         MissingPartError: it is there, but what it needs is not installed.
     """
     found: Provider = PROVIDERS.make(name, place)

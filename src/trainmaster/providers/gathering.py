@@ -43,7 +43,7 @@ def gather(reading: LoadedFile, today: date) -> tuple[tuple[Offer, ...], tuple[R
     """Offers that may be trusted, in their order, and everything that was refused, by line.
 
     Refused here, because it takes more than one row or the calendar to see it: a price of the
-    future, one thing at two prices (both rows: nobody knows which is right), and a spot machine
+    future, one thing at two prices (both rows: which is right is unknown), and a spot machine
     that is dearer than the same on demand. A row that only repeats another is left out silently.
     """
     rows = _without_the_future(reading, today)

@@ -1,7 +1,7 @@
 """`Claim`: which cluster uses how much of one of the user's hosts, written down on the host itself.
 
 A file per claim on the host, so that all users and all machines that use the host see the same. Each user's
-files lie in a directory of their own, which nobody else can write to (``/var/tmp/trainmaster-claims.u*``);
+files lie in a directory of their own, which is writable for us only (``/var/tmp/trainmaster-claims.u*``);
 whose a claim is, and when it was written, is what the host's file system says, not what the claim says. A
 copy lies in ``/var/tmp/trainmaster-claims``, where earlier versions look, and have theirs.
 
@@ -37,7 +37,7 @@ _HEAD_LINES: Final = 4  # clock, user, version, memory
 
 # `exec 9<DIRECTORY` locks the directory itself: a lock file of another user could not be opened for writing
 # in a directory that everybody may write to (fs.protected_regular). Reading needs no lock: files are renamed
-# into their places. Newlines are taken out of what others wrote, so that nobody speaks for somebody else.
+# into their places. Newlines are taken out of what others wrote, so that no host speaks for another.
 _SCRIPT: Final = """\
 set -u
 umask 022
@@ -296,7 +296,7 @@ def misfit(host: InventoryHost, request: NodeRequest, memory_bytes: int = 0) -> 
     Args:
         host: of the inventory.
         request: what is asked for.
-        memory_bytes: that it has; 0 if nobody knows.
+        memory_bytes: that it has; 0 if unknown.
 
     >>> misfit(InventoryHost(name="a", address="a", slots=2), NodeRequest("worker", 1, slots=4))
     'it has 2 slots, 4 are wanted'

@@ -80,7 +80,7 @@ class HostsProvider:
         self._shell.close()
 
     def preflight(self, requests: Sequence[NodeRequest]) -> list[str]:
-        """Refuse what the inventory cannot give, and hosts that let nobody in; see `Provider.preflight`."""
+        """Refuse what the inventory cannot give, and hosts that refuse logins; see `Provider.preflight`."""
         notes = []
         free, left_out = [], []
         memory: dict[str, int] = {}
@@ -176,7 +176,7 @@ class HostsProvider:
             and one.host.name not in remembered
             and (claim := one.claims.of(self._owner, cluster))
             and claim.token != draft.token
-        }:  # hosts that were silent when they were given back: the claim on them is nobody's
+        }:  # hosts that were silent when they were given back: the claim on them is orphaned
             self._drop(given_up)
             seen = self._look(self._inventory.hosts)
         nodes = self._known_by_token(draft, seen, remembered)
@@ -254,7 +254,7 @@ class HostsProvider:
         return found
 
     def console(self, cluster: str, id: str) -> str:
-        """See `Provider`: nobody keeps it."""
+        """See `Provider`: it is not kept."""
         return ""
 
     def renew(self, cluster: str, lease_s: float) -> None:
@@ -295,7 +295,7 @@ class HostsProvider:
         self._memory.remember(cluster, [node for node in remembered.values() if node.id not in names])
 
     def reap(self, known: Sequence[str]) -> list[str]:
-        """Take away what this home has claimed for clusters that nobody knows; see `Provider.reap`.
+        """Take away what this home has claimed for unknown clusters; see `Provider.reap`.
 
         A claim that has not run out stays, by its host's clock.
         """

@@ -13,7 +13,7 @@ class ProviderPlace:
 
     Attributes:
         root: all state (``TRAINMASTER_HOME``).
-        identity: a name that no other home has. Machines are tagged with it; nobody touches another home's.
+        identity: a name that no other home has. Machines are tagged with it; others are not touched.
         environ: the caller's variables, for settings and credentials.
         saved: called when something was written that is needed to go on, before it is relied on.
     """
@@ -24,7 +24,7 @@ class ProviderPlace:
     saved: Callable[[], None] = field(default=lambda: None, repr=False)
 
     def directory(self, provider: str) -> Path:
-        """Where the provider of that name may write; nobody else reads it."""
+        """Where the provider of that name may write; it is private."""
         path = self.root / "providers" / provider
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         return path

@@ -61,9 +61,9 @@ def awake_note(time_s: float | None, sleepiness: Sleepiness, lease_s: float, now
     """What to tell before machines are rented; empty if this machine will see the end of the run anyway.
 
     Args:
-        time_s: that the run takes at most, most likely; None if nobody knows.
+        time_s: that the run takes at most, most likely; None if unknown.
         sleepiness: of this machine.
-        lease_s: after which machines that nobody looks after end themselves.
+        lease_s: after which abandoned machines end themselves.
         now: local time.
     """
     if time_s is None:

@@ -76,7 +76,7 @@ class RentalOffer:
 
     @property
     def most_usd(self) -> float | None:
-        """What the whole run may cost; None if nobody can say."""
+        """What the whole run may cost; None if unknown."""
         if not self.costs:
             return 0.0
         quoted = None if self.quote is None or self.quote.cost_usd is None else self.quote.cost_usd.p95
@@ -84,7 +84,7 @@ class RentalOffer:
 
     @property
     def cap_usd(self) -> float | None:
-        """A cap, in whole cents, that what is planned does not reach; None: nobody can say.
+        """A cap, in whole cents, that what is planned does not reach; None if unknown.
 
         All at the highest price, and beside the run a lease of all machines: a cap sets aside for its end.
         """
@@ -156,7 +156,7 @@ def plan_run(
     allow_stale: bool = False,
     before_measuring: Callable[[RentalOffer], None] | None = None,
 ) -> RentalOffer:
-    """Choose the machines of a run on any provider but `local`. Nothing is rented, nobody is asked.
+    """Choose the machines of a run on any provider but `local`. Nothing is rented, and there is no question.
 
     A recipe that leaves the number of workers open is measured on this machine, if nothing is known of it.
 
@@ -263,7 +263,7 @@ def check_with_provider(
 ) -> list[str]:
     """Ask the provider whether it would give these machines: permissions, quotas, hosts that answer.
 
-    Machines that an earlier run of the team has kept warm are there already: nobody is asked for those.
+    Machines that an earlier run of the team has kept warm are there already, without a question.
 
     Returns:
         Notes for the user.

@@ -33,7 +33,7 @@ class PlannedRun:
         recipe: with every number of workers settled.
         path: where it was read.
         offer: its machines; None on this machine.
-        is_settled: False: the offer is the cheapest that could do it, and nobody is there who could agree.
+        is_settled: False: the offer is the cheapest that could do it, and cannot be agreed to here.
     """
 
     recipe: Recipe
@@ -132,7 +132,7 @@ class RunPlanner:
 
 
 class _UnagreedError(Exception):
-    """It costs, and nobody is there who could agree."""
+    """It costs, and cannot be agreed to here."""
 
     def __init__(self, offer: RentalOffer) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ def capped_by_month(offer: RentalOffer, budgets: Sequence[TeamBudget], tell: Cal
         tell: takes a note.
 
     Returns:
-        With ``budget.total``; without where nobody can say what it costs, which no such budget admits.
+        With ``budget.total``; without where its cost is unknown, which no such budget admits.
     """
     recipe, months = offer.recipe, [each.monthly_usd for each in budgets if each.monthly_usd is not None]
     total_usd = recipe.budget.total_usd if recipe.budget is not None else None

@@ -1,4 +1,4 @@
-"""`self_signed`: a certificate of the home's own for a server that nobody else has signed one for."""
+"""`self_signed`: a certificate that the home signs itself, for a server without another one."""
 
 from __future__ import annotations
 

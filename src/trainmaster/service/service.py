@@ -132,7 +132,7 @@ class Service(OpenHome):
         drive(self, session, environ, watcher, on_start, pace, files, hand_over)
 
     def cancel(self, run: str, environ: Mapping[str, str]) -> None:
-        """Ask for the end of a run; of one that nobody drives, what is left is stopped here.
+        """Ask for the end of a run; of an undriven one, what is left is stopped here.
 
         Raises:
             NotFoundError: there is no such run.

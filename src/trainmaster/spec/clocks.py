@@ -1,4 +1,4 @@
-"""Which clock tells what: intervals by one that nobody sets, and that goes on while the machine sleeps.
+"""Which clock tells what: intervals by one that cannot be set, and that goes on while the machine sleeps.
 
 `time.time` is for what is written down and read by others: it may be set forwards or back at any moment.
 `time.monotonic` stands still while the machine is suspended, so what others did meanwhile is not seen by it.

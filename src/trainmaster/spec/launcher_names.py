@@ -33,7 +33,7 @@ class Packages:
     Attributes:
         module: that they import.
         package: that brings it, for pip.
-        image: that has it; empty where nobody publishes one that is kept.
+        image: that has it; empty where none is published and kept.
         gpu_image: the same where GPUs are asked for; empty: ``image`` has both.
     """
 

@@ -35,7 +35,7 @@ class PluginRegistry:
         """What the name stands for.
 
         Raises:
-            UsageError: nobody knows the name; the message lists those that are known.
+            UsageError: the name is unknown; the message lists those that are known.
             MissingPartError: a plug-in has the name, but cannot be loaded.
         """
         if name in self.built_in:
@@ -67,7 +67,7 @@ class PluginRegistry:
         return vars(import_module(self._point(name).module)).get(attribute)
 
     def check(self, name: str) -> None:
-        """Refuse a name that nobody knows; nothing is loaded.
+        """Refuse an unknown name; nothing is loaded.
 
         Raises:
             UsageError: with the names that there are.

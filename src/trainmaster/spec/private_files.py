@@ -55,7 +55,7 @@ def write_private(file: Path, content: bytes, owner: tuple[int, int] | None = No
 
 
 def create_private(file: Path, content: bytes) -> None:
-    """Write a file like `write_private`, unless it is there already: nobody ever sees half of one.
+    """Write a file like `write_private`, unless it is there already; readers see it whole or not at all.
 
     Raises:
         OSError: it cannot be written.

@@ -33,7 +33,7 @@ class Replicas(Noun):
     """How many replicas answer.
 
     Attributes:
-        fewest: at any time; 0: none while nobody asks.
+        fewest: at any time; 0: none without requests.
         most: at any time, but for those that go while others take their place.
     """
 

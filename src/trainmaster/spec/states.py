@@ -52,7 +52,7 @@ class EndReason(StrEnum):
 
     @property
     def is_of_no_use(self) -> bool:
-        """True if a task was ended as nobody needs it any more, though it might have gone on."""
+        """True if a task was ended as it is not needed any more, though it might have gone on."""
         return self in (EndReason.PRUNED, EndReason.DRAINED, EndReason.UNHEALTHY)
 
     @property

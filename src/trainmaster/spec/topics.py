@@ -12,7 +12,7 @@ MODEL_PROMOTED: Final = "model.promoted"
 BUDGET_REACHED: Final = "budget.reached"
 APPROVAL_WANTED: Final = "approval.wanted"
 APPROVAL_ANSWERED: Final = "approval.answered"
-#: Of these nobody is told by a webhook; `status` shows what they say last.
+#: Webhooks do not send these; `status` shows what they say last.
 NOT_PROMOTED: Final = "model.not_promoted"
 GATE_SAID: Final = "gate.said"
 _STARTED: Final = "run.started"

@@ -58,7 +58,7 @@ def parse_bytes(text: str) -> int:
 
     Raises:
         ValueError: with a message ``what was found; what would be right``. A number without a unit is
-            refused, since nobody who writes ``memory: 16`` means 16 bytes.
+            refused, since ``memory: 16`` hardly means 16 bytes.
 
     >>> parse_bytes("16GB"), parse_bytes("1.5 GiB"), parse_bytes("512Mi")
     (16000000000, 1610612736, 536870912)

@@ -21,7 +21,7 @@ class AshaPruner(Pruner):
 
     Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, algorithm 2, as a
     stopping rule: instead of pausing a trial at a rung until it is among the best, it is ended there unless
-    it is; the first to arrive go on. Rungs are ``min_steps`` x ``reduction``^k, and nobody is ended at the
+    it is; the first to arrive go on. Rungs are ``min_steps`` x ``reduction``^k, and no trial is ended at the
     last step of the longest curve, where nothing is to be saved. Values that are equal to the last good one
     are good too.
 
@@ -79,7 +79,7 @@ class HyperbandPruner(AshaPruner):
     """Several halvings side by side that begin to judge at different steps.
 
     Li et al., "Hyperband: A Novel Bandit-Based Approach to Hyperparameter Optimization", JMLR 18 (2018),
-    section 3: nobody knows whether early values tell the end, so bracket s judges from step ``min_steps`` x
+    section 3: whether early values tell the end is unknown, so bracket s judges from step ``min_steps`` x
     ``reduction``^s on. A trial's bracket follows from its number, in the proportions of algorithm 1, line
     2; only trials of one bracket are compared.
 

@@ -41,7 +41,7 @@ def sampler_class(name: str) -> type[Sampler]:
     """The sampler of a name.
 
     Raises:
-        UsageError: nobody knows it; the message lists those that are known.
+        UsageError: the name is unknown; the message lists those that are known.
         MissingPartError: it is installed but cannot be loaded.
     """
     found: type[Sampler] = _SAMPLERS.load(name)

@@ -12,7 +12,7 @@ from trainmaster.spec.errors import NotFoundError, TrainmasterError
 
 
 class AdministrationContract:
-    """Inherited by the tests of each `AdministrationProtocol`, of a home in which nobody is known yet.
+    """Inherited by the tests of each `AdministrationProtocol`, of a home without accounts.
 
     What one does, `HomeAdministration` sees, and the objects are the same to the byte.
     """

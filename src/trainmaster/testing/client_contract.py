@@ -427,7 +427,7 @@ class ClientContract:
 
 
 def _say(stream: socket.socket, text: bytes) -> None:
-    with suppress(OSError):  # where nobody listens it may be closed before all is said
+    with suppress(OSError):  # without a listener it may be closed before all is said
         stream.sendall(text)
         stream.shutdown(socket.SHUT_WR)
 

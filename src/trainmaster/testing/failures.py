@@ -187,7 +187,7 @@ class Failures:
         self.world.require()
 
     def _settle(self) -> None:
-        """Nobody drives it any more: what is left ends by itself, and is judged."""
+        """It is not driven any more: what is left ends by itself, and is judged."""
         rest_s = max(self.plan.lease_s, self.plan.keep_s) + 300.0
         self.world.pass_time(max(self.world.now, self.host.asleep_until) + rest_s)
         self.world.require()

@@ -50,7 +50,7 @@ class LauncherContract:
         for rank, role in enumerate(self.roles(world_size)):
             index = sum(member.role == role for member in members)
             host = f"10.77.0.{1 + rank // per_node}" if spread else "127.0.0.1"
-            first = 41000 + 100 * rank  # nobody's default port
+            first = 41000 + 100 * rank  # no framework's default port
             ports = tuple(range(first, first + launcher.ports_per_member(role)))
             members.append(Member(role, index, host, ports))
         return Gang(tuple(members), per_node)
@@ -60,7 +60,7 @@ class LauncherContract:
         assert re.fullmatch(r"[a-z][a-z0-9_-]*", launcher.name)
 
     def test_rank_0_is_essential(self, launcher: Launcher) -> None:
-        """A gang of which nobody must succeed would never be done."""
+        """A gang without a member that must succeed would never be done."""
         gang = self.gang(launcher, 4, 1, spread=False)
         assert launcher.is_essential(gang, gang.chief)
 

@@ -54,7 +54,7 @@ class NotifierContract:
         assert [one["id"] for one in told()] == [TASK.id, TASK.id]
 
     def test_what_is_not_taken_is_an_error(self, refusing: Notifier) -> None:
-        """Else nobody would try again."""
+        """Else it would not be tried again."""
         with pytest.raises(Exception, match=re.compile(r".")):
             refusing.send(TASK, 10)
 

@@ -24,7 +24,7 @@ _SETTINGS = {
     "log_min_messages": "warning",
     "autovacuum_naptime": "1h",
 }
-#: Nobody needs these data after a power cut; a killed process loses nothing all the same.
+#: These data are not needed after a power cut; a killed process loses nothing all the same.
 NOT_DURABLE = {"fsync": "off", "full_page_writes": "off"}
 #: In memory it lies only where there is far more room than it needs.
 _ROOMY_BYTES = 4 << 30

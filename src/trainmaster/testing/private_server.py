@@ -56,7 +56,7 @@ def kill_group(process: subprocess.Popen[bytes] | None) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """So many ports of the loopback that nobody uses at the moment."""
+    """So many unused ports of the loopback."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:

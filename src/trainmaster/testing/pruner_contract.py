@@ -68,7 +68,7 @@ class PrunerContract:
     def test_who_is_as_good_as_the_others_goes_on(
         self, make: Callable[[Goal], Pruner], goal: Goal, value: float
     ) -> None:
-        """Also where nobody's value is a number."""
+        """Also where no trial's value is a number."""
         for step in range(STEPS + 1):
             assert make(goal).verdict(trial(20, [value] * step), self.finished(value)) == ""
 

@@ -56,7 +56,7 @@ def stream_to(command: Sequence[str], env: Mapping[str, str] | None = None) -> s
         except OSError as error:
             ours.close()
             raise ExecutorError(f"cannot run {command[0]}: {error.strerror}", "Is it installed?") from error
-    # It ends with its stream; somebody has to wait for it, and nobody wants to hear of it.
+    # It ends with its stream; its exit has to be waited for, and is not reported.
     threading.Thread(target=process.wait, name="relay", daemon=True).start()
     return ours
 

@@ -1,6 +1,6 @@
 """A cloud in memory that speaks as EC2 does: machines, a spot market, tags, outages, and a bill of its own.
 
-`AwsProvider` is real down to the call of boto3's method; what answers is `Ec2`. Nobody but the cloud itself
+`AwsProvider` is real down to the call of boto3's method; what answers is `Ec2`. Only the cloud itself
 reckons the bill, so what the project thinks that it owes can be compared with it.
 """
 
@@ -65,7 +65,7 @@ class Instance:
         lease_until: true time at which it ends itself.
         why: it ended.
         leaves_at: when the cloud takes it back.
-        cut_until: nobody reaches it until then.
+        cut_until: it is out of reach until then.
     """
 
     id: str
@@ -101,7 +101,7 @@ class Cloud:
 
     Attributes:
         instances: all that there ever were, by id.
-        away_until: the API answers nobody until then.
+        away_until: the API is silent until then.
         throttled_until: the same, in other words.
         keys_expired_until: it refuses all credentials until then.
         empty_until: by zone, until when there is no capacity.
@@ -188,7 +188,7 @@ class Cloud:
             self._watch(one)
 
     def command(self, machine: str, command: str) -> SimpleNamespace | None:
-        """What a shell command there gives; None if nobody answers."""
+        """What a shell command there gives; None without an answer."""
         one = self.reaches(machine)
         if one is None:
             return None

@@ -75,7 +75,7 @@ class Process:
         namespace: of its process ids.
 
     Attributes:
-        is_alive: nobody has killed it, and it has not ended.
+        is_alive: it was not killed, and has not ended.
         paused_until: true time until which it stands still; infinite: until somebody lets it go on.
     """
 

@@ -46,7 +46,7 @@ class Judge:
         if not places or any(one.ended_at is not None for one in machines):
             return  # it is gone anyway
         if any(one.cut_until > self._of.world.now - 60.0 for one in machines):
-            return  # nobody reaches it to remove anything
+            return  # it is out of reach: nothing can be removed
         if NOT_REACHED in self._of.store.tasks[name, task]["message"] and self._of.plan.cap_usd is not None:
             return  # the cap wins, and it is told
         # A driver that loses a cluster's head before hearing of the end does not know that there is a model.
@@ -69,7 +69,7 @@ class Judge:
             machines = [machine for _, machine in self._of.places.machines(attempt, {})]
             silent = [self._of.cloud.instances[each].cut_until for each in machines]
             if max(silent, default=0.0) > self._of.world.now - silent_s:
-                continue  # what its members made together is not whole without the one that nobody reaches
+                continue  # what its members made together is not whole without the one that is out of reach
             if one.id in machines and self._of.has_won(attempt) and "fetched either" not in row["message"]:
                 place = self._of.directory.attempt(self._of.run, name, task, row["attempt"]).output(
                     "", first=True
@@ -107,7 +107,7 @@ class Judge:
             )
 
     def faults(self) -> None:
-        """A lost machine is nobody's fault; and where none was lost, what failed is the user's."""
+        """A lost machine is not the user's fault; and where none was lost, what failed is the user's."""
         for (name, task, number), row in self._of.store.attempts.items():
             attempt = f"{self._of.run}/{name}/{task}/{number}"
             is_blameless = any(attempt in ray.blameless for ray in self._of.rays.values())
@@ -138,7 +138,7 @@ class Judge:
                 self._judge_checkpoints(name, task, row)
 
     def _gave_up(self, row: Mapping[str, Any]) -> bool:
-        """Whether a task ended though nobody wanted that, and there was money left to wait."""
+        """Whether a task ended without being asked to, and there was money left to wait."""
         is_free = self._of.plan.cap_usd is None and self._of.store.run["reason"] is EndReason.INTERNAL
         return is_free and row["reason"] is EndReason.INTERNAL
 
@@ -184,7 +184,7 @@ class Judge:
         assert meter is not None
         machines = [machine for loop in driver.loops for machine in loop.record.live]
         if any(machine.started_at is None for machine in machines):
-            return  # what was asked for may be there, and nobody can know
+            return  # what was asked for may be there, which cannot be known
         if any(self._is_misdated(machine) for loop in driver.loops for machine in loop.record.machines):
             return  # by as much as the clock was set the bill is wrong, until the cloud has told
         bill_usd = self._of.cloud.bill_usd()

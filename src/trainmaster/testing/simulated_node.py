@@ -20,7 +20,7 @@ class Client(Protocol):
 
 @dataclass(slots=True)
 class Ending:
-    """How a member will end if nobody stops it."""
+    """How a member will end if it is not stopped."""
 
     after_s: float
     exit_code: int | None = 0

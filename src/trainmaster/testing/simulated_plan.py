@@ -181,7 +181,7 @@ class SchedulePlan:
         return any(begin_s <= at_s < end_s for begin_s, end_s in self.outages)
 
     def endings(self, request: GangRequest, rng: random.Random) -> list[Ending]:
-        """How the members of an attempt end if nobody stops them."""
+        """How the members of an attempt end if they are not stopped."""
         experiment = self.experiments[request.group.rpartition("/")[2]]
         length_s = rng.choice((0.01, 1.0, 10.0, 40.0))
         endings = []

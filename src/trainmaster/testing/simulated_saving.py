@@ -65,7 +65,7 @@ class Objects:
         failures: the simulation.
 
     Attributes:
-        away_until: it answers nobody until then.
+        away_until: it is silent until then.
         later_s: how far its clock is ahead.
         on_request: is called before each request.
         is_judged: the judge looks at it.
@@ -380,11 +380,11 @@ class SavingActions(SimulatedActions):
         return Job(done=True, fields={"restored": newest})
 
     def _require_kept_is_used(self, context: TaskContext, begun: str) -> None:
-        """Nobody begins from an older checkpoint than the one that was fetched here."""
+        """No attempt begins from an older checkpoint than the one that was fetched here."""
         name, task, number = context.experiment.name, context.task, context.attempt - 1
         place = context.home.attempt(context.run, name, task, number)
         if place.output("", first=True).exists():
-            return  # it left a model: its checkpoint is for nobody
+            return  # it left a model: its checkpoint is not needed
         kept = place.checkpoint / "file"
         if kept.exists() and _age(begun) < _age(kept.read_text()):
             self._world.fail(f"{_id(context)} begins without the last checkpoint, which is kept here")

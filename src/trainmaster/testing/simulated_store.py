@@ -263,7 +263,7 @@ class SimulatedStore:
         _require(self._freed[key] <= MAX_FREE_RESTARTS + 1, f"{key}: restarted for ever")
 
     def _require_exhausted(self, key: tuple[str, int], change: TaskChange) -> None:
-        """Nobody wanted its end: it is not given up before all it may have was tried."""
+        """Its end was not wanted: it is not given up before all it may have was tried."""
         assert change.reason is not None
         if change.reason.uses_retry:
             spent, most = self._spent[key], self._retries[key[0]] + 1

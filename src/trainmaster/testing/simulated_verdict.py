@@ -26,7 +26,7 @@ def check_run_state(run_state: RunState, database: SimulatedStore) -> None:
         if experiment.first_bad and other.first_bad:  # only a living controller knows the message
             other.first_bad = replace(other.first_bad, message=experiment.first_bad.message)
         if experiment.approval is None:
-            other.approval = None  # it was given, and nobody has heard it yet
+            other.approval = None  # it was given, and not read yet
         if experiment != other:
             raise ViolationError(f"{name}: memory and store differ: {_difference(experiment, other)}")
     if (run_state.state, run_state.reason) != (loaded.state, loaded.reason):

@@ -33,7 +33,7 @@ class World:
         rng: the only source of chance.
         models: attempts whose model was published, per task.
         kept: attempts whose model is on this machine's disk, per task.
-        unsaved: attempts whose last checkpoint could not be published, and nobody has tried to keep it.
+        unsaved: attempts whose last checkpoint could not be published, and was not tried again.
         unkept: attempts of tasks whose model could be neither published nor fetched, and was named.
         failure: the first invariant that did not hold.
     """

@@ -30,7 +30,7 @@ class Result:
     """What a command did.
 
     Attributes:
-        code: exit code, 128 + number if a signal ended it; -1 if nobody knows.
+        code: exit code, 128 + number if a signal ended it; -1 if unknown.
         out: standard output. err: standard error. Of what is too long, the end.
         truncated: whether something is missing.
     """
@@ -181,7 +181,7 @@ class Transport(Protocol):
         """A way to a machine.
 
         Raises:
-            UnreachableError: nobody answers, or not in time.
+            UnreachableError: the machine does not answer in time.
             LoginRefusedError: the user or the key is not taken.
         """
         ...

@@ -13,7 +13,7 @@ from trainmaster.transport.errors import ConnectionLostError, RemoteTimeoutError
 
 _READ_BYTES: Final = 1 << 16
 _KILL_S: Final = 2.0
-#: A busy host may take longer to end a command, or even to begin it; nobody but a task waits for that.
+#: A busy host may take longer to end a command, or even to begin it; only a task waits for that.
 _GIVEN_UP_S: Final = 120.0
 _given_up: set[asyncio.Task[None]] = set()
 _PID: Final = "@@pid "
@@ -107,7 +107,7 @@ async def converse(
     )
     try:
         async with asyncio.timeout(timeout_s):
-            process = await asyncio.shield(making)  # else nobody would know what the other end has begun
+            process = await asyncio.shield(making)  # else what the other end has begun would be unknown
             hearing = asyncio.gather(out.listen(process.stdout), err.listen(process.stderr))
             try:
                 await _tell(process, talk, out)
@@ -121,7 +121,7 @@ async def converse(
         task = asyncio.create_task(_end_given_up(connection, making, err.heard or ""))
         _given_up.add(task)
         task.add_done_callback(_given_up.discard)
-        if err.heard:  # else it has not begun, and nobody waits until it does
+        if err.heard:  # else it has not begun, and is not waited for
             await asyncio.wait({task}, timeout=_KILL_S)
         raise RemoteTimeoutError(
             f"{shown}: not done after {timeout_s:g} s: {_short(talk.command)}", "It was killed."
@@ -150,7 +150,7 @@ async def _tell(process: Any, talk: Exchange, out: _Output) -> None:  # noqa: AN
         pieces = talk.answer(await out.line() if talk.reads_first else "")
         for piece in pieces or ():
             if process.stdin.is_closing():
-                return  # nobody hears it any more
+                return  # the listener is gone
             process.stdin.write(piece)
             await process.stdin.drain()
         process.stdin.write_eof()

@@ -12,7 +12,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from trainmaster.transport.target import Target
 
-#: A login that is given must work: nobody has heard of an older one.
+#: A login that is given must work: an older one may be dead.
 KEPT_S: Final = 5.0
 
 
@@ -44,7 +44,7 @@ class IdleLogins(Generic[L]):
         self._is_closed = False
 
     def put(self, connection: L) -> bool:
-        """Nobody uses it any more; False if it is not taken."""
+        """Take an idle one; False if it is not taken."""
         with self._lock:
             if not self._is_closed:
                 self._logins.append((self._clock(), connection))
@@ -62,7 +62,7 @@ class IdleLogins(Generic[L]):
         return None
 
     def too_old(self) -> list[L]:
-        """Those of which nobody has heard for too long, taken out."""
+        """Those that were silent for too long, taken out."""
         now = self._clock()
         with self._lock:
             old = [connection for at, connection in self._logins if now - at > KEPT_S]

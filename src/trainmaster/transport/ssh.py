@@ -119,7 +119,7 @@ class Ssh:
         """Log in; a login that somebody has just given back will do.
 
         Raises:
-            UnreachableError: nobody answers, or not in time.
+            UnreachableError: the machine does not answer in time.
             LoginRefusedError: the user or the key is not taken.
             HostKeyError: the host shows another key than it should.
         """
@@ -161,7 +161,7 @@ class Ssh:
             raise
 
     def _hang_up_idle(self) -> None:
-        """On the loop: nobody has wanted them."""
+        """On the loop: they were not wanted."""
         for connection in self._idle.too_old():
             connection.drop()
 

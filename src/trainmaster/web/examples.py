@@ -30,7 +30,7 @@ def listed(request: Request, state: State, caller: Reader) -> Response:
     if caller.team != NO_TEAM:
         registry = registry_of(state, caller)
         for name in {name for each in found for name in each.models}:
-            with suppress(NotFoundError):  # nobody has run it yet
+            with suppress(NotFoundError):  # it was never run
                 trained[name] = registry.version(name)
     return page(request, "examples.html", examples=found, trained=trained, key=new_key())
 

@@ -51,7 +51,7 @@ class QuoteFigure:
         line: through them.
         x, y: of the median that is quoted.
         x_low, x_high, y_low, y_high: its interval of 90 %.
-        then: from where to where its time would be after the next measurement; None if nobody knows.
+        then: from where to the interval of its time after the next measurement; None if unknown.
         width, height, left, right, top, bottom: of the drawing, and of what is within its axes.
     """
 

@@ -52,7 +52,7 @@ def most_at_once(
         return taken if len(beside) == len(rest) else max(taken, heaviest(rest))
 
     def apart(names: Sequence[str]) -> Iterator[list[str]]:
-        """Groups between which nobody has to wait for anybody: each is looked at by itself."""
+        """Groups that do not wait for each other: each is looked at by itself."""
         left = list(names)
         while left:
             group, todo = [], [left.pop()]

@@ -20,7 +20,7 @@ from trainmaster.providers.capabilities import capabilities_of
 _BLOCK: Final = 512
 #: Share of what a network card reaches that it sustains, where only the former is published.
 _SUSTAINED: Final = 0.5
-#: Gbit/s of a rented machine whose network nobody has published: as in small general-purpose types of AWS.
+#: Gbit/s of a rented machine whose network is not published: as in small general-purpose types of AWS.
 _GBPS_PER_CPU: Final = 0.2
 _ASSUMED_GBPS: Final = (0.25, 10.0)
 
@@ -125,7 +125,7 @@ class Machines(Frame):
 
 
 def card_mbps(columns: OfferColumns) -> tuple[Floats, Floats]:
-    """(k,) Mbit/s that network cards reach, and sustain; NaN where nobody knows and nothing is paid.
+    """(k,) Mbit/s that network cards reach, and sustain; NaN where that is unknown and nothing is paid.
 
     Of what is rented by size, the size tells of the network, too. What is assumed there is little: an unknown
     network must not win.

@@ -150,7 +150,7 @@ class Knowledge:
         return _median([m.time_shares.computing for m in self.measurements if m.time_shares is not None])
 
     def as_whole_tasks(self) -> Knowledge | None:
-        """By how long tasks took from start to end, where nobody knows how many steps they will make.
+        """By how long tasks took from start to end, where their number of steps is unknown.
 
         Returns:
             None if no task was seen to its end.

@@ -24,7 +24,7 @@ class StepReading:
         count: steps in all, from wherever the script counts.
         crossed: an epoch ended since the observation before.
         anew: it cannot be compared with what was read before: the script went back, or counts finer now.
-        examples: done in all, None if nobody counts them.
+        examples: done in all, None if they are not counted.
     """
 
     count: float

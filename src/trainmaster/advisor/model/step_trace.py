@@ -54,7 +54,7 @@ class Steady:
         drift: by how much the second half is slower than the first, relative.
         warmup_s: what the steps before took beyond what steady ones take.
         pause_s: per epoch, what came at its end beyond its steps; None if no epoch was seen to end.
-        examples_per_step: as reported, None if nobody counts them.
+        examples_per_step: as reported, None if they are not counted.
     """
 
     step_time_s: float
@@ -271,7 +271,7 @@ class StepTrace:
         inner = [i for i in every if not i.crosses]
         per_epoch = self._counter.steps_per_epoch
         if not ends and per_epoch is not None and per_epoch > 1:
-            # Nobody tells the epoch, but the recipe tells its length. Scripts count from 0 or from 1.
+            # The epoch is not reported, but the recipe tells its length. Scripts count from 0 or from 1.
             def across(i: StepInterval, offset: int) -> bool:
                 return math.floor((i.begin + offset) / per_epoch) < math.floor(
                     (i.begin + i.steps - 1 + offset) / per_epoch

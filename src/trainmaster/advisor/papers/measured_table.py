@@ -43,7 +43,7 @@ class Row:
     Attributes:
         workers: how many, each on a machine of its own.
         batch: global batch, samples.
-        latency_ms: between the machines, one way; None if nobody knows.
+        latency_ms: between the machines, one way; None if unknown.
         time_s: of an epoch, as it was written down; None where the batch did not fit.
         steps: that those seconds are of.
         usd_per_hour: price of all its machines; None if the table has none.
@@ -78,7 +78,7 @@ class MeasuredTable:
         name: of the table.
         rows: in its order.
         memory: what a worker took at most, in bytes, by its share of the batch (NaN if unknown).
-        machine_bytes: memory of a machine like those of the rows; None if nobody knows.
+        machine_bytes: memory of a machine like those of the rows; None if unknown.
     """
 
     name: str

@@ -142,7 +142,7 @@ def policy_quote(
 
 
 def usual_workers(offers: Sequence[Offer]) -> list[Offer]:
-    """FC2's list L^w where nobody names one: GPUs, compute families, and what cannot be a server.
+    """FC2's list L^w by default: GPUs, compute families, and what cannot be a server.
 
     All of them if that leaves none.
     """
@@ -159,7 +159,7 @@ def usual_workers(offers: Sequence[Offer]) -> list[Offer]:
 
 
 def usual_servers(offers: Sequence[Offer]) -> list[Offer]:
-    """FC2's list L^p where nobody names one: general purpose types whose network card is known.
+    """FC2's list L^p by default: general purpose types whose network card is known.
 
     All of them if that leaves none.
     """
@@ -332,7 +332,7 @@ def _unsuitable(workload: Workload, count: int) -> tuple[str, ...]:
 
 
 def _left_out(types: Sequence[str]) -> tuple[str, ...]:
-    """One note for all types whose bandwidth nobody has measured."""
+    """One note for all types of unmeasured bandwidth."""
     if not types:
         return ()
     some = ", ".join(types[:_NAMED]) + (", ..." if len(types) > _NAMED else "")

@@ -293,7 +293,7 @@ class _EpochTime:
 
 
 def _latency(table: MeasuredTable, wish: Wish) -> tuple[float | None, tuple[str, ...]]:
-    """That of the wish, or of the table; None if nobody knows it."""
+    """That of the wish, or of the table; None if unknown."""
     if wish.latency_ms is not None:
         return wish.latency_ms, ()
     known = sorted({r.latency_ms for r in table.measured if r.workers > 1 and r.latency_ms is not None})

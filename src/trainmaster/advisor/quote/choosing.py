@@ -1,7 +1,7 @@
 """The decision: of all candidates the best that will most probably keep deadline and budget.
 
 A candidate is drawn only if nothing proves that it cannot win. For all of them a bound is computed (no
-communication, nobody lost), for those that it leaves a narrower one (the fastest network of their kind); then
+communication, no node lost), for those that it leaves a narrower one (fastest network of their kind); then
 they are drawn in the order of the bounds, until the next bound is worse than what was found. Candidates that
 differ in price and place only take the same time in every draw, and are drawn once. The pick is that of brute
 force.

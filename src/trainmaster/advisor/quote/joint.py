@@ -33,7 +33,7 @@ class Option:
 
     Attributes:
         load: share of the user's own machine that it keeps busy.
-        cluster: experiments with equal ones share their machines; None shares with nobody.
+        cluster: experiments with equal ones share their machines; None shares with none.
         usd_per_hour: of the workers' machines, and of the servers'.
     """
 

@@ -21,7 +21,7 @@ UNSEEN_PAUSES: Final = LogNormal(0.02, 0.9)
 PREPARATION: Final = LogNormal(1.0, 0.3)
 #: Seconds for which a network card with credits goes at full speed: 5 to 60 minutes (AWS' documentation).
 NIC_CREDIT_S: Final = LogNormal(1000.0, 0.75)
-#: Seconds from the start of the members to the first step where nobody has seen it.
+#: Seconds from the start of the members to the first step where it was not measured.
 STARTUP_UNSEEN_S: Final = 10.0
 STARTUP_UNSEEN_SPREAD: Final = 0.9
 #: How much a start-up elsewhere differs from the measured one: cold caches, another disk.

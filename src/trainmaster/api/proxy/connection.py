@@ -37,7 +37,7 @@ from trainmaster.service.endpoints.endpoints import ReadyReplica as Replica
 
 #: A browser that was not let in yet may be silent for so long between two requests.
 FIRST_S: Final = 10.0
-#: A body that nobody wants is read for so long.
+#: An unwanted body is read for so long.
 _LINGER_S: Final = 2.0
 #: To log in to a machine that is busy takes that long; it is waited for if no other replica can be reached.
 _LAST_CONNECT_S: Final = 20.0
@@ -285,7 +285,7 @@ class BrowserConnection(ProxyExchange):
             ("x-content-type-options", "nosniff"),
             *refused.headers,
         ]
-        if self._http.their_state is not h11.DONE:  # a body that nobody reads
+        if self._http.their_state is not h11.DONE:  # an unread body
             headers.append(("connection", "close"))
         await send(self._http, self._writer, h11.Response(status_code=refused.status, headers=headers))
         if request is None or request.method != b"HEAD":

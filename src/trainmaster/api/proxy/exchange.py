@@ -25,7 +25,7 @@ READS: Final = (b"GET", b"HEAD", b"OPTIONS")
 
 
 class GoneError(Exception):
-    """The browser has closed its connection: nobody is left to answer."""
+    """The browser has closed its connection."""
 
 
 class ProxyExchange:
@@ -84,7 +84,7 @@ class ProxyExchange:
         try:
             if isinstance(answer, h11.InformationalResponse):
                 if not is_socket or header(answer.headers, b"upgrade").lower() != "websocket":
-                    raise RequestRefusedError(502, "The app has changed to a protocol that nobody asked for.")
+                    raise RequestRefusedError(502, "The app has switched to another protocol.")
                 await self._go_on_as_socket(upstream, answer, target, origin)
                 return True
             await self._pass_on(upstream, answer, target, origin)

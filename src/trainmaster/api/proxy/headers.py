@@ -35,7 +35,7 @@ _HOP_BY_HOP: Final = frozenset(
         b"upgrade",
     }
 )
-#: What we say to the app instead of what the browser or a proxy before us says, or say to nobody.
+#: What we say to the app instead of what the browser or a proxy before us says, or never send.
 _OURS: Final = frozenset(
     {b"host", b"authorization", b"cookie", b"origin", b"referer", b"expect", b"forwarded", b"x-real-ip"}
 )
@@ -58,7 +58,7 @@ _OUR_COOKIE: Final = re.compile(r"(__Host-|__Secure-)?trainmaster", re.IGNORECAS
 Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 
 
-#: An app or a replica that lets nobody in for so long is given up.
+#: An app or a replica that accepts no connection for so long is given up.
 CONNECT_S: Final = 5.0
 
 
@@ -207,7 +207,7 @@ def to_app(headers: Headers, target: UpstreamTarget, origin: str, address: str) 
     if is_websocket(headers):
         out += [(b"connection", b"Upgrade"), (b"upgrade", b"websocket")]
     elif b"transfer-encoding" in {key for key, _ in headers}:
-        out.append((b"transfer-encoding", b"chunked"))  # a body whose length nobody knows
+        out.append((b"transfer-encoding", b"chunked"))  # a body of unknown length
     return out
 
 

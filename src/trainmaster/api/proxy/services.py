@@ -38,7 +38,7 @@ _MOST_MEASURED: Final = 20_000
 class ServiceGate(Protocol):
     """Who may ask which service; all but `is_open` in a thread."""
 
-    #: Nobody needs a token: only this machine gets here.
+    #: No token is needed: only this machine gets here.
     is_open: bool
 
     def targets(self, name: str, bearer: str, team: str) -> Sequence[Replica]:

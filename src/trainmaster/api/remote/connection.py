@@ -32,7 +32,7 @@ ANSWER_S: Final = 60.0
 SILENT_S: Final = 45.0
 #: What may be sent twice is sent again after these pauses, in seconds: a server starts within them.
 PAUSES_S: Final = (0.2, 0.5, 1.0, 2.0, 4.0)
-#: Servers keep a socket that nobody uses for a few seconds.
+#: Servers keep an idle socket for a few seconds.
 _IDLE_S: Final = 1.0
 _PIECE_BYTES: Final = 64 << 10
 _BROKEN: Final = (OSError, http.client.HTTPException)
@@ -45,7 +45,7 @@ Answer = http.client.HTTPResponse
 
 
 class ServerUnreachableError(ProviderError):
-    """Nobody answers there; what was asked for may have been done or not."""
+    """The server does not answer; what was asked for may have been done or not."""
 
 
 class RestConnection:
@@ -127,7 +127,7 @@ class RestConnection:
         """One request, again where that changes nothing; the answer's JSON, None without.
 
         Raises:
-            UnreachableError: nobody answers.
+            UnreachableError: the server does not answer.
             TrainmasterError: what the server says, as the type that it has at home.
         """
         may_repeat = method != "POST" or repeats or bool(key)
@@ -187,7 +187,7 @@ class RestConnection:
             begin: the path takes a parameter of that name: the first byte of it that is wanted.
 
         Raises:
-            UnreachableError: nobody answers.
+            UnreachableError: the server does not answer.
         """
         got = 0
         pauses = iter(PAUSES_S)
@@ -226,7 +226,7 @@ class RestConnection:
         """A socket of its own to the server, whose certificate is proven; target and headers of a request.
 
         Raises:
-            UnreachableError: nobody answers.
+            UnreachableError: the server does not answer.
             AccessError: the certificate is another one.
         """
         try:

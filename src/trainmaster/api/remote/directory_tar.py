@@ -119,7 +119,7 @@ class DirectoryTar:
             raise explained(error, "read", str(place)) from error
         if (status.st_size, status.st_mtime_ns) != (member.size_bytes, member.mtime_ns) or len(data) != size:
             raise PublishError(
-                f"{place} changed while it was pushed.", "Push again when nobody writes there."
+                f"{place} changed while it was pushed.", "Push again when nothing writes there."
             )
         return data
 

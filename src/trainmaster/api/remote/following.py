@@ -183,7 +183,7 @@ def follow_logs(
         is_labelled: several streams may come: each line says whose it is.
 
     Raises:
-        NotFoundError: nobody of that name has written anything.
+        NotFoundError: no member of that name has written anything.
     """
     choice = re.compile(query.grep.encode()) if query.grep is not None else None
     is_plain = not is_labelled and choice is None and query.tail is None

@@ -22,5 +22,5 @@ class Listening(Iterator[Any]):
         return next(self._told)
 
     def close(self) -> None:
-        """Nobody listens any more."""
+        """The listener is gone."""
         self._told.close()

@@ -129,7 +129,7 @@ class RemoteClient:
         usd = planned.most_usd_per_hour
         if usd > agreed_usd_per_hour:
             raise UsageError(
-                f"it costs at most ${usd:.4g} per hour, and nobody has agreed to that",
+                f"it costs at most ${usd:.4g} per hour, which was not agreed to",
                 "Nothing was started. Agree to it, or change the recipe.",
             )
         run = self._to.post("/runs", {"plan": plan, "wait": queue, "keep_s": keep_s}, key=plan)

@@ -29,7 +29,7 @@ def certificate(url: str) -> Certificate | None:
     """The certificate of a server; None without TLS.
 
     Raises:
-        UnreachableError: nobody answers there.
+        UnreachableError: the server does not answer.
     """
     parts = urlsplit(url)
     if parts.scheme != "https" or not parts.hostname:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PIECE_BYTES: Final = 1 << 18
 _STDIN, _STDOUT, _STDERR, _STATUS, _SIZE = (bytes([number]) for number in range(5))
 _OPEN_S: Final = 90.0
-#: A command that nobody knows the end of.
+#: A command whose end is unknown.
 _LOST: Final = 255
 #: Close code of RFC 6455 with which a server cuts off a caller that may not use a run any more.
 _REFUSED: Final = 1008
@@ -168,7 +168,7 @@ def execute(
                     f"`trainmaster login {connection.url}` logs in anew.",
                 ) from None
             raise connection.unreachable(closed) from None
-        except BrokenPipeError:  # nobody reads any more
+        except BrokenPipeError:  # the reader is gone
             return _LOST
     raise connection.unreachable(ConnectionError("it has hung up before the command had ended"))
 

@@ -105,7 +105,7 @@ class ServedVolume(Backend):
         return next((each for each in self.details(folder) if each.key == key), None)
 
     def details(self, prefix: str) -> Iterator[ObjectDetail]:
-        """Its versions: nobody lists the rest."""
+        """Its versions: the rest is never listed."""
         if prefix != "heads":
             self._refuse()
         try:

@@ -189,7 +189,7 @@ class _Upload:
             self._to.sleep(_FINISH_S)
 
     def patiently(self, ask: Callable[[], T]) -> T:
-        """Ask as long as nobody answers, for some minutes."""
+        """Ask until the server answers, for some minutes."""
         for pause_s in _PAUSES_S:
             try:
                 return ask()

@@ -77,7 +77,7 @@ class RequestAudit:
         self._refused = Rates(STRANGERS_PER_S, STRANGERS_BURST)
 
     def note(self, address: str, action: str, status: int, caller: Caller | None = None) -> None:
-        """Add a row, if nobody fills the database with such.
+        """Add a row, unless the database is being filled with such.
 
         Args:
             address: of who asked.

@@ -83,7 +83,7 @@ class Hub:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody listens."""
+        """Whether it has no listeners."""
         return self._task is None
 
     async def listen(self, own: RunStream) -> AsyncGenerator[str]:

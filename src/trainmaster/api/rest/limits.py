@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Of what nobody known asks from one address the audit has so much, and fewer logins are begun: they never
+#: Of anonymous requests from one address the audit has so much, and fewer logins are begun: they never
 #: take all the places of those that wait.
 STRANGERS_PER_S: Final = 0.1
 STRANGERS_BURST: Final = 300.0
@@ -191,7 +191,7 @@ class Streams:
             now = await run_in_threadpool(self._ask, {stream.credential for stream in streams})
         except TrainmasterError:  # the database is away: nothing new comes from there either
             return
-        except Exception:  # rights at which nobody can look are none
+        except Exception:  # rights that cannot be looked up are none
             log.exception("the rights of who listens cannot be looked at; all are sent away")
             now = {}
         for stream in streams:

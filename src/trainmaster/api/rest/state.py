@@ -264,7 +264,7 @@ def caller_of(request: Request) -> Caller:
     That is the team of the path, else of the parameter or header, else that of the token or session.
 
     Raises:
-        UnknownCallerError: nobody whom we know.
+        UnknownCallerError: the caller is unknown.
         NotFoundError: the team is not one of the caller's.
         ForbiddenError: a write that another site's page had the browser send.
         TooOftenError: there were too many requests.

@@ -88,7 +88,7 @@ async def exec_on_member(
             await _send_status(websocket, {"exit": code})
         except TrainmasterError as error:
             await _send_status(websocket, {"problem": json.loads(bytes(told(error).body))})
-        except (WebSocketDisconnect, RuntimeError):  # nobody is there any more
+        except (WebSocketDisconnect, RuntimeError):  # the peer is gone
             return
         await _close(websocket)
 
@@ -172,7 +172,7 @@ async def _carried(websocket: WebSocket, running: MemberCommand) -> int:
     """Move input and output of a command until it ends; its exit code.
 
     Raises:
-        WebSocketDisconnect: nobody listens any more.
+        WebSocketDisconnect: the peer is gone.
     """
 
     async def listen() -> None:

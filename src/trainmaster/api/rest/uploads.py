@@ -159,7 +159,7 @@ async def finished(
     future = await run_in_threadpool(state.finishing.finish, caller, upload, volume, others, made_by)
     if future is not None:
         made = asyncio.wrap_future(future)
-        # What goes wrong after our patience is in the upload's row: nobody waits for it here any more.
+        # What goes wrong after our patience is in the upload's row: no request waits for it any more.
         made.add_done_callback(lambda over: over.cancelled() or over.exception())
         await asyncio.wait([made], timeout=_PATIENCE_S)
         if made.done():

@@ -57,7 +57,7 @@ def remove(
     found.remove(name, version, whole=whole)
 
 
-# Names of volumes may have slashes, as paths of files have: in one URL's path nobody could tell them apart.
+# Names of volumes may have slashes, as paths of files have: in one URL's path they could not be told apart.
 
 
 @router.get("/volume-files/{name:path}", response_class=StreamingResponse)

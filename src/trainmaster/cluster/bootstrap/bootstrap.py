@@ -247,7 +247,7 @@ class _HostBootstrap:
 
     def _reaches_internet(self, connection: Connection, facts: HostFacts, package: RuntimePackage) -> bool:
         python = choose_python(facts, package)
-        assert isinstance(python, PythonFacts), "else nobody needs to know"
+        assert isinstance(python, PythonFacts), "only known Pythons are asked for"
         command = internet_command(python.path)
         return connection.run(command, timeout_s=self.settings.probe_timeout_s).code == 0
 

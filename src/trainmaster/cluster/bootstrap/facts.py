@@ -97,7 +97,7 @@ class HostFacts:
         pythons: those that were found, the one of the inventory first.
         have: what is complete below the root, such as ``packages/1a2b``.
         clock_skew_s: how far its clock is ahead of ours.
-        internet: whether a package index can be reached; None if nobody asked.
+        internet: whether a package index can be reached; None if it was not asked for.
         shared: whether it has what was asked about; files of ours may be there already.
         boot: differs each time that it boots; empty if it does not say.
     """

@@ -63,7 +63,7 @@ class KeyRenewal:
         """A node has it, with the keys that were lent for it."""
         expires = wanted.credentials.get(EXPIRES_VARIABLE)
         if expires is None or wanted.order["do"] != "volume":
-            return  # they last, or nobody needs them any more
+            return  # they last, or are not needed any more
         with self._guard:
             self._mounts[node.id, wanted.there] = _Mount(node, wanted, self._clock(), float(expires))
             if self._thread is None and not self._closed.is_set():
@@ -106,7 +106,7 @@ class KeyRenewal:
             self._renew(node, with_keys(self._credentials, wanted))
         except (TrainmasterError, OSError) as error:
             log.info("keys of %s on %s: %s", wanted.name, node.id, one_line(error))
-            if self._clock() > mount.expires_at:  # nobody reads there any more; the node is probably lost
+            if self._clock() > mount.expires_at:  # it has no reader any more; the node is probably lost
                 with self._guard:
                     if self._mounts.get((node.id, wanted.there)) is mount:
                         del self._mounts[node.id, wanted.there]

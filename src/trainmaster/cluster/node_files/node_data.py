@@ -142,7 +142,7 @@ class NodeData:
         Raises:
             RelayError: not all of them can.
             UsageError: there is no such volume.
-            StoreAwayError: where they lie nobody answers just now.
+            StoreAwayError: their store does not answer just now.
             TrainmasterError: a node cannot be reached, or has failed.
         """
         if context.experiment.data[name].stage is not None:

@@ -217,7 +217,7 @@ def _freeze(files: NodeFiles, part: Part) -> Tree:
 
 
 def _is_as_it_was(files: NodeFiles, part: Part) -> bool:
-    """Whether nobody has written into frozen files."""
+    """Whether frozen files are unchanged."""
     (tree,) = files.look(part.access, [part.frozen])
     return [entry for entry in tree if entry.kind == FILE] == sorted(part.entries)
 

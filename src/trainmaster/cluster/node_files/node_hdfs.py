@@ -157,7 +157,7 @@ class NodeHdfs:
                 said = self._files.shell(node, f"cat {shlex.quote(self._there)}/{STATE}", _ASK_TIMEOUT_S).out
                 return node.id, sum(int(daemon["ends"]) for daemon in json.loads(said).values())
             except (TrainmasterError, ValueError, LookupError, TypeError, AttributeError):
-                return node.id, _GONE  # nobody looks after them, or the machine is lost
+                return node.id, _GONE  # they are unattended, or the machine is lost
 
         found = dict(each(list(self._serving.get(served.id, {}).values()), one))
         self._ends.setdefault(served.id, {}).update(found)
@@ -176,7 +176,7 @@ class NodeHdfs:
         if served != known:
             if known is not None:
                 self._tell(f"note: data.{name}: the HDFS on {head.id} was lost, and is made anew")
-            # Nobody goes on with what another machine's NameNode held.
+            # What another machine's NameNode held is not continued.
             self._served = {m: it for m, it in self._served.items() if all(m != n.id for n in all_nodes)}
             self._served[head.id] = served
             self._record.parent.mkdir(parents=True, exist_ok=True)

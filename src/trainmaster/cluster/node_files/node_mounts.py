@@ -29,7 +29,7 @@ class NodeMounts:
     Args:
         files: of nodes.
         paths: here and there.
-        is_over: whether nobody drives another run any more, so that its mounts are nobody's.
+        is_over: whether another run is undriven for good, so that its mounts are orphaned.
     """
 
     def __init__(self, files: NodeFiles, paths: NodePaths, is_over: Callable[[str], bool]) -> None:

@@ -47,7 +47,7 @@ def merge_trees(
 ) -> list[tuple[int, TreeEntry]]:
     """What several directories hold together, each with the number of its own.
 
-    All of them began as ``base``. What one holds as it was there is nobody's word: it stays as long as no
+    All of them began as ``base``. What one holds unchanged is no claim: it stays as long as no
     directory has changed it and none has removed it. Of what was changed, or is new, the first one wins; it
     stays, too, where another directory has removed it. An empty folder stays unless one has removed it.
 

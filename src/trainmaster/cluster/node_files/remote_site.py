@@ -196,7 +196,7 @@ class RemoteSite:
                 self.provide(context, names[-1], ())
             except (TrainmasterError, OSError) as error:
                 log.info("data.%s of %s: %s", names[-1], id_of(context), one_line(error))
-                if not isinstance(error, (RelayError, UsageError)):  # else nobody will ever get keys for it
+                if not isinstance(error, (RelayError, UsageError)):  # else there will never be keys for it
                     time.sleep(_ADOPT_AGAIN_S)
                     continue
             names = names[:-1]

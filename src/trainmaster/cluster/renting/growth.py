@@ -71,7 +71,7 @@ def growth(record: ClusterRecord, machines: Collection[str], gang: GangStatus, m
 
     Args:
         record: of the cluster.
-        machines: ids of those that the attempt ran on; empty if nobody knows any more.
+        machines: ids of those that the attempt ran on; empty if no longer known.
         gang: how its members ended.
         message: what was read of its end.
     """

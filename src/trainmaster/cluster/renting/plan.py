@@ -28,7 +28,7 @@ class Rental:
         slots: processes that it takes at once: its vCPUs, or more where the recipe wants more per node.
         gpus: how many it has.
         as_of: the day on which the price held, ISO; empty where nothing is paid.
-        memory_bytes: main memory that it really has; 0 if nobody knows.
+        memory_bytes: main memory that it really has; 0 if unknown.
         gpu_memory_bytes: the same of one GPU.
         is_rented: what is on it goes with it; hosts of one's own stay. See `Capabilities.rents`.
     """

@@ -71,7 +71,7 @@ class AnsibleOutput:
         return [self.failures[name] for name in sorted(self.failures) if not self.is_over or name in self.bad]
 
     def silent(self, hosts: Sequence[str]) -> list[str]:
-        """Those of some hosts that have not answered to the last task; all of them if nobody knows."""
+        """Those of some hosts that have not answered to the last task; all of them if unknown."""
         waiting = [host for host in hosts if host not in self.answered and host not in self.failures]
         return waiting or list(hosts)
 

@@ -183,7 +183,7 @@ class NodeRoles:
     def _refuse(
         self, code: int | None, said: AnsibleOutput, nodes: Mapping[str, NodeAccess], context: TaskContext
     ) -> None:
-        """Say what went wrong: a role's fault is the user's, a node that does not answer is nobody's."""
+        """Say what went wrong: a role's fault is the user's, a silent node's is not."""
         top = f"{context.home.code_directory(context.run)}/"
         log = context.place.log(_LOG)
         hint = f"All that Ansible said: {log}, or trainmaster logs {context.run} --member {_LOG}"

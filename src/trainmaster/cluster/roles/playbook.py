@@ -169,7 +169,7 @@ def known_lines(hosts: Iterable[RoleHost]) -> list[str]:
 
 
 def settings_of(directory: Path, forks: int, root: str, roles_path: Sequence[Path]) -> dict[str, str]:
-    """Variables of Ansible's process; its own settings are nobody else's.
+    """Variables of Ansible's process, with settings of its own.
 
     Args:
         directory: of this call, with a short path: there are sockets in it.

@@ -19,7 +19,7 @@ _SCHEMA_LOCK = 7_261_001
 
 
 def lock_schema(connection: Connection) -> None:
-    """Wait until nobody else creates or migrates the tables, to the end of the transaction."""
+    """Wait until no other process creates or migrates the tables, to the end of the transaction."""
     if connection.dialect.name != "sqlite":  # there, writers have the lock since they began
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_SCHEMA_LOCK)))
 

@@ -267,7 +267,7 @@ cluster = Table(
         "run_id", Text, ForeignKey("run.id"), nullable=False, doc="whose it is now: a warm one changes hands"
     ),
     Column("provider", Text, nullable=False),
-    Column("home_id", Text, nullable=False, doc="of the home that rented it: nobody else may touch it"),
+    Column("home_id", Text, nullable=False, doc="of the home that rented it; others may not touch it"),
     Column("state", Text, nullable=False),
     Column("kept_until", Float, doc="while KEPT: its machines end themselves then"),
     Column("waited_s", Float, doc="from the first request to the first time that it was up"),

@@ -88,7 +88,7 @@ class AwsClient:
         """Where requests go that name no region.
 
         Raises:
-            UsageError: nobody has said.
+            UsageError: it is not set.
         """
         found = self._settings.region or self._boto().region_name
         if not found:
@@ -199,7 +199,7 @@ class AwsClient:
         self.close()
 
     def known_regions(self) -> list[str]:
-        """The regions that boto3 has heard of; nobody is asked.
+        """The regions that boto3 knows; no request is sent.
 
         Raises:
             UsageError: boto3 is not installed, or the AWS configuration cannot be used.
@@ -212,7 +212,7 @@ class AwsClient:
         ]
 
     def _require_region(self, region: str) -> None:
-        """Nobody is found there: is it a region at all?
+        """The name was not resolved: is it a region at all?
 
         Raises:
             UsageError: boto3 has never heard of it.

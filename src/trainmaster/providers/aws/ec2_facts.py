@@ -31,7 +31,7 @@ GPUS: Final = {
 
 #: USD per GiB and month of gp3 disks with the IOPS and throughput that all have, by region; billed by
 #: seconds, a minute at least. Written down in 2025-11 and not checked: where they are from is not known.
-#: Nobody can set them; https://aws.amazon.com/ebs/pricing/ has those that hold.
+#: They cannot be set; https://aws.amazon.com/ebs/pricing/ has those that hold.
 DISK_USD_PER_GIB_MONTH: Final = {
     "af-south-1": 0.1047,
     "ap-east-1": 0.1056,

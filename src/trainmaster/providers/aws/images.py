@@ -101,7 +101,7 @@ class AwsImages:
         """With its snapshots, which are what it costs."""
         described = self._client.call(self._find(image.region, [is_filter("image-id", image.id)]))
         for one in described.get("Images", []):
-            # In one call: of an image that is gone nobody would find the snapshots any more.
+            # In one call: the snapshots of an image that is gone could not be found any more.
             whole = {"ImageId": image.id, "DeleteAssociatedSnapshots": True}
             self._change("DeregisterImage", whole, image.region, _GONE)
             for snapshot in _snapshots(one):

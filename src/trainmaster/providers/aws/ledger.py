@@ -20,7 +20,7 @@ _REGIONS_HINT: Final = (
     "no other place is looked at, and what is rented there ends only with its lease."
 )
 _ATTEMPT_HINT: Final = (
-    "Look in the EC2 console which machines the cluster has, end those that nobody uses, and remove the file."
+    "Look in the EC2 console which machines the cluster has, end those that are unused, and remove the file."
 )
 _HOST_KEY_HINT: Final = "Remove the file, and end the cluster: its machines cannot be told from others."
 

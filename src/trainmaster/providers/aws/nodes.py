@@ -27,7 +27,7 @@ NOTICE_S: Final = 120.0
 _STATES: Final = {
     "pending": NodeState.STARTING,
     "running": NodeState.READY,
-    # From here on it costs nothing but its disk. Nobody but a person at the console stops a machine of ours:
+    # From here on it costs nothing but its disk. Only a person at the console stops a machine of ours:
     # `release` gives it back all the same.
     "stopping": NodeState.GONE,
     "stopped": NodeState.GONE,
@@ -77,7 +77,7 @@ def cores_of(instance: Mapping[str, Any]) -> int:
 
 
 def leased_until(instance: Mapping[str, Any]) -> float:
-    """Unix seconds by EC2's clock until which somebody may still want it; it ends itself when nobody does.
+    """Unix seconds by EC2's clock until which it is leased; it ends itself after that.
 
     What was said when it was rented, and when its lease was renewed last; the machine's own lease, which is
     renewed over SSH, may be longer, never much shorter.

@@ -225,7 +225,7 @@ class AwsProvider:
         self._memory.forget(cluster)
 
     def check_settings(self) -> None:
-        """Refuse to go on without credentials; nobody is asked whether they are good.
+        """Refuse to go on without credentials; they are not verified.
 
         Raises:
             UsageError: there are none.
@@ -442,7 +442,7 @@ class AwsProvider:
             self._sleep(self.settings.backoff_s * 2**look)
 
     def _is_released(self, cluster: str, regions: Sequence[str]) -> bool:
-        """End what still runs; remove what nobody uses any more; whether nothing is left."""
+        """End what still runs; remove what is unused; whether nothing is left."""
         done = True
         for region in regions:
             instances = list(self._instances(region, cluster))

@@ -202,7 +202,7 @@ class Renter:
         return AwsRequest("CreateSecurityGroup", parameters, region)
 
     def open_inside(self, region: str, group: str = "${group.GroupId}") -> AwsRequest:
-        """The nodes reach each other, nobody else reaches them."""
+        """The nodes reach each other; nothing else reaches them."""
         rule = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}
         return AwsRequest(
             "AuthorizeSecurityGroupIngress", {"GroupId": group, "IpPermissions": [rule]}, region

@@ -19,7 +19,7 @@ from trainmaster.spec.errors import UsageError
 _GIB: Final = 2**30
 #: PyTorch with CUDA, a venv, a dataset's cache: an image's own 8 GiB would be full at once.
 DISK_BYTES: Final = 64 * _GIB
-#: What is rented with every machine where nobody has chosen otherwise.
+#: What is rented with every machine by default.
 USUAL_EXTRAS: Final = Extras(DISK_BYTES, public_address=True)
 _ANYWHERE: Final = "0.0.0.0/0"
 

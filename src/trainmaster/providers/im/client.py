@@ -223,7 +223,7 @@ def send_request(
     """Send a request over HTTP.
 
     Raises:
-        OSError: nobody answers.
+        OSError: the service does not answer.
     """
     request = urllib.request.Request(address, body, dict(headers), method=method)  # noqa: S310 - http(s) only
     try:

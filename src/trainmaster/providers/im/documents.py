@@ -66,7 +66,7 @@ class RadlDocuments:
         """What a request comes to.
 
         Raises:
-            UsageError: it cannot be had: spot, a cloud or a type that nobody knows.
+            UsageError: it cannot be had: spot, an unknown cloud or type.
         """
         cloud = self.cloud(request)
         offer, chosen = self.offer(request), self.settings.cloud(cloud)

@@ -19,7 +19,7 @@ from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.spec.private_files import short_digest, write_private
 
 _HINT: Final = (
-    "Look in IM which infrastructures there are, destroy those that nobody uses, and remove the file."
+    "Look in IM which infrastructures there are, destroy those that are unused, and remove the file."
 )
 
 
@@ -126,7 +126,7 @@ class ImLedger:
 
     @contextlib.contextmanager
     def alone(self, cluster: str) -> Iterator[None]:
-        """Nobody else asks for this cluster, or gives it back, meanwhile."""
+        """Hold the only right to ask for this cluster, or to give it back."""
         with (self.directory / f"lock-{short_digest(cluster)[:2]}").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

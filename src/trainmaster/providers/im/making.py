@@ -117,7 +117,7 @@ class ImMaking:
         while (state := self._observed.state_of(infrastructure)) is not None:
             if state.state != "deleting":
                 try:
-                    # What goes wrong in the background is told to nobody: the second time it is waited for.
+                    # Errors of the background are not reported: the second time it is waited for.
                     self._client.destroy(infrastructure, wait=is_asked)
                     is_asked = True
                 except ImRefusedError as refused:
@@ -264,7 +264,7 @@ class ImMaking:
         raise explained(message, cloud, [asked.place])
 
     def _give_up(self, known: ClusterMemory, system: str, mine: Sequence[str]) -> NoReturn:
-        """Give back what there is of an addition that nobody is at work on any more.
+        """Give back what there is of an abandoned addition.
 
         Raises:
             ProviderError: always.

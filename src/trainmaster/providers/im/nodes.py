@@ -23,7 +23,7 @@ _STATES: Final = {
     "failed": NodeState.GONE,
     "deleting": NodeState.GONE,
 }
-#: States of machines that nobody can be at work on: their switch, or a person, has ended them.
+#: States of machines that are over: their switch, or a person, has ended them.
 ENDED: Final = frozenset({"stopped", "off", "failed"})
 _REASONS: Final = {
     "stopped": "it was switched off: its lease was over, or somebody did it",

@@ -50,7 +50,7 @@ def check(
     for cloud, sums in needed.items():
         if not documents.boots(cloud):
             notes.append(
-                f"machines of {cloud} end themselves when nobody renews their lease only once somebody has "
+                f"machines of {cloud} end themselves when their lease is not renewed only once somebody has "
                 f"logged in: IM hands no user data to {documents.clouds[cloud]}"
             )
         try:

@@ -83,7 +83,7 @@ class AppAccess:
         """The way to an app, for who has one of these cookies or a token.
 
         Raises:
-            UnknownCallerError: nobody whom we know, or any more.
+            UnknownCallerError: the caller is unknown, or not known any more.
             ForbiddenError: who may not.
             NotFoundError: there is no such app, or it is another team's.
             UsageError: it does not answer yet, or is on another machine.

@@ -1,6 +1,6 @@
 """`AppHost`: the process that looks after one app: starts it, sees whether it is used, ends it.
 
-It is nobody's child: a server that restarts finds it again. If it is killed, the app dies with it.
+It is no child of the server, which finds it again after a restart. If it is killed, the app dies with it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class AppKind(ABC):
     Args:
         service: of the home.
         row: of the app.
-        directory: of the app, in which nobody else writes.
+        directory: of the app, that has no other writer.
     """
 
     def __init__(self, service: Service, row: RowMapping, directory: Path) -> None:
@@ -79,7 +79,7 @@ class AppKind(ABC):
         """Called before it starts, and again and again while it runs."""
 
     def is_busy(self, port: int, token: str) -> bool:
-        """Whether it works although nobody looks on."""
+        """Whether it computes without a viewer."""
         return False
 
 

@@ -56,7 +56,7 @@ class AppHosts:
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        """Nobody looks yet."""
+        """It does not look yet."""
         self._over = threading.Event()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None

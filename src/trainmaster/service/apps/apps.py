@@ -46,7 +46,7 @@ def need_entry(row: RowMapping, caller: Caller) -> None:
     """Refuse whom an app that the caller sees does not let in.
 
     A notebook does what its user says, in his name, so it is for him alone; and as this machine does it, too,
-    only as long as he is an admin, or nobody else is behind the home (see `Submissions.may_use_machine`).
+    only as long as he is an admin, or the home has no other user (see `Submissions.may_use_machine`).
 
     Raises:
         ForbiddenError: the caller.

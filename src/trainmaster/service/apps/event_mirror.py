@@ -43,7 +43,7 @@ class EventMirror:
     Args:
         service: of the home.
         runs: ids; their files are on this machine, as far as they were brought here.
-        directory: in which nobody else writes; it is begun anew.
+        directory: that has no other writer; it is begun anew.
         most_bytes: of all files that are brought from models.
     """
 

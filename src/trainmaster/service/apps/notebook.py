@@ -22,7 +22,7 @@ from trainmaster.spec.errors import MissingPartError, RunError
 from trainmaster.spec.private_files import make_private
 
 _ANSWER_S: Final = 5.0
-#: Nobody is asked whether he wants news from elsewhere.
+#: Jupyter does not ask whether to fetch news from elsewhere.
 _SETTINGS: Final = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false"}}
 _ABOUT: Final = "ABOUT-THIS-NOTEBOOK.md"
 # What a kernel needs comes last, so that everything that the Python itself has wins.

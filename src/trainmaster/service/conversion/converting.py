@@ -40,7 +40,7 @@ def convert(source: str, file: str) -> str:
 def _written(description: ClusterDescription, file: str) -> str:
     servers = [machine for machine in description.machines if machine.is_server]
     workers = [machine for machine in description.machines if not machine.is_server]
-    if not workers:  # nobody else is there who could train
+    if not workers:  # nothing else is there that could train
         servers, workers = [], servers
     for machines in (servers, workers):
         _keep_one(machines, description)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-#: What the value of such a name is nobody else's business.
+#: The value of such a name is private.
 _NAME: Final = re.compile(
     r"(?i)(?:secret|password|passwd|passphrase|token|access_key|private_key|api_key|key_id)[\w-]*"
     r"['\"]?[ \t]*(?:[:=]|>=)[ \t]*"

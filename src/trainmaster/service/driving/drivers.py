@@ -21,7 +21,7 @@ from trainmaster.service.teams.admission import admit_waiting
 if TYPE_CHECKING:
     from trainmaster.service.service import Service
 
-#: Runs that nobody drives are looked for so often, in seconds.
+#: Undriven runs are looked for so often, in seconds.
 LOOK_S: Final = 2.0
 #: One that has ended at once is not started anew before that.
 _AGAIN_S: Final = 10.0
@@ -46,7 +46,7 @@ class Drivers:
     _processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        """Nobody looks yet."""
+        """It does not look yet."""
         self._over = False
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None

@@ -133,7 +133,7 @@ class SealingKey:
         """Seal bytes for one place.
 
         Args:
-            plain: what nobody may read.
+            plain: the secret.
             place: where it will lie, such as ``secret/TEAM/NAME``: it can be opened for no other one.
         """
         nonce = os.urandom(_NONCE_BYTES)
@@ -191,7 +191,7 @@ def key_of_head(head: bytes) -> str:
 
 
 def new_key() -> bytes:
-    """One that nobody has had."""
+    """A new one."""
     return secrets.token_bytes(_KEY_BYTES)
 
 

@@ -281,7 +281,7 @@ def _require_root() -> None:
 
 
 class _Trial:
-    """Runs programs as tasks of a team are run, by nobody.
+    """Runs programs as tasks of a team are run, by the user `nobody`.
 
     Attributes:
         is_bounded: memory is.

@@ -28,7 +28,7 @@ _NICE: Final = 10
 
 
 def main() -> None:
-    """Answer until nobody asks any more."""
+    """Answer until the input ends."""
     os.nice(_NICE)
     Recipe.from_text("experiments: {warm: {command: 'true'}}")  # what is imported late is there in all forks
     gc.freeze()

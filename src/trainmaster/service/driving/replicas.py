@@ -72,7 +72,7 @@ def why_bound(provider: str, store_url: str, *, is_shared: bool = True) -> str:
 
 
 def why_bound_of(row: Mapping[Any, Any], *, is_shared: bool) -> str:
-    """The same of a run; empty of one that nobody has sent to a server, too."""
+    """The same of a run; empty of one that was not sent to a server, too."""
     if row["submitted_by"] is None or row["can_move"]:
         return ""
     why = why_bound(row["provider"], row["store_url"], is_shared=is_shared)

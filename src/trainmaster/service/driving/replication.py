@@ -101,7 +101,7 @@ class Replication:
         self._thread.start()
 
     def close(self, run_state: RunState | None) -> None:
-        """Send the rest; of a run that is over, put files together, and remove keys that nobody needs.
+        """Send the rest; of a run that is over, put files together, and remove unneeded keys.
 
         Raises:
             LeaseLostError: somebody else drives the run.

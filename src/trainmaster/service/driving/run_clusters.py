@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from trainmaster.executors.base import ClusterEngine
     from trainmaster.providers.base import Provider
 
-#: A machine that answers nobody for so long is given up and replaced.
+#: A machine that is silent for so long is given up and replaced.
 PATIENCE_S: Final = 60.0
 #: How long a run waits at its end for machines to be gone.
 GIVING_BACK_S: Final = 300.0
@@ -46,7 +46,7 @@ _KEEPALIVE_S: Final = 2.0
 _CONNECT_S: Final = 5.0
 #: In a cluster's directory: the database that its run is in.
 _DATABASE: Final = "database"
-#: A run that nobody has driven for so long keeps nothing on machines that others use, too.
+#: A run that was undriven for so long keeps nothing on machines that others use, too.
 _LEFT_ALONE_S: Final = 86_400.0
 #: A run on warm machines begins before it is asked what else is rented.
 _REAP_LATER_S: Final = 4.0
@@ -73,7 +73,7 @@ def machines_patience(environ: Mapping[str, str]) -> WaitLimits:
 
 
 def node_lease_s(environ: Mapping[str, str]) -> float:
-    """How long machines live when nobody renews their lease: ``TRAINMASTER_NODE_LEASE``, or as usual.
+    """How long machines live when their lease is not renewed: ``TRAINMASTER_NODE_LEASE``, or as usual.
 
     Raises:
         UsageError: it is no time.
@@ -119,12 +119,12 @@ class RunClusters:
         saved: called when something was written that is needed to go on, before it is relied on.
         baking: what it puts on them, and whether images are made of them.
         own_cluster: the one that this process runs on; it knows of no other runs of its home then, and so
-            gives back no machines that seem to be nobody's.
+            gives back no machines that seem orphaned.
 
     Attributes:
         clusters: the executor of all its clusters.
         site: brings files to nodes and back.
-        lease_s: how long machines live when nobody renews their lease.
+        lease_s: how long machines live when their lease is not renewed.
 
     Raises:
         UsageError: the provider cannot be used from here.
@@ -307,10 +307,10 @@ class RunClusters:
         return None
 
     def _is_over(self, run: str) -> bool:
-        """Whether a run has ended, or was left alone for so long that nobody will come back to it."""
+        """Whether a run has ended, or was undriven for so long that it is abandoned."""
         try:
             row = self._database.run_row(run)
-        except NotFoundError:  # another database's: nobody knows
+        except NotFoundError:  # another database's: unknown
             return False
         owner, expires_at, now = row["lease_owner"], row["lease_expires_at"], self._database.clock_s()
         is_left = not is_alive(owner, expires_at, now) and now - (expires_at or now) > _LEFT_ALONE_S

@@ -41,7 +41,7 @@ class AgreedClusters(Protocol):
 
     @property
     def most_usd(self) -> float | None:
-        """What the whole run may cost; None if nobody can say."""
+        """What the whole run may cost; None if unknown."""
 
     @property
     def plans(self) -> tuple[ClusterPlan, ...]:
@@ -238,7 +238,7 @@ def requeue(database: Database, lease: Lease, team: str, recipe: Recipe) -> None
 
     Raises:
         OverBudgetError: it does not fit in the month's budget of the team.
-        UsageError: there is a budget, and nobody can say what it may cost.
+        UsageError: there is a budget, and what it may cost is unknown.
     """
     quote, now = quote_summary(database, lease.run), database.clock_s()
     most = most_usd(None if quote is None else quote["cost_usd"]["p95"], recipe)

@@ -350,7 +350,7 @@ class Submissions:
                 )
             if plan.offer.costs and not can_agree:
                 raise UsageError(
-                    "\n".join(["this rents machines, and nobody has agreed to that:", *plan.offer.lines]),
+                    "\n".join(["this rents machines, which was not agreed to:", *plan.offer.lines]),
                     'Nothing was started. `"max_usd": 20` agrees to so much for the whole run.',
                 )
             from trainmaster.service.renting import check_with_provider

@@ -1,6 +1,6 @@
 """`WakePipe`: its reader is told at once that there is something new, which it looks for anyway.
 
-Named pipes in a home: what is written into one that nobody reads, or that is full, is lost, and no more.
+Named pipes in a home: what is written into one without a reader, or that is full, is lost, and no more.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class WakePipe:
         new = path.with_suffix(".new")
         new.unlink(missing_ok=True)
         os.mkfifo(new, 0o600)
-        # Also for writing: else it would be at its end whenever nobody writes.
+        # Also for writing: else it would be at its end whenever it has no writer.
         self._descriptor = os.open(new, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         new.rename(path)  # what finds it finds a reader
 
@@ -59,7 +59,7 @@ class WakePipe:
         return True
 
     def close(self) -> None:
-        """Nobody reads it any more."""
+        """It is not read any more."""
         self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
 

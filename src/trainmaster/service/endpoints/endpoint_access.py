@@ -37,7 +37,7 @@ class EndpointAccess:
         """The replicas of a service that take requests.
 
         Raises:
-            UnknownCallerError: nobody has that token, or any more.
+            UnknownCallerError: the token is unknown, or not valid any more.
             ForbiddenError: it may not `infer`.
             NotFoundError: there is no such service, or it is another team's.
         """

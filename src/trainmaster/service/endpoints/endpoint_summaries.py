@@ -46,7 +46,7 @@ def _told_endpoint(database: Database, row: RowMapping, replicas: list[dict[str,
 
 
 def _may_sleep(database: Database, row: RowMapping) -> bool:
-    """Whether it has begun, and needs no replica while nobody asks."""
+    """Whether it has begun, and needs no replica without requests."""
     states = {each["name"]: each["state"] for each in database.experiment_rows(row["run_id"])}
     if states.get(row["experiment"]) != State.RUNNING:
         return False

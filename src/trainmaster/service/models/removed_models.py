@@ -1,4 +1,4 @@
-"""`remove_files`: files of models that were taken out of the registry, once nobody needs them."""
+"""`remove_files`: files of models that were taken out of the registry, once they are not needed."""
 
 from __future__ import annotations
 

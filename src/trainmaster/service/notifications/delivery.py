@@ -39,7 +39,7 @@ class Outbox(Protocol):
     def messages(
         self, run: str, without: Collection[int] = ..., limit: int = ...
     ) -> Sequence[Mapping[Any, Any]]:
-        """What nobody has taken yet."""
+        """What was not taken yet."""
 
     def claim_message(self, lease: Lease, message: int, tries: int) -> bool:
         """Whether this one is ours to send now."""

@@ -29,7 +29,7 @@ class MailServer:
         port: 0 for the usual one.
         is_tls: from the first byte on (``smtps:``).
         sender: whom mails are from.
-        user: at the server; empty for nobody.
+        user: at the server; empty for no login.
         password: of the user.
     """
 

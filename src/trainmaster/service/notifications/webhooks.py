@@ -239,13 +239,13 @@ class Webhooks:
             self._busy.discard(row["webhook_id"])
 
     def deliver(self, row: RowMapping, now: float | None = None) -> None:
-        """Send a notice that is due, if nobody else does."""
+        """Send a notice that is due, unless another server does."""
         now = self._service.database.clock_s() if now is None else now
         if not webhook_rows.claim(self._service.database, row, now + CLAIM_S):
             return
         try:
             answer = self._send(row, now)
-        except TrainmasterError as error:  # its secret cannot be opened, or nobody takes e-mail any more
+        except TrainmasterError as error:  # its secret cannot be opened, or e-mail is not set up any more
             answer = ReceiverResponse(0, str(error.args[0]))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is shown, and tried again
             answer = ReceiverResponse(0, f"{type(error).__name__}: {error}"[:200])
@@ -270,7 +270,7 @@ class Webhooks:
         headers = {"content-type": "application/cloudevents+json", "user-agent": "trainmaster"}
         if row["kind"] == "slack":
             headers["content-type"] = "application/json"
-            text = html.escape(_words(json.loads(body)), quote=False)  # so that nobody writes <!channel>
+            text = html.escape(_words(json.loads(body)), quote=False)  # against <!channel>
             body = json.dumps({"text": text}).encode()
         else:
             known = [secret for secret, until in self._secrets(row) if until is None or until > now]

@@ -260,7 +260,7 @@ class AwayRuns:
         """Bring it on, and whether we are to go on with it; None if it is not away.
 
         One that is ours has no driver any more. Until somebody has gone on with one that is lost, it is not
-        shown as one that nobody drives.
+        shown as undriven.
         """
         database = self.home.database
         for _ in range(_TRIES):

@@ -65,7 +65,7 @@ def sent_to_machine(recipe: Recipe, environ: Mapping[str, str] = os.environ) -> 
 
 
 def check_narrow(recipe: Recipe, environ: Mapping[str, str] = os.environ) -> None:
-    """Refuse to send keys as wide as they are to the first machine of a run, where nobody is asked.
+    """Refuse to send keys as wide as they are to the first machine of a run, where there is no question.
 
     The lab's machines are processes of this one: no key leaves it.
 

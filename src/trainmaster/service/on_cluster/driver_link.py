@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: A machine that is busy with the run may take minutes; meanwhile the run is driven here.
 _READY_S: Final = 900.0
-#: It writes the run down, and asks the store; meanwhile nobody drives the run.
+#: It writes the run down, and asks the store; meanwhile the run is undriven.
 _BEGIN_S: Final = 60.0
 
 

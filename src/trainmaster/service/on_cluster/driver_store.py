@@ -3,7 +3,7 @@
 Below ``driver/RUN``: a *claim* for each driver, created once, with a number that counts up; the highest one
 drives. Below each claim lies what its driver has published: ``news-N`` (what the run has grown by) and
 ``state``, which is written after the news that it names. A driver that has been able to write nothing for
-`GIVES_UP_S` ends itself, and nobody claims before `LOST_S`; both by the store's own clock or shorter.
+`GIVES_UP_S` ends itself, and no other claims before `LOST_S`; both by the store's own clock or shorter.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class DriverStore:
         self._put("wish", {"stop": reason})
 
     def wished(self) -> str | None:
-        """Why somebody wants the end of the run; None if nobody does.
+        """Why the run is asked to end; None if it is not.
 
         Raises:
             PublishError: the store cannot be read.
@@ -210,7 +210,7 @@ class DriverStore:
     def remove(self) -> None:
         """Remove what was published of the run, when all of it is in its home.
 
-        The claim stays until the last: nobody begins to drive because it is gone.
+        The claim stays until the last, so that no other driver begins.
 
         Raises:
             PublishError: the store cannot be written.

@@ -231,7 +231,7 @@ class HandingOver:
             lease: of the run, ours.
 
         Returns:
-            False if it does not: the run is this home's again, and nobody drives it.
+            False if it does not: the run is this home's again, and undriven.
 
         Raises:
             LeaseLostError: somebody else drives the run.

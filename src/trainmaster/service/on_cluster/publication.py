@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trainmaster.service.driving.encryption import SealingKey
     from trainmaster.service.on_cluster.driver_store import DriverStore
 
-#: A driver that could tell nobody that it is there ends with this code, and is started anew.
+#: A driver that could not report that it is there ends with this code, and is started anew.
 GAVE_UP: Final = 75
 _AGAIN_S: Final = 1.0
 _LOOK_S: Final = 1.0
@@ -99,7 +99,7 @@ class Publication(Replication):
         self.publish()
 
     def finish(self) -> None:
-        """Say that the run is over, all else was given back, and nobody drives it any more."""
+        """Say that the run is over, all else was given back, and it is not driven any more."""
         self._ended.set()
         self.publish(is_over=True)
 

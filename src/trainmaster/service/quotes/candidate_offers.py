@@ -1,4 +1,4 @@
-"""`CandidateOffers`: what the provider of a recipe has: offers, zones, hosts. Asks nobody else."""
+"""`CandidateOffers`: what the provider of a recipe has: offers, zones, hosts. Asks no other provider."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def _lab(home: Home, today: date) -> CandidateOffers:
     directory = home.root / "lab"
     region = AwsSettings.from_lab(directory).region  # says so if no lab is up
     facts = json.loads((directory / "lab.json").read_text())
-    # Nobody has named it: it is the lab's, and as old as the lab.
+    # It was not named: it is the lab's, and as old as the lab.
     prices = load_catalogue(directory / "prices.csv", today=today).where(provider="lab")
     catalogue = replace(prices, name="lab", by_hand=False)
     scale = {name: float(share) for name, share in (facts.get("scale") or {}).items()}

@@ -133,7 +133,7 @@ def make_recorder(
     def keep(found: Sequence[Recorded]) -> None:
         try:
             code = known.setdefault("code", known.get("code") or code_of(recipe, snapshot))
-        except OSError:  # the snapshot is gone: nobody can say what was measured
+        except OSError:  # the snapshot is gone: what was measured is unknown
             return
         device = local_device(machine)
         keys = {

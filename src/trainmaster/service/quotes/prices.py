@@ -226,7 +226,7 @@ def named_regions(pattern: str | None, known: Catalogue, environ: Mapping[str, s
         environ: of the caller.
 
     Raises:
-        UsageError: nobody says which.
+        UsageError: none is named.
     """
     from fnmatch import fnmatchcase
 

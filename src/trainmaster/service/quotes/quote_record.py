@@ -104,7 +104,7 @@ def record_truth(database: Database, run: str, succeeded: bool, time_s: float, c
     """Put what a run came to beside what was promised.
 
     Kept means: it succeeded, and neither time nor cost is more than its p95. The time is that without
-    waiting for what other runs held: nobody can promise that.
+    waiting for what other runs held: that cannot be promised.
     """
     for row in database.quotes_of(run):
         kept = succeeded and QuoteRecord.of_row(row).holds(time_s, cost_usd)

@@ -145,7 +145,7 @@ class QuoteAsk:
 
 
 class _LostError(BaseException):
-    """Somebody else has it now, or it was cancelled: what is told of it is for nobody."""
+    """Another server has it now, or it was cancelled: its progress is dropped."""
 
 
 class QuoteRequests:
@@ -387,7 +387,7 @@ class QuoteRequests:
             return False
         if (
             row["kind"] in self._operations
-        ):  # it may take hours: nobody waits for its end, as others begin it again
+        ):  # it may take hours: its end is not waited for, as others begin it again
             self._is_operating = True
             threading.Thread(target=self._work, args=(worker, row), name=row["id"], daemon=True).start()
             return True

@@ -79,7 +79,7 @@ class Quoter:
     def refresh_prices(self, recipe: Recipe, environ: Mapping[str, str]) -> None:
         """Ask for prices of what the recipe's provider rents, if those that are here are old.
 
-        Nobody is asked if something is missing without which nothing is measured: `quote` says what.
+        There is no question if something is missing without which nothing is measured: `quote` says what.
         """
         from trainmaster.service.quotes.prices import Prices
 

@@ -94,7 +94,7 @@ class QuoteTracker:
         elapsed: seconds that the run has been driven at a Unix time.
         slots: processes that run at once.
         costs: of the machines that were rented for it; None if it runs on this one.
-        score: how such quotes turned out before, by their kind, in words; empty if nobody knows.
+        score: how such quotes turned out before, by their kind, in words; empty if unknown.
         promised: is told that a quote was written down, and what is set aside has changed by it.
     """
 
@@ -130,7 +130,7 @@ class QuoteTracker:
         self._lengthless = {
             name for name, each in recipe.experiments.items() if not each.builtin_values().get("steps")
         }
-        #: Nobody is warned twice, and of services never: they do not train.
+        #: Warnings are given once, and never for services: they do not train.
         self._warned = {name for name, each in recipe.experiments.items() if each.serve is not None}
         self._next_at = 0.0
         self._done: queue.SimpleQueue[QuoteRecord | Exception] = queue.SimpleQueue()
@@ -139,7 +139,7 @@ class QuoteTracker:
     def look(
         self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
     ) -> list[Note]:
-        """See `Forecaster`. The maths is done by a thread: nobody waits for it."""
+        """See `Forecaster`. A thread does the maths: the loop does not wait for it."""
         try:
             return self._look(run_state, progress, now)
         except Exception as error:  # noqa: BLE001 - a run must not end because its end cannot be foretold

@@ -47,7 +47,7 @@ def recommended(
 
 @cache
 def _memory_bytes(offer: str) -> float | None:
-    """Main memory of a type of machines, as it is published; None if nobody knows it."""
+    """Main memory of a type of machines, as it is published; None if unknown."""
     found = load_catalogue("builtin").cheapest(offer)
     return None if found is None else float(found.memory_bytes)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trainmaster.db.queries import RunFilter
     from trainmaster.service.service import Service
 
-#: So many lines are given, if nobody says how many.
+#: So many lines are given by default.
 LINES: Final = 200
 #: Of one run; its own logs can be searched for the rest.
 OF_A_RUN: Final = 20

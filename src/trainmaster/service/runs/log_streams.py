@@ -25,7 +25,7 @@ from trainmaster.spec.units import parse_duration
 FOLLOW_POLL_S = 0.1
 #: How often to look for new attempts while following.
 FIND_POLL_S = 0.5
-#: Following ends when nobody has driven the run for this long.
+#: Following ends when the run was undriven for this long.
 UNDRIVEN_S = 3.0
 
 
@@ -104,7 +104,7 @@ class LogStreams:
     preceded by ``experiment/task#attempt member | ``. Nothing is held in memory but one piece.
 
     Attributes:
-        abandoned: `read` has stopped to follow, because nobody drives the run.
+        abandoned: `read` has stopped to follow, because the run is undriven.
 
     Args:
         service: the home.
@@ -159,7 +159,7 @@ class LogStreams:
         self._many = streams > 1 or system is not False
 
     def read(self, *, follow: bool) -> Iterator[bytes]:
-        """The logs so far; with ``follow``, until the run has ended or nobody drives it any more."""
+        """The logs so far; with ``follow``, until the run has ended or is not driven any more."""
         self._many = self._many or (follow and self._may_retry)
         find_at = undriven_since = 0.0
         while True:

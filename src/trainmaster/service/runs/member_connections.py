@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 #: A machine that is on its way is waited for so long.
 PATIENCE_S: Final = 60.0
-#: A forwarding that nobody uses is kept for so long: apps are asked again and again.
+#: An idle forwarding is kept for so long: apps are asked again and again.
 _IDLE_S: Final = 60.0
 #: So often it is looked whether there are such.
 _LOOK_S: Final = 10.0
@@ -263,7 +263,7 @@ class _Forward:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, or nobody uses it any more."""
+        """Whether it has ended, or is idle."""
         if self._process.poll() is not None:
             return True
         in_use = any(stream.fileno() != -1 for stream in list(self._streams))

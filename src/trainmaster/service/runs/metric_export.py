@@ -44,7 +44,7 @@ class EventFiles:
     They grow: what was written before is passed over, so the same reports may come again with more of them.
 
     Attributes:
-        directory: in which nobody else writes.
+        directory: that has no other writer.
         skipped: tasks, ``EXPERIMENT/TASK``, that get none.
     """
 

@@ -24,7 +24,7 @@ _DRAWS: Final = 100
 def claim_name(home: Home, database: Database, name: str, now: float) -> Owner:
     """Draw an id that no run has, in a home, its database or its object store, and take it.
 
-    That shows too that the object store can be written: a model that nobody can keep is not worth training.
+    That shows too that the object store can be written: a model that cannot be kept is not worth training.
 
     Args:
         home: of the run.

@@ -213,7 +213,7 @@ def _kept_usd(database: Database, run: str) -> float:
         return 0.0
     from trainmaster.cluster.record import readable
 
-    now = database.clock_s()  # what damaged ones cost nobody knows: `clusters` lists them
+    now = database.clock_s()  # the cost of damaged ones is unknown: `clusters` lists them
     return sum(record.idle_usd(now) for record in readable(rows, lambda _: None))
 
 

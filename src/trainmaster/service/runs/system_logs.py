@@ -44,7 +44,7 @@ def fetch_system_log(
         is_for_others: who asks is not the user of this machine.
 
     Raises:
-        NotFoundError: there is no such member or machine, or nobody knows what it said.
+        NotFoundError: there is no such member or machine, or its log is unknown.
         ProviderError: it cannot be reached.
         UsageError: the value of a secret is not known here, so that it could not be taken out.
         MissingPartError: there is no OpenSSH client here.

@@ -18,7 +18,7 @@ LOOK_S: Final = 5.0
 LAST_S: Final = 10.0
 WANDB_LAST_S: Final = 60.0
 _LONGEST_REST_S: Final = 60.0
-#: Of a team at once, so that nobody fills a server with threads.
+#: Of a team at once, so that no team fills a server with threads.
 _MOST_OF_A_TEAM: Final = 8
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 PRIORITIES: Final = {"low": -1, "normal": 0, "high": 1}
 #: What a team has spent counts half as much after so long, in days.
 HALF_LIFE_DAYS: Final = 7.0
-#: Nobody remembers what was spent earlier, in days.
+#: What was spent earlier does not count, in days.
 _MEMORY_DAYS: Final = 70
 
 
@@ -132,7 +132,7 @@ def decide(requests: Sequence[Request], left: Mapping[str, BudgetLeft]) -> list[
 
     A run that does not fit holds back those behind it that draw on the same limit: those of its team, or of
     all if it is the limit of all. So small runs do not starve a large one. One that is beyond a limit itself
-    holds nobody back: nothing that ends would let it start.
+    holds no other run back: nothing that ends would let it start.
 
     Args:
         requests: all that wait.
@@ -215,7 +215,7 @@ def entrance(
     Args:
         run: its id.
         team: whose; `OWNER` of the home.
-        most_usd: what it may cost from its beginning to its end; None if nobody can say.
+        most_usd: what it may cost from its beginning to its end; None if unknown.
         wish: of a run that was sent to a server; None for one that starts here, or goes on.
         now: Unix seconds.
 
@@ -288,7 +288,7 @@ def admit_waiting(database: Database, now: float) -> list[str]:
 
 
 def waits_for_turn(database: Database, run: str) -> bool:
-    """Whether a run waits for its turn, so that nobody may drive it."""
+    """Whether a run waits for its turn, so that it may not be driven."""
     return bool(database.read(admissions.waiting_query(run)))
 
 

@@ -1,7 +1,7 @@
 """`Allowance`: what a run may cost while it goes on, where there is a budget for the month.
 
 At its admission the p95 of its quote was set aside. A run that comes to need more asks for it before it is
-spent, and gets what nobody else has been given: so all runs together never pass a month's budget. What it has
+spent, and gets what no other run was given: so all runs together never pass a month's budget. What it has
 got is its cap, below which it ends in order.
 """
 

@@ -73,7 +73,7 @@ class TeamBudget:
         return {OWNER: "the owner of the home", ALL: "all teams together"}.get(self.team, f"team {self.team}")
 
     def admit(self, most_usd: float | None) -> None:
-        """Refuse a run that may cost so much; None if nobody can say how much that is.
+        """Refuse a run that may cost so much; None if the amount is unknown.
 
         Raises:
             OverBudgetError: it does not fit.
@@ -205,7 +205,7 @@ def set_aside(connection: Connection, run: str, team: str, most_usd: float | Non
         connection: in a transaction.
         run: its id; its row is there.
         team: whose it is.
-        most_usd: None if nobody can say.
+        most_usd: None if unknown.
         now: Unix seconds.
 
     Raises:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from trainmaster.service.users.caller import Caller
 
 MAX_PAGE: Final = 1000
-#: Points of one curve, at most, where nobody asks for a number.
+#: Points of one curve, at most, by default.
 POINTS: Final = 500
 
 
@@ -349,7 +349,7 @@ class TeamRuns:
         return score_line(service.database, home_id, "estimate", provider, self._caller.sees)
 
     def cancel(self, run: str, environ: Mapping[str, str]) -> None:
-        """Ask for its end, and see to it if nobody else does."""
+        """Ask for its end; end it here if it is undriven."""
         self._caller.need("run")
         row = self.row(run)
         if row["submitted_by"] is None:

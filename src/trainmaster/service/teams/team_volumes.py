@@ -230,7 +230,7 @@ class TeamVolumes:
 
         Raises:
             NotFoundError: the team has no such volume or version.
-            UsageError: nobody says which version.
+            UsageError: no version is named.
         """
         self._caller.need("run")
         self._stored(name).info()

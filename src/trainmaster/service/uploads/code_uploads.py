@@ -43,7 +43,7 @@ class CodeUploads:
 
     Args:
         home: of the server.
-        team: whose they are: nobody learns what others have sent. None is the owner of the home.
+        team: whose they are: teams do not learn what others have sent. None is the owner of the home.
     """
 
     def __init__(self, home: Home, team: str | None) -> None:

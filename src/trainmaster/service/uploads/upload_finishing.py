@@ -40,7 +40,7 @@ _VOLUMES: Final = "200GB"
 #: So many at once; each needs room on this server's disk.
 _AT_ONCE: Final = 2
 _RENEW_S: Final = 5.0
-#: Real data are seldom packed a hundredfold; what is smaller than this in the end hurts nobody.
+#: Real data are seldom packed a hundredfold; what is smaller than this in the end does no harm.
 _MOST_TIMES: Final = 100
 _SMALL_BYTES: Final = 2 << 30
 _MOST_FILES: Final = 2_000_000
@@ -181,7 +181,7 @@ class UploadFinishing:
             if there + packed_bytes > self._quota_bytes:
                 raise TeamQuotaError(
                     f"{packed_bytes:,} bytes do not fit: volumes take {there:,} of {self._quota_bytes:,}",
-                    "Delete versions that nobody needs: DELETE /api/v1/volumes/NAME?version=N.",
+                    "Delete unneeded versions: DELETE /api/v1/volumes/NAME?version=N.",
                 )
             most = min(most, self._quota_bytes - there)
         return UnpackLimits(most, _MOST_FILES)

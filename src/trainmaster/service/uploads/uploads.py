@@ -43,7 +43,7 @@ MAX_UPLOADS: Final = 1000
 #: What a team may have at once that is not made into something yet.
 QUOTA_VARIABLE: Final = "TRAINMASTER_UPLOADS"
 _QUOTA: Final = "50GB"
-#: What nobody has used for so long is removed, in seconds.
+#: What was unused for so long is removed, in seconds.
 UNUSED_S: Final = 24 * 3600.0
 _COLLECT_EVERY_S: Final = 600.0
 _ID: Final = re.compile(r"[0-9a-f]{32}")
@@ -208,10 +208,10 @@ class Uploads:
         self._store(upload).delete_all("")
         rows.forget(self._database, upload, keeps_row=True)
 
-    # --- what nobody uses any more ------------------------------------------------------------------
+    # --- what is unused -----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Remove what nobody uses, now and from time to time."""
+        """Remove what is unused, now and from time to time."""
         self._helper = threading.Thread(target=self._watch, name="unused uploads", daemon=True)
         self._helper.start()
 
@@ -220,7 +220,7 @@ class Uploads:
         self._over.set()
 
     def collect(self, now: float) -> None:
-        """Remove what nobody has used for a day, and old code; several servers may do so at once."""
+        """Remove what was unused for a day, and old code; several servers may do so at once."""
         collect_code(self._home, now, workflow_rows.kept_code(self._database))
         for row in rows.unused(self._database, now - UNUSED_S):
             if rows.remove(self._database, row["id"], self._database.clock_s()):
@@ -242,7 +242,7 @@ class Uploads:
         row = rows.find(self._database, upload) if _ID.fullmatch(upload) else None
         if row is None or not caller.sees(row["team"]):
             raise NotFoundError(
-                f"there is no upload {upload[:32]!r}", "It may have ended: what nobody uses goes after a day."
+                f"there is no upload {upload[:32]!r}", "It may have ended: what is unused goes after a day."
             )
         return row
 

@@ -238,7 +238,7 @@ class Access:
             scopes: of `SCOPES`.
             team: for whose work it is; None for the owner of the home, or for all teams of the account.
             lasts_s: seconds, at most those of `TOKEN_DAYS`.
-            account: whose it is: it never allows more than its role; None for nobody's.
+            account: whose it is: it never allows more than its role; None if it has no account.
             maker: who asks for it, unless that is who has the machine; what a token makes ends with it.
 
         Raises:
@@ -283,7 +283,7 @@ class Access:
         """All tokens, or those that a caller sees: its own, and a manager those of the team.
 
         Raises:
-            ForbiddenError: it is nobody's account, and may not manage.
+            ForbiddenError: it has no account, and may not manage.
         """
         if who is not None and who.account is None:
             who.need("manage")
@@ -313,7 +313,7 @@ class Access:
             team: for which of the teams; that of the token without.
 
         Raises:
-            UnknownCallerError: nobody's, or it is over or revoked.
+            UnknownCallerError: unknown, over or revoked.
             NotFoundError: the team is not one of them.
         """
         found = access.tokens_by_digest(self._database, [digest_of(secret)] if is_token(secret) else [])
@@ -370,7 +370,7 @@ class Access:
         """Whose session this is, and what it allows now; as `by_token`.
 
         Raises:
-            UnknownCallerError: nobody's, or it is over.
+            UnknownCallerError: unknown or over.
             NotFoundError: the team is not one of them.
         """
         found = access.sessions_by_digest(self._database, [digest_of(secret)])

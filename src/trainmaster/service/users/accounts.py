@@ -167,7 +167,7 @@ class Accounts:
         """Refuse whom this caller does not manage: all but itself and its team's service accounts.
 
         Raises:
-            NotFoundError: there is nobody of that name whom the caller manages.
+            NotFoundError: the caller manages no account of that name.
         """
         if name == caller.account:
             return

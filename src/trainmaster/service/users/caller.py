@@ -33,7 +33,7 @@ NO_TEAM: Final = ""
 
 
 class UnknownCallerError(AccessError):
-    """Nobody knows who asks: there is no token, or it is wrong, over or revoked (HTTP 401)."""
+    """The caller is unknown: there is no token, or it is wrong, over or revoked (HTTP 401)."""
 
 
 class ForbiddenError(AccessError):
@@ -57,8 +57,8 @@ class Maker:
     """By whom something was made that goes on without him, and with what.
 
     Attributes:
-        name: of the user or service account; of the token if it is nobody's.
-        account: of whom it is; None of nobody's.
+        name: of the user or service account; of the token if it has none.
+        account: of whom it is; None if it has none.
         token: name of the token; None without one.
         team: for which.
     """
@@ -74,12 +74,12 @@ class Caller:
     """Who asks, as the database says at that moment.
 
     Attributes:
-        name: of the user or service account; of the token or session if it is nobody's account.
+        name: of the user or service account; of the token or session if it has no account.
         team: what belongs to it is all that is seen; None for the owner of the home.
         scopes: of `SCOPES`, with those that they imply: what the token allows and the role does, too.
         token: name of the token, None of a session without one.
         expires_at: Unix seconds: when the token or session ends.
-        account: of whom it is; None of what was made on the server's machine for nobody.
+        account: of whom it is; None of what was made on the server's machine without an account.
         roles: of the account by team: those that it may choose from.
     """
 
@@ -149,7 +149,7 @@ def with_implied(scopes: Collection[str]) -> frozenset[str]:
 
 
 def caller(name: str, team: str | None, scopes: Collection[str], token: str | None = None) -> Caller:
-    """A caller that is nobody's account."""
+    """A caller without an account."""
     return Caller(name, team, with_implied(scopes), token)
 
 

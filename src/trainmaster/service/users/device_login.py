@@ -66,7 +66,7 @@ class DeviceLogins:
         """Who waits for a code to be confirmed.
 
         Raises:
-            NotFoundError: nobody.
+            NotFoundError: it is unknown.
         """
         row = rows.by_user_code(self._database, _digest(user_code), self._database.clock_s())
         if row is None:
@@ -77,7 +77,7 @@ class DeviceLogins:
         """Let whoever shows the code act for a person, as far as it may itself.
 
         Raises:
-            NotFoundError: nobody waits for it.
+            NotFoundError: no login waits for it.
         """
         who.need("read")
         kept = {
@@ -95,7 +95,7 @@ class DeviceLogins:
         """The token, once; None before the code was confirmed.
 
         Raises:
-            NotFoundError: nobody has asked with it, it is too late, or it was answered.
+            NotFoundError: the code is unknown, too old, or answered already.
         """
         digest = digest_of(device_code)
         row = rows.find(self._database, digest, self._database.clock_s())

@@ -42,7 +42,7 @@ class RemovedVolume:
     Attributes:
         url: of the volume.
         name: as it was asked for.
-        removed: the version, or ``all``; None: nothing, as nobody has said that the whole volume is meant.
+        removed: the version, or ``all``; None: nothing, as the whole volume was not named.
     """
 
     url: str

@@ -100,7 +100,7 @@ class Waiting:
     Attributes:
         firing: its id; a later one has a larger one.
         cause: what it is called.
-        due_at: Unix seconds: nobody may try before.
+        due_at: Unix seconds of the earliest try.
     """
 
     firing: int

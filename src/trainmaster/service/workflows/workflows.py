@@ -102,7 +102,7 @@ class Workflows:
             and request.agreed_usd_per_hour is None
         ):
             raise UsageError(
-                f"each start rents machines of {recipe.provider}, and nobody has agreed to that",
+                f"each start rents machines of {recipe.provider}, which was not agreed to",
                 '`"max_usd": 20` agrees to so much for each run.',
             )
         team, now = caller.team or "", self._database.clock_s()
@@ -225,7 +225,7 @@ class Workflows:
             raise _unknown()
         try:
             secret = self._key().open(row["secret"], f"workflow/{workflow}").decode()
-        except TrainmasterError as error:  # what is wrong here is for nobody who is not known
+        except TrainmasterError as error:  # what is wrong here is not shown to unknown callers
             log.warning("the webhook of %s cannot be checked: %s", row["name"], one_line(error))
             raise StoreError(
                 "this server cannot check that now", "Its log says why; send it again."

@@ -46,7 +46,7 @@ def mount(
 
     What is there twice is read from the kernel's own cache, as from a local disk. As soon as all of
     the volume is in the node's cache, and takes at most three quarters of it, the kernel reads it
-    there and asks nobody, where it can (root, Linux 6.5 or newer, loop devices). A mount that a
+    there and needs no server, where it can (root, Linux 6.5 or newer, loop devices). A mount that a
     crash has left there is cleared first. It ends with :func:`unmount`, or when its process gets
     SIGTERM.
 
@@ -137,7 +137,7 @@ def clear_stale(place: str) -> None:
     while is_ours(place) and is_dead(place):
         if not detach(place):
             raise MountError(
-                f"{place}: a mount that nobody serves any more cannot be taken away.",
+                f"{place}: an orphaned mount cannot be taken away.",
                 f"Run `fusermount3 -u -z {place}` as who mounted it.",
             )
 
@@ -191,7 +191,7 @@ def _start(uri: str, place: str, cache: Path | None, means: Means | None, record
         try:
             problem = _answer(reading, None if means == "kernel" else _PATIENCE_S)
             if problem is None:
-                process.returncode = 0  # it outlives us: nobody waits for it
+                process.returncode = 0  # it outlives us and is never waited for
                 return
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_END_PATIENCE_S)  # its server has ended, or will

@@ -26,7 +26,7 @@ def attach(descriptor: int, label: str) -> tuple[int, str]:
     """Makes a read-only disk of an open file.
 
     The disk holds on to the *open file* behind the descriptor, not to its name: the file's locks that
-    were taken through it stay held until the disk ends. It ends when nobody has it open any more.
+    were taken through it stay held until the disk ends. It ends when its last file descriptor is closed.
 
     Args:
         descriptor: of the file.

@@ -84,7 +84,7 @@ def is_ours(directory: str) -> bool:
 
 
 def is_dead(directory: str) -> bool:
-    """Whether something is mounted there that nobody serves or ends any more."""
+    """Whether an orphaned mount is there: its server is gone."""
     mounted = mounted_at(directory)
     if mounted is not None and means_of(directory) == "kernel":
         return not is_looked_after(mounted)

@@ -107,7 +107,7 @@ class VolumeOperations(mfusepy.Operations):  # type: ignore[misc] # the library 
 
     @guarded
     def readdir(self, path: str, fh: Any) -> list[Any]:  # noqa: ANN401
-        """Names in a directory, with their kinds, so that nobody has to ask for those."""
+        """Names in a directory, with their kinds, which saves a request for each."""
         row = self._row(path)
         table = self._table
         modes = {"file": stat.S_IFREG, "directory": stat.S_IFDIR, "symlink": stat.S_IFLNK}

@@ -119,7 +119,7 @@ class MountPromotion(threading.Thread):
         self._ended.set()
 
     def _note(self, error: Exception) -> None:
-        """For the log of the mount: nobody asked for this, so that it failed is no error."""
+        """For the log of the mount. The promotion is optional, so its failure is no error."""
         words = one_line(error) if isinstance(error, TrainmasterError) else str(error)
         if words != self._last_note:
             sys.stderr.write(f"note: the kernel does not read this volume itself: {words}\n")

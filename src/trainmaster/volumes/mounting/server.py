@@ -132,7 +132,7 @@ class _Caller:
     def tell(self, problem: str | None) -> None:
         """Says that it is there, or why it is not; only the first word counts.
 
-        A mount of which nobody hears any more is taken away.
+        A mount that is silent is taken away.
         """
         with self._told:
             ready, self.ready = self.ready, -1
@@ -236,7 +236,7 @@ def serve(uri: str, directory: str, cache: str, ready: int, means: str, record: 
 
 
 def _keep(own: OwnMounts) -> int:
-    """Waits until a mount that needs nobody is gone."""
+    """Waits until a mount without a server is gone."""
     with Path("/proc/self/mountinfo").open("rb") as table:
         changes = select.poll()
         changes.register(table, select.POLLPRI)
@@ -288,7 +288,7 @@ def main(module: str = SERVER) -> None:
     else:
         code = serve(uri, directory, cache, int(ready), means, int(record), *map(int, rest))
     sys.stderr.flush()
-    # Not sys.exit: threads that still fetch chunks would keep a mount's process alive that nobody needs.
+    # Not sys.exit: threads that still fetch chunks would keep the process of an unused mount alive.
     os._exit(code)
 
 

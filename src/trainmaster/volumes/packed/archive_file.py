@@ -31,7 +31,7 @@ class ArchiveFile(io.RawIOBase):
         stored: the object of a store instead.
 
     Attributes:
-        size_bytes: as it lies there; None if nobody says it.
+        size_bytes: as it lies there; None if it is not stated.
         position: bytes read so far.
 
     Raises:

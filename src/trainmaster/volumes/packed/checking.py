@@ -89,7 +89,7 @@ def check_extents(column: Callable[[str], "NDArray[Any]"], file_count: int, wher
         is_bad |= (sizes > 0) & (starts >= ends)
         previous = np.concatenate([np.array([last_chunk], chunks.dtype), chunks[:-1]])
         is_bad |= chunks < previous
-        # Files that share bytes would be harder to write and to cache, and nobody makes them.
+        # Files that share bytes would be harder to write and to cache, and are not made.
         file_ends = np.maximum.accumulate(
             np.where(sizes > 0, starts + np.minimum(sizes, total).astype(np.int64), 0)
         )

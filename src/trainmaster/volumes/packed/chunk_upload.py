@@ -190,7 +190,7 @@ class ChunkUploader:
         """Whether a chunk that is there has to be sent again: it is read, once, if it is to be proved.
 
         Nothing is ever deleted: others may count on it, and a delete that arrives late would hit what was
-        sent meanwhile. The right bytes in its place harm nobody.
+        sent meanwhile. The right bytes in its place do no harm.
         """
         with self._lock:
             if not self._proves or name in self._proved:

@@ -1,7 +1,7 @@
 """Lists of names that are to be deleted, which no later version names: so a delete can never be too late.
 
 Chunks and tables are named by their content, and a version may name what others have sent. No store deletes
-an object only if nobody has begun to count on it, and between the last look and a delete any time may pass:
+an object only if no new reader counts on it, and between the last look and a delete any time may pass:
 processes are halted, machines sleep, requests get stuck. So a name is given up before it is deleted:
 
 1. A collection writes the names that no version names into a list, ``collections/000001.deletions``.
@@ -53,7 +53,7 @@ class DeletionList(NamedTuple):
         key: of the list.
         made_s: when, by the store's clock.
         names: keys of chunks and tables.
-        newest: the largest number of a version when the list was complete; None if nobody knows.
+        newest: the largest number of a version when the list was complete; None if unknown.
     """
 
     key: str
@@ -83,7 +83,7 @@ class Deletions:
             Whether there are other lists than at the last time.
 
         Raises:
-            DamagedVolumeError: a list cannot be read; then nobody knows what it names.
+            DamagedVolumeError: a list cannot be read, so that what it names is unknown.
             PublishError: the store fails.
         """
         listing = self._store.details("collections") if listing is None else listing

@@ -60,7 +60,7 @@ def write_index(
     parents = _parents(arena, starts, lengths, folder_hashes, file_count, where)
     columns.add("parents", parents)
     counts = np.bincount(parents - file_count, minlength=directory_count)
-    counts[0] -= 1  # the root is its own parent, and nobody's child
+    counts[0] -= 1  # the root is its own parent, not a child
     columns.add("child_starts", np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]))
     children = np.argsort(parents, kind="stable")
     columns.add("children", children[children != file_count])

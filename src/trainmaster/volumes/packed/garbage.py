@@ -101,7 +101,7 @@ def collect_garbage(
 
     Raises:
         NotFoundError: there is no volume.
-        PublishError: a version cannot be read, so that nobody knows what it names; nothing was
+        PublishError: a version cannot be read, so that what it names is unknown; nothing was
             deleted. Or the store fails.
     """
     if not head_numbers(store)[1] and not any(True for _ in store.list("chunks")):

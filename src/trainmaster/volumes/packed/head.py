@@ -18,7 +18,7 @@ from trainmaster.volumes.packed.hashes import HASH_NAME
 _FORMAT = 2
 # The same with names of a later generation, which a reader of 2 only would look for in the wrong place.
 _FORMAT_WITH_GENERATIONS = 3
-# No version: takes a number, so that nobody else has it (see `deletions`).
+# No version: reserves a number (see `deletions`).
 _FENCE = "fence"
 #: How a note begins that names the run whose task made a version.
 MADE_BY = "made by run "

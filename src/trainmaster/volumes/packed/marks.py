@@ -92,13 +92,13 @@ class Mark:
             return info.modified_s
 
     def was_fresh(self, until_s: float) -> bool:
-        """Whether nobody can have thought that we were dead, until a time by the store's clock."""
+        """Whether others must have seen us alive, until a time by the store's clock."""
         with self._lock:
             away_s = max(until_s - (self._stored_s or until_s), self._clocks.boot_s() - self._renewed_at)
             return not self._has_lapsed and away_s < DEAD_AFTER_S / 2
 
     def confirm(self) -> float:
-        """Makes sure that nobody can have thought that we are dead, and writes the mark again.
+        """Checks that the mark cannot have expired for others, and renews it.
 
         Returns:
             The time by the store's clock.
@@ -169,7 +169,7 @@ def _living(store: ObjectStore, found: Iterable[ObjectDetail], now_s: float) -> 
 
 
 def owner(store: ObjectStore, key: str) -> str:
-    """Says whose mark it is; empty if nobody knows."""
+    """The owner of the mark; empty if unknown."""
     document = _document(store, key)
     if "host" not in document or "pid" not in document:
         return ""

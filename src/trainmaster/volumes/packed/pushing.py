@@ -143,7 +143,7 @@ def push(
     store = ObjectStore(address.url)
     progress = progress or PushProgress()
     if expect is not None:
-        check_expected(store, expect)  # again at the end; but nobody wants to hear of it only then
+        check_expected(store, expect)  # checked again at the end; an early error is better
     check_creates(store)
     progress.total_files, progress.total_bytes = files.survey()
     if isinstance(files, TarStream):

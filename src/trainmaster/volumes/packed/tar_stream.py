@@ -79,7 +79,7 @@ class TarStream:
                 self._read_into(view, file)
 
     def confirm(self) -> None:
-        """Looks whether the tar was written to; on the web nobody says so."""
+        """Looks whether the tar was written to; on the web there is no such sign."""
         if self._stored is not None:
             store, detail = self._stored
             if store.info(detail.key) != detail:

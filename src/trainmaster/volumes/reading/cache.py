@@ -43,7 +43,7 @@ class ChunkCache:
     chunk is fetched by exactly one of the readers that want it, verified, and then shown to
     all. Safe to use from several threads and, after a fork, in the child.
 
-    A chunk that nobody has pinned may be evicted at any time. Readers either pin it, or copy
+    An unpinned chunk may be evicted at any time. Readers either pin it, or copy
     and then look whether its stamp is still the same.
 
     Attributes:
@@ -101,7 +101,7 @@ class ChunkCache:
         return Placed(*found)
 
     def obtain(self, chunk: Chunk, *, pinned: bool = False, ahead: bool = False) -> Placed:
-        """Sees that the chunk is there, fetching it if nobody has.
+        """Makes sure that the chunk is there; fetches it if needed.
 
         Args:
             chunk: which.
@@ -176,7 +176,7 @@ class ChunkCache:
                     return placed
 
     def _verify_again(self, chunk: Chunk, placed: Placed) -> None:
-        """Of a chunk from before the last boot nobody knows whether it had reached the disk."""
+        """Drops a chunk from before the last boot: it may not have reached the disk."""
         slot = placed.slot
         if not self.slots.claim(slot, placed.stamp):
             time.sleep(_LOOK_AGAIN_S)

@@ -12,7 +12,7 @@ def victims(
 ) -> list[int]:
     """Orders slots by how little their chunks will be missed.
 
-    First those of which nobody has said that they will be used, the least recently used
+    First those without an announced use, the least recently used
     first; then those that will be used, the furthest first (Belady's rule).
 
     Args:

@@ -203,5 +203,5 @@ def _with_volume(path: Any) -> Any:  # noqa: ANN401 - a path or a list of them
     volume, inner = split_path(str(path).removeprefix(_PREFIX))
     inner = inner.strip("/")
     if "/" in volume and not _VERSIONED.fullmatch(volume):
-        volume += "!"  # or nobody would know where it ends
+        volume += "!"  # marks where it ends
     return f"{volume}/{inner}" if inner else volume

@@ -118,7 +118,7 @@ class Helper:
         while True:
             try:
                 number, error, value = self._channel.recv()
-            except Exception:  # noqa: BLE001 - whatever it is, nobody may wait for ever
+            except Exception:  # noqa: BLE001 - whatever it is, waiters must be released
                 break
             answer = self._waiting.pop(number)
             answer.set_result(value) if error is None else answer.set_exception(error)

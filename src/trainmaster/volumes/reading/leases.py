@@ -26,7 +26,7 @@ class SlotPin(weakref.ref[Bytes]):
     slot: int
 
 
-# A weak reference must itself be kept, or nobody is called.
+# A weak reference must itself be kept, or its callback never runs.
 _leases: dict[int, SlotPin] = {}
 
 

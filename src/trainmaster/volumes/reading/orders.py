@@ -71,7 +71,7 @@ class KnownOrders:
         self._read: dict[tuple[str, int], tuple[NextUses, mmap.mmap]] = {}
 
     def next_use_s(self, keys: NDArray[np.uint64]) -> NDArray[np.float64]:
-        """Estimates in how many seconds each chunk will be used by anybody; ``inf`` if nobody said so."""
+        """Estimates in how many seconds each chunk will be used by anybody; ``inf`` if unknown."""
         soonest = np.full(len(keys), np.inf)
         seen: dict[tuple[str, int], tuple[NextUses, mmap.mmap]] = {}
         for name in self._names():
@@ -102,7 +102,7 @@ class KnownOrders:
                 fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 pass
-            else:  # nobody holds it: its owner is dead
+            else:  # orphaned: its owner is dead
                 with suppress(OSError):
                     os.unlink(path)
                 return None

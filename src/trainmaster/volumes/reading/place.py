@@ -53,7 +53,7 @@ def limit_bytes_of(directory: str, asked: int | None) -> int:
 
 
 def is_limit_open(directory: str, asked: int | None) -> bool:
-    """Whether nobody has ever set a limit, so that the free disk decides."""
+    """Whether no limit was ever set, so that the free disk decides."""
     return asked is None and not os.environ.get(LIMIT_VARIABLE) and not remembered_limit_bytes(directory)
 
 

@@ -230,7 +230,7 @@ def planned(
 ) -> PrefetchPlan:
     """Makes a plan, in which of uses of a chunk that follow closely only the first and last remain.
 
-    Between them nobody would evict it, and a plan becomes far smaller than the order.
+    Between them it would not be evicted, and a plan becomes far smaller than the order.
 
     Args:
         first_chunks: the first chunk of each sample, in the order in which they are read.

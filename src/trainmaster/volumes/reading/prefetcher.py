@@ -139,7 +139,7 @@ class Prefetcher:
         upcoming = soonest(uses, self._slots // 2)
         missing = ~self._cache.resident(self._prefixes[upcoming])
         end = int(np.searchsorted(self._plan.positions, self._sample_end))
-        present = set(self._plan.chunks[start:end].tolist())  # nobody else waits for these
+        present = set(self._plan.chunks[start:end].tolist())  # these have no other waiters
         for chunk in upcoming[missing].tolist():
             if (
                 chunk not in self._in_flight

@@ -13,7 +13,7 @@ from trainmaster.volumes.reading.prefetch import depth_chunks
 from trainmaster.volumes.reading.renewal import renew_after_fork
 
 _MOST_CHUNKS = 8
-# A run nobody went on with, while others did so often, is over.
+# A run that was not continued, while others often were, is over.
 _PATIENCE = 16
 
 

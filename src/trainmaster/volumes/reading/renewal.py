@@ -33,7 +33,7 @@ def _renew_all() -> None:
         except Exception as error:  # noqa: BLE001 - the others must not keep the parent's locks for that
             failed = error
     if failed is not None:
-        raise failed  # Python prints it: nobody is there who could catch it
+        raise failed  # Python prints it: no caller is left to catch it
 
 
 os.register_at_fork(after_in_child=_renew_all)

@@ -181,7 +181,7 @@ class SlotFile:
                 self._mutex.release()
 
     def claim(self, slot: int, stamp: int) -> bool:
-        """Takes a slot to change it, if its stamp is still as it was seen and nobody holds it."""
+        """Takes a slot to change it, if its stamp is unchanged and it is not held."""
         with self._mutex:
             self._settle()
             if slot in self._busy or slot in self._pins or not self._locks.try_exclusive(slot):

@@ -181,7 +181,7 @@ class Volume:
         size_bytes = self._sizes[row]
         if words[word] == stamp and self._offsets[row] + size_bytes <= self._chunk_sizes[chunk]:
             data = bytes(self._data[start : start + size_bytes])
-            if words[word] == stamp:  # nobody has reused the slot meanwhile
+            if words[word] == stamp:  # the slot was not reused meanwhile
                 words[word + 1] = words[CLOCK_WORD]
                 return data
         return self._read_slowly(row)
@@ -418,7 +418,7 @@ def _reopened(uri: str, cache: Path | None) -> Volume:
 def _described(source: RangeSource, table: "FileTable", table_id: str, number: int) -> Chunk:
     key = table.chunk_hash(number)
     if key is None:
-        # Nobody knows its content, but the tables' hashes name every object's ETag.
+        # Its content is unknown, but the tables' hashes name every object's ETag.
         key = hashlib.sha256(f"{table_id}/{number}".encode()).digest()
     return Chunk(source, number, key, table.chunk_sizes[number])
 

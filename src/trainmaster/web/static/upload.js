@@ -14,7 +14,7 @@ async function ask(path, options) {
 }
 const asJson = body => ({method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(body)});
 
-// Tries as long as nobody answers; what the server refuses is an error.
+// Tries as long as the server does not answer; what the server refuses is an error.
 async function patient(work, tell) {
   for (let wait = 1000;; wait = Math.min(2 * wait, 30000)) {
     try { return await work(); } catch (error) {

@@ -62,7 +62,7 @@ def _install(order: dict[str, Any]) -> str:
     place = _place(order)
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     beginning = f".partial-{order['name']}-"
-    for left in place.parent.glob(f"{beginning}*"):  # we hold the lock: nobody works on them any more
+    for left in place.parent.glob(f"{beginning}*"):  # we hold the lock: they are orphaned
         shutil.rmtree(left, ignore_errors=True)
     draft = place.parent / f"{beginning}{os.getpid()}"
     old = place.parent / f"{beginning}{os.getpid()}-old"
@@ -95,7 +95,7 @@ def _install(order: dict[str, Any]) -> str:
 def _sees_the_same(order: dict[str, Any]) -> bool:
     """Whether this machine has the very files already: a shared file system, an image made from the other.
 
-    They must be root's or ours: nobody else may slip something in.
+    They must be root's or ours, so that others cannot slip something in.
     """
     trusted = (0, os.getuid())
     try:

@@ -77,7 +77,7 @@ def _make_code(run: Path, order: dict[str, Any]) -> None:
 
 
 def _copy(source: str, target: str) -> None:
-    """Copy a file; layers are made of masters that nobody may write to, copies are the members' own."""
+    """Copy a file; layers are made of read-only masters, copies are the members' own."""
     shutil.copy2(source, target, follow_symlinks=False)
     if not os.path.islink(target):  # noqa: PTH114
         os.chmod(target, os.stat(target).st_mode | stat.S_IWUSR)  # noqa: PTH101, PTH116

@@ -108,7 +108,7 @@ def say_line(line: str) -> None:
 
 
 def live(word: Callable[[], str]) -> None:
-    """The caller may be gone without a word: then nobody will name what is sent, and it ends."""
+    """The caller may be gone without a word: then nothing more is named, and it ends."""
     pause = threading.Event()
     while not pause.wait(_LIFE_S):
         try:

@@ -145,7 +145,7 @@ def _look(root: str, path: str, follow: bool, is_away: bool) -> TreeEntry | None
     if stat.S_ISDIR(status.st_mode):
         return TreeEntry(path, FOLDER)
     if not stat.S_ISREG(status.st_mode):
-        return None  # sockets and the like are nobody's data
+        return None  # sockets and the like are no data
     return TreeEntry(path, FILE, status.st_size, status.st_mtime_ns, _mode(status), "", status.st_ino)
 
 
@@ -242,7 +242,7 @@ class Unpacker:
         """Take the next bytes.
 
         Raises:
-            TreeError: the other end says so, or sends what nobody wanted.
+            TreeError: the other end says so, or sends what was not asked for.
             OSError: there is no room.
         """
         view = memoryview(data)

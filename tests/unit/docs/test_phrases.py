@@ -1,0 +1,31 @@
+"""Phrases that readers stumble over do not come back: `scripts/count_phrases.py` counts them."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+COUNT = runpy.run_path(str(Path(__file__).resolve().parents[3] / "scripts/count_phrases.py"))["count"]
+#: At most so often in the source and the documentation together. Only ever lower these.
+MOST = {
+    "nobody": 90,
+    "told of": 54,
+    "likewise": 45,
+    "is no more": 25,
+    "are no more": 6,
+    "as it is": 118,
+    "anew": 170,
+}
+
+
+@pytest.fixture(scope="module")
+def counted():
+    return COUNT(MOST)
+
+
+@pytest.mark.parametrize("phrase", MOST)
+def test_a_phrase_does_not_spread(counted, phrase):
+    counts = counted[phrase]
+    assert counts.total() <= MOST[phrase], f"{phrase!r}: write it in plain words; now {dict(counts)}"
