@@ -16,10 +16,17 @@ from trainmaster.control.budget import Meter
 from trainmaster.control.effects import Effect, EffectKind, MoreMemory, ObservedTask, Policy
 from trainmaster.control.job_notes import JobNotes
 from trainmaster.control.layout import attempt_id
-from trainmaster.control.ports import Actions, Clusters, CostAllowance, Forecaster, OwnMachine, RunRecords
 from trainmaster.control.reconcile import Turn, reconcile
 from trainmaster.control.run_state import RunState, Task
 from trainmaster.control.saving_money import SavingMoney
+from trainmaster.control.surroundings import (
+    Actions,
+    Clusters,
+    CostAllowance,
+    Forecaster,
+    OwnMachine,
+    RunRecords,
+)
 from trainmaster.control.until_notes import UntilNotes
 from trainmaster.db import Change, Lease, Note, Progress
 from trainmaster.db.leases import RENEW_S

@@ -12,7 +12,7 @@ from trainmaster.control.budget import Meter
 from trainmaster.control.environment import base_environment
 from trainmaster.control.gangs import slots_of
 from trainmaster.control.loading import load_policies
-from trainmaster.control.ports import Clusters, OwnMachine
+from trainmaster.control.surroundings import Clusters, OwnMachine
 from trainmaster.executors import Capacity, detect_capacity
 from trainmaster.service.quotes.history import histories
 from trainmaster.spec.clocks import steady_s
