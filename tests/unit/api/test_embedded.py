@@ -43,7 +43,7 @@ def test_a_plan_is_data_and_costs_must_be_agreed_to(client, monkeypatch):
     assert (plan.provider, plan.most_usd_per_hour) == ("aws", 0.4)
     assert plan.lines == ("main: 1 x m5.large",)
     assert plan.notes[0] == "spot"
-    with pytest.raises(UsageError, match=r"at most \$0\.4 per hour, and nobody has agreed"):
+    with pytest.raises(UsageError, match=r"at most \$0\.4 per hour, which was not agreed to"):
         client.accept_run(plan.id, agreed_usd_per_hour=0.39)
 
 

@@ -36,7 +36,7 @@ PATIENCE_S = 15.0
 _LOOK_S = 1.0
 #: What a member prints wakes a poll; its metrics are read as often as a driver looks at them.
 _FOLLOW_S = 0.5
-#: While gangs queue here, news go out at most this often: nobody waits for them.
+#: While gangs queue here, news go out at most this often.
 _GATHER_S = 0.03
 
 

@@ -64,7 +64,7 @@ class RayCluster:
         self._run = run
         self._open = stream
         # Ports that were taken at an address, the last ones last: Ray's own connections to what was there may
-        # still be open, though nobody answers, and would be used for what comes there next on the same ports.
+        # still be open, though nothing answers, and would be used for what comes there next on the same ports.
         self._taken: dict[str, list[int]] = {}
         for node in nodes:
             self._take(node.address, node.port_base)
@@ -135,7 +135,7 @@ class RayCluster:
 
         Args:
             key: of any node but the head.
-            is_gone: the machine is no more, so nobody need wait until it does not answer.
+            is_gone: the machine is gone, so its silence need not be waited for.
         """
         for node in [node for node in self.nodes[1:] if node.key == key]:
             with contextlib.suppress(ExecutorError):

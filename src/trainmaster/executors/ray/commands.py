@@ -41,7 +41,7 @@ _TUNING = {
     "RAY_automatic_object_spilling_enabled": "0",
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_autoscaler_v2": "0",
-    # A machine that is switched off would wait for Ray, which waits 30 s for actors that nobody moves away.
+    # A machine that is switched off would wait for Ray, which waits 30 s for actors that are not moved away.
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DISABLE_IMPORT_WARNING": "1",
@@ -183,7 +183,7 @@ def _start(node: ClusterNode, **more: object) -> list[str]:
         "include_log_monitor": False,  # our logs go another way; it takes 80 MB
         "node_manager_port": port(node, 1),
         "object_manager_port": port(node, 2),
-        "runtime_env_agent_port": port(node, 3),  # where nobody is
+        "runtime_env_agent_port": port(node, 3),  # an unused port
         "min_worker_port": port(node, _WORKER_PORTS_FROM),
         "max_worker_port": port(node, PORT_COUNT - 1),
     }

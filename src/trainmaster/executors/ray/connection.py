@@ -34,7 +34,7 @@ _LOOK_S = 1.0
 
 
 class HeadGone(Exception):  # noqa: N818 - it is handled, not shown
-    """The head is no more, and nobody else speaks for the cluster."""
+    """The head is gone, and with it the way to the cluster."""
 
 
 @dataclass(frozen=True, slots=True)

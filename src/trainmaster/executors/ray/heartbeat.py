@@ -2,7 +2,7 @@
 
 A packet that was lost is sent again after 0.2 s, 0.6 s, 1.4 s, 3 s, 6.2 s: a connection that has been cut for
 four seconds is silent for six, and Ray cannot tell that from a node that is gone. A connection that is made
-anew each time knows at once when the node can be reached again, and when nobody listens there any more.
+anew each time knows at once when the node can be reached again, and when nothing listens there any more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 
 _PERIOD_S: Final = 0.5
 _TIMEOUT_S: Final = 1.0
-#: So often in a row nobody listens: its Ray has ended. A node that is busy does not refuse, its kernel waits.
+#: Refused so often in a row: its Ray has ended. A node that is busy does not refuse, its kernel waits.
 _REFUSALS: Final = 3
 #: Nothing is heard for so long, in so many tries: with none made, because we were busy, nothing is known.
 SILENT_S: Final = 5.3
@@ -41,7 +41,7 @@ class Heartbeat:
         self._silences = self._refusals = 0
 
     def refuse(self) -> None:
-        """It can be reached, but nobody listens."""
+        """It can be reached, but refuses connections."""
         self._refusals += 1
 
     def miss(self) -> None:

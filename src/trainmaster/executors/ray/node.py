@@ -82,7 +82,7 @@ def _start(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _choose_ports(count: int, taken: list[int]) -> tuple[int, socket.socket | None]:
-    """The first of so many that nobody has bound, and what keeps others of us from choosing them too.
+    """The first of so many free ports, and what keeps others of us from choosing them too.
 
     Those that were taken before at this address come last, the oldest first.
     """

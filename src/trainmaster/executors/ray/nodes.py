@@ -83,7 +83,7 @@ class Link:
         node: which one.
         since: Unix time in seconds since when it cannot be reached, None while it can.
         attached: it has been reached at least once.
-        is_dead: nobody is there any more, whatever Ray thinks.
+        is_dead: the node is gone, whatever Ray thinks.
     """
 
     def __init__(self, node: LiveNode, port: int, listener: Listener, note: Callable[[str], None]) -> None:

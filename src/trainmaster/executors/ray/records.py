@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _NAMESPACE = b"trainmaster"
 _ENTRIES = "attempts/"
 _FENCES = "fence/"
-#: One thread, so that they stay in order: the store is asked over the network, and nobody waits for it.
+#: One thread, so that they stay in order: the store is asked over the network, without a wait for its answer.
 _writer = ThreadPoolExecutor(1, thread_name_prefix="records")
 
 

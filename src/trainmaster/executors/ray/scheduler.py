@@ -110,7 +110,7 @@ class Scheduler:
                 elif gang.simple and gang.phase is Phase.QUEUED:
                     self._tell(gang.parts[0], {"do": "recall", "attempts": [gang.attempt]})
                 for part in gang.parts:
-                    part.complete = True  # nobody waits for its files; a client that comes back asks anew
+                    part.complete = True  # its files have no reader; a client that comes back asks again
 
     def row(self, attempt: str) -> tuple[list[Any], dict[str, str]]:
         """Status and addresses of an attempt, as they go over the wire."""
@@ -338,7 +338,7 @@ class Scheduler:
         self._placing.remove_others(self.gangs)
 
     def settle(self) -> None:
-        """The nodes were asked: those that Ray knows no more are lost, what nobody knows never was."""
+        """The nodes were asked: those that Ray knows no more are lost; unknown ones never were."""
         alive = self.nodes.alive
         for gang in list(self.gangs.values()):
             for part in gang.parts:

@@ -59,7 +59,7 @@ def test_a_new_run_with_on_becomes_a_workflow(served):
     assert (made.status_code, "The secret of the webhook of weekly." in made.text) == (200, True)
     again = served.ask("red-user", "POST", "/new", data={"recipe": text, "max_usd": "5"})
     assert (again.status_code, again.headers["location"]) == (303, "/workflows/weekly")
-    assert "nobody has agreed" in served.ask("red-user", "POST", "/new", data={"recipe": text}).text
+    assert "was not agreed to" in served.ask("red-user", "POST", "/new", data={"recipe": text}).text
     assert served.ask("red-read", "POST", "/new", data={"recipe": text}).status_code == 403
 
 

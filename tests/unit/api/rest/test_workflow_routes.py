@@ -357,7 +357,7 @@ def test_what_is_no_workflow_is_refused_with_what_to_do(served, ask):
     assert (code, "POST /api/v1/workflows" in problem["hint"]) == (422, True)
     body = recipe("webhook", more="provider: lab\n")
     code, problem = ask("POST", "/workflows", body, "red-user")
-    assert (code, "nobody has agreed" in problem["title"]) == (422, True)
+    assert (code, "was not agreed to" in problem["title"]) == (422, True)
     assert ask("POST", "/workflows", body | {"max_usd": 5}, "red-user")[0] == 201
     assert ask("GET", "/workflows/nightly", who="blue-user")[0] == 404
     assert ask("GET", "/workflows", who="blue-user")[1] == {"workflows": []}

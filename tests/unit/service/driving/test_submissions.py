@@ -276,7 +276,7 @@ def test_on_what_a_caller_may_run(tmp_path, has_local):
 @pytest.mark.parametrize(
     ("agrees", "why"),
     [
-        ({}, "nobody has agreed to that:\n2 x p3.2xlarge"),
+        ({}, "was not agreed to:\n2 x p3.2xlarge"),
         ({"max_usd": 5.0}, ""),
         ({"agreed_usd_per_hour": 2.0}, ""),
         ({"agreed_usd_per_hour": 1.99}, r"at most \$2 per hour now, and \$1.99 was agreed to"),
