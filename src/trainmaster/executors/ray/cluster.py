@@ -64,7 +64,7 @@ class RayCluster:
         self._run = run
         self._open = stream
         # Ports that were taken at an address, the last ones last: Ray's own connections to what was there may
-        # still be open, though nothing answers, and would be used for what comes there next on the same ports.
+        # still be open, though it is dead, and would be used for what comes there next on the same ports.
         self._taken: dict[str, list[int]] = {}
         for node in nodes:
             self._take(node.address, node.port_base)
