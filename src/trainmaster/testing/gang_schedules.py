@@ -79,8 +79,8 @@ class GangSchedule:
             self.gangs.submit(self._driver, request)
         for _ in range(rng.choice((0, 1, 1, 2, 3))):
             world.after(rng.choice((rng.random() * 0.3, rng.uniform(0, 60))), self._strike)
-        for _ in range(100):
-            world.pass_time(world.now + 1.0)
+        for _ in range(50):
+            world.pass_time(world.now + 2.0)
             self._react()
             self._connect()
             self._look()
@@ -173,11 +173,12 @@ class GangSchedule:
 
     def _react(self) -> None:
         """Members see that others have failed, or are no more."""
+        is_dead = any(link.is_dead for link in self.gangs.links.values())
         for attempt, gang in self.gangs.gangs.items():
-            rows = gang.members()
-            gone = any(row.ended_at is not None and row.exit_code != 0 for row in rows.values())
-            gone = gone or any(link.is_dead for link in self.gangs.links.values())
-            if gang.launched and gone and attempt not in self._reacted:
+            if attempt in self._reacted or not gang.launched:
+                continue
+            rows = gang.members().values()
+            if is_dead or any(row.ended_at is not None and row.exit_code != 0 for row in rows):
                 self._reacted.add(attempt)
                 for link in self.gangs.links.values():
                     link.host.react(attempt, self._reaction)

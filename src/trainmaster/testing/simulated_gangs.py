@@ -265,11 +265,11 @@ class SimulatedGangs:
         records = [json.loads(json.dumps(gang.record("", ""))) for gang in self.gangs.values() if gang.parts]
         self.gangs = {each["attempt"]: PlacedGang.from_record({**each, "group": ""}) for each in records}
         self._parts = {part.name: (gang, part) for gang in self.gangs.values() for part in gang.parts}
-        for link in list(self.links.values()):
+        for link in self.links.values():
             link.commands.clear()
             link.break_off()
-            if not link.is_dead:
-                link.attach()
+        for link in [each for each in self.links.values() if not each.is_dead]:
+            link.attach()
         for gang in list(self.gangs.values()):
             for part in gang.parts:
                 if part.key not in self.links and not part.over:

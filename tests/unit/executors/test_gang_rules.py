@@ -36,7 +36,7 @@ MISTAKES: dict[str, tuple[Callable[[], AbstractContextManager[object]], int]] = 
         lambda: patch.object(
             PlacedGang, "from_record", classmethod(lambda cls, row: from_record(cls, {**row, "ended": {}}))
         ),
-        61,
+        199,
     ),
     "the others go on when a member has failed": (
         lambda: patch.object(life, "who_ends", no_member_fails_its_gang),
