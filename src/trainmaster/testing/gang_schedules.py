@@ -100,6 +100,8 @@ class GangSchedule:
 
     def _look(self) -> None:
         """Nothing waits for what has been decided for long."""
+        for attempt in self._granted.keys() - self.gangs.gangs.keys():
+            del self._granted[attempt]  # it was given up, and may be submitted again
         for attempt, gang in self.gangs.gangs.items():
             silent = [link.cut_until for link in self.gangs.links.values()]
             if gang.granted or gang.launched:

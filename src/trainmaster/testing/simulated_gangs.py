@@ -388,13 +388,17 @@ class SimulatedGangs:
         for part, command in step.orders:
             self._tell(part, command)
         if step.press_in_s is not None:
-            self.world.after(step.press_in_s, lambda: self._perform(gang, gang.press()))
+            self.world.after(step.press_in_s, lambda: self._press(gang))
         if step.fate is Fate.DROPPED and self.gangs.get(gang.attempt) is gang:
             for part in gang.parts:
                 self._parts.pop(part.name, None)
             del self.gangs[gang.attempt]
             self._announce(gang.attempt)
             self.grant()
+
+    def _press(self, gang: PlacedGang) -> None:
+        if self.gangs.get(gang.attempt) is gang:  # not one of a gateway that was killed
+            self._perform(gang, gang.press())
 
     def _announce(self, attempt: str) -> None:
         for client in self.clients:

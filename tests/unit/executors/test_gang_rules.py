@@ -13,6 +13,8 @@ from trainmaster.executors.ray.gangs import PlacedGang
 from trainmaster.testing.gang_schedules import simulate
 
 SCHEDULES = 300
+#: Schedules that have failed once, beyond those that are gone through anyway.
+FAILED_ONCE = (5377,)
 who_ends, ask = life.who_ends, life.Gang._ask
 from_record = PlacedGang.from_record.__func__
 
@@ -58,7 +60,9 @@ MISTAKES: dict[str, tuple[Callable[[], AbstractContextManager[object]], int]] = 
 
 
 def test_no_schedule_breaks_an_invariant() -> None:
-    assert not simulate(range(SCHEDULES)).failures, "python -m trainmaster.testing.gang_schedules --seed N"
+    assert not simulate([*range(SCHEDULES), *FAILED_ONCE]).failures, (
+        "python -m trainmaster.testing.gang_schedules --seed N"
+    )
 
 
 @pytest.mark.parametrize("words", MISTAKES)

@@ -140,7 +140,7 @@ class PlacedGang(Gang):
             "ended": {
                 part.name: [list(astuple(member)) for member in part.status.members]
                 for part in self.parts
-                if part.status is not None and part.status.phase is Phase.EXITED
+                if part.status is not None and part.over
             },
             "parts": [
                 [part.name, [part.key, part.node_id, part.address], part.members, part.leads, part.lost_at]
