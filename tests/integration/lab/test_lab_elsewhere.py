@@ -83,7 +83,7 @@ PARTS = {
 OF_PODMAN = "Resource limits are not supported and ignored on cgroups V1 rootless systems"
 STEPS = {"1": "1.0", "2": "0.5", "3": "0.33"}
 #: Who is asked, of a run that is driven: at home; on its cluster; at home again, as its machine was lost;
-#: by another server than the one that is asked, for a team; by this one, which has taken it over.
+#: by another server than the one that is asked, mostly for a team; by this one, which has taken it over.
 PLACES = ("home", "cluster", "back", "other server", "taken over")
 #: Each value at least once: it runs with all tests.
 COVER = (
@@ -137,8 +137,8 @@ class Door:
         (made,) = about["experiments"].values()
         return {
             "data": [(each["name"], each["source"].rpartition("/")[2]) for each in made["data"]],
-            # Of what is not staged it is known when something of it is saved.
-            "python": made["environment"]["python"][:2] if about["state"] == "DONE" else "",
+            # Of what is not staged it is known when something of it is saved; an image has its own Python.
+            "environment": _words(made["environment"]) if about["state"] == "DONE" else "",
             "models": sorted(each["model"] for each in about["models"]),
             "pinned": "pets@1" in recipe,
         }
@@ -233,6 +233,10 @@ class Door:
         }
 
 
+def _words(environment: dict[str, Any]) -> str:
+    return str(environment["python"][:2] or environment["image"])
+
+
 def expected(parts: str, run: str, *, attempt: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """What is told of a run with these parts while it runs, and when it is over."""
     tasks = ("0", "1") if "sweep" in parts else ("0",)
@@ -246,7 +250,7 @@ def expected(parts: str, run: str, *, attempt: int) -> tuple[dict[str, Any], dic
     number = "" if attempt == 1 else f"-attempt-{attempt}"
     capsule = {
         "data": [("pets", "pets@1")] if has_volume else [],
-        "python": "",
+        "environment": "",
         "models": [],
         "pinned": has_volume,
     }
@@ -272,7 +276,11 @@ def expected(parts: str, run: str, *, attempt: int) -> tuple[dict[str, Any], dic
             "ended": ("DONE", "SUCCEEDED", len(tasks)),
             "gate": "gate" in parts,
             "billed": True,
-            "capsule": capsule | {"python": "3.", "models": [f"train/{task}" for task in tasks]},
+            "capsule": capsule
+            | {
+                "environment": IMAGE if "container" in parts else "3.",
+                "models": [f"train/{task}" for task in tasks],
+            },
             "models": [f"/train/{task}{number}" for task in tasks],
         },
     )
@@ -285,10 +293,11 @@ class Places:
         self.lab, self.renter, self._request, self._place = lab, renter, request, place
         self.begun: Renting | None = None
 
-    def begin(self, place: str, recipe: Path, tasks: int) -> Door:
+    def begin(self, place: str, recipe: Path, parts: str) -> Door:
+        tasks = 2 if "sweep" in parts else 1
         if place in ("home", "cluster", "back"):
             return self._at_home(place, recipe, tasks)
-        return self._on_servers(place, recipe, tasks)
+        return self._on_servers(place, recipe, tasks, parts)
 
     def _at_home(self, place: str, recipe: Path, tasks: int) -> Door:
         self._request.getfixturevalue("store")
@@ -310,10 +319,11 @@ class Places:
             renting.until(lambda: door.is_working_again(driver), "its second attempt")
         return door
 
-    def _on_servers(self, place: str, recipe: Path, tasks: int) -> Door:
+    def _on_servers(self, place: str, recipe: Path, tasks: int, parts: str) -> Door:
         servers = self._request.getfixturevalue("lab_servers")
         a, b = servers("a"), servers("b")
-        is_team = place == "other server"
+        # Images of a server's own engine are not sent to a team's machines.
+        is_team = place == "other server" and "container" not in parts
         if is_team:
             self.renter.call("team", "create", "vision", **a.env)
             self.renter.call("team", "add-member", "vision", "ann", "--role", "manager", **a.env)
@@ -334,6 +344,8 @@ class Places:
         door = Door(self.renter, of_b, run, self._place)
         until(lambda: door.is_running(tasks), "it runs", DEADLINE_S)
         if place == "taken over":
+            if "quote" in parts:  # it may have made its steps when somebody drives it again
+                until(door.promised, "a quote that binds", DEADLINE_S)
             driver = door.status()["driver"]["pid"]
             lost.kill()
             os.kill(driver, signal.SIGKILL)
@@ -378,7 +390,7 @@ def test_a_run_is_the_same_wherever_it_is_driven(
     (renter.work / "facts.py").write_text(SCRIPT)
     recipe = renter.recipe(RECIPE + "".join(PARTS[part] for part in parts.split()))
     places = Places(lab, renter, request, tmp_path)
-    door = places.begin(place, recipe, tasks=2 if "sweep" in parts else 1)
+    door = places.begin(place, recipe, parts)
     # One that is left would be gone on with in this home, with machines, while other tests run.
     request.addfinalizer(lambda: renter.call("cancel", door.run, code=None, **door.env))
     running, over = expected(parts, door.run, attempt=2 if place == "back" else 1)
