@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.cluster.record import ClusterRecord, ClusterState
 from trainmaster.control.recording import Where
 from trainmaster.service.quotes.candidate_offers import HOST, measured_name
+
+if TYPE_CHECKING:
+    from trainmaster.service.quotes.preparation import Preparation
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,7 @@ class ClusterFacts:
         nodes: how many machines its workers have. slots: processes that all of its machines take at once.
         usd_per_hour: of all its machines: as they were had, else as planned.
         is_there: its machines are paid for now.
+        preparation_s: what ``setup`` and ``container`` take on them, where they are still to come.
     """
 
     experiments: tuple[str, ...]
@@ -29,6 +33,7 @@ class ClusterFacts:
     slots: int
     usd_per_hour: float
     is_there: bool
+    preparation_s: float = 0.0
 
 
 class ClusterCosts(Protocol):
@@ -63,12 +68,18 @@ class RecordedClusterCosts:
         provider: whose machines.
         records: gives the present records.
         waited_s: how long earlier runs waited.
+        prepared: what is put on machines, by experiment.
     """
 
     def __init__(
-        self, provider: str, records: Callable[[], Sequence[ClusterRecord]], waited_s: Sequence[float] = ()
+        self,
+        provider: str,
+        records: Callable[[], Sequence[ClusterRecord]],
+        waited_s: Sequence[float] = (),
+        prepared: Mapping[str, Preparation] | None = None,
     ) -> None:
         self.provider = provider
+        self._prepared = prepared or {}
         self.waited_s = waited_s
         self._records = records
 
@@ -88,7 +99,7 @@ class RecordedClusterCosts:
 
     def clusters(self) -> Sequence[ClusterFacts]:
         """See `ClusterCosts`."""
-        return [_facts(record) for record in self._records()]
+        return [_facts(record, self._prepared) for record in self._records()]
 
 
 def where_in(costs: ClusterCosts, experiment: str) -> Where:
@@ -104,11 +115,14 @@ def where_in(costs: ClusterCosts, experiment: str) -> Where:
     return Where(HOST, 1)
 
 
-def _facts(record: ClusterRecord) -> ClusterFacts:
+def _facts(record: ClusterRecord, prepared: Mapping[str, Preparation]) -> ClusterFacts:
     plan = record.plan
     workers = [machine.rental for machine in record.rented if machine.role == plan.roles[0].role]
     rental = workers[0] if workers else plan.roles[0].rentals[0]
     is_there = record.state is ClusterState.ACTIVE and record.waited_s is not None
+    mine = [
+        prepared[name].on(record.provider, rental.region) for name in plan.experiments if name in prepared
+    ]
     return ClusterFacts(
         plan.experiments,
         measured_name(record.provider, rental.instance_type),
@@ -116,4 +130,5 @@ def _facts(record: ClusterRecord) -> ClusterFacts:
         plan.slots,
         record.usd_per_hour() if is_there else plan.usd_per_hour,
         is_there,
+        0.0 if is_there else max(mine, default=0.0),
     )

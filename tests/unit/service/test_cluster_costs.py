@@ -19,6 +19,7 @@ from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.measuring import trace_of
 from trainmaster.control.run_state import ExperimentState, RunState, Task
 from trainmaster.service.cluster_costs import RecordedClusterCosts, where_in
+from trainmaster.service.quotes.preparation import Preparation
 from trainmaster.service.quotes.quote_record import QuoteRecord
 from trainmaster.service.quotes.quote_tracker import QuoteTracker
 from trainmaster.spec import Strategy, read_recipe
@@ -49,6 +50,19 @@ def test_what_is_there_costs_what_it_was_had_for():
     assert not following.is_there
     assert costs.spent_usd(BEGAN + 100) == pytest.approx(0.1)
     assert costs.ready_at == READY
+
+
+def test_what_setup_takes_is_still_to_come_where_no_image_saves_it():
+    def seconds_left(found, images):
+        prepared = {"main": Preparation("main", 300.0, images)}
+        (one,) = RecordedClusterCosts("lab", lambda: [found], prepared=prepared).clusters()
+        return one.preparation_s
+
+    coming = record(up=False)
+    assert seconds_left(coming, {}) == 300
+    assert seconds_left(record(), {}) == 0, "how far it is there nobody knows"
+    region = coming.plan.roles[0].rentals[0].region
+    assert seconds_left(coming, {("lab", region): "ami-1"}) == 0
 
 
 def test_nothing_is_ready_before_a_cluster_was_up_and_a_warm_one_is_at_once():
@@ -101,6 +115,9 @@ def test_machines_that_are_not_there_yet_are_waited_for_and_paid_for_then():
     time_s, cost = forecast_rented(0.0, 0.0, left, after, parts, "aws", [400.0] * 200)
     assert time_s.p50 == pytest.approx(200 + 390 + 30, rel=0.08)
     assert cost.p50 == pytest.approx(100 + 390 + 30, rel=0.08)
+    prepared = [parts[0], replace(parts[1], preparation_s=1000.0)]
+    later_s, _ = forecast_rented(0.0, 0.0, left, after, prepared, "aws", [400.0] * 200)
+    assert later_s.p50 == pytest.approx(time_s.p50 + 1000)
     done = forecast_rented(10.0, 5.0, {}, {}, parts, "lab")[1]
     assert done == Interval(5.0, 5.0, 5.0)
 

@@ -109,11 +109,13 @@ class RentedPart:
     Attributes:
         experiments: that it is for. usd_per_hour: of all its machines.
         is_there: it is paid for already; else only from when the first of its experiments begins.
+        preparation_s: before these, on machines that are not there yet.
     """
 
     experiments: tuple[str, ...]
     usd_per_hour: float
     is_there: bool
+    preparation_s: float = 0.0
 
 
 def forecast_rented(
@@ -148,8 +150,8 @@ def forecast_rented(
     wait = drawn(there.provisioning_s.learnt(waited_s))
     ending = drawn(OVERHEAD_S)
     giving_back = drawn(there.giving_back_s)
-    absent = {name for part in parts if not part.is_there for name in part.experiments}
-    takes = {name: left[name] * later + (wait if name in absent else 0.0) for name in left}
+    absent = {name: part.preparation_s for part in parts if not part.is_there for name in part.experiments}
+    takes = {name: left[name] * later + (wait + absent[name] if name in absent else 0.0) for name in left}
     begins, ends = schedule(takes, after)
     rest = np.max(list(ends.values()), axis=0) if ends else np.zeros(DRAWS)
     cost = np.full(DRAWS, spent_usd)

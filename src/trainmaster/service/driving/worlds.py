@@ -152,6 +152,7 @@ def world_of_machines(
     from trainmaster.control.contents import Preparations
     from trainmaster.service.cluster_costs import RecordedClusterCosts, where_in
     from trainmaster.service.driving.run_clusters import RunClusters
+    from trainmaster.service.quotes.preparation import preparations_of
 
     database, recipe = opened.database, session.recipe
     home, row = opened.home_of(session.run), database.run_row(session.run)
@@ -193,9 +194,9 @@ def world_of_machines(
             known = histories(database, opened.home, recipe, code, row["team"]).values()
             sizes = [(m.output_bytes or 0) + (m.checkpoint_bytes or 0) for each in known for m in each.same]
             meter.publishing.most_bytes = max(sizes, default=0.0)
-        costs = RecordedClusterCosts(
-            recipe.provider, executor.records, database.cluster_waits(recipe.provider)
-        )
+        prepared = preparations_of(opened.of_team(row["team"]), recipe, environ, code)
+        waits = database.cluster_waits(recipe.provider)
+        costs = RecordedClusterCosts(recipe.provider, executor.records, waits, prepared)
         yield World(
             executor=executor,
             machine=machine,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from trainmaster.spec import Experiment, Recipe
 
 #: Came later: what was measured before is found by the fingerprint that it has.
 _LATER: Final = ("model", "stage", "hadoop")
+#: What every recipe has, in YAML or JSON. One that is sent to a server is written anew when a key is changed.
+_RECIPE: Final = re.compile(rb'^(\{.*)?"?experiments"?\s*:', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ class Fingerprint:
 
 
 def code_of(recipe: Recipe, snapshot: Path) -> str:
-    """Digest of the code without the recipe: a new budget, or more epochs, are no other code.
+    """Digest of the code without recipes: a new budget, or more epochs, are no other code.
 
     Args:
         recipe: as it was read.
@@ -49,7 +52,7 @@ def code_of(recipe: Recipe, snapshot: Path) -> str:
                 digest.update(b"l\0%s\0%s\0" % (label, os.fsencode(path.readlink())))
                 continue
             data = path.read_bytes()
-            if data == own and path.suffix in (".yaml", ".yml"):
+            if path.suffix in (".yaml", ".yml") and (data == own or _RECIPE.search(data)):
                 continue
             executable = b"x" if path.stat().st_mode & 0o100 else b"-"
             digest.update(b"f\0%s\0%s\0%s" % (label, executable, hashlib.sha256(data).digest()))

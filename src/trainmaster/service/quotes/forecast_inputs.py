@@ -118,7 +118,10 @@ def forecast_inputs(
     after = {name: recipe.experiments[name].depends_on for name in left}
     if rented is None:
         return (*forecast(elapsed_s, left, after, 0.0, load), points)
-    parts = [RentedPart(each.experiments, each.usd_per_hour, each.is_there) for each in rented.clusters]
+    parts = [
+        RentedPart(each.experiments, each.usd_per_hour, each.is_there, each.preparation_s)
+        for each in rented.clusters
+    ]
     time_s, cost_usd = forecast_rented(
         elapsed_s, rented.spent_usd, left, after, parts, rented.provider, rented.waited_s
     )

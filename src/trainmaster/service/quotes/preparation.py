@@ -13,9 +13,11 @@ from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.units import format_duration
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from trainmaster.advisor.market.workload import Workload
     from trainmaster.advisor.quote.quote import Rented
-    from trainmaster.service.service import Service
+    from trainmaster.service.open_home import OpenHome
     from trainmaster.spec import Recipe
 
 
@@ -37,6 +39,11 @@ class Preparation:
         """The experiment as quotes see it, with that."""
         return replace(workload, preparation_s=self.seconds, prepared_in=frozenset(self.images))
 
+    def on(self, provider: str, region: str) -> float:
+        """What it takes on a new machine there, in seconds."""
+        is_saved = (provider, region) in self.images or not capabilities_of(provider).rents
+        return 0.0 if is_saved else self.seconds
+
     def words(self, rented: Rented) -> str:
         """What of it is in a quote; empty if there is nothing to say."""
         if not self.seconds or not capabilities_of(rented.provider).rents:
@@ -47,22 +54,26 @@ class Preparation:
         return f"{self.name}: counts {took} for setup and container on its machines, as seen last"
 
 
-def preparations_of(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> dict[str, Preparation]:
+def preparations_of(
+    service: OpenHome, recipe: Recipe, environ: Mapping[str, str], code: Path | None = None
+) -> dict[str, Preparation]:
     """Those of a recipe's experiments.
 
-    The provider is asked for images where they would save something; one that cannot be asked has none.
+    The provider is asked for images where they would save something; one that cannot be asked has none, and
+    a run that makes one starts from none.
 
     Args:
         service: of the home.
         recipe: to be quoted.
         environ: of the caller: credentials.
+        code: of a run; the recipe's as it is now without.
     """
     from trainmaster.service.images import HomeImages
 
-    seen, code = Preparations.of(service.home.cache), recipe.directory / recipe.code
+    seen, code = Preparations.of(service.home.cache), code or recipe.directory / recipe.code
     seconds = {name: seen.seconds(content_of([each], code)) for name, each in recipe.experiments.items()}
     images = []
-    if any(seconds.values()) and capabilities_of(recipe.provider).bakes:
+    if any(seconds.values()) and capabilities_of(recipe.provider).bakes and not recipe.bake:
         with suppress(TrainmasterError):
             images = [
                 one for one in HomeImages(service.home, environ).listed(recipe.provider) if one["is_ready"]

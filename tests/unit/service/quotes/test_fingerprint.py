@@ -10,7 +10,7 @@ import pytest
 from trainmaster.executors import NodeCapacity
 from trainmaster.service.quotes.fingerprint import code_of, fingerprint_of, local_device
 from trainmaster.service.quotes.profiling import shapes_of
-from trainmaster.spec import read_recipe
+from trainmaster.spec import Recipe, read_recipe
 
 BASE = {
     "command": "python train.py --lr {{lr}}",
@@ -105,6 +105,8 @@ def test_the_recipe_is_no_part_of_the_code(tmp_path):
     (code / "train.py").write_text("print(1)")
     first = code_of(recipe_of(code), code)
     assert code_of(recipe_of(code, steps=7), code) == first
+    sent = Recipe.from_text("name: job\nexperiments: {main: {command: ls}}\n", directory=tmp_path)
+    assert code_of(sent, code) == first, "a server reads what was changed with `--set`, beside the file"
     (code / "other.yaml").write_text("a: 1")
     second = code_of(recipe_of(code), code)
     assert second != first
