@@ -23,4 +23,4 @@ def test_site_is_built_without_a_warning(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "architecture.html").read_text().count('class="mermaid"') == 3
+    assert (tmp_path / "architecture.html").read_text().count('class="mermaid"') == 5
