@@ -161,7 +161,7 @@ class GangSchedule:
         elif kind == "break":
             link.break_off()
         elif kind == "cut":
-            link.cut_until = world.now + rng.choice((1.0, 10.0, 40.0))
+            link.cut_until = max(link.cut_until, world.now + rng.choice((1.0, 10.0, 40.0)))
         elif kind == "anew":
             self.gangs.begin_anew()
         else:
