@@ -58,6 +58,6 @@ def verdict(moment: Moment, trouble: StoreTrouble) -> StoreVerdict:
     """What trouble means at a moment.
 
     >>> verdict(Moment.LATER, StoreTrouble.UNREACHABLE)
-    <Verdict.WAIT: 1>
+    <StoreVerdict.WAIT: 1>
     """
     return _ELSE.get((moment, trouble), _USUAL[moment])

@@ -24,7 +24,7 @@ class RefusedRow:
     def __str__(self) -> str:
         """As compilers write it.
 
-        >>> str(Refusal("mine.csv", 7, "aws m4.large", "the price is 0 USD per hour"))
+        >>> str(RefusedRow("mine.csv", 7, "aws m4.large", "the price is 0 USD per hour"))
         'mine.csv:7: aws m4.large: the price is 0 USD per hour'
         """
         where = f"{self.file}:{self.line}" if self.line else self.file

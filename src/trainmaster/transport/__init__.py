@@ -31,7 +31,7 @@ __all__, __getattr__ = lazy_exports(
         "base": "Connection Exchange Result Transport",
         "errors": "CommandError HostKeyError LoginRefusedError RemoteTimeoutError UnreachableError",
         "host_keys": "HostKeys",
-        "keeper": "ConnectionPool",
+        "pool": "ConnectionPool",
         "local": "Local",
         "ssh": "Ssh SshSettings",
         "target": "Target",

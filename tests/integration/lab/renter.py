@@ -170,13 +170,13 @@ class Renter:
         assert code is None or done.returncode == code, (done.returncode, done.stdout, done.stderr)
         return done
 
-    def attempts(self, run: str) -> list[str]:
-        """Reasons of the attempts of the first task of the first experiment, in their order."""
+    def attempts(self, run: str, experiment: int = 0) -> list[str]:
+        """Reasons of the attempts of the first task of an experiment, counted from 0, in their order."""
         with sqlite3.connect(self.lab.home / "trainmaster.db") as connection:
             rows = connection.execute(
                 "SELECT a.reason FROM attempt a JOIN experiment e ON a.experiment_id = e.id "
-                "WHERE e.run_id = ? AND e.ordinal = 0 AND a.task = 0 ORDER BY a.number",
-                [run],
+                "WHERE e.run_id = ? AND e.ordinal = ? AND a.task = 0 ORDER BY a.number",
+                [run, experiment],
             ).fetchall()
         return [row[0] for row in rows]
 

@@ -154,7 +154,7 @@ def test_data_do_not_go_through_the_driver(
     text = renting.text
     assert "through this machine" not in text
     assert re.search("data.images was no longer there on", renter.call("status", run, "--json").stdout + text)
-    assert "NODE_LOST" in renter.attempts(run), "free: the recipe gives no retries"
+    assert "NODE_LOST" in renter.attempts(run, experiment=1), "free: the recipe gives no retries"
 
     nodes = {host: size for host, size in store.got_bytes.items() if host != here}
     assert len(nodes) == 2, store.got_bytes

@@ -34,7 +34,7 @@ WORDS = {2: "two", 5: "five", 7: "seven", 8: "eight", 10: "ten"}
         ("server", f"Only 2xx within {TIMEOUT_S:g} seconds"),
         ("server", "At {}, {} and {} % of the month's money".format(*WARN_AT)),
         ("server", f"{parse_bytes(uploads._QUOTA) / 10**9:g} GB of unfinished uploads"),
-        ("server", "What nobody uses for a day" if uploads.UNUSED_S == DAY_S else "wrong"),
+        ("server", "What is unused for a day" if uploads.UNUSED_S == DAY_S else "wrong"),
         ("server", "is removed by it, each hour" if SWEEP_EVERY_S == 3600 else "wrong"),
         ("server", "which needs twice its size"),
         ("workflows", f"a chain of {WORDS[decisions.LONGEST_CHAIN]} others"),

@@ -248,7 +248,7 @@ def to_browser(
 def location(text: str, target: UpstreamTarget, origin: str) -> str | None:
     """Where an app sends a browser, within the app; None if that is another host.
 
-    >>> app = Target("tb-1", 6006)
+    >>> app = UpstreamTarget("tb-1", 6006)
     >>> location("/api/v1/runs", app, "https://apps.org"), location("/apps/tb-1/x?a=b", app, "")
     ('/apps/tb-1/api/v1/runs', '/apps/tb-1/x?a=b')
     >>> location("http://127.0.0.1:6006/apps/tb-2/", app, ""), location("//evil.org/", app, "")

@@ -51,7 +51,7 @@ class StreamCursor:
     def encode(self) -> str:
         """As text for an HTTP header.
 
-        >>> Cursor.decode(Cursor(7, 2, {"3/log/worker-0": 99}).encode()).files
+        >>> StreamCursor.decode(StreamCursor(7, 2, {"3/log/worker-0": 99}).encode()).files
         {'3/log/worker-0': 99}
         """
         plain = json.dumps([self.event, self.done, self.files], separators=(",", ":")).encode()

@@ -33,7 +33,7 @@ class SampleLayout:
     def of_first_chunks(cls, first_chunks: ArrayLike, chunk_count: int) -> "SampleLayout":
         """Makes it from the chunk of each row; chunks never decrease.
 
-        >>> Layout.of_first_chunks([0, 0, 2], 3).starts
+        >>> SampleLayout.of_first_chunks([0, 0, 2], 3).starts
         array([0, 2, 2, 3])
         """
         column = np.asarray(first_chunks)
@@ -55,7 +55,7 @@ class EpochOrder:
         window: how many chunks are shuffled together; 0: all of them, a uniform shuffle.
         shuffle: without it rows come in their own order.
 
-    >>> order = EpochOrder(Layout.of_first_chunks([0, 0, 0, 1, 1, 2], 3), seed=1, epoch=0, window=2)
+    >>> order = EpochOrder(SampleLayout.of_first_chunks([0, 0, 0, 1, 1, 2], 3), seed=1, epoch=0, window=2)
     >>> sorted(order.rows(0, 6).tolist()), len(order)
     ([0, 1, 2, 3, 4, 5], 6)
     """

@@ -443,7 +443,7 @@ def test_what_errors_are_answered_with():
         "UnknownCallerError": 401, "ForbiddenError": 403, "NotFoundError": 404, "KeyUsedError": 409,
         "TooManyError": 429, "ClientVersionError": 426, "MissingPartError": 501, "TooOftenError": 429,
         "OverBudgetError": 409, "UploadConflictError": 409, "AliasMovedError": 409, "ModelInUseError": 409,
-        "StartTakenError": 409, "TooMuchError": 413, "QuotaError": 507, "FullStoreError": 507,
+        "StartTakenError": 409, "TooMuchError": 413, "TeamQuotaError": 507, "FullStoreError": 507,
         "FullDiskError": 507, "LeaseLostError": 409, "UsageError": 422, "StoreError": 503,
         "ProviderError": 502, "PublishError": 502,
     }  # fmt: skip
