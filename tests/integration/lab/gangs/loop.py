@@ -7,10 +7,13 @@ import time
 from pathlib import Path
 
 RATE = 0.001
+HURRY = Path("/tmp/hurry")
 
 
 def train(step, rank, weight_of, restore):
-    """Count steps; the first member saves and reports, and goes on from what was saved.
+    """Count steps; the first member saves, reports and pauses, until it is told that what was to happen has.
+
+    It goes on from what was saved.
 
     Args:
         step: makes a step with the others.
@@ -39,5 +42,5 @@ def train(step, rank, weight_of, restore):
             draft.replace(saved)
             with Path(os.environ["TRAINMASTER_METRICS"]).open("a") as file:
                 file.write(json.dumps({"step": at}) + "\n")
-        time.sleep(pause_s)
+            time.sleep(0.01 if HURRY.exists() else pause_s)
     print(f"done at {at} weight {weight_of():.6f}", flush=True)
