@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -36,6 +37,19 @@ def test_per_node_makes_groups():
     assert plan.strategy == STRICT_SPREAD
     assert [bundle.members for bundle in plan.bundles] == [("worker-0", "worker-1"), ("worker-2", "worker-3")]
     assert [bundle.slots for bundle in plan.bundles] == [2, 2]
+
+
+def test_the_head_leads():
+    nodes = [node(1), node(2), replace(node(0), is_head=True)]
+    names = [f"worker-{index}" for index in range(3)]
+    plan = plan_gang(request(*names, per_node=1), nodes)
+    assert [each.key for each in plan.led_by_head(nodes)] == ["n0", "n2", "n1"]
+    assert [each.key for each in plan.led_by_head(nodes, ["worker-0", "worker-2"])] == ["n1", "n0", "n2"]
+    assert plan.led_by_head(nodes[:2]) == nodes[:2], "the head is no part of it"
+    larger = plan_gang(request(*names, per_node=1, gpus=0, labels={"worker-0": {"role": "chief"}}), [
+        node(1, role="chief"), *nodes[1:],
+    ])  # fmt: skip
+    assert larger.led_by_head(nodes) == nodes, "another one's place would not do"
 
 
 def test_no_room_even_when_empty():

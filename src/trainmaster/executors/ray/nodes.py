@@ -30,6 +30,8 @@ _LATE_S = 5.0
 _ATTACH_S = 30.0
 _RETRY_S = (0.1, 2.0)
 _THREADS = 8
+#: A resource that Ray gives to the head only.
+_HEAD = "node:__internal_head__"
 
 Follow = dict[str, tuple[str, "Sequence[str]", "Mapping[str, int]"]]
 
@@ -291,4 +293,5 @@ def _room(key: str, node_id: str, row: Mapping[str, Any]) -> LiveNode:
         float(resources.get("CPU", 0.0)),
         int(resources.get("GPU", 0)),
         dict(row["Labels"]),
+        is_head=_HEAD in resources,
     )

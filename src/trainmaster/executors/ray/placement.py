@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ class LiveNode:
         slots: how many there are in all.
         gpus: how many there are in all.
         labels: what it was started with.
+        is_head: the cluster ends with it.
     """
 
     key: str
@@ -35,6 +36,7 @@ class LiveNode:
     slots: float
     gpus: int
     labels: Mapping[str, str]
+    is_head: bool = False
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """It has all of these."""
@@ -58,6 +60,11 @@ class Bundle:
             found["GPU"] = self.gpus
         return found or {"CPU": _LEAST_SLOTS}
 
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """Equal for bundles that can use each other's place."""
+        return (self.slots, self.gpus, self.labels)
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:
@@ -69,7 +76,27 @@ class Placement:
     @property
     def shape(self) -> tuple[object, ...]:
         """Equal for gangs that can use each other's reservation."""
-        return (self.strategy, *((each.slots, each.gpus, each.labels) for each in self.bundles))
+        return (self.strategy, *(each.shape for each in self.bundles))
+
+    def led_by_head(self, nodes: Sequence[LiveNode], dispensable: Collection[str] = ()) -> list[LiveNode]:
+        """Which node each bundle gets, of those that Ray has chosen for them.
+
+        The head gets members that the others cannot do without, where bundles are alike: it takes a gang
+        along when it is lost, so what a framework survives can be lost with the other nodes only.
+
+        Args:
+            nodes: one per bundle, as Ray has placed them.
+            dispensable: members that the others can do without.
+        """
+        found = list(nodes)
+        first = next(
+            (i for i, each in enumerate(self.bundles) if not set(each.members) <= set(dispensable)), 0
+        )
+        for index, node in enumerate(nodes):
+            if node.is_head and self.bundles[index].shape == self.bundles[first].shape:
+                found[index], found[first] = found[first], node
+                break
+        return found
 
 
 def plan_gang(request: Message, nodes: Sequence[LiveNode]) -> Placement | None:

@@ -173,7 +173,7 @@ class Placing:
         if plan is None or not all(each in by_id for each in node_ids):
             self.again(gang)  # a node went away in that very moment
             return
-        gang.place(plan, [by_id[each] for each in node_ids])
+        gang.place(plan, plan.led_by_head([by_id[each] for each in node_ids], gang.dispensable))
         reservation = self._reservations.id_of(attempt)
         node_queue = ""
         if gang.simple:
