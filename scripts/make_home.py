@@ -1,8 +1,8 @@
 """``tests/integration/homes/REVISION.tar.gz``: a home as the released code of a commit leaves it.
 
 ``python scripts/make_home.py REVISION COMMIT``, once before a schema's next revision is released; REVISION is
-the schema's. The home has a run that ended, one whose machine lost its power in the middle, and (since 0004)
-one that was cancelled while the object store was away, so that its model is kept in the home.
+the schema's. The home has a run that ended, one whose machine lost its power in the middle, and one that was
+cancelled while the object store was away, so that its model is kept in the home.
 """
 
 from __future__ import annotations
@@ -73,8 +73,7 @@ def main() -> None:
     (work / "ended.yaml").write_text(RECIPE.format(name="ended", arguments="5"))
     (work / "interrupted.yaml").write_text(RECIPE.format(name="interrupted", arguments="6 wait"))
     subprocess.run([*command, "ended.yaml"], cwd=work, env=environment, check=True)
-    if revision >= "0004":
-        _keep_a_model(command[:-1], work, environment | {"TRAINMASTER_STORE": f"file://{PLACE / 'other'}"})
+    _keep_a_model(command[:-1], work, environment | {"TRAINMASTER_STORE": f"file://{PLACE / 'other'}"})
     with subprocess.Popen([*command, "interrupted.yaml"], cwd=work, env=environment) as driver:
         try:
             _wait_for_checkpoint()

@@ -16,7 +16,6 @@ HOMES = Path(__file__).parent / "homes"
 #: Where they were made.
 PLACE = "/tmp/trainmaster-released"
 REVISIONS = sorted(path.name.partition(".")[0] for path in HOMES.glob("*.tar.gz"))
-SINCE_MEASUREMENTS, SINCE_KEPT_MODELS = "0002", "0004"
 
 
 def put_there(revision: str, root: Path) -> None:
@@ -52,7 +51,7 @@ def test_every_schema_has_its_home():
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_a_home_of_an_older_version(tm, revision):
     put_there(revision, tm.root)
-    before = measurements(tm.home) if revision >= SINCE_MEASUREMENTS else []
+    before = measurements(tm.home)
 
     runs = {run["run"].partition("-")[0]: run for run in tm.call("status", "--json").json["runs"]}
     assert (runs["ended"]["state"], runs["ended"]["reason"]) == ("DONE", "SUCCEEDED")
@@ -66,16 +65,15 @@ def test_a_home_of_an_older_version(tm, revision):
     assert (tm.root / "got/weights").read_text() == "5 steps\n"
 
     tm.call("score")
-    assert len(before) == (0 if revision < SINCE_MEASUREMENTS else 1 + (revision >= SINCE_KEPT_MODELS))
+    assert len(before) == 2
     assert [row[:6] for row in measurements(tm.home)] == [row[:6] for row in before]
 
     assert tm.call("resume", "interrupted", "--json").json["reason"] == "SUCCEEDED"
     assert "step 4 after 3" in tm.call("logs", "interrupted").out, "its checkpoint was found"
 
-    if revision >= SINCE_KEPT_MODELS:
-        tm.call("models", "save", "kept")
-        (model,) = tm.call("models", "kept", "--json").json["models"]
-        assert model["metrics"] == {"step": 4, "loss": 0.25}
+    tm.call("models", "save", "kept")
+    (model,) = tm.call("models", "kept", "--json").json["models"]
+    assert model["metrics"] == {"step": 4, "loss": 0.25}
 
     again = tm.call("run", "ended.yaml", "--json").json
     assert again["reason"] == "SUCCEEDED"

@@ -42,6 +42,13 @@ def test_a_database_of_a_newer_version_is_refused(database, url):
     assert "update this one" in caught.value.hint
 
 
+def test_a_database_of_a_build_before_the_first_release_is_refused(database, url):
+    stamp(url, "0010")
+    with pytest.raises(StoreError, match=r"has schema 0010, of a build before 0\.2\.0") as caught:
+        Database(url)
+    assert "TRAINMASTER_HOME" in caught.value.hint
+
+
 def test_a_place_that_is_not_there(tmp_path: Path):
     with pytest.raises(StoreError, match="cannot use the database"):
         Database(f"sqlite:///{tmp_path / 'none' / 'trainmaster.db'}")

@@ -19,7 +19,7 @@ from trainmaster.db import (
     NewQuoteRow,
     RunChange,
     Truth,
-    accounts,
+    migrations,
     queries,
     tables,
 )
@@ -41,16 +41,9 @@ def test_a_new_database_is_what_the_tables_say(database):
     assert differences(database.engine) == []
 
 
-def test_the_migrations_end_where_the_tables_are(engine_name, url):
-    assert ScriptDirectory.from_config(alembic_config()).get_heads() == [SCHEMA_REVISION]
-    load(url, (RELEASED / f"0001.{engine_name}.sql").read_text())
-    engine = make_engine(url)
-    upgrade(engine, "0001", SCHEMA_REVISION, "a test")
-    assert differences(engine) == []
-    engine.dispose()
-    database = Database(url)
-    assert [row["id"] for row in queries.runs(database)] == ["r-1"]
-    database.close()
+def test_the_newest_revision_is_that_of_the_tables():
+    scripts = ScriptDirectory.from_config(alembic_config())
+    assert (scripts.get_base(), scripts.get_heads()) == (migrations.FIRST_REVISION, [SCHEMA_REVISION])
 
 
 def test_every_revision_has_its_dumps():
@@ -69,14 +62,16 @@ def test_what_an_older_version_wrote_is_read_and_gone_on_with(revision, engine_n
     assert {row["reason"]: row["tasks"] for row in database.tallies("r-1")} == {None: 1, "SUCCEEDED": 1}
     (model,) = queries.models(database, "r-1")
     assert (model["uri"], json.loads(model["metrics"])) == ("file:///store/m", {"loss": 0.5})
-    since_2 = [] if revision == "0001" else [("a", '{"duration_s": 5}', "r-1")]
-    assert [(m["experiment"], m["data"], m["run_id"]) for m in database.measurements("f")] == since_2
-    assert [(q["kind"], q["time_s"], q["kept"]) for q in database.quotes_of("r-1")] == (
-        [] if revision == "0001" else [("estimate", 6.0, True), ("binding", None, None)]
-    )
-    assert [(c["id"], c["state"], c["data"], c["waited_s"]) for c in database.clusters_of("r-1")] == (
-        [] if revision == "0001" else [("r-1.a", "ACTIVE", '{"asked": 1}', 9.5)]
-    )
+    assert [(m["experiment"], m["data"], m["run_id"]) for m in database.measurements("f")] == [
+        ("a", '{"duration_s": 5}', "r-1")
+    ]
+    assert [(q["kind"], q["time_s"], q["kept"]) for q in database.quotes_of("r-1")] == [
+        ("estimate", 6.0, True),
+        ("binding", None, None),
+    ]
+    assert [(c["id"], c["state"], c["data"], c["waited_s"]) for c in database.clusters_of("r-1")] == [
+        ("r-1.a", "ACTIVE", '{"asked": 1}', 9.5)
+    ]
     lease = database.acquire("r-1", NOW + 1000)
     database.requeue(lease, NOW + 1000)
     database.commit(lease, [planned(2)], NOW + 1000)
@@ -84,87 +79,29 @@ def test_what_an_older_version_wrote_is_read_and_gone_on_with(revision, engine_n
     database.close()
 
 
-def test_what_groups_gave_before_it_had_an_end_ends_after_a_week(engine_name, url):
-    load(url, (RELEASED / f"0008.{engine_name}.sql").read_text())
+NEXT = f"""
+import sqlalchemy as sa
+from alembic import op
+revision, down_revision = "next", "{SCHEMA_REVISION}"
+def upgrade():
+    op.add_column("run", sa.Column("made_up", sa.Text()))
+    op.execute("UPDATE run SET made_up = id")
+"""
+
+
+def test_two_processes_that_migrate_at_once_do_it_once(engine_name, url, tmp_path, monkeypatch):
+    (tmp_path / "next.py").write_text(NEXT)
+    config = alembic_config()
+    versions = f"{Path(migrations.__file__).parent / 'versions'} {tmp_path}"
+    config.set_main_option("version_locations", versions)
+    config.set_main_option("path_separator", "space")
+    monkeypatch.setattr(migrations, "alembic_config", lambda: config)
+    load(url, (RELEASED / f"{SCHEMA_REVISION}.{engine_name}.sql").read_text())
     engine = make_engine(url)
-    with engine.begin() as connection:
-        connection.exec_driver_sql("INSERT INTO team (name, created_at) VALUES ('red', 1)")
-        for name, admin_by in (("ann", None), ("bob", "groups"), ("kim", "server"), ("eve", None)):
-            values = {"name": name, "admin_by": admin_by}
-            insert = (
-                "INSERT INTO account (name, kind, admin_by, created_at) VALUES (:name, 'user', :admin_by, 1)"
-            )
-            connection.execute(sa.text(insert), values)
-        member = "INSERT INTO member (team, account, role, by_groups) VALUES ('red', :name, 'member', :by)"
-        connection.execute(sa.text(member), [{"name": "ann", "by": True}, {"name": "eve", "by": False}])
-    engine.dispose()
-    database = Database(url)
-    until = {row["name"]: row["groups_until"] for row in accounts.accounts(database, "user")}
-    database.close()
-    assert (until["kim"], until["eve"]) == (None, None)
-    assert until["ann"] == until["bob"] > 7 * 86400  # a week after the update, by whichever clock
-
-
-def test_notes_of_before_get_the_topic_that_they_begin_with(engine_name, url):
-    """From then on nobody looks at their words."""
-    load(url, (RELEASED / f"0010.{engine_name}.sql").read_text())
-    told = [
-        ("run", "RUNNING", None, "", "run.started"),
-        ("run", "DONE", "SUCCEEDED", "quote: no note", "run.ended"),
-        ("run", "STOPPING", None, "", None),
-        ("task", "DONE", "SUCCEEDED", "budget: no note", None),
-        ("note", None, "NODE_LOST", "worker-1 is lost", "run.node_lost"),
-        ("note", None, None, "quote: 2m to 3m; it is kept if the run ends within 3m", "quote.bound"),
-        ("note", None, None, "it will take longer than quoted: 4m", "quote.in_danger"),
-        ("note", None, None, "it will be tried again", None),
-        ("note", None, None, "promoted: a@b is version 2, r-1/a/0", "model.promoted"),
-        ("note", None, None, "nothing becomes a@b: it left no model", "model.not_promoted"),
-        (
-            "note",
-            None,
-            None,
-            "a@b was moved for this run before: version 2 stays as it is",
-            "model.not_promoted",
-        ),
-        ("note", None, None, "gate of a: accuracy is 0.9", "gate.said"),
-        ("note", None, None, "budget: you have spent 50 % of the month's $2.00", "budget.reached"),
-        ("note", None, None, "Quote: of a script", None),
-    ]
-    keys = ("kind", "after", "reason", "message")
-    rows = [
-        {"run_id": "r-2", "experiment": "a", "at": 1.0} | dict(zip(keys, each, strict=False)) for each in told
-    ]
-    engine = make_engine(url)
-    values = ", ".join(f":{key}" for key in rows[0])
-    with engine.begin() as connection:
-        connection.execute(sa.text(f"INSERT INTO event ({', '.join(rows[0])}) VALUES ({values})"), rows)
-    engine.dispose()
-    database = Database(url)
-    assert [row["topic"] for row in queries.events(database, "r-2")] == [each[-1] for each in told]
-    database.close()
-
-
-def test_a_home_of_an_early_build_gets_the_table_that_its_revision_lacked(engine_name, url):
-    load(url, (RELEASED / f"0002.{engine_name}.sql").read_text())
-    engine = make_engine(url)
-    with engine.begin() as connection:
-        connection.exec_driver_sql("DROP TABLE cluster")
-    engine.dispose()
-    database = Database(url)
-    assert differences(database.engine) == []
-    assert len(database.quotes_of("r-1")) == 2, "what was there stays"
-    lease = database.acquire("r-1", NOW + 1000)
-    database.put_cluster(lease, ClusterRow("r-1.a", "lab", "h", "ACTIVE", "{}"), NOW + 1000)
-    assert [row["id"] for row in database.clusters_of("r-1")] == ["r-1.a"]
-    database.close()
-
-
-def test_two_processes_that_migrate_at_once_do_it_once(engine_name, url):
-    load(url, (RELEASED / f"0001.{engine_name}.sql").read_text())
-    engine = make_engine(url)
-    upgrade(engine, "0001", SCHEMA_REVISION, "a test")
-    upgrade(engine, "0001", SCHEMA_REVISION, "a test")  # it was older when this one looked
-    assert differences(engine) == []
+    upgrade(engine, SCHEMA_REVISION, "next", "a test")
+    upgrade(engine, SCHEMA_REVISION, "next", "a test")  # it was older when this one looked
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT made_up FROM run").scalars().all() == ["r-1"]
     engine.dispose()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 
+#: The baseline. What builds before the first release wrote has a smaller number.
+FIRST_REVISION: Final = "0011"
 # Any number will do, if it is always the same: what holds it may create or change the schema.
 _SCHEMA_LOCK = 7_261_001
 
@@ -28,13 +30,19 @@ def upgrade(engine: Engine, found: str, wanted: str, shown_url: str) -> None:
     """Bring a database from revision ``found`` to ``wanted``.
 
     Raises:
-        StoreError: ``found`` is not known here, so a newer Trainmaster wrote it.
+        StoreError: a newer Trainmaster wrote it, or a build before the first release.
     """
     from alembic import command
     from alembic.script import ScriptDirectory
     from alembic.util import CommandError
 
     config = alembic_config()
+    if found < FIRST_REVISION:
+        raise StoreError(
+            f"the database {shown_url} has schema {found}, of a build before 0.2.0: it cannot be upgraded",
+            "Move the home away, or name a new one in TRAINMASTER_HOME (another database in "
+            "TRAINMASTER_DATABASE). The build that wrote it can go on with it.",
+        )
     try:
         ScriptDirectory.from_config(config).get_revision(found)
     except CommandError as error:

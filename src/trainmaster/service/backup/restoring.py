@@ -17,6 +17,7 @@ from trainmaster.artifacts.unpacking import UnpackError, UnpackLimits, unpack
 from trainmaster.control.layout import Home
 from trainmaster.db import copies
 from trainmaster.db.engine import SCHEMA_REVISION, open_database
+from trainmaster.db.migrations import FIRST_REVISION
 from trainmaster.db.urls import make_engine
 from trainmaster.objects.names import stays_inside
 from trainmaster.service.backup.contents import DATABASE, FORM, HOME, MANIFEST
@@ -91,6 +92,11 @@ def _unpacked(file: Path, scratch: Path) -> dict[str, Any]:
         form, schema = int(manifest["form"]), str(manifest["schema"])
     except (UnpackError, ValueError, KeyError, TypeError, FileNotFoundError) as error:
         raise UsageError(f"{file} is damaged, or no backup: {error}", _AGAIN) from error
+    if schema < FIRST_REVISION:
+        raise UsageError(
+            f"{file} was written by a build before 0.2.0 (schema {schema})",
+            "Nothing was restored. The build that wrote it can restore it.",
+        )
     if form != FORM or schema > SCHEMA_REVISION:
         raise UsageError(
             f"{file} was written by Trainmaster {manifest.get('version')} (schema {schema}), this one knows "

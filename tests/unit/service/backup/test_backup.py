@@ -209,6 +209,8 @@ def test_what_does_not_agree_with_the_manifest_is_refused(saved, tmp_path, chang
 
 
 def test_a_newer_one_is_refused_in_words(saved, tmp_path):
+    older = rewritten(saved, in_manifest(schema="0010"))
+    refused(tmp_path, older, r"by a build before 0\.2\.0 \(schema 0010\)")
     newer = rewritten(saved, in_manifest(schema="9999", version="7.0"))
     refused(tmp_path, newer, r"written by Trainmaster 7.0 \(schema 9999\)")
 
