@@ -8,7 +8,8 @@ from pathlib import Path
 
 from trainmaster.control.job_context import TaskContext
 from trainmaster.executors.logs import read_tail
-from trainmaster.executors.metrics import MetricsReader, json_safe
+from trainmaster.executors.member_metrics import MemberMetrics
+from trainmaster.executors.metrics import json_safe
 from trainmaster.spec.states import EndReason
 
 #: How much of the end of a log is searched for metrics and for known failures.
@@ -41,24 +42,16 @@ def last_error(tail: str) -> str:
 
 def last_metrics(context: TaskContext) -> dict[str, object]:
     """The last value per key of rank 0: from its metrics file, else from its log."""
-    first = context.members[0]
-    path = context.place.metrics(first)
-    if size_of(path):
-        reader = MetricsReader(path)
-        while reader.read(final=True):
-            pass
-        if reader.last:
-            return json_safe(reader.last)
-    log = context.place.log(first)
-    if not size_of(log):
-        return {}
-    from trainmaster.executors.log_metrics import LogMetrics
+    metrics = metrics_of(context)
+    metrics.skip(METRICS_TAIL_BYTES)
+    for _ in metrics.rows(final=True):
+        pass
+    return json_safe(metrics.last)
 
-    scanner = LogMetrics(metrics_pattern(context))
-    last: dict[str, object] = {}
-    for values in scanner.feed(read_tail(context.place.directory, first, METRICS_TAIL_BYTES) + b"\n"):
-        last.update(values)
-    return json_safe(last)
+
+def metrics_of(context: TaskContext) -> MemberMetrics:
+    """What rank 0 reports, from the beginning."""
+    return MemberMetrics(context.place.directory, context.members[0], context.experiment.metrics_pattern)
 
 
 def missing_metric(context: TaskContext, metrics: Mapping[str, object]) -> str:
@@ -76,11 +69,6 @@ def missing_metric(context: TaskContext, metrics: Mapping[str, object]) -> str:
         f"Report it with trainmaster.report({search.metric}=...), set metrics.pattern, "
         f'or let the command append {{"{search.metric}": ...}} to the file $TRAINMASTER_METRICS.'
     )
-
-
-def metrics_pattern(context: TaskContext) -> str | None:
-    """The recipe's pattern for metrics in the output; None tries the common ones."""
-    return context.experiment.metrics.pattern if context.experiment.metrics else None
 
 
 def explain_failure(context: TaskContext) -> tuple[EndReason | None, str]:

@@ -86,7 +86,7 @@ def _script_notes(recipe: Recipe) -> Iterator[str]:
     files = [file for file in islice(code.rglob("*.py"), _MOST_FILES) if file.stat().st_size <= _MOST_BYTES]
     text = "\n".join(file.read_text(errors="replace") for file in files)
     for name, experiment in recipe.experiments.items():
-        until, pattern = experiment.ends_at, experiment.metrics.pattern if experiment.metrics else None
+        until, pattern = experiment.ends_at, experiment.metrics_pattern
         known = f"{experiment.command}\n{pattern or ''}\n{text}"
         if until is not None and text and until.metric not in known:
             yield (

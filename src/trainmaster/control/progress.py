@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trainmaster.advisor.model.step_trace import StepTrace
-from trainmaster.control.attempt_words import metrics_pattern
+from trainmaster.control.attempt_words import metrics_of
 from trainmaster.control.gangs import member_names
 from trainmaster.control.job_context import TaskContext
 from trainmaster.control.layout import AttemptPlace
 from trainmaster.control.measuring import trace_of
-from trainmaster.executors.logs import read_log
-from trainmaster.executors.metrics import Metrics, MetricsReader, StepRate, json_safe
+from trainmaster.executors.member_metrics import MemberMetrics
+from trainmaster.executors.metrics import StepRate, json_safe
 from trainmaster.spec import Experiment
 from trainmaster.spec.until import Until
 from trainmaster.sweeps.curve import Curve
-
-if TYPE_CHECKING:
-    from trainmaster.executors.log_metrics import LogMetrics
 
 #: A controller looks that often.
 LOOK_S = 0.5
@@ -53,17 +49,13 @@ class TaskProgress:
         reached: what it reported when that held, in words; empty before.
     """
 
-    directory: Path
-    first_member: str
+    source: MemberMetrics
     total_steps: int | None
-    reader: MetricsReader
-    pattern: str | None
     total_examples: int | None = None
     epochs: int | None = None
     examples_per_step: int | None = None
     rate: StepRate = field(default_factory=StepRate)
     metrics: dict[str, object] = field(default_factory=dict)
-    log_offset: int = 0
     changed: bool = False
     metric: str | None = None
     curve: Curve = field(default_factory=Curve)
@@ -74,7 +66,6 @@ class TaskProgress:
     came_to: float | None = None
     until: Until | None = None
     reached: str = ""
-    scanner: LogMetrics | None = None
     _has_begun: bool = field(default=False, init=False)
     _caught_up_at: float | None = field(default=None, init=False)
 
@@ -98,17 +89,14 @@ class TaskProgress:
             is_behind: it has run for a while.
         """
         experiment, search = context.experiment, context.experiment.search
-        values, first = experiment.builtin_values(), context.members[0]
+        values = experiment.builtin_values()
         epochs, examples = experiment.epochs, experiment.examples
         return cls(
-            directory=context.place.directory,
-            first_member=first,
+            source=metrics_of(context),
             total_steps=values.get("steps"),
             total_examples=epochs * examples if epochs and examples else None,
             epochs=epochs,
             examples_per_step=values.get("batch_global"),
-            reader=MetricsReader(context.place.metrics(first)),
-            pattern=metrics_pattern(context),
             metric=search.metric if search is not None and curve is not None else None,
             curve=Curve() if curve is None else curve,
             trace=trace_of(experiment, resolution_s),
@@ -117,6 +105,11 @@ class TaskProgress:
             came_to=None if is_behind else _number(earlier or {}, "step"),
             until=experiment.ends_at,
         )
+
+    @property
+    def directory(self) -> Path:
+        """Of the attempt."""
+        return self.source.directory
 
     @property
     def steps_per_s(self) -> float | None:
@@ -138,12 +131,9 @@ class TaskProgress:
 
     def update(self, now: float) -> bool:
         """Read what is new; a bounded amount per call. False if there was nothing."""
-        before = self.reader.offset
-        rows = self.reader.read()
-        data = b""
-        if not rows and not self.reader.offset:  # it reports nothing: perhaps it prints something
-            data, self.log_offset, _ = read_log(self.directory, self.first_member, self.log_offset)
-            rows = self._scan(data) if data else []
+        rows, size = self.source.read()
+        if self.source.per_epoch:
+            self._learn_totals(self.source.per_epoch)
         for row in rows:
             self.metrics.update(json_safe(row))
             self.changed = True
@@ -163,17 +153,8 @@ class TaskProgress:
                 step = examples / self.examples_per_step
             self.rate.observe(now, step, examples)
         if self.is_behind:
-            self._catch_up(now, len(data) or self.reader.offset - before)
-        return bool(rows or data)
-
-    def _scan(self, data: bytes) -> list[Metrics]:
-        if self.scanner is None:
-            from trainmaster.executors.log_metrics import LogMetrics
-
-            self.scanner = LogMetrics(self.pattern)
-        rows = self.scanner.feed(data)
-        self._learn_totals(self.scanner.per_epoch)
-        return rows
+            self._catch_up(now, size)
+        return bool(size)
 
     def _learn_totals(self, per_epoch: Mapping[str, int]) -> None:
         """Where the recipe has only ``epochs``, what is printed tells how long one is."""
@@ -229,11 +210,8 @@ def read_curve(experiment: Experiment, places: Iterable[AttemptPlace]) -> Curve:
     first = "{}-{}".format(*member_names(experiment)[0])
     for place in places:
         progress = TaskProgress(
-            directory=place.directory,
-            first_member=first,
+            source=MemberMetrics(place.directory, first, experiment.metrics_pattern),
             total_steps=None,
-            reader=MetricsReader(place.metrics(first)),
-            pattern=experiment.metrics.pattern if experiment.metrics else None,
             metric=experiment.search.metric if experiment.search else None,
             curve=curve,
         )

@@ -227,6 +227,11 @@ class Experiment(Noun):
         return "tensorflow" if self.distributed.strategy.has_servers else "torchrun"
 
     @property
+    def metrics_pattern(self) -> str | None:
+        """How metrics are read from what it prints; None tries the common patterns."""
+        return self.metrics.pattern if self.metrics else None
+
+    @property
     def ends_at(self) -> Until | None:
         """What ends its training early; None if nothing does: before it did, ``until`` was any words."""
         try:

@@ -11,13 +11,13 @@ from trainmaster.control.layout import attempt_id
 from trainmaster.control.progress import TaskProgress
 from trainmaster.control.run_state import ExperimentState, Task
 from trainmaster.executors.base import GangRequest, GangStatus, MemberRequest
-from trainmaster.executors.metrics import MetricsReader
+from trainmaster.executors.member_metrics import MemberMetrics
 from trainmaster.spec.states import WHOLE, EndReason
 from trainmaster.testing.simulated_plan import SchedulePlan
 from trainmaster.testing.simulated_world import ViolationError, World
 
 Key = tuple[str, int, int, EffectKind]
-_READER = MetricsReader(Path("/nonexistent"))
+_NOTHING = MemberMetrics(Path("/nonexistent"), "worker-0")
 
 
 class SimulatedProgress(TaskProgress):
@@ -164,7 +164,7 @@ class SimulatedActions:
         key = (task.experiment, task.number, task.attempt)
         if self.request(task).hold and key not in self._cared_for:
             raise ViolationError(f"{task.experiment}/{task.number}/{task.attempt}: nobody renews its keys")
-        found = known or SimulatedProgress(Path("/"), "worker-0", None, _READER, None)
+        found = known or SimulatedProgress(_NOTHING, None)
         until = self._plan.experiments[task.experiment].until
         if until and self._world.chance(until):
             found.reached = "until step >= 1: it held"

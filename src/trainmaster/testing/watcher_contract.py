@@ -24,7 +24,7 @@ from trainmaster.db.changes import (
     RunChange,
     TaskChange,
 )
-from trainmaster.executors.metrics import MetricsReader
+from trainmaster.executors.member_metrics import MemberMetrics
 from trainmaster.spec import Recipe
 from trainmaster.spec.states import EndReason, State
 
@@ -99,7 +99,7 @@ class WatcherContract:
     @pytest.fixture
     def progress(self, tmp_path: Path) -> dict[tuple[str, int], TaskProgress]:
         """Of the task that runs, which has gone on from a checkpoint."""
-        found = TaskProgress(tmp_path, "worker-0", 100, MetricsReader(tmp_path / "metrics.jsonl"), None)
+        found = TaskProgress(MemberMetrics(tmp_path, "worker-0"), 100)
         found.metrics = {"loss": 0.5, "text": "a text"}
         found.from_step, found.came_to = 20, 25
         return {("train", 0): found}

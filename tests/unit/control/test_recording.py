@@ -15,7 +15,7 @@ from trainmaster.control.progress import TaskProgress
 from trainmaster.control.recording import MOST_DURATIONS, MOST_TRACES, Recorder, Where
 from trainmaster.control.run_state import Task
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
-from trainmaster.executors.metrics import MetricsReader
+from trainmaster.executors.member_metrics import MemberMetrics
 from trainmaster.spec import read_recipe
 from trainmaster.spec.states import State
 
@@ -63,11 +63,8 @@ class Bench:
         place = self.place(number)
         place.directory.mkdir()
         progress = TaskProgress(
-            directory=place.directory,
-            first_member="worker-0",
+            MemberMetrics(place.directory, "worker-0"),
             total_steps=None,
-            reader=MetricsReader(place.metrics("worker-0")),
-            pattern=None,
             trace=trace_of(self.recipe.experiments["main"], 0.5),
         )
         task = Task("main", number, State.RUNNING, attempt=1)

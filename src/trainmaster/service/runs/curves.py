@@ -208,21 +208,12 @@ def _read(experiment: Experiment, places: Iterable[AttemptPlace], curves: dict[s
 def attempt_reports(experiment: Experiment, place: AttemptPlace) -> Iterator[Metrics]:
     """What the first member of an attempt reported; if nothing, then what it printed."""
     from trainmaster.control.gangs import member_names
-    from trainmaster.executors.log_metrics import LogMetrics
-    from trainmaster.executors.logs import read_log
-    from trainmaster.executors.metrics import MetricsReader
+    from trainmaster.executors.member_metrics import MemberMetrics
 
     member = "{}-{}".format(*member_names(experiment)[0])
-    reader = MetricsReader(place.metrics(member))
-    while rows := reader.read():
-        yield from rows
-    if reader.offset:
-        return
-    scanner, offset = LogMetrics(experiment.metrics.pattern if experiment.metrics else None), 0
-    while (chunk := read_log(place.directory, member, offset)).data:
-        offset = chunk.next_offset
-        yield from scanner.feed(chunk.data)
-    yield from scanner.finish()
+    metrics = MemberMetrics(place.directory, member, experiment.metrics_pattern)
+    yield from metrics.rows()
+    yield from metrics.finish()
 
 
 def _is_number(value: object) -> TypeGuard[float]:

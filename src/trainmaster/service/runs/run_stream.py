@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.control.gangs import member_names
 from trainmaster.control.layout import SYSTEM
 from trainmaster.db import queries
-from trainmaster.executors.log_metrics import LogMetrics
 from trainmaster.executors.logs import line_start, log_end, read_log
-from trainmaster.executors.metrics import MetricsReader
+from trainmaster.executors.member_metrics import MemberMetrics
 from trainmaster.executors.usage import logged_bytes
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.service.runs.summary import run_brief
@@ -92,11 +91,10 @@ class StreamMessage:
 
 @dataclass(slots=True)
 class _Attempt:
-    directory: Path
+    metrics: MemberMetrics
     at: dict[str, Any]
-    first: str
-    pattern: str | None
     ended_at: float | None
+    is_over: bool = False
 
 
 class RunStream:
@@ -143,6 +141,8 @@ class RunStream:
         """
         events, brief = self._news(until)  # looked at first: what was written before them is there
         ended = self._attempts()
+        for number in ended:
+            self._open[number].is_over = True
         self._look_for_files()  # after that: of what has ended, all is there
         for number, attempt in sorted(self._open.items()):
             yield from self._points(number, attempt, until)
@@ -188,7 +188,8 @@ class RunStream:
         before, self._files = self._files, self._service.files_of(self._run)
         if self._files.root != before.root:
             for attempt in self._open.values():
-                attempt.directory = self._files.root / attempt.directory.relative_to(before.root)
+                where = attempt.metrics.directory.relative_to(before.root)
+                attempt.metrics.directory = self._files.root / where
 
     def _attempts(self) -> set[int]:
         database = self._service.database
@@ -198,10 +199,12 @@ class RunStream:
                 continue
             experiment = self._experiments[name]
             self._open[number] = _Attempt(
-                self._files.attempt(self._run, name, row["task"], row["number"]).directory,
+                MemberMetrics(
+                    self._files.attempt(self._run, name, row["task"], row["number"]).directory,
+                    "{}-{}".format(*member_names(experiment)[0]),
+                    experiment.metrics_pattern,
+                ),
                 {"experiment": name, "task": row["task"], "attempt": row["number"]},
-                "{}-{}".format(*member_names(experiment)[0]),
-                experiment.metrics.pattern if experiment.metrics else None,
                 row["ended_at"],
             )
             self._last = max(self._last, number)  # at last: a database that is away now is asked again
@@ -210,18 +213,17 @@ class RunStream:
     def _points(self, number: int, attempt: _Attempt, until: StreamCursor | None) -> Iterator[StreamMessage]:
         key = f"{number}/metrics"
         bound = _bound(until, number, key)
-        file = attempt.directory / f"{attempt.first}.metrics.jsonl"
         offset = self.cursor.files.get(key, 0)
         if not offset and self._skips:
             with suppress(OSError):
-                offset = last_line_start(file)
+                offset = last_line_start(attempt.metrics.path)
             self._go_to(key, offset)
-        reader = MetricsReader(file, offset, bound)
-        while rows := reader.read():
-            yield self._message("point", {**attempt.at, "points": rows}, key, reader.offset)
+        for rows, end in attempt.metrics.reported(offset, bound):
+            yield self._message("point", {**attempt.at, "points": rows}, key, end)
 
     def _logs(self, number: int, attempt: _Attempt, until: StreamCursor | None) -> Iterator[StreamMessage]:
-        for path in sorted(attempt.directory.glob("*.log")):
+        metrics, directory = attempt.metrics, attempt.metrics.directory
+        for path in sorted(directory.glob("*.log")):
             member = path.name.removesuffix(".log")
             if member.startswith(SYSTEM):
                 continue
@@ -233,20 +235,21 @@ class RunStream:
                 self._go_to(key, offset)
             while bound is None or offset < bound:
                 most = PIECE_BYTES if bound is None else min(PIECE_BYTES, bound - offset)
-                data, end, dropped = read_log(attempt.directory, member, offset, most)
+                data, end, dropped = read_log(directory, member, offset, most)
                 if not data:
                     break
                 whole = data.rfind(b"\n") + 1
                 if whole and bound is None:  # characters are not cut where lines end
                     data, end = data[:whole], end - (len(data) - whole)
                 at = {**attempt.at, "member": member}
-                if member == attempt.first and f"{number}/metrics" not in self.cursor.files:
-                    scanner = LogMetrics(attempt.pattern)
-                    if rows := [*scanner.feed(data), *scanner.finish()]:
-                        yield StreamMessage("point", {**attempt.at, "points": rows}, self.cursor)
+                if member == metrics.member and (rows := metrics.printed(data, end)):
+                    yield StreamMessage("point", {**attempt.at, "points": rows}, self.cursor)
                 offset = end
                 said = {"text": data.decode("utf-8", "replace"), "next": end, "dropped_bytes": dropped}
                 yield self._message("log", {**at, **said}, key, end)
+            is_whole = attempt.is_over and bound is None and member == metrics.member
+            if is_whole and (rows := metrics.finish()):
+                yield StreamMessage("point", {**attempt.at, "points": rows}, self.cursor)
 
     @property
     def _skips(self) -> bool:
@@ -255,7 +258,7 @@ class RunStream:
     def _begin(self, attempt: _Attempt, member: str) -> int:
         if not self._skips:
             return 0
-        directory, begin = attempt.directory, 0
+        directory, begin = attempt.metrics.directory, 0
         end = log_end(directory, member)
         if self.since is not None:
             if attempt.ended_at is not None and attempt.ended_at < self.since:
