@@ -25,7 +25,8 @@ from mpi4py import MPI
 
 world = MPI.COMM_WORLD
 who = f"{os.environ['GREETING']} from rank {world.rank} of {world.size}"
-print(f"{who}, sum {world.allreduce(world.rank + 1)} on {os.uname().nodename}")
+sum = world.allreduce(world.rank + 1)
+print(f"{who}, sum {sum} on {os.uname().nodename}\\n", end="")  # in one write: mpirun mixes those of ranks
 """
 SCALE = ["--cpu-scale", "0.25", "--memory-scale", "0.125", "--network-scale", "0.125", "--stop-grace", "15"]
 
