@@ -48,7 +48,7 @@ class NodeLinks:
         Raises:
             UnreachableError: the node cannot be reached.
         """
-        with access.connect() as connection:
+        with access.connection() as connection:
             with self._guard:
                 self._own.setdefault(access.id, set()).add(connection)
             try:

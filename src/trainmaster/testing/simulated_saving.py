@@ -14,7 +14,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -148,10 +148,9 @@ class Objects:
     def _send(
         self,
         _: object,
-        __: object,
         sources: Sequence[Source],
         uri: str,
-        ___: object,
+        __: object,
         **known: Any,  # noqa: ANN401
     ) -> Sent | None:
         trees = self._look(None, sources)
@@ -226,7 +225,8 @@ class SimulatedSite:
     def __init__(self, failures: Failures, driver: Driver) -> None:
         self._failures = failures
         clocks = driver.process.clocks_of(DirectStore)
-        self._direct = DirectStore(cast("Any", SimpleNamespace(links=None)), cast("Any", None), (), **clocks)
+        files = SimpleNamespace(workers=lambda: nullcontext())
+        self._direct = DirectStore(cast("Any", files), cast("Any", None), (), **clocks)
         self._direct._delegated = self._delegated  # type: ignore[method-assign]
 
     def publish_model(self, context: TaskContext, extra: Mapping[str, JSON]) -> bool:

@@ -35,6 +35,7 @@ async def begin_stream(connection: asyncssh.SSHClientConnection, command: str, t
     task = asyncio.create_task(_join(process, theirs))
     _streams.add(task)
     task.add_done_callback(_streams.discard)
+    task.add_done_callback(lambda _: theirs.close())  # also if it never began, as the loop was ended
 
 
 async def _join(process: Any, theirs: socket.socket) -> None:  # noqa: ANN401 - asyncssh's
@@ -52,7 +53,6 @@ async def _join(process: Any, theirs: socket.socket) -> None:  # noqa: ANN401 - 
             task.cancel()
         await asyncio.gather(up, down, return_exceptions=True)
         process.close()
-        theirs.close()
 
 
 async def _send_up(process: Any, theirs: socket.socket) -> None:  # noqa: ANN401

@@ -21,7 +21,7 @@ from test_direct_store import line, nodes, private_s3  # noqa: F401 - fixtures
 from test_remote_site import RUN, Hosts, contents, hosts, own_mounts  # noqa: F401 - the fixture
 
 from trainmaster.artifacts import publish
-from trainmaster.cluster.node_files import node_data, node_stores
+from trainmaster.cluster.node_files import node_data, worker_client
 from trainmaster.cluster.node_files.node_files import remove_run
 from trainmaster.cluster.node_files.store_outages import trouble_from_here
 from trainmaster.control import saving, staging
@@ -299,7 +299,7 @@ def test_a_store_that_is_away_is_waited_for(
     os.kill(private_s3.pid, signal.SIGSTOP)
     try:
         with monkeypatch.context() as impatient:
-            impatient.setattr(node_stores, "REACH_S", 2.0)
+            impatient.setattr(worker_client, "REACH_S", 2.0)
             impatient.setattr(node_data, "trouble_from_here", partial(trouble_from_here, limit_s=2.0))
             job = staging.stage(context, {})
     finally:

@@ -14,14 +14,13 @@ import pytest
 from test_remote_site import Hosts, contents, hosts, own_mounts  # noqa: F401 - the fixture
 
 from trainmaster.artifacts import CheckpointSeries, fetch
-from trainmaster.cluster.node_files import direct_store, store_reach
+from trainmaster.cluster.node_files import direct_store, store_reach, worker_client
 from trainmaster.cluster.node_files.remote_site import RemoteSite
 from trainmaster.control import saving, staging
 from trainmaster.control.layout import Home
 from trainmaster.objects import ObjectStore
 from trainmaster.testing.counting_proxy import CountingProxy
 from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
-from trainmaster.testing.private_sshd import PYTHON
 
 pytestmark = [
     pytest.mark.s3,
@@ -226,7 +225,11 @@ def test_what_is_overwritten_while_it_is_sent_is_not_published(nodes: Hosts, lin
 def test_nodes_that_cannot_use_the_store_have_it_done_here(
     nodes: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nodes.nodes[1].result.plan.python = PYTHON  # type: ignore[misc, union-attr] # without our libraries
+    apart = nodes.tmp_path / "python"  # one whose programs have no network
+    apart.write_text(f'#!/bin/sh\nexec unshare --net {nodes.nodes[0].python} "$@"\n')
+    apart.chmod(0o755)
+    nodes.nodes[1].result.plan.python = str(apart)  # type: ignore[misc, union-attr]
+    monkeypatch.setattr(worker_client, "REACH_S", 1.0)
     context = nodes.context()
     assert staging.stage(context, {}).error == ""
     nodes.write(0, context.place.checkpoint, a="1")
@@ -239,13 +242,14 @@ def test_nodes_that_cannot_use_the_store_have_it_done_here(
     assert contents(nodes.tmp_path / "model") == {"members/worker-1/b": "2"}
     (told,) = nodes.told  # type: ignore[attr-defined]
     assert "files go to the store through this machine: h1" in told
-    assert "No module named" in told
+    assert "no answer for 1 s" in told
     second = nodes.context(attempt=2)
     assert staging.stage(second, {}).fields == {"restored": 1}
     assert contents(nodes.there(1, second.place.checkpoint)) == {"a": "1"}
     # later they can
     for module in (direct_store, store_reach):
         monkeypatch.setattr(module, "AGAIN_S", 0.0)
+    monkeypatch.setattr(direct_store, "AWAY_AGAIN_S", 0.0)
     nodes.nodes[1].result.plan.python = nodes.nodes[0].python  # type: ignore[misc, union-attr]
     third = nodes.context(attempt=3)
     assert staging.stage(third, {}).fields == {"restored": 1}

@@ -19,8 +19,8 @@ from trainmaster.cluster.node_files import data_wanted, node_data
 from trainmaster.cluster.node_files.direct_store import AGAIN_S
 from trainmaster.cluster.node_files.node_data import NodeData
 from trainmaster.cluster.node_files.node_paths import NodePaths
-from trainmaster.cluster.node_files.node_stores import StoreRefusedError
 from trainmaster.cluster.node_files.store_outages import StoreAwayError
+from trainmaster.cluster.node_files.worker_client import StoreRefusedError
 from trainmaster.control.job_context import TaskContext
 from trainmaster.control.layout import Home
 from trainmaster.control.site_errors import RelayError
@@ -60,7 +60,6 @@ class Nodes:
         self.during: Callable[[Any], None] = lambda _: None
         paths = NodePaths(home, "r1", "/tm")
         self.data = NodeData(self, paths, DelegatedCredentials(), self.told.append, lambda: self.now_s)  # type: ignore[arg-type]
-        self.data._reach._stores = self  # type: ignore[assignment]
         self.home = home
 
     def node(self, number: int) -> Any:
@@ -378,7 +377,7 @@ def test_a_node_that_refuses_once_is_asked_once_more(nodes: Nodes) -> None:
         finally:
             nodes.refusing = set()
 
-    nodes.data._reach._stores = SimpleNamespace(reach=moody)  # type: ignore[assignment]
+    nodes.data._reach._files = SimpleNamespace(reach=moody)  # type: ignore[assignment]
     nodes.provide(nodes.context(x=DataSource(url="s3://b/x")), "x")
     assert [node for node, _ in nodes.orders] in (["n0", "n1"], ["n1", "n0"])
 

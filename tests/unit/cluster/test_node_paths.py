@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 
@@ -11,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.cluster.bootstrap.guest.trees import FILE, FOLDER, LINK, MARK, TreeEntry, TreeError
+from trainmaster.cluster.bootstrap.guest.trees import FILE, FOLDER, LINK, TreeEntry
 from trainmaster.cluster.node_files.node_fetching import fetch
 from trainmaster.cluster.node_files.node_paths import NodePaths
-from trainmaster.cluster.node_files.node_trees import merge_trees, parse_trees
+from trainmaster.cluster.node_files.node_trees import merge_trees
 from trainmaster.control.layout import Home
 from trainmaster.transport.errors import CommandError
 
@@ -72,42 +71,21 @@ def test_a_union_can_be_made_and_the_first_wins(trees):
         assert taken == [entry for _, entry in firsts]
 
 
-def test_listings_are_read_or_said_to_be_cut_short():
-    lines = [json.dumps(TreeEntry("a", FILE, 1)), "null", "null"]
-    data = b"noise\n" + MARK + "\n".join(lines).encode() + b"\n"
-    assert parse_trees(data, 2) == [[TreeEntry("a", FILE, 1)], []]
-    with pytest.raises(TreeError, match="cut short"):
-        parse_trees(data, 3)
-    with pytest.raises(TreeError, match="Permission"):
-        parse_trees(MARK + b'"Permission denied"\n', 1)
-    assert parse_trees(MARK + b'"@@have"\n', 1) is None
-
-
-entries = st.lists(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4), max_size=8)
-
-
-@given(
-    st.lists(entries.map(json.dumps) | st.text(max_size=20) | st.just("null"), max_size=6), st.integers(0, 3)
-)
-def test_whatever_a_node_says_of_its_directories_is_read_or_refused(lines, count):
-    data = MARK + "\n".join(lines).encode("utf-8", "surrogatepass") + b"\n"
-    with contextlib.suppress(TreeError):
-        for tree in parse_trees(data, count) or []:
-            for entry in tree:
-                assert entry == TreeEntry.read(json.loads(json.dumps(entry)))
-                assert not entry.mode & ~0o777
+def holding(tree):
+    worker = SimpleNamespace(look=lambda directory: (tree, True))
+    return SimpleNamespace(workers=lambda: contextlib.nullcontext(lambda access: worker))
 
 
 def test_a_node_is_not_believed_that_its_links_stay_inside(tmp_path):
     """Each by itself does: only by way of the other one does the last lead outside."""
     tree = [TreeEntry("deep/er/l", LINK, target="../.."), TreeEntry("e", LINK, target="deep/er/l/../victim")]
-    files = SimpleNamespace(look=lambda access, directories: [tree])
+    files = holding(tree)
     with pytest.raises(CommandError, match="outside"):
         fetch(files, [(None, "/there")], tmp_path / "here")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_more_than_the_disk_has_room_for_is_not_fetched(tmp_path):
-    files = SimpleNamespace(look=lambda access, directories: [[TreeEntry("a", FILE, 1 << 60)]])
+    files = holding([TreeEntry("a", FILE, 1 << 60)])
     with pytest.raises(CommandError, match="are free here"):
         fetch(files, [(None, "/there")], tmp_path / "here")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,8 +23,8 @@ from trainmaster.cluster.bootstrap.guest.trees import FILE, FOLDER, LINK, OUTWAR
 from trainmaster.cluster.node_files import node_sending
 from trainmaster.cluster.node_files.direct_store import AGAIN_S, AWAY_AGAIN_S, DirectStore
 from trainmaster.cluster.node_files.node_sending import Source, send
-from trainmaster.cluster.node_files.node_stores import StoreRefusedError
 from trainmaster.cluster.node_files.node_trees import Tree, merge_trees, moved
+from trainmaster.cluster.node_files.worker_client import StoreRefusedError
 from trainmaster.control.site_errors import NodeGoneError, RelayError
 from trainmaster.objects import ObjectStore, delegated_credentials
 from trainmaster.objects.delegated_credentials import WHOLE_KEYS_VARIABLE, DelegatedCredentials
@@ -37,26 +39,38 @@ def node(number: int) -> Any:
 
 
 class Files:
-    """Directories of nodes, by node and path."""
+    """Directories of nodes, by node and path, and our program on each of them."""
 
-    links = None
-
-    def __init__(self, trees: Mapping[tuple[str, str], Tree]) -> None:
+    def __init__(self, trees: Mapping[tuple[str, str], Tree], stores: Stores | None = None) -> None:
         self.trees = dict(trees)
+        self.stores = stores or Stores()
         self.frozen: list[str] = []
         self.wiped: set[str] = set()
+        self.reach = self.stores.reach
 
-    def look(self, access: Any, directories: Sequence[str]) -> list[Tree]:
-        return [self.trees.get((access.id, each), []) for each in directories]
+    def workers(self) -> Any:
+        return contextlib.nullcontext(partial(Worker, self))
 
-    def freeze(self, access: Any, directory: str, frozen: str, paths: Sequence[str]) -> Tree:
-        tree = self.trees.get((access.id, directory), [])
-        self.trees[access.id, frozen] = [entry for entry in tree if entry.path in paths]
-        self.frozen.append(frozen)
+
+class Worker:
+    """What the program on one node does."""
+
+    def __init__(self, files: Files, access: Any) -> None:
+        self._files, self._access = files, access
+        self.send = partial(files.stores.send, access)
+
+    def look(self, directory: str) -> tuple[Tree, bool]:
+        tree = self._files.trees.get((self._access.id, directory), [])
+        return tree, self._access.id not in self._files.wiped
+
+    def freeze(self, directory: str, frozen: str, paths: Sequence[str]) -> Tree:
+        tree, _ = self.look(directory)
+        self._files.trees[self._access.id, frozen] = [entry for entry in tree if entry.path in paths]
+        self._files.frozen.append(frozen)
         return tree
 
-    def shell(self, access: Any, command: str) -> Any:
-        return SimpleNamespace(code=int(access.id in self.wiped and command.startswith("test -d")))
+    def thaw(self, frozen: str) -> Tree:
+        return self._files.trees.pop((self._access.id, frozen))
 
 
 class Stores:
@@ -102,10 +116,8 @@ def sendable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delegated_credentials, "store_environment", lambda _: {})
 
 
-def direct(files: Files, stores: Stores, told: list[str], now: Any = lambda: 0.0) -> DirectStore:
-    made = DirectStore(files, DelegatedCredentials(), (), told.append, now)  # type: ignore[arg-type]
-    made._stores = stores  # type: ignore[assignment]
-    return made
+def direct(files: Files, told: list[str], now: Any = lambda: 0.0) -> DirectStore:
+    return DirectStore(files, DelegatedCredentials(), (), told.append, now)  # type: ignore[arg-type]
 
 
 def test_a_store_that_means_another_machine_there_is_not_lent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +125,7 @@ def test_a_store_that_means_another_machine_there_is_not_lent(monkeypatch: pytes
     monkeypatch.setenv(WHOLE_KEYS_VARIABLE, "true")
     told: list[str] = []
     stores = Stores()
-    made = direct(Files({}), stores, told)
+    made = direct(Files({}, stores), told)
     for _ in range(2):
         with pytest.raises(RelayError, match="leads to this machine from here only"):
             made._delegated("s3://b/x", [Source(node(1), "/c")])
@@ -127,7 +139,7 @@ def test_a_node_that_cannot_is_asked_again_much_later(away: None) -> None:
     told: list[str] = []
     stores, now = Stores(), [1000.0]
     stores.refusing = {"i-2"}
-    made = direct(Files({}), stores, told, lambda: now[0])
+    made = direct(Files({}, stores), told, lambda: now[0])
     sources = [Source(node(1), "/c"), Source(node(2), "/c")]
     for _ in range(3):
         with pytest.raises(RelayError, match="no way"):
@@ -145,7 +157,7 @@ def test_a_node_that_cannot_is_asked_again_much_later(away: None) -> None:
 def test_a_node_that_got_no_answer_from_the_store_is_asked_again_soon(away: None) -> None:
     stores, now = Stores(), [1000.0]
     stores.refusing, stores.trouble = {"i-2"}, "unreachable"
-    made = direct(Files({}), stores, [], lambda: now[0])
+    made = direct(Files({}, stores), [], lambda: now[0])
     sources = [Source(node(2), "/c")]
     for pause_s in (0.0, AWAY_AGAIN_S - 1):
         now[0] += pause_s
@@ -168,8 +180,7 @@ def test_a_gang_commits_one_checkpoint_and_nothing_twice(sendable: None, tmp_pat
             ],
         }
     )
-    stores = Stores()
-    made = direct(files, stores, [])
+    made = direct(files, [])
     series = CheckpointSeries(f"file://{tmp_path}/store")
     sources = [Source(node(1), "/c"), Source(node(2), "/c")]
     assert made.publish_checkpoint("a", sources, series, {"attempt": 1}) == 1
@@ -196,7 +207,7 @@ def test_a_gang_that_has_begun_with_a_checkpoint_publishes_what_each_has_made_of
         TreeEntry("step-1", FILE, 1, 1),
     ]
     files = Files({("i-1", "/c"): base, ("i-2", "/c"): base})
-    made = direct(files, Stores(), [])
+    made = direct(files, [])
     series = CheckpointSeries(f"file://{tmp_path}/store")
     sources = [Source(node(1), "/c"), Source(node(2), "/c")]
     files.trees["i-1", "/c"] = [base[0], base[1], TreeEntry("step-2", FILE, 1, 2)]
@@ -213,7 +224,7 @@ def test_a_node_that_has_lost_everything_has_removed_nothing(sendable: None, tmp
     """It was wiped under our hands: what the others have is no checkpoint."""
     base = [TreeEntry("shard-0", FILE, 1, 1), TreeEntry("shard-1", FILE, 1, 1)]
     files = Files({("i-1", "/a/c"): [base[0]._replace(mtime_ns=2), base[1]], ("i-2", "/a/c"): []})
-    made = direct(files, Stores(), [])
+    made = direct(files, [])
     series = CheckpointSeries(f"file://{tmp_path}/store")
     sources = [Source(node(1), "/a/c"), Source(node(2), "/a/c")]
     files.wiped = {"i-2"}
@@ -226,13 +237,13 @@ def test_a_node_that_has_lost_everything_has_removed_nothing(sendable: None, tmp
 def test_what_changes_is_not_published_and_leaves_nothing_in_the_end(sendable: None, tmp_path: Path) -> None:
     """Until somebody publishes: another driver may be sending the same files to the same place."""
     files = Files({("i-1", "/c"): [TreeEntry("a", FILE, 3)]})
-    stores = Stores()
+    stores = files.stores
 
     def overwrite() -> None:
         files.trees["i-1", "/.c.frozen"] = [TreeEntry("a", FILE, 5)]
 
     stores.meanwhile = overwrite
-    made = direct(files, stores, [])
+    made = direct(files, [])
     series = CheckpointSeries(f"file://{tmp_path}/store")
     with pytest.raises(UnstableDirectory):
         made.publish_checkpoint("a", [Source(node(1), "/c")], series, {"attempt": 1})
@@ -259,9 +270,10 @@ def test_what_another_driver_has_published_meanwhile_stays_though_ours_has_chang
             files.trees["i-1", "/.c.frozen"] = [TreeEntry("a", FILE, 5)]
             return entries
 
+    files.stores = Both()
     series = CheckpointSeries(f"file://{tmp_path}/store")
     with pytest.raises(UnstableDirectory):
-        direct(files, Both(), []).publish_checkpoint("a", [Source(node(1), "/c")], series, {"attempt": 1})
+        direct(files, []).publish_checkpoint("a", [Source(node(1), "/c")], series, {"attempt": 1})
     manifest = series.manifest(1)
     assert manifest is not None
     (entry,) = manifest.files
@@ -275,8 +287,8 @@ def test_a_model_is_published_once_per_attempt(sendable: None, tmp_path: Path) -
             ("i-2", "/w"): [TreeEntry("log", FILE, 2)],
         }
     )
-    stores = Stores()
-    made = direct(files, stores, [])
+    stores = files.stores
+    made = direct(files, [])
     uri = f"file://{tmp_path}/model"
     sources = [Source(node(1), "/out"), Source(node(2), "/w", "members/w")]
     assert made.publish_model(sources, uri, {"attempt": 1})
@@ -299,8 +311,9 @@ def test_a_model_is_published_once_per_attempt(sendable: None, tmp_path: Path) -
 
 
 def test_a_model_of_another_home_is_never_taken_for_ours(sendable: None, tmp_path: Path) -> None:
-    files, stores = Files({("i-1", "/out"): [TreeEntry("model", FILE, 3)]}), Stores()
-    made, uri, sources = direct(files, stores, []), f"file://{tmp_path}/model", [Source(node(1), "/out")]
+    files = Files({("i-1", "/out"): [TreeEntry("model", FILE, 3)]})
+    stores = files.stores
+    made, uri, sources = direct(files, []), f"file://{tmp_path}/model", [Source(node(1), "/out")]
     theirs = Owner("digits-0123456789", "a" * 32, 1.5)
     assert made.publish_model(sources, uri, {"attempt": 1}, theirs)
     sent = len(stores.sent)
@@ -323,12 +336,11 @@ def lose_files(uri: str) -> None:
 
 def test_a_link_that_leads_outside_is_refused_before_anything_is_sent() -> None:
     files = Files({("i-1", "/w"): [TreeEntry("a", FILE, 1), TreeEntry("b", OUTWARD, target="/etc/passwd")]})
-    stores = Stores()
     with pytest.raises(
         PublishError, match=r"n1 .*'b', which leads to '/etc/passwd', would lie, or lead, outside"
     ):
-        send(files, stores, [Source(node(1), "/w", "members/w")], "file:///no", {})  # type: ignore[arg-type]
-    assert stores.sent == []
+        send(partial(Worker, files), [Source(node(1), "/w", "members/w")], "file:///no", {})  # type: ignore[arg-type]
+    assert files.stores.sent == []
 
 
 def test_the_same_files_go_to_the_same_folder() -> None:

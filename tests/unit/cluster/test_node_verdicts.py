@@ -119,6 +119,8 @@ class Node:
         self.made.append(Connection())
         return self.made[-1]
 
+    connection = connect
+
 
 def test_what_is_under_way_with_a_dead_one_ends(server: socket.socket) -> None:
     place = target(server)

@@ -8,13 +8,10 @@ from collections.abc import Callable, Iterable
 from importlib import resources
 from typing import Any, Final
 
-from trainmaster.objects.errors import StoreTrouble, known_trouble
 from trainmaster.transport.base import Connection, Exchange, Result
 
 #: A shell's exit code of what a signal has ended is this and the signal's number.
 _SIGNALLED: Final = 128
-#: A line before the last one: of what kind it is that went wrong.
-_TROUBLE: Final = "@@trouble "
 
 
 def ask_guest(
@@ -25,8 +22,6 @@ def ask_guest(
     timeout_s: float,
     answer: Callable[[str], Iterable[bytes] | None] = lambda _: None,
     sink: Callable[[bytes], None] | None = None,
-    *,
-    needs_packages: bool = False,
 ) -> Result:
     """Run one of our programs in `guest/` on a host.
 
@@ -38,13 +33,11 @@ def ask_guest(
         timeout_s: after which it is ended.
         answer: see `Exchange`.
         sink: takes what it says piece by piece; nothing is awaited or kept then.
-        needs_packages: it imports more than the standard library. To look for packages costs somebody else's
-            Python a third of all that such a program takes, or more.
     """
     source = guest_source((program,) if isinstance(program, str) else program)
     boot = "import sys; f = sys.stdin.buffer; exec(f.read(int(f.readline())).decode())"
-    options = "-Iu" if needs_packages else "-ISu"
-    command = f"exec {shlex.quote(python)} {options} -c {shlex.quote(boot)}"
+    # To look for packages costs somebody else's Python a third of all that such a program takes, or more.
+    command = f"exec {shlex.quote(python)} -ISu -c {shlex.quote(boot)}"
     lead = b"%d\n%s%s\n" % (len(source), source, json.dumps(order).encode())
     talk = Exchange(command, answer, lead=lead, reads_first=sink is None, expects="@@", sink=sink)
     return connection.exchange(talk, timeout_s)
@@ -69,9 +62,3 @@ def guest_words(result: Result) -> str:
     if result.code > _SIGNALLED:
         return f"it was killed there by signal {result.code - _SIGNALLED}"
     return f"it ended there with exit code {result.code}"
-
-
-def guest_trouble(result: Result) -> StoreTrouble:
-    """Of what kind it is that went wrong; programs of earlier versions do not say."""
-    said = [line.removeprefix(_TROUBLE) for line in result.out.splitlines() if line.startswith(_TROUBLE)]
-    return known_trouble(said[-1].strip() if said else "")

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.artifacts import AlreadyPublished, Manifest, read_manifest
 from trainmaster.artifacts.models import publish_model
 from trainmaster.artifacts.publishing import publish_uploads
-from trainmaster.cluster.node_files.node_fetching import look
+from trainmaster.cluster.node_files.node_fetching import WorkerOf, look
 from trainmaster.cluster.node_files.node_files import NodeFiles, each
 from trainmaster.cluster.node_files.node_sending import Source, send
-from trainmaster.cluster.node_files.node_stores import NodeStores, StoreRefusedError
 from trainmaster.cluster.node_files.node_trees import looks, merge_trees, tree_of
+from trainmaster.cluster.node_files.worker_client import StoreRefusedError
 from trainmaster.control.site_errors import RelayError
 from trainmaster.objects.delegated_credentials import DelegatedCredentials, store_environment, store_host
 from trainmaster.objects.errors import StoreTrouble
@@ -57,7 +57,6 @@ class DirectStore:
         self._files = files
         self._credentials = credentials
         self._grants = [Grant(root, writes=True) for root in roots]
-        self._stores = NodeStores(files.links)
         self._tell = tell
         self._clock = clock
         self._guard = threading.Lock()
@@ -91,18 +90,12 @@ class DirectStore:
             TrainmasterError: a node cannot be reached, or nothing can be published.
         """
         credentials = self._delegated(series.uri, sources)
-        if attempt not in self._known and (newest := _newest(series)) is not None:
-            # An earlier driver of this run may have published it, or restored it.
-            seen = _look(self._files, sources)
-            if is_of(seen, newest, base):
-                self._known[attempt] = seen
-                return None
         trees: list[Tree] = []
 
         def make(uri: str) -> Manifest | None:
             last = self._known.get(attempt)
             with self._refusals():
-                sent = send(self._files, self._stores, sources, uri, credentials, base=base, last=last)
+                sent = send(of, sources, uri, credentials, base=base, last=last)
             if sent is None:
                 return None
             trees[:] = sent.trees
@@ -110,7 +103,14 @@ class DirectStore:
 
         number = extra["attempt"]
         assert isinstance(number, int)
-        published = series.publish_made(make, attempt=number)
+        with self._files.workers() as of:
+            if attempt not in self._known and (newest := _newest(series)) is not None:
+                # An earlier driver of this run may have published it, or restored it.
+                seen = _look(of, sources)
+                if is_of(seen, newest, base):
+                    self._known[attempt] = seen
+                    return None
+            published = series.publish_made(make, attempt=number)
         if published is not None:
             self._known[attempt] = trees
         return published
@@ -137,8 +137,8 @@ class DirectStore:
         def make() -> Manifest | None:
             if (present := read_manifest(uri)) is not None:
                 raise AlreadyPublished(uri, present)
-            with self._refusals():
-                sent = send(self._files, self._stores, sources, uri, credentials)
+            with self._refusals(), self._files.workers() as of:
+                sent = send(of, sources, uri, credentials)
             if sent is None:
                 return None
             return publish_uploads(uri, sent.uploads, kind="model", extra=extra, owner=owner)
@@ -162,16 +162,17 @@ class DirectStore:
         """
         credentials = self._delegated(uri, sources)
         places = {source.access.id: source.directory for source in sources}
-        try:
-            each(
-                [source.access for source in sources],
-                lambda node: self._stores.restore(node, uri, places[node.id], credentials),
-            )
-        except StoreRefusedError as error:  # it may be the checkpoint's fault
-            raise RelayError(one_line(error)) from error
-        self._known.pop(attempt, None)
-        if is_own:
-            self._known[attempt] = _look(self._files, sources)
+        with self._files.workers() as of:
+            try:
+                each(
+                    [source.access for source in sources],
+                    lambda node: of(node).restore(uri, places[node.id], credentials),
+                )
+            except StoreRefusedError as error:  # it may be the checkpoint's fault
+                raise RelayError(one_line(error)) from error
+            self._known.pop(attempt, None)
+            if is_own:
+                self._known[attempt] = _look(of, sources)
 
     def require_lendable(self, uri: str) -> None:
         """Refuse a store that only this machine can use, without asking anybody.
@@ -209,7 +210,7 @@ class DirectStore:
             unknown = [access for node, access in nodes.items() if node not in self._reached]
 
         def reach(node: NodeAccess) -> None:
-            self._stores.reach(node, uri, credentials)
+            self._files.reach(node, uri, credentials)
             with self._guard:
                 self._reached.add(node.id)
 
@@ -236,8 +237,8 @@ class DirectStore:
         return RelayError(reason)
 
 
-def _look(files: NodeFiles, sources: Sequence[Source]) -> list[Tree]:
-    return look(files, [(source.access, source.directory) for source in sources])
+def _look(of: WorkerOf, sources: Sequence[Source]) -> list[Tree]:
+    return look(of, [(source.access, source.directory) for source in sources])
 
 
 def _newest(series: CheckpointSeries) -> Manifest | None:

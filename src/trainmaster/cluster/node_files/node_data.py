@@ -30,13 +30,13 @@ from trainmaster.cluster.node_files.data_wanted import (
 )
 from trainmaster.cluster.node_files.direct_store import is_loopback
 from trainmaster.cluster.node_files.key_renewal import KeyRenewal
-from trainmaster.cluster.node_files.node_files import NO_ROOM_HINT, NodeFiles, each
+from trainmaster.cluster.node_files.node_files import NodeFiles, each
 from trainmaster.cluster.node_files.node_hdfs import NodeHdfs
 from trainmaster.cluster.node_files.node_mounts import NodeMounts
-from trainmaster.cluster.node_files.node_stores import NodeStores, StoreRefusedError
 from trainmaster.cluster.node_files.node_tables import packed_columns
 from trainmaster.cluster.node_files.store_outages import StoreAwayError, StoreOutages, trouble_from_here
 from trainmaster.cluster.node_files.store_reach import StoreReach
+from trainmaster.cluster.node_files.worker_client import NO_ROOM_HINT, StoreRefusedError
 from trainmaster.control.data_sources import volume_url
 from trainmaster.control.site_errors import RelayError
 from trainmaster.control.staged_data import output_of
@@ -105,7 +105,7 @@ class NodeData:
         self._clock = clock
         self._mounts = NodeMounts(files, paths, is_over)
         self.is_withdrawn = False
-        self._reach = StoreReach(NodeStores(files.links), clock)
+        self._reach = StoreReach(files, clock)
         self._outages = StoreOutages()
         self._guard = threading.Lock()
         self._locks: dict[tuple[str, str], threading.Lock] = {}

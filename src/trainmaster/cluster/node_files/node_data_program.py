@@ -27,8 +27,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from trainmaster.cluster.bootstrap.guest.stores import live, say_line, trust_somebody
 from trainmaster.cluster.node_files.node_tables import unpack_columns
+from trainmaster.cluster.node_files.worker import live, trust_somebody
 from trainmaster.control.data_sources import fetch_models, fetch_url, open_web
 from trainmaster.control.locking import locked
 from trainmaster.executors.core_dumps import forbid_core_dumps
@@ -52,6 +52,7 @@ from trainmaster.volumes.packed import open_volume
 from trainmaster.volumes.packed.getting import GetProgress
 
 _REACH_S: Final = 15.0
+_speaking: Final = threading.Lock()
 _WEB: Final = ("http://", "https://")
 
 
@@ -71,7 +72,7 @@ def main() -> int:
     def at() -> str:
         return f"@@at {progress.done_bytes} {progress.total_bytes}"
 
-    threading.Thread(target=live, args=(at,), daemon=True).start()
+    threading.Thread(target=live, args=(lambda: _say_line(at()),), daemon=True).start()
     try:
         means = _perform(order, progress)
     except RefusedError as error:
@@ -168,7 +169,7 @@ def _volume(order: Mapping[str, Any], directory: Path, progress: GetProgress) ->
             return "kept"
         problem = "a container's engine may not look into mounts" if means else available()
         if problem:
-            say_line(f"@@note all of it is fetched, as it cannot be mounted on nodes: {problem}")
+            _say_line(f"@@note all of it is fetched, as it cannot be mounted on nodes: {problem}")
         return provide(uri, directory, cache=cache, means=means, progress=progress)
 
 
@@ -185,9 +186,16 @@ def _reach(url: str, label: str) -> None:
         raise RefusedError(f"{redacted(label)}: {error}") from error
 
 
+def _say_line(line: str) -> None:
+    """Say a line; threads take turns."""
+    with _speaking:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+
 def _end(line: str, code: int) -> int:
     with contextlib.suppress(OSError):
-        say_line(line)
+        _say_line(line)
     return code
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.cluster.bootstrap.guest.trees import FILE, LINK, Draft, TreeEntry, TreeError
+from trainmaster.cluster.bootstrap.guest.answering import explain
+from trainmaster.cluster.bootstrap.guest.trees import FILE, LINK, Draft, TreeEntry, TreeError, Unpacker
 from trainmaster.cluster.node_files.node_files import AT_ONCE, NodeFiles
 from trainmaster.cluster.node_files.node_trees import Tree, merge_trees
+from trainmaster.cluster.node_files.worker_client import NodeWorker, OrderError
 from trainmaster.control.site_errors import NodeGoneError
 from trainmaster.objects.names import link_stays_inside
 from trainmaster.spec.errors import ProviderError, TrainmasterError
@@ -51,6 +52,8 @@ class Part:
         return f"{parent}/.{name}.frozen"
 
 
+#: Our program on a node.
+WorkerOf = Callable[["NodeAccess"], NodeWorker]
 #: Takes the files of a part from where they lie; False if they changed meanwhile.
 Carry = Callable[[Part, str], bool]
 
@@ -84,7 +87,24 @@ def fetch(
     Raises:
         CommandError: something cannot be read, or leads outside, or is too much, or there is no room for it.
     """
-    trees = look(files, sources)
+    with files.workers() as of:
+        for is_frozen_at in (freeze_bytes, 0):
+            is_whole = _fetch(of, sources, target, base, limit_bytes, is_frozen_at)
+            if is_whole is not None:
+                return is_whole
+    return False
+
+
+def _fetch(
+    of: WorkerOf,
+    sources: Sequence[tuple[NodeAccess, str]],
+    target: Path,
+    base: Sequence[TreeEntry],
+    limit_bytes: int | None,
+    freeze_bytes: int,
+) -> bool | None:
+    """The same, once; None if something changed that had not been frozen."""
+    trees = look(of, sources)
     merged = merge_trees(trees, base)
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -109,18 +129,38 @@ def fetch(
     ]
 
     def receive(part: Part, place: str) -> bool:
-        return files.receive(draft, part.number, part.access, place, part.entries)
+        return _receive(of(part.access), draft, part, place)
 
-    if not carry(files, parts, trees, receive, is_frozen=size >= freeze_bytes):
+    if not carry(of, parts, trees, receive, is_frozen=size >= freeze_bytes):
         # Small ones are not worth the detour; but where somebody saves all the time they never stand still.
-        return size < freeze_bytes and fetch(
-            files, sources, target, base=base, limit_bytes=limit_bytes, freeze_bytes=0
-        )
+        return None if size < freeze_bytes else False
     try:
         draft.exchange()
     except TreeError as error:
         raise CommandError(f"{target}: {error}") from error
     return True
+
+
+def _receive(worker: NodeWorker, draft: Draft, part: Part, place: str) -> bool:
+    """Take files of a node into a draft; False if they changed meanwhile."""
+    unpacker = Unpacker(draft.root, draft.wanted, f"part-{part.number}")
+    shown = part.access.target.shown
+
+    def take(data: bytes) -> None:
+        try:
+            unpacker.feed(data)
+        except (TreeError, ValueError) as error:
+            raise CommandError(f"{shown}: {error}") from error
+        except OSError as error:
+            raise CommandError(f"here: {explain(error, draft.target)}") from error
+
+    try:
+        worker.carry(place, part.entries, take)
+    finally:
+        unpacker.close()
+    if not unpacker.complete:
+        raise CommandError(f"{shown}: the files did not arrive whole")
+    return not unpacker.changed
 
 
 def _require_inward(target: Path, entries: Sequence[TreeEntry]) -> None:
@@ -131,7 +171,7 @@ def _require_inward(target: Path, entries: Sequence[TreeEntry]) -> None:
             raise TreeError(f"{path!r}, which leads to {links[path]!r}, would lead outside of {target}")
 
 
-def look(files: NodeFiles, sources: Sequence[tuple[NodeAccess, str]]) -> list[Tree]:
+def look(of: WorkerOf, sources: Sequence[tuple[NodeAccess, str]]) -> list[Tree]:
     """What lies in directories of nodes that belong together.
 
     Raises:
@@ -139,29 +179,25 @@ def look(files: NodeFiles, sources: Sequence[tuple[NodeAccess, str]]) -> list[Tr
         ProviderError: one cannot be reached.
     """
     with ThreadPoolExecutor(min(AT_ONCE, len(sources)), "look") as pool:
-        trees = list(pool.map(lambda source: files.look(source[0], [source[1]])[0], sources))
-        if any(trees):
-            empty = [source for source, tree in zip(sources, trees, strict=True) if not tree]
-            list(pool.map(lambda source: _require_place(files, *source), empty))
+        found = list(pool.map(lambda source: of(source[0]).look(source[1]), sources))
+    trees = [tree for tree, _ in found]
+    for (access, directory), (_, is_placed) in zip(sources, found, strict=True):
+        # It may be empty, or removed by a script: what it lies in is there.
+        if any(trees) and not is_placed:
+            place = directory.rpartition("/")[0]
+            raise NodeGoneError(
+                f"{access.target.shown}: {place} is not there any more, and what was in it is lost"
+            )
     return trees
 
 
-def _require_place(files: NodeFiles, access: NodeAccess, directory: str) -> None:
-    """See that a directory may be empty, or removed by a script: what it lies in is there."""
-    place = directory.rpartition("/")[0]
-    if files.shell(access, f"test -d {shlex.quote(place)}").code != 0:
-        raise NodeGoneError(
-            f"{access.target.shown}: {place} is not there any more, and what was in it is lost"
-        )
-
-
 def carry(
-    files: NodeFiles, parts: Sequence[Part], trees: Sequence[Tree], take: Carry, *, is_frozen: bool
+    of: WorkerOf, parts: Sequence[Part], trees: Sequence[Tree], take: Carry, *, is_frozen: bool
 ) -> bool:
     """Take files of several nodes as they were at one moment.
 
     Args:
-        files: of nodes.
+        of: our program on a node.
         parts: one for each directory.
         trees: what lay in each.
         take: is called for several at the same time.
@@ -170,9 +206,9 @@ def carry(
     Returns:
         False if something changed meanwhile.
     """
-    taken = _frozen(files, parts, trees, take) if is_frozen else None
+    taken = _frozen(of, parts, trees, take) if is_frozen else None
     if taken is None:
-        taken = _take(parts, take) and look(files, [(p.access, p.directory) for p in parts]) == trees
+        taken = _take(parts, take) and look(of, [(p.access, p.directory) for p in parts]) == trees
     return taken
 
 
@@ -184,44 +220,31 @@ def _take(parts: Sequence[Part], take: Carry, *, frozen: bool = False) -> bool:
         return all(list(pool.map(lambda part: take(part, part.frozen if frozen else part.directory), wanted)))
 
 
-def _frozen(files: NodeFiles, parts: Sequence[Part], trees: Sequence[Tree], take: Carry) -> bool | None:
+def _frozen(of: WorkerOf, parts: Sequence[Part], trees: Sequence[Tree], take: Carry) -> bool | None:
     """Freeze and take; False if something changed before it was frozen, None if it cannot be frozen."""
-    is_cut = False
+
+    def freeze(part: Part) -> Tree | None:
+        paths = [entry.path for entry in part.entries]
+        try:
+            return of(part.access).freeze(part.directory, part.frozen, paths)
+        except OrderError:
+            return None
+
+    def is_as_it_was(part: Part) -> bool:
+        """Also when it is not asked: frozen names are taken away."""
+        left = of(part.access).thaw(part.frozen)
+        return [entry for entry in left if entry.kind == FILE] == sorted(part.entries)
+
     with ThreadPoolExecutor(min(AT_ONCE, len(parts)), "freeze") as pool:
         try:
+            frozen = list(pool.map(freeze, parts))
             # All was seen before the first is frozen, and is the same after: so it was there at one moment.
-            if list(pool.map(lambda part: _freeze(files, part), parts)) != trees:
-                return False
-            if not _take(parts, take, frozen=True):
-                return False
-            return all(pool.map(lambda part: _is_as_it_was(files, part), parts))
-        except _CannotFreeze:
-            return None
-        except ProviderError:
-            is_cut = True  # the next caller may do so: what cannot be reached is not waited for here
+            is_taken = frozen == trees and _take(parts, take, frozen=True)
+        except ProviderError:  # the next caller thaws: what cannot be reached is not waited for here
             raise
-        finally:
-            if not is_cut:
-                list(pool.map(lambda part: _thaw(files, part), parts))
-
-
-class _CannotFreeze(Exception):  # noqa: N818 - then it is done without
-    """Files of a node cannot have a second name."""
-
-
-def _freeze(files: NodeFiles, part: Part) -> Tree:
-    try:
-        return files.freeze(part.access, part.directory, part.frozen, [entry.path for entry in part.entries])
-    except CommandError as error:
-        raise _CannotFreeze from error
-
-
-def _is_as_it_was(files: NodeFiles, part: Part) -> bool:
-    """Whether frozen files are unchanged."""
-    (tree,) = files.look(part.access, [part.frozen])
-    return [entry for entry in tree if entry.kind == FILE] == sorted(part.entries)
-
-
-def _thaw(files: NodeFiles, part: Part) -> None:
-    with contextlib.suppress(TrainmasterError):  # the next one does so
-        files.shell(part.access, f"rm -rf -- {shlex.quote(part.frozen)}")
+        except BaseException:
+            with contextlib.suppress(TrainmasterError):  # else the next one does so
+                list(pool.map(is_as_it_was, parts))
+            raise
+        is_same = all(list(pool.map(is_as_it_was, parts)))
+    return None if None in frozen else is_taken and is_same

@@ -12,9 +12,7 @@ from trainmaster.artifacts import FileEntry, UnstableDirectory, Upload
 from trainmaster.artifacts.publishing import FILES_PREFIX
 from trainmaster.artifacts.sending import ToSend
 from trainmaster.cluster.bootstrap.guest.trees import FILE, FOLDER, LINK, OUTWARD, TreeEntry
-from trainmaster.cluster.node_files.node_fetching import Part, carry, look
-from trainmaster.cluster.node_files.node_files import NodeFiles
-from trainmaster.cluster.node_files.node_stores import NodeStores
+from trainmaster.cluster.node_files.node_fetching import Part, WorkerOf, carry, look
 from trainmaster.cluster.node_files.node_trees import Tree, merge_trees, moved
 from trainmaster.spec.errors import PublishError
 
@@ -53,8 +51,7 @@ class Sent:
 
 
 def send(
-    files: NodeFiles,
-    stores: NodeStores,
+    of: WorkerOf,
     sources: Sequence[Source],
     uri: str,
     credentials: Mapping[str, str],
@@ -67,8 +64,7 @@ def send(
     A second call with the same directories goes on where the first was cut off.
 
     Args:
-        files: of nodes.
-        stores: of nodes.
+        of: our program on a node.
         sources: what is to be sent.
         uri: where the artifact will be.
         credentials: see `store_environment`.
@@ -84,7 +80,7 @@ def send(
         StoreRefusedError: a node cannot use the store.
         ProviderError: a node cannot be reached.
     """
-    trees = look(files, [(source.access, source.directory) for source in sources])
+    trees = look(of, [(source.access, source.directory) for source in sources])
     if last is not None and trees == last:
         return None
     merged = merge_trees(
@@ -115,14 +111,13 @@ def send(
             for entry in part.entries
         ]
         journal = f"{parent}/.{name}.sent"
-        uploaded[part.number] = stores.send(
-            part.access, uri, folders[part.number], journal, wanted, credentials
-        )
+        folder = folders[part.number]
+        uploaded[part.number] = of(part.access).send(uri, folder, journal, wanted, credentials)
         return True
 
-    # A node takes a second to begin: however little it is, the next one may come in between. What was sent
+    # A store takes its time: however little it is, the next one may come in between. What was sent
     # then stays: another driver may be sending the same, and its publisher clears up what is not named.
-    if not carry(files, parts, trees, upload, is_frozen=True):
+    if not carry(of, parts, trees, upload, is_frozen=True):
         where = ", ".join(dict.fromkeys(source.directory for source in sources))
         raise UnstableDirectory(
             f"{where}: files changed while they were uploaded.", "Nothing was published; try later."

@@ -10,36 +10,11 @@ from trainmaster.cluster.bootstrap.guest.trees import (
     FILE,
     FOLDER,
     LINK,
-    MARK,
     TreeEntry,
-    TreeError,
-    read_line,
 )
 
 Tree = list[TreeEntry]
 _FOLDER_MODE: Final = 0o755
-
-
-def parse_trees(data: bytes, count: int) -> list[Tree] | None:
-    """Read the answer of ``list`` about so many directories; None if the stamp was the same.
-
-    Raises:
-        TreeError: the other end says what is wrong, or says too little.
-    """
-    trees: list[Tree] = [[]]
-    for line in data.partition(MARK)[2].splitlines():
-        said = read_line(line)
-        if said == "@@have":
-            return None
-        if isinstance(said, str):
-            raise TreeError(said)
-        if said is None:
-            trees.append([])
-        else:
-            trees[-1].append(TreeEntry.read(said))
-    if len(trees) != count + 1:
-        raise TreeError("its answer was cut short")
-    return trees[:-1]
 
 
 def merge_trees(

@@ -8,22 +8,23 @@ from typing import TYPE_CHECKING
 
 from trainmaster.cluster.node_files.data_wanted import store_of
 from trainmaster.cluster.node_files.direct_store import AGAIN_S
-from trainmaster.cluster.node_files.node_stores import NodeStores, StoreRefusedError
+from trainmaster.cluster.node_files.worker_client import StoreRefusedError
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
+    from trainmaster.cluster.node_files.node_files import NodeFiles
 
 
 class StoreReach:
     """Threads share it.
 
     Args:
-        stores: asks.
+        files: of nodes: asks.
         clock: gives seconds.
     """
 
-    def __init__(self, stores: NodeStores, clock: Callable[[], float]) -> None:
-        self._stores = stores
+    def __init__(self, files: NodeFiles, clock: Callable[[], float]) -> None:
+        self._files = files
         self._clock = clock
         self._reached: set[tuple[str, str]] = set()
         self._refused: dict[tuple[str, str], tuple[float, str, str]] = {}
@@ -48,9 +49,9 @@ class StoreReach:
         self.require_not_refused(node, key[1])
         try:
             try:
-                self._stores.reach(node, uri, credentials)
+                self._files.reach(node, uri, credentials)
             except StoreRefusedError:  # much depends on it, and a node may be busy
-                self._stores.reach(node, uri, credentials)
+                self._files.reach(node, uri, credentials)
         except StoreRefusedError as error:
             self.refuse(node, key[1], error)
             raise

@@ -21,7 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.cluster.bootstrap.guest.stores import trust_somebody
+from trainmaster.cluster.node_files.worker import trust_somebody
 from trainmaster.cluster.node_provisioner import packages_of_nodes
 from trainmaster.cluster.record import ClusterState
 from trainmaster.db import Note, run_transfer

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,7 +15,6 @@ from trainmaster.cluster.bootstrap.guest.trees import (
     FILE,
     FOLDER,
     LINK,
-    MARK,
     OUTWARD,
     Draft,
     TreeEntry,
@@ -29,26 +24,6 @@ from trainmaster.cluster.bootstrap.guest.trees import (
     pack,
     scan,
 )
-from trainmaster.cluster.bootstrap.guest_calls import guest_source
-
-BOOT = "import sys; f = sys.stdin.buffer; exec(f.read(int(f.readline())).decode())"
-
-
-#: Put before a program: no directory has room for another one.
-FULL = """
-import errno, os
-def full(path, *_, **__): raise OSError(errno.ENOSPC, "No space left on device", path)
-os.makedirs = full
-"""
-
-
-def program(order: dict[str, Any], more: bytes = b"", first: str = "") -> tuple[int, bytes]:
-    """Run the program as `ask_guest` does, after something else."""
-    source = f"exec({first!r})\n".encode() + guest_source(("trees.py", "files.py"))
-    data = b"%d\n%s%s\n%s" % (len(source), source, json.dumps(order).encode(), more)
-    done = subprocess.run([sys.executable, "-I", "-c", BOOT], input=data, capture_output=True, timeout=30)
-    assert b"Traceback" not in done.stderr, done.stderr.decode()
-    return done.returncode, done.stdout
 
 
 def write(root: Path, **files: str) -> None:
@@ -213,72 +188,6 @@ def test_an_exchange_that_was_cut_short_is_mended(tmp_path):
     write(tmp_path, s__a="new", **{".t.old__a": "old"})
     Draft(str(target), scan(str(tmp_path / "s")))
     assert contents(target) == {"a": "old"}
-
-
-def test_the_program_lists_sends_and_receives(tmp_path):
-    source = tmp_path / "s"
-    write(source, a__b="1", c="2")
-    code, out = program({"do": "list", "directories": [str(source), str(tmp_path / "none")]})
-    assert code == 0
-    lines = out.partition(MARK)[2].splitlines()
-    assert [json.loads(line) for line in lines[-2:]] == [None, None]
-    entries = [TreeEntry(*json.loads(line)) for line in lines[:-2]]
-    assert [entry.path for entry in entries] == ["a/b", "c"]
-
-    code, out = program({"do": "send", "directory": str(source), "entries": entries})
-    draft = Draft(str(tmp_path / "t"), entries)
-    draft.missing()
-    unpacker = Unpacker(draft.root, draft.wanted)
-    unpacker.feed(out.partition(MARK)[2])
-    draft.exchange()
-    assert contents(tmp_path / "t") == {"a/b": "1", "c": "2"}
-
-    order = {
-        "do": "receive",
-        "root": str(tmp_path / "root"),
-        "directory": str(tmp_path / "root/data/x"),
-        "stamp": str(tmp_path / "root/data/.x.stamp"),
-        "digest": digest(entries),
-        "patience_s": 5,
-        "wait_s": 5,
-    }
-    listing = json.dumps(entries).encode() + b"\n"
-    stream = listing + b"".join(pack(str(source), entries))
-    assert program(order, stream[:-3])[1].endswith(b"@@error the files did not arrive whole\n")
-    assert not (tmp_path / "root/data/x").exists()
-    # what had arrived is not sent again
-    code, out = program(order, listing + b"".join(pack(str(source), [])))
-    assert (code, out) == (0, b"@@want\n@@done\n")
-    assert contents(tmp_path / "root/data/x") == {"a/b": "1", "c": "2"}
-    assert program(order)[1] == b"@@have\n"
-
-
-def test_directories_are_made(tmp_path):
-    order = {"do": "make", "directories": [str(tmp_path / "a/b"), str(tmp_path / "a")]}
-    for _ in range(2):
-        assert program(order) == (0, b"@@done\n")
-    assert (tmp_path / "a/b").is_dir()
-    (tmp_path / "file").touch()
-    code, out = program({"do": "make", "directories": [str(tmp_path / "file/x")]})
-    assert (code, out) == (1, f"@@error Not a directory: {tmp_path}/file/x\n".encode())
-
-
-@pytest.mark.parametrize("what", ["make", "receive"])
-def test_that_a_disk_is_full_is_said_beside_the_words(what, tmp_path):
-    order = {"do": what, "directory": f"{tmp_path}/x/y", "directories": [f"{tmp_path}/x"], "patience_s": 5}
-    code, out = program(order, first=FULL)
-    assert (code, out) == (
-        1,
-        f"@@trouble full\n@@error no room left (bytes or files): {tmp_path}/x\n".encode(),
-    )
-
-
-def test_what_cannot_be_read_is_said(tmp_path):
-    (tmp_path / "file").write_text("1")
-    code, out = program({"do": "list", "directories": [str(tmp_path / "file")]})
-    assert code == 1
-    assert "Not a directory" in json.loads(out.partition(MARK)[2])
-    assert io.BytesIO(out).readline() == MARK
 
 
 @pytest.mark.parametrize("changes", [{"size": 1 << 40}, {"mode": 0o4777}, {"mtime_ns": 5}])

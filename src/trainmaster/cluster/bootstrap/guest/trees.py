@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, BinaryIO, NamedTuple
 
-MARK = b"@@trees\n"
 FILE, LINK, FOLDER, OUTWARD = "f", "l", "d", "x"
 
 _PIECE = 1 << 18

@@ -1,0 +1,300 @@
+"""Runs on a node, in our runtime: does one order after the other for the driver, until that hangs up.
+
+An order is a line of JSON on standard input, of which ``do`` names one of `ORDERS`. Its ``environment``, with
+credentials of a store, holds for this order only, and shows in no list of processes.
+
+The answer is lines of JSON: a list for each thing that is found; ``0`` now and then as a sign of life;
+``{"bytes": N}`` before N bytes of files; ``{"want": true}`` where the bytes of files are awaited; at last
+``{"done": RESULT}``, or ``{"error": TYPE, "words": WORDS, "trouble": KIND}``, of which the kind is one of
+`trainmaster.objects.errors`.
+"""
+
+# ruff: noqa: PTH103, PTH112, PTH118, PTH120
+# Names are any bytes, and os functions on plain text are exact.
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from trainmaster.cluster.bootstrap.guest.answering import explain, in_time, only_one, put
+from trainmaster.cluster.bootstrap.guest.trees import (
+    Draft,
+    TreeEntry,
+    TreeError,
+    Unpacker,
+    pack,
+    remove,
+    scan,
+    settle,
+)
+from trainmaster.executors.core_dumps import forbid_core_dumps
+
+_LIFE_S: Final = 5.0
+_READ_BYTES: Final = 1 << 18
+#: Members of the task come first: sending and hashing takes what they leave.
+_NICE: Final = 10
+#: Where distributions keep the certificates of authorities.
+_ROOTS: Final = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
+
+Order = Mapping[str, Any]
+
+
+class Voice:
+    """What the driver hears; threads take turns.
+
+    Args:
+        out: leads to it.
+    """
+
+    def __init__(self, out: BinaryIO) -> None:
+        self._out = out
+        self._speaking = threading.Lock()
+
+    def say(self, what: object, data: bytes = b"", *, now: bool = False) -> None:
+        """Say something, and the bytes that it announces; ``now`` if the driver waits for it."""
+        with self._speaking:
+            self._out.write(json.dumps(what).encode() + b"\n" + data)
+            if now:
+                self._out.flush()
+
+    def say_all(self, things: Iterable[object]) -> None:
+        """Say what was found."""
+        for each in things:
+            self.say(each)
+
+
+def main() -> int:
+    """Do as told; the exit code."""
+    forbid_core_dumps()
+    voice = Voice(os.fdopen(os.dup(1), "wb"))
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):  # nothing that a library says comes in between
+        os.dup2(nowhere, descriptor)
+    threading.Thread(target=live, args=(lambda: voice.say(0, now=True),), daemon=True).start()
+    for line in sys.stdin.buffer:
+        order = json.loads(line)
+        try:
+            with _lent(order.get("environment", {})):
+                done = ORDERS[order["do"]](order, voice)
+        except Exception as error:  # noqa: BLE001 - the caller is on another machine and has to be told
+            voice.say(
+                {"error": type(error).__name__, "words": _words(error, order), "trouble": _trouble(error)},
+                now=True,
+            )
+            if order["do"] == "receive":
+                return 1  # bytes of files may still come, and are no order
+        else:
+            voice.say({"done": done}, now=True)
+    return 0
+
+
+@contextlib.contextmanager
+def _lent(environment: Mapping[str, str]) -> Iterator[None]:
+    """Credentials hold for one order. Set here, they are in no /proc/PID/environ."""
+    before = dict(os.environ)
+    os.environ.update(environment)
+    if environment:
+        trust_somebody()
+    try:
+        yield
+    finally:
+        if environment:
+            os.environ.clear()
+            os.environ.update(before)
+
+
+# -- files
+
+
+def _look(order: Order, voice: Voice) -> Any:  # noqa: ANN401 - JSON
+    """Say what lies in a directory; whether the one around it is there, None if the stamp is the same."""
+    directory = order["directory"]
+    if order.get("stamp") and _read(order["stamp"]) == order["digest"]:
+        return None
+    tree = scan(directory)
+    if settle(tree):
+        tree = scan(directory)
+    voice.say_all(tree)
+    return os.path.isdir(os.path.dirname(directory))
+
+
+def _freeze(order: Order, voice: Voice) -> None:
+    """Give files a second name, then say what lies there: to replace one takes the first name only."""
+    remove(order["frozen"])
+    os.makedirs(order["frozen"])
+    for path in order["paths"]:
+        place = os.path.join(order["frozen"], path)
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        os.link(os.path.join(order["directory"], path), place, follow_symlinks=False)
+    voice.say_all(scan(order["directory"]))
+
+
+def _thaw(order: Order, voice: Voice) -> None:
+    """Take the second names away; say what lay there."""
+    voice.say_all(scan(order["frozen"]))
+    remove(order["frozen"])
+
+
+def _carry(order: Order, voice: Voice) -> None:
+    """Say the bytes of files of a directory, as `pack` has them."""
+    for piece in pack(order["directory"], [TreeEntry(*each) for each in order["entries"]]):
+        voice.say({"bytes": len(piece)}, piece, now=True)
+
+
+def _make(order: Order, _: Voice) -> None:
+    """Make directories, and those above them."""
+    for directory in order["directories"]:
+        os.makedirs(directory, exist_ok=True)
+
+
+def _receive(order: Order, voice: Voice) -> None:
+    """Take files, and put a directory of them in the place of the one that is there: whole or not at all.
+
+    Once, however many do so at the same time. What a cut connection has left is used the next time.
+    """
+    import hashlib
+
+    patience_s = int(order["patience_s"])
+    os.makedirs(os.path.dirname(order["directory"]), exist_ok=True)
+    name = hashlib.sha256(order["directory"].encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    locks = os.path.join(order["root"], "locks")
+    os.makedirs(locks, mode=0o700, exist_ok=True)
+    with only_one(os.path.join(locks, name), "writing it", order["wait_s"]):
+        if order.get("stamp") and _read(order["stamp"]) == order["digest"]:
+            return
+        voice.say({"want": True}, now=True)
+        source: Any = sys.stdin.buffer
+        draft = Draft(order["directory"], [TreeEntry(*each) for each in order["wanted"]])
+        draft.missing()
+        unpacker = Unpacker(draft.root, draft.wanted)
+        try:
+            while not unpacker.complete:
+                piece = in_time(lambda: source.read1(_READ_BYTES), patience_s)
+                if not piece:
+                    raise TreeError("the files did not arrive whole")
+                unpacker.feed(piece)
+        finally:
+            unpacker.close()
+        if unpacker.changed:
+            raise TreeError("files changed while they were sent")
+        if order.get("stamp"):
+            Path(order["stamp"]).unlink(missing_ok=True)
+        draft.exchange()
+        if order.get("stamp"):
+            put(Path(order["stamp"]), order["digest"])
+
+
+def _read(place: str) -> str:
+    try:
+        return Path(place).read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return ""
+
+
+# -- an object store
+
+
+def _reach(order: Order, voice: Voice) -> None:
+    """Find out whether a store can be used from here."""
+    from trainmaster.artifacts.sending import reach
+
+    def give_up() -> None:
+        words = f"no answer for {order['limit_s']:g} s"
+        with contextlib.suppress(OSError):
+            voice.say({"error": "TimeoutError", "words": words, "trouble": "unreachable"}, now=True)
+        os._exit(1)
+
+    timer = threading.Timer(order["limit_s"], give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        reach(order["uri"])
+    finally:
+        timer.cancel()
+
+
+def _send(order: Order, voice: Voice) -> None:
+    """Upload files to where an artifact will be; say what a manifest will say of them."""
+    from trainmaster.artifacts.sending import Sender, ToSend, entry_list
+
+    _step_back()
+    sender = Sender(order["uri"], order["folder"], Path(order["journal"]))
+    voice.say_all(map(entry_list, sender.send(ToSend(*each) for each in order["files"])))
+
+
+def _restore(order: Order, _: Voice) -> None:
+    """Make a directory what an artifact is."""
+    from trainmaster.artifacts.sending import bring_back
+
+    _step_back()
+    bring_back(order["uri"], Path(order["directory"]))
+
+
+ORDERS: Final[Mapping[str, Callable[[Order, Voice], Any]]] = {
+    "look": _look,
+    "freeze": _freeze,
+    "thaw": _thaw,
+    "carry": _carry,
+    "make": _make,
+    "receive": _receive,
+    "reach": _reach,
+    "send": _send,
+    "restore": _restore,
+}
+
+
+# -- programs on nodes
+
+
+def trust_somebody() -> None:
+    """A bare image has no certificates of authorities: without any, not even plain HTTP is spoken."""
+    if "SSL_CERT_FILE" in os.environ or "SSL_CERT_DIR" in os.environ or any(map(os.path.isfile, _ROOTS)):
+        return
+    with contextlib.suppress(ImportError):  # it comes with Ray
+        import certifi
+
+        os.environ["SSL_CERT_FILE"] = certifi.where()
+
+
+def live(say: Callable[[], None]) -> None:
+    """The caller may be gone without a word: then nothing more is named, and it ends."""
+    pause = threading.Event()
+    while not pause.wait(_LIFE_S):
+        try:
+            say()
+        except OSError:
+            os._exit(1)
+
+
+def _step_back() -> None:
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, max(_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
+
+
+def _words(error: Exception, order: Order) -> str:
+    if isinstance(error, OSError):
+        return explain(error, order.get("directory", ""))
+    return " ".join(str(each).strip() for each in error.args if each) or type(error).__name__
+
+
+def _trouble(error: Exception) -> str:
+    from trainmaster.objects.errors import trouble_of
+
+    return trouble_of(error).value
+
+
+if __name__ == "__main__":
+    # Threads of the libraries that speak with stores need not be waited for.
+    os._exit(main())
