@@ -63,6 +63,7 @@ class ClusterExecutor:
         earlier_usd: what the run has paid for clusters that are no more, as expected and at most.
         per_hour_usd: what all machines may cost per hour.
         witness: asks machines of gangs whether they are there; by default over the network.
+        undriven_until: see `GangEnds`.
 
     Attributes:
         costs: what the clusters cost.
@@ -81,9 +82,10 @@ class ClusterExecutor:
         earlier_usd: tuple[float, float] = (0.0, 0.0),
         per_hour_usd: float = math.inf,
         witness: Witness | None = None,
+        undriven_until: float = 0.0,
     ) -> None:
         self._ends = GangEnds(
-            witness or NodeVerdicts(again_s=_ANSWERS_AGAIN_S, greeting_s=_GREETING_S), clock
+            witness or NodeVerdicts(again_s=_ANSWERS_AGAIN_S, greeting_s=_GREETING_S), clock, undriven_until
         )
         self._wake = threading.Event()
         connections: dict[int, ClusterConnection] = {}

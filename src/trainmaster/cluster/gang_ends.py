@@ -58,11 +58,14 @@ class GangEnds:
     Args:
         witness: asks machines.
         clock: gives Unix seconds.
+        undriven_until: Unix seconds; until then the run's driver was gone, and with it what it had seen of
+            machines that were silent.
     """
 
-    def __init__(self, witness: Witness, clock: Callable[[], float]) -> None:
+    def __init__(self, witness: Witness, clock: Callable[[], float], undriven_until: float = 0.0) -> None:
         self._witness = witness
         self._clock = clock
+        self._undriven_until = undriven_until
         self._heard: dict[str, dict[str, float]] = {}  # when members were heard to have failed, or to be lost
         self._ended: dict[str, GangStatus] = {}
         self._told: dict[str, GangStatus] = {}
@@ -95,6 +98,8 @@ class GangEnds:
         answers = {machine: self._witness.answers(attempt, machine) for machine in here & places.nodes.keys()}
         troubles = {**dict.fromkeys(here - places.nodes.keys(), "was lost")}
         troubles |= places.troubles(failed_at - REACTION_S)
+        if any((member.ended_at or 0.0) < self._undriven_until for member in failed):
+            troubles |= dict.fromkeys(here - troubles.keys(), "was not watched then: the driver was lost")
         found = judge(status, machines, answers, troubles, waits=not places.is_asked_to_end)
         self._told[attempt] = found
         return found

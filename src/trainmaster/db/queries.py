@@ -333,6 +333,13 @@ def last_notes(database: Database, run: str, limit: int) -> Sequence[RowMapping]
     return list(reversed(database.read(query)))
 
 
+def noted_at(database: Database, run: str, topic: str) -> float:
+    """When a run's newest note of a topic was written, Unix seconds; 0.0 if there is none."""
+    query = sa.select(sa.func.max(t.event.c.at).label("at"))
+    row = database.read(query.where(t.event.c.run_id == run, t.event.c.topic == topic))[0]
+    return float(row["at"] or 0.0)
+
+
 def experiment_notes(database: Database, run: str, experiments: Collection[str]) -> Sequence[RowMapping]:
     """Notes about whole experiments of a run, the oldest first."""
     of_them = (t.event.c.experiment.in_(experiments), t.event.c.task.is_(None))

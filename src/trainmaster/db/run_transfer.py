@@ -23,6 +23,7 @@ from trainmaster.db.leases import LEASE_S, Lease
 from trainmaster.db.patience import Try
 from trainmaster.spec.errors import LeaseLostError
 from trainmaster.spec.states import State as RunState
+from trainmaster.spec.topics import TAKEN_BACK
 
 if TYPE_CHECKING:
     from trainmaster.db.database import Database
@@ -314,7 +315,8 @@ def come_back(database: Database, run: str, before: str, note: str = "") -> bool
     def write(connection: Connection, this: Try) -> bool:
         if connection.execute(back).rowcount == 1:
             if note:
-                insert_events(connection, [event_row(run, database.clock_s(), "note", message=note)])
+                said = event_row(run, database.clock_s(), "note", message=note, topic=TAKEN_BACK)
+                insert_events(connection, [said])
             return True
         return (
             this.again and connection.execute(sa.select(t.run.c.id).where(mine, *nobody)).first() is not None

@@ -92,6 +92,16 @@ def test_a_machine_that_does_not_answer_was_lost_before_the_member_failed(bench:
     assert lost == [(ONE, ["worker-1"])], "what was left there is not waited for"
 
 
+def test_what_failed_before_the_run_was_taken_back_was_not_watched(bench: Bench) -> None:
+    running_on_two(bench)
+    bench.clusters[0].fails_on_two(ONE)
+    bench.witness.answered = {"i-1": True, "i-2": True}
+    bench.cluster_executor._ends._undriven_until = 1060.0  # they failed at 1009
+    (ended,) = bench.cluster_executor.changes(0.0)
+    assert classify(ended, None).reason is EndReason.NODE_LOST
+    assert "was not watched then" in ended.lost_nodes[0]
+
+
 def test_a_loss_that_is_noticed_after_the_verdict_changes_it(bench: Bench) -> None:
     running_on_two(bench)
     bench.clusters[0].fails_on_two(ONE)

@@ -8,7 +8,7 @@ from dataclasses import asdict, fields
 import pytest
 from database_nouns import NOW
 
-from trainmaster.db import Database, RunChange, TaskChange, run_files, run_transfer
+from trainmaster.db import Database, RunChange, TaskChange, queries, run_files, run_transfer
 from trainmaster.db import tables as t
 from trainmaster.db.patience import Try
 from trainmaster.db.run_facts import facts_of, put_fact
@@ -16,6 +16,7 @@ from trainmaster.db.run_files import Piece
 from trainmaster.spec.errors import LeaseLostError
 from trainmaster.spec.facts import Fact
 from trainmaster.spec.states import EndReason, State
+from trainmaster.spec.topics import TAKEN_BACK
 
 
 @pytest.fixture
@@ -97,7 +98,9 @@ def test_what_was_found_out_goes_there_and_comes_back(database, lease, machine):
     }
     rows = run_transfer.RunRows(**of_old)  # of a machine that an earlier version has handed the run to
     assert run_transfer.bring(database, run, json.dumps(after), away, [], rows, is_alive=False)
-    assert run_transfer.come_back(database, run, json.dumps(away))
+    assert queries.noted_at(database, run, TAKEN_BACK) == 0.0
+    assert run_transfer.come_back(database, run, json.dumps(away), "it is driven from here")
+    assert queries.noted_at(database, run, TAKEN_BACK) > 0.0
     back = database.acquire(run, NOW)
     assert put_fact(database, back, Fact.VOLUME, "cats", "@8") == "@7"
 

@@ -20,12 +20,14 @@ from trainmaster.cluster.node_provisioner import NodeProvisioner
 from trainmaster.cluster.record import ClusterRecord, ClusterState, fits, readable, resumed
 from trainmaster.control.budget import USUAL_LEASE_S
 from trainmaster.control.system_log import system_log_command
+from trainmaster.db import queries
 from trainmaster.db.leases import is_alive
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.finding import get_provider
 from trainmaster.providers.place import ProviderPlace
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import State
+from trainmaster.spec.topics import TAKEN_BACK
 from trainmaster.spec.units import parse_duration
 
 if TYPE_CHECKING:
@@ -194,6 +196,7 @@ class RunClusters:
             places,
             earlier_usd=self._earlier_usd,
             per_hour_usd=math.inf if per_hour_usd is None else per_hour_usd,
+            undriven_until=queries.noted_at(database, lease.run, TAKEN_BACK),
         )
         self.executor.own_cluster = own_cluster
         self.executor.holds = self._baking.makes
