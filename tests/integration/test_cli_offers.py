@@ -183,3 +183,26 @@ def test_help_imports_nothing_that_only_work_needs():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "--max-price" in done.stdout
     assert done.stdout.splitlines()[-1] == "heavy:"
+
+
+@pytest.mark.parametrize(
+    ("what", "most"),
+    [
+        ("true", 235),
+        ("echo > $TRAINMASTER_OUTPUT_DIR/model; echo > $TRAINMASTER_CHECKPOINT_DIR/state", 240),
+    ],
+)
+def test_a_run_imports_little(tm, what, most):
+    """What only machines, servers, quotes or searches need is left out: it takes a third of a short run."""
+    recipe = tm.task(what, checkpoint={"every": "1h"})
+    program = (
+        "import atexit, sys\n"
+        "atexit.register(lambda: print(*(name for name in sys.modules if name.startswith('trainmaster'))))\n"
+        "from trainmaster.cli import main\n"
+        "main()\n"
+    )
+    command = [sys.executable, "-c", program, "run", str(recipe), "--yes"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=tm.env)
+    loaded = done.stdout.split()
+    assert "trainmaster.control.controller" in loaded
+    assert len(loaded) <= most, loaded

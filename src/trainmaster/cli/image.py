@@ -42,8 +42,8 @@ def build(
 ) -> None:
     """Rent one machine of each kind, run `setup` there, pull the images, and keep it all as an image."""
     from trainmaster.cli.driving import see_to_end
+    from trainmaster.cli.measuring import watched
     from trainmaster.cli.opening import open_client
-    from trainmaster.cli.quote import watched
     from trainmaster.cli.renting import agree
     from trainmaster.service.images import image_recipe
 

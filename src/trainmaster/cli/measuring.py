@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainmaster.cli.output import duration, say
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trainmaster.api.protocol import Stream
     from trainmaster.service import ProfilePhase, ProfileProgress
 
 
@@ -31,6 +34,36 @@ class Measuring:
         if now != self._shown:
             self._shown = now
             say(what + (_numbers(progress) if ended else ""))
+
+
+def watched(stream: Stream[Any], tell: Callable[[str], None] = say) -> Any:  # noqa: ANN401
+    """Show what is told while a run is planned or a recipe quoted; the plan, or the quote.
+
+    Args:
+        stream: tells it.
+        tell: shows lines of a quote.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C, and nothing was measured.
+    """
+    from trainmaster.api.results import RunPlan
+    from trainmaster.api.streams import interruptible
+
+    measuring, found = Measuring(), None
+    with interruptible(stream):
+        for found in stream:
+            if isinstance(found, str):
+                say(found)
+            elif not isinstance(found, RunPlan):
+                from trainmaster.service import ProfileProgress
+
+                if isinstance(found, ProfileProgress):
+                    measuring.show(found)
+                    continue
+                from trainmaster.cli.quote import show_quote
+
+                show_quote(found, tell)
+    return found
 
 
 def _numbers(progress: ProfileProgress) -> str:

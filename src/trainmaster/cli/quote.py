@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trainmaster.cli.measuring import watched
 from trainmaster.cli.output import can_ask, dollars_text, duration, print_json, say, show, span_text, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from trainmaster.api.protocol import ClientProtocol, Stream
+    from trainmaster.api.protocol import ClientProtocol
     from trainmaster.service import Alternative, ExperimentQuote, Interval, Quote
 
 _SHOWN_FRONT = 8
@@ -156,32 +157,6 @@ def _measured(
         say(f"{what}; that it ends after two minutes is no failure")
         see_to_end(client, accepted, "", as_json=False)
     return True
-
-
-def watched(stream: Stream[Any], tell: Callable[[str], None] = say) -> Any:  # noqa: ANN401
-    """Show what is told while a run is planned or a recipe quoted; the plan, or the quote.
-
-    Args:
-        stream: tells it.
-        tell: shows lines of a quote.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C, and nothing was measured.
-    """
-    from trainmaster.api.results import RunPlan
-    from trainmaster.api.streams import interruptible
-    from trainmaster.cli.measuring import Measuring
-
-    measuring, found = Measuring(), None
-    with interruptible(stream):
-        for found in stream:
-            if isinstance(found, str):
-                say(found)
-            elif not isinstance(found, RunPlan):
-                from trainmaster.service import ProfileProgress
-
-                measuring.show(found) if isinstance(found, ProfileProgress) else show_quote(found, tell)
-    return found
 
 
 def show_quote(made: Quote, show: Callable[[str], None]) -> None:

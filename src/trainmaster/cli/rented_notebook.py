@@ -50,7 +50,7 @@ def rent_notebook(
         as_json: print the address, and at last the run, as objects.
     """
     from trainmaster.cli.driving import attach
-    from trainmaster.cli.quote import watched
+    from trainmaster.cli.measuring import watched
     from trainmaster.cli.renting import agree
     from trainmaster.spec import read_recipe
 

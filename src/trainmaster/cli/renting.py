@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from trainmaster.api import ClientProtocol, RunPlan
 from trainmaster.cli.output import can_ask, say
-from trainmaster.cli.quote import wide_line
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.units import price
+
+if TYPE_CHECKING:
+    from trainmaster.api import ClientProtocol, RunPlan
 
 
 def agree(client: ClientProtocol, plan: RunPlan, *, yes: bool) -> None:
@@ -25,6 +27,8 @@ def agree(client: ClientProtocol, plan: RunPlan, *, yes: bool) -> None:
     """
     told = list(plan.lines)
     if plan.quote is not None:
+        from trainmaster.cli.quote import wide_line
+
         line = client.score_line(plan.provider)
         told += [line] if line else []
         told += [wide for one in plan.quote.experiments.values() if (wide := wide_line(one))]

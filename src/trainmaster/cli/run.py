@@ -69,9 +69,9 @@ def run(
 ) -> None:
     """Run a recipe: quote, rent, run, keep the model, give the machines back."""
     from trainmaster.cli.driving import see_to_end
+    from trainmaster.cli.measuring import watched
     from trainmaster.cli.opening import ask_server, context, open_client, refuse_on_server, unpacked
     from trainmaster.cli.output import can_ask
-    from trainmaster.cli.quote import watched
     from trainmaster.cli.renting import agree, agree_to_send
     from trainmaster.service import capabilities_of
     from trainmaster.spec import parse_duration, read_recipe

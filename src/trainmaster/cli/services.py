@@ -54,8 +54,8 @@ def serve(
 ) -> None:
     """Serve a model: a run whose replicas answer requests until you cancel it."""
     from trainmaster.cli.driving import see_to_end
+    from trainmaster.cli.measuring import watched
     from trainmaster.cli.opening import context, open_client
-    from trainmaster.cli.quote import watched
     from trainmaster.cli.renting import agree
     from trainmaster.service import capabilities_of
     from trainmaster.service.endpoints.serving_recipe import must_be_servable, service_name, serving_recipe

@@ -8,14 +8,17 @@ import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.model.profile import Point
-from trainmaster.advisor.model.step_trace import Steady, StepTrace
-from trainmaster.advisor.model.time_shares import TimeShares
 from trainmaster.control.gangs import member_names
 from trainmaster.executors.usage import Usage, read_usage
 from trainmaster.spec import Experiment, Strategy
+
+if TYPE_CHECKING:
+    from trainmaster.advisor.model.profile import Point
+    from trainmaster.advisor.model.step_trace import Steady, StepTrace
+    from trainmaster.advisor.model.time_shares import TimeShares
 
 #: Fewer blocks of steps than that are no measurement of a step.
 MIN_BLOCKS = 3
@@ -31,6 +34,8 @@ def trace_of(experiment: Experiment, resolution_s: float) -> StepTrace:
         experiment: with a fixed number of workers.
         resolution_s: how often somebody will look.
     """
+    from trainmaster.advisor.model.step_trace import StepTrace
+
     values = experiment.builtin_values()
     batch: float | None = values.get("batch_global")
     per_epoch: float | None = None
@@ -164,6 +169,8 @@ def _point(
     nodes: int,
     latency_ms: float | None,
 ) -> Point:
+    from trainmaster.advisor.model.profile import Point  # of tasks without steps there is none
+
     distributed = experiment.distributed
     sync = distributed.strategy if distributed else Strategy.ALLREDUCE
     roles = [role for role, _ in member_names(experiment)]
@@ -203,6 +210,8 @@ def _latency_ms(usages: Iterable[Usage]) -> float | None:
 
 def _shares(experiment: Experiment, point: Point, workers: Sequence[Usage]) -> TimeShares:
     """Where the time went: what members kept busy. What the network took is known with the network card."""
+    from trainmaster.advisor.model.time_shares import TimeShares
+
     busy = [each.gpu_utilisation for each in workers if each.gpu_utilisation is not None]
     gpus = max(experiment.hardware.gpu_count, 1)
     return TimeShares.of(

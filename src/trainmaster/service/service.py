@@ -14,7 +14,6 @@ from trainmaster.db.sinks import open_sinks
 from trainmaster.service.models import model_names
 from trainmaster.service.open_home import OpenHome
 from trainmaster.service.runs.highlights import Highlights
-from trainmaster.service.runs.search_results import SearchResults, search_results
 from trainmaster.service.runs.summary import (
     highlights,
     is_driven,
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from trainmaster.service.models.unpublished_models import SavedModel
     from trainmaster.service.quotes.history import History
     from trainmaster.service.runs.curves import ExperimentCurves
+    from trainmaster.service.runs.search_results import SearchResults
     from trainmaster.service.teams.admission import Application
 
 #: The driver of a run that ended on this machine lets go of it within a moment; rented machines take longer.
@@ -225,6 +225,8 @@ class Service(OpenHome):
 
     def search_results(self, run: str) -> list[SearchResults]:
         """What the searches of a run have found, with all curves."""
+        from trainmaster.service.runs.search_results import search_results
+
         return search_results(self.database, self.files_if_here(run) or self.home, run)
 
     def curves(self, run: str) -> list[ExperimentCurves]:

@@ -6,11 +6,13 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainmaster.advisor.model.profile import Point
-from trainmaster.advisor.model.time_shares import TimeShares
 from trainmaster.spec import Strategy
+
+if TYPE_CHECKING:
+    from trainmaster.advisor.model.profile import Point
+    from trainmaster.advisor.model.time_shares import TimeShares
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,9 @@ class Measurement:
     @classmethod
     def from_json(cls, text: str) -> Measurement:
         """Read what `to_json` wrote."""
+        from trainmaster.advisor.model.profile import Point
+        from trainmaster.advisor.model.time_shares import TimeShares
+
         values: Mapping[str, Any] = json.loads(text)
         point = values.get("point")
         if point is not None:

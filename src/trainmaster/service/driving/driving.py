@@ -20,11 +20,9 @@ from trainmaster.executors.core_dumps import forbid_core_dumps
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.worlds import HandOver, Session, World, world_here, world_of_machines
 from trainmaster.service.models.model_names import find_models
-from trainmaster.service.notifications.delivery import Delivery
 from trainmaster.service.quotes.history import histories, make_recorder
 from trainmaster.service.quotes.quote_record import record_truth
 from trainmaster.service.quotes.quote_tracker import QuoteTracker
-from trainmaster.service.quotes.score import score_line
 from trainmaster.service.runs.run_names import owner_of
 from trainmaster.service.runs.summary import queued_seconds, run_seconds
 from trainmaster.spec.errors import StoreError
@@ -35,6 +33,7 @@ if TYPE_CHECKING:
     from trainmaster.control.controller import Watcher
     from trainmaster.db import Database, Lease
     from trainmaster.service.driving.replication import Replication
+    from trainmaster.service.notifications.delivery import Delivery
     from trainmaster.service.open_home import OpenHome
     from trainmaster.service.sinks.sink_thread import SinkThread
 
@@ -62,7 +61,7 @@ def drive(
     if watcher is not None:
         opened.database.patience.tell = watcher.say
     files = files or opened.replicas.replication(session.lease, environ)
-    delivery = Delivery(opened.database, session.lease, session.recipe.notify, environ)
+    delivery = _delivery(opened, session, environ)
     feeding = _feeding(opened, session, environ)
     controllers: list[Controller] = []
     is_left = False
@@ -73,9 +72,9 @@ def drive(
             on_start(controller)
 
     try:
-        delivery.start()
-        if feeding is not None:
-            feeding.start()
+        for each in (delivery, feeding):
+            if each is not None:
+                each.start()
         if files is not None:
             files.begin()
         if capabilities_of(session.recipe.provider).is_here:
@@ -102,9 +101,18 @@ def drive(
             if controller.is_over:
                 for left in _finish(delivery, feeding, controller):
                     _teller(watcher)(left)
-        delivery.stop()
-        if feeding is not None:
-            feeding.stop()
+        for each in (delivery, feeding):
+            if each is not None:
+                each.stop()
+
+
+def _delivery(opened: OpenHome, session: Session, environ: Mapping[str, str]) -> Delivery | None:
+    """Tells those whom the recipe names what happens."""
+    if not session.recipe.notify:
+        return None
+    from trainmaster.service.notifications.delivery import Delivery
+
+    return Delivery(opened.database, session.lease, session.recipe.notify, environ)
 
 
 def _feeding(opened: OpenHome, session: Session, environ: Mapping[str, str]) -> SinkThread | None:
@@ -117,7 +125,7 @@ def _feeding(opened: OpenHome, session: Session, environ: Mapping[str, str]) -> 
     return SinkThread(SinkFeeder(opened, environ), session.run)
 
 
-def _finish(delivery: Delivery, feeding: SinkThread | None, controller: Controller) -> Iterator[str]:
+def _finish(delivery: Delivery | None, feeding: SinkThread | None, controller: Controller) -> Iterator[str]:
     """Wait for what others are still to be told; what to tell the user of what is left."""
     interrupts = controller.interrupts
     for each in (delivery, feeding):
@@ -221,6 +229,12 @@ def _facts(database: Database, lease: Lease, files: Replication | None) -> RunFa
 
 def _tracker(opened: OpenHome, session: Session, snapshot: Path, world: World) -> QuoteTracker:
     row = opened.database.run_row(session.run)
+
+    def score(kind: str) -> str:
+        from trainmaster.service.quotes.score import score_line
+
+        return score_line(opened.database, opened.home.identity(), kind, session.recipe.provider)
+
     return QuoteTracker(
         database=opened.database,
         recipe=session.recipe,
@@ -229,7 +243,7 @@ def _tracker(opened: OpenHome, session: Session, snapshot: Path, world: World) -
         elapsed=lambda now: row["earlier_s"] + max(now - (row["session_at"] or now), 0.0),
         slots=world.slots,
         costs=world.costs,
-        score=lambda kind: score_line(opened.database, opened.home.identity(), kind, session.recipe.provider),
+        score=score,
         promised=_nothing if world.allowance is None else world.allowance.hurry,
     )
 

@@ -21,14 +21,11 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.artifacts import materialise
 from trainmaster.artifacts.scratch import move_into_place, scratch_directory
 from trainmaster.control.layout import RunFiles
-from trainmaster.control.locking import locked
 from trainmaster.control.preflight import why_bound_by_data
 from trainmaster.db import run_files
-from trainmaster.db.retention import named_code
 from trainmaster.objects import ObjectStore
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.service.driving.encryption import SealingKey
-from trainmaster.service.driving.replication import SECRETS, Replication, private_place
+from trainmaster.service.driving.encryption import SECRETS, SealingKey, private_place
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.spec.errors import NotFoundError, PublishError
 from trainmaster.spec.private_files import make_private, write_private
@@ -38,6 +35,7 @@ if TYPE_CHECKING:
     from trainmaster.control.layout import Home
     from trainmaster.db import Database, Lease
     from trainmaster.providers.place import ProviderPlace
+    from trainmaster.service.driving.replication import Replication
     from trainmaster.spec import Recipe
 
 #: In the home of a server: runs that it has taken over, a home each.
@@ -110,6 +108,8 @@ class RunReplicas:
 
     def files(self, row: Mapping[Any, Any]) -> RunFiles:
         """A replica of the files of a run that is elsewhere, as the database has them now."""
+        from trainmaster.control.locking import locked
+
         root = self._home.cache / _REPLICAS / row["id"]
         make_private(root)
         with locked(root / _LAST):
@@ -132,6 +132,7 @@ class RunReplicas:
             NotFoundError: none are kept.
             SealedError: they were sealed with another server's key.
         """
+        from trainmaster.control.locking import locked
         from trainmaster.providers.place import ProviderPlace
 
         root = self._home.root / _ACCESS / row["id"]
@@ -252,6 +253,8 @@ class RunReplicas:
             return None
         home = self._home if self.began_here(row) else self.taken(row)
         key = partial(SealingKey.of, self._home.root, environ)
+        from trainmaster.service.driving.replication import Replication
+
         return Replication(self._database, lease, home, row["provider"], key)
 
     def with_secrets(self, row: Mapping[Any, Any], environ: Mapping[str, str]) -> Mapping[str, str]:
@@ -340,6 +343,8 @@ def remove_unused_code(store_url: str, database: Database, before: float) -> int
         PublishError: the store cannot be read or written.
         StoreError: the database cannot be used.
     """
+    from trainmaster.db.retention import named_code
+
     store = ObjectStore(store_url)
     old = [each.key for each in store.details("code") if each.modified_s < before]
     if not old:

@@ -21,7 +21,7 @@ from trainmaster.control.layout import SYSTEM
 from trainmaster.db import ExperimentChange, RunChange, TaskChange, run_files
 from trainmaster.db.run_files import PIECE_BYTES, Piece
 from trainmaster.providers.aws.ledger import AwsLedger
-from trainmaster.service.server_loops import Turns
+from trainmaster.service.driving.encryption import private_place
 from trainmaster.spec.approval import Approval
 from trainmaster.spec.errors import LeaseLostError, StoreError
 from trainmaster.spec.states import EndReason, State
@@ -38,8 +38,6 @@ SEND_EVERY_S: Final = 1.0
 #: About so much is sent in one transaction.
 _BATCH_BYTES: Final = 4 * PIECE_BYTES
 _CLOSE_S: Final = 5.0
-#: Beside the run's files, sealed: values of its secrets, by name as JSON.
-SECRETS: Final = "secrets"
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 _DRAFT: Final = (".new", ".draft", ".lock")
 _GROWS: Final = re.compile(rf"(?!{SYSTEM}).*\.(jsonl|log(\.\d+)?)")
@@ -175,6 +173,8 @@ class Replication:
     # --- private ------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
+        from trainmaster.service.server_loops import Turns
+
         turns = Turns(f"files of {self._lease.run}")
         while not self._over.wait(SEND_EVERY_S):
             with turns.turn():  # what was not sent is sent in the next one
@@ -255,11 +255,6 @@ class _FilesFirst:
         self._records.commit(lease, changes, now)
         if changes_state and self._run_state.state is not State.DONE:
             self._files.follow(self._run_state)
-
-
-def private_place(run: str, name: str) -> str:
-    """What a private thing of a run is sealed for."""
-    return f"run/{run}/{name}"
 
 
 @contextmanager

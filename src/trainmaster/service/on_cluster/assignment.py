@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from trainmaster.db.run_transfer import News, RunRows
-from trainmaster.service.driving.encryption import SealingKey
-from trainmaster.service.driving.replication import private_place
+from trainmaster.service.driving.encryption import SealingKey, private_place
 
 
 @dataclass(frozen=True, slots=True)

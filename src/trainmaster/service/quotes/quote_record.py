@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.engine import RowMapping
 
-from trainmaster.advisor.quote.quote import Interval
 from trainmaster.db import Database, Truth
 from trainmaster.spec.states import State
 from trainmaster.spec.units import dollars, format_duration
 
 if TYPE_CHECKING:
+    from trainmaster.advisor.quote.quote import Interval
     from trainmaster.spec import Recipe
 
 
@@ -37,6 +37,8 @@ class QuoteRecord:
     @classmethod
     def of_row(cls, row: RowMapping) -> QuoteRecord:
         """As it was stored."""
+        from trainmaster.advisor.quote.quote import Interval  # most runs have no quote
+
         data = json.loads(row["data"])
         return cls(
             row["kind"],

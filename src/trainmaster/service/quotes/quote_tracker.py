@@ -13,11 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.control.measuring import measurement_of
 from trainmaster.control.recording import Where
 from trainmaster.db import Database, NewQuoteRow, Note
 from trainmaster.executors import detect_capacity
-from trainmaster.service.quotes.forecast_inputs import NotKnown, RentedNow, forecast_inputs, gang_nodes
 from trainmaster.service.quotes.quote_record import QuoteRecord, most_usd, told, told_in_full
 from trainmaster.service.quotes.steadiness import is_at_its_end, is_upset, matters, share_done, waits
 from trainmaster.spec import Recipe
@@ -155,7 +153,7 @@ class QuoteTracker:
         if not self._begun:
             self._begin()
             self._next_at = now + _LOOK_EVERY_S
-            if not self._estimated:
+            if not self._estimated and any(map(self._is_known, run_state.experiments)):
                 self._think("estimate", run_state, progress, now)
             return lines
         self._measure(run_state, progress, now)
@@ -200,6 +198,8 @@ class QuoteTracker:
         self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
     ) -> None:
         """What the steps of this run say; of tasks without steps, what the store has learnt meanwhile."""
+        from trainmaster.control.measuring import measurement_of
+
         for (name, number), found in progress.items():
             task = run_state.experiments[name].live.get(number)
             if name in self._lengthless or found.trace is None or task is None or task.started_at is None:
@@ -296,6 +296,8 @@ class QuoteTracker:
         self, kind: str, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
     ) -> None:
         """Let a thread work out what is to be expected, from a copy of how far everything is."""
+        from trainmaster.service.quotes.forecast_inputs import NotKnown, RentedNow, forecast_inputs
+
         doing: dict[str, tuple[bool, Doing]] = {
             name: (experiment.state is State.DONE, _doing(experiment, progress, now))
             for name, experiment in run_state.experiments.items()
@@ -332,6 +334,8 @@ class QuoteTracker:
         except queue.Empty:
             return []
         self._busy = False
+        from trainmaster.service.quotes.forecast_inputs import NotKnown
+
         if isinstance(found, NotKnown):
             return []
         if isinstance(found, Exception):
@@ -413,6 +417,8 @@ class QuoteTracker:
         """Machines that the workers of one of its tasks sit on."""
         if self._costs is None:
             return 1
+        from trainmaster.service.quotes.forecast_inputs import gang_nodes
+
         there = next((c.nodes for c in self._costs.clusters() if experiment in c.experiments), 1)
         return gang_nodes(self._recipe.experiments[experiment], there)
 

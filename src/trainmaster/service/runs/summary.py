@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +16,10 @@ from trainmaster.db import Database, endpoint_rows, is_alive, queries
 from trainmaster.db.leases import LEASE_S, Holder, holder
 from trainmaster.db.run_rows import driven_until
 from trainmaster.executors.base import QueuePlace
-from trainmaster.service.endpoints.endpoint_summaries import endpoint_summaries
 from trainmaster.service.models.unpublished_models import unsaved_summary
 from trainmaster.service.quotes.quote_record import quote_summary
 from trainmaster.service.runs.highlights import Highlights, NoteLine, TaskLine
-from trainmaster.service.runs.search_results import best_tasks
 from trainmaster.service.runs.usage_summary import run_usage
-from trainmaster.service.workflows.started import started_by
 from trainmaster.spec.approval import Approval, AwaitedApproval
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.plain_json import parsed_json
@@ -107,6 +104,8 @@ def run_summary(database: Database, run: str, files: RunFiles | None = None) -> 
             shown["until"] = {"condition": until, "reached": ended}
         search = searches.get(experiment["name"])
         if search is not None:
+            from trainmaster.service.runs.search_results import best_tasks
+
             top = best_tasks(database, run, experiment["name"], search, BEST_TASKS)
             shown |= {"best": top[0] if top else None, "top": top}
         shown |= verdicts.get(experiment["name"], {})
@@ -128,8 +127,11 @@ def run_summary(database: Database, run: str, files: RunFiles | None = None) -> 
     quote = quote_summary(database, run)
     # What is not published lies where it was made: a replica has none of it.
     unsaved = unsaved_summary(database, files if isinstance(files, Home) else None, run)
-    workflow = started_by(database, run) if recipe.get("on") else None
-    services = endpoint_summaries(database, endpoint_rows.of_run(database, run))
+    workflow, services = None, endpoint_rows.of_run(database, run)
+    if recipe.get("on"):
+        from trainmaster.service.workflows.started import started_by
+
+        workflow = started_by(database, run)
     return {
         "run": run,
         "state": row["state"],
@@ -146,9 +148,15 @@ def run_summary(database: Database, run: str, files: RunFiles | None = None) -> 
         **({"workflow": workflow} if workflow else {}),
         "experiments": experiments,
         "models": models,
-        **({"services": services} if services else {}),
+        **({"services": _services(database, services)} if services else {}),
         **({"unsaved": unsaved} if unsaved else {}),
     }
+
+
+def _services(database: Database, rows: Sequence[RowMapping]) -> list[dict[str, Any]]:
+    from trainmaster.service.endpoints.endpoint_summaries import endpoint_summaries
+
+    return endpoint_summaries(database, rows)
 
 
 def _bound(row: RowMapping, *, is_shared: bool) -> dict[str, Any]:

@@ -32,9 +32,8 @@ from trainmaster.db.held_runs import undriven
 from trainmaster.providers.aws.ledger import AwsLedger
 from trainmaster.service import Service
 from trainmaster.service.driving import replicas
-from trainmaster.service.driving.encryption import SealedError, SealingKey
+from trainmaster.service.driving.encryption import SECRETS, SealedError, SealingKey, private_place
 from trainmaster.service.driving.replicas import RunReplicas, bring_code, send_code, why_bound
-from trainmaster.service.driving.replication import SECRETS, private_place
 from trainmaster.service.runs.run_stream import RunStream
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import LeaseLostError, NotFoundError, PublishError, StoreError, UsageError

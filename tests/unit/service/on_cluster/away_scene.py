@@ -15,9 +15,8 @@ pytest.importorskip("boto3", reason="boto3 is not installed")
 from trainmaster.control.layout import Home
 from trainmaster.db import AcceptedRun
 from trainmaster.service import Service
-from trainmaster.service.driving.encryption import SealingKey
+from trainmaster.service.driving.encryption import SECRETS, SealingKey, private_place
 from trainmaster.service.driving.replicas import send_code
-from trainmaster.service.driving.replication import SECRETS, private_place
 from trainmaster.service.on_cluster import machine_driver
 from trainmaster.service.on_cluster.assignment import Assignment, Record
 from trainmaster.service.on_cluster.away import AwayRuns
