@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster.control.run_state import RUNNING_STATES, ExperimentState
 from trainmaster.db.changes import TaskChange
+from trainmaster.service.runs.search_results import best_tasks
 from trainmaster.spec.errors import StoreError
 from trainmaster.spec.states import EndReason, State
 
@@ -88,8 +89,6 @@ class Standings:
             with suppress(StoreError):  # the picture is of what was known before
                 for name, search in self._searches.items():
                     asked = search.model_dump(mode="json")
-                    from trainmaster.service.runs.search_results import best_tasks
-
                     found = best_tasks(self._database, self._run, name, asked, SHOWN_BEST)
                     self._best[name] = search.metric, found
             took_s = time.monotonic() - began
