@@ -12,7 +12,7 @@ from trainmaster.testing.watcher_contract import RECIPE, RUN, WatcherContract
 @pytest.fixture
 def watch(tmp_path, monkeypatch):
     """Makes a watcher of the run that has a display."""
-    monkeypatch.setattr("trainmaster.service.runs.standings.best_tasks", lambda *_: [])
+    monkeypatch.setattr("trainmaster.service.runs.search_results.best_tasks", lambda *_: [])
     home = Home.from_environment({"TRAINMASTER_HOME": str(tmp_path)})
     service = SimpleNamespace(home_of=lambda run: home, database=None)
     session = SimpleNamespace(run=RUN, recipe=RECIPE, lease=SimpleNamespace(token=1))

@@ -60,7 +60,7 @@ def watched(stream: Stream[Any], tell: Callable[[str], None] = say) -> Any:  # n
                 if isinstance(found, ProfileProgress):
                     measuring.show(found)
                     continue
-                from trainmaster.cli.quote import show_quote
+                from trainmaster.cli.renting import show_quote
 
                 show_quote(found, tell)
     return found

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from trainmaster.cli.measuring import watched
-from trainmaster.cli.output import can_ask, dollars_text, duration, print_json, say, show, span_text, table
+from trainmaster.cli.output import can_ask, print_json, say, show
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from trainmaster.api.protocol import ClientProtocol
-    from trainmaster.service import Alternative, ExperimentQuote, Interval, Quote
-
-_SHOWN_FRONT = 8
+    from trainmaster.service import Quote
 
 
 def quote(
@@ -157,118 +154,3 @@ def _measured(
         say(f"{what}; that it ends after two minutes is no failure")
         see_to_end(client, accepted, "", as_json=False)
     return True
-
-
-def show_quote(made: Quote, show: Callable[[str], None]) -> None:
-    """The quote for people, by a function that takes lines."""
-    for one in made.experiments.values():
-        _show_experiment(one, show)
-    if len(made.experiments) > 1 and made.time_s and made.cost_usd:
-        show(f"all: {_span(made.time_s)}, {_dollars(made.cost_usd)}")
-    if made.as_of and made.catalogue != "local":
-        show(f"prices: {made.catalogue}, as of {made.as_of}")
-    for note in made.notes:
-        show(f"note: {note}")
-
-
-def _show_experiment(one: ExperimentQuote, show: Callable[[str], None]) -> None:
-    from trainmaster.spec.units import dollars
-
-    show(f"{one.name}: {one.cluster.words()}, {_count(one.cluster.workers, 'worker')}{_at_once(one)}")
-    if one.time_s and one.cost_usd:
-        show(f"  time {_span(one.time_s)}   cost {_dollars(one.cost_usd)}")
-    else:
-        show(f"  ${one.cluster.usd_per_hour:.4g} per hour; this policy knows no time")
-    if one.bottleneck:
-        show(f"  limited by {one.bottleneck}")
-    if one.types:
-        show(f"  chosen of workers {', '.join(one.types.workers)}; servers {', '.join(one.types.servers)}")
-    if where := _where_time_went(one):
-        show(f"  measured: {where}")
-    if one.memory_headroom is not None:
-        show(f"  memory: {one.memory_headroom:.0%} stays free")
-    if one.measurements:
-        similar = f", {one.similar} of them of similar jobs" if one.similar else ""
-        rests = _count(one.measurements, "measurement")
-        show(f"  rests on {rests}{similar}; {_count(one.candidates, 'cluster')} compared")
-    if (following := one.next_measurement) is not None:
-        many = _count(following.workers, "worker")
-        what = f"{many} on {following.instance} for {duration(following.seconds)}"
-        gain = f"from {following.width_now:.2f} to {following.width_then:.2f} (p95/p50)"
-        show(f"  measuring {what} ({dollars(following.cost_usd)}) would narrow a step's time {gain}")
-    if line := wide_line(one):
-        show(f"  {line}")
-    for note in one.notes:
-        show(f"  note: {note}")
-    if len(one.pareto) > 1:
-        rows = [[a.cluster.words(), duration(a.time_s), dollars(a.cost_usd)] for a in _some(list(one.pareto))]
-        lines = table(
-            ["  no cluster is both faster and cheaper", "time", "cost"], [["  " + r[0], *r[1:]] for r in rows]
-        )
-        show(lines)
-
-
-def wide_line(one: ExperimentQuote) -> str:
-    """What measuring would cut a wide interval to, and how to have that; empty if it is not wide."""
-    from trainmaster.service import capabilities_of
-
-    following = one.next_measurement
-    if one.time_s is None or not one.time_s.is_wide or following is None or following.time_s is None:
-        return ""
-    then = following.time_s
-    many = _count(following.workers, "worker")
-    # Here only what is new here helps: the job itself, or the machine that it will run on.
-    helps_here = one.similar == one.measurements or capabilities_of(one.cluster.worker.provider).is_here
-    how = (
-        "`trainmaster run --measure-first` measures on this machine before it runs"
-        if helps_here
-        else "a run there is such a measurement: its binding quote tells what came of it"
-    )
-    return (
-        f"{one.name}: this estimate is wide: {duration(following.seconds)} of measuring {many} on "
-        f"{following.instance} would cut it to about {duration(then.p5)} to {duration(then.p95)}; "
-        f"{how}"
-    )
-
-
-def _where_time_went(one: ExperimentQuote) -> str:
-    """Of the newest measurement with the most workers, as far as it is known."""
-    known = [each for each in one.measured if each.time_shares is not None and each.point is not None]
-    if not known:
-        return ""
-    most = max(known, key=lambda each: each.point.workers if each.point else 0)
-    shares = most.time_shares
-    words = {
-        "of a worker's time is computing": shares and shares.computing,
-        "waiting": shares and shares.waiting,
-        "of the network card's time": shares and shares.network,
-        "of the parameter server's processors": shares and shares.server,
-    }
-    return ", ".join(f"{share:.0%} {what}" for what, share in words.items() if share is not None)
-
-
-def _at_once(one: ExperimentQuote) -> str:
-    return f", {one.cluster.at_once} tasks at a time" if one.cluster.at_once > 1 else ""
-
-
-def _some(front: list[Alternative]) -> list[Alternative]:
-    if len(front) <= _SHOWN_FRONT:
-        return front
-    return [front[round(i * (len(front) - 1) / (_SHOWN_FRONT - 1))] for i in range(_SHOWN_FRONT)]
-
-
-def _span(interval: Interval) -> str:
-    return span_text(asdict(interval))
-
-
-def _dollars(interval: Interval) -> str:
-    return dollars_text(asdict(interval))
-
-
-def _count(number: int, noun: str) -> str:
-    """A number of things.
-
-    >>> _count(1, "worker"), _count(2, "worker")
-    ('1 worker', '2 workers')
-    """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

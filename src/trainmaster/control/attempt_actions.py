@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmaster.artifacts import Listing
+from trainmaster.control.attempt_words import is_quick, saved_metrics
 from trainmaster.control.effects import Effect, EffectKind, Job
 from trainmaster.control.environment import SERVED_MODEL, gang_environments
 from trainmaster.control.gangs import (
@@ -35,6 +35,7 @@ from trainmaster.spec import DataSource, Experiment, ParameterValue, Recipe, Tas
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
+    from trainmaster.artifacts import Listing
     from trainmaster.artifacts.owner import Owner
     from trainmaster.control.images import Images
     from trainmaster.control.isolation import Isolation
@@ -197,13 +198,13 @@ class AttemptActions:
 
     def begin(self, kind: EffectKind, task: Task) -> None:
         """Start a background job of a task's present attempt; quick ones are over at once."""
-        # Not needed until the first member has started.
-        from trainmaster.control import saving, staging, unpublished
-
+        # Imported here: not needed until the first member has started, and most of it never.
         context = self.context(task)
         quick = False
         match kind:
             case EffectKind.STAGE:
+                from trainmaster.control import staging
+
                 models: dict[str, list[tuple[int, str]]] = {}
                 work = partial(staging.stage, context, models)
                 quick = (
@@ -223,14 +224,26 @@ class AttemptActions:
                 except UsageError as error:
                     work, quick = partial(Job, done=True, error=str(error), users_fault=True), True
             case EffectKind.SAVE:
-                work, quick = partial(saving.save, context), saving.is_quick(context)
+                quick = is_quick(context)
+                if quick:
+                    work = partial(saved_metrics, context)
+                else:
+                    from trainmaster.control import saving
+
+                    work = partial(saving.save, context)
             case EffectKind.RECOVER:
-                work, quick = partial(saving.recover, context), saving.is_quick(context)
+                from trainmaster.control import saving
+
+                work, quick = partial(saving.recover, context), is_quick(context)
             case EffectKind.KEEP:
+                from trainmaster.control import unpublished
+
                 # The model of one that is recovered was lost.
                 has_won = EffectKind.RECOVER not in self.jobs.of(task.experiment, task.number, task.attempt)
                 work, quick = partial(unpublished.keep, context, has_won=has_won), self.site is None
             case EffectKind.CHECKPOINT:
+                from trainmaster.control import saving
+
                 work = partial(saving.checkpoint, context)
             case _:
                 raise AssertionError(f"{kind} is no job")
@@ -258,8 +271,6 @@ class AttemptActions:
 
     def clean_up(self, effect: Effect) -> None:
         """Remove the working directories of an attempt whose end is recorded."""
-        from trainmaster.control import saving
-
         context = self._context(effect.experiment, effect.task, effect.attempt, ())
         jobs = self.jobs.of(effect.experiment, effect.task, effect.attempt)
         save, recover = jobs.get(EffectKind.SAVE), jobs.get(EffectKind.RECOVER)
@@ -270,7 +281,7 @@ class AttemptActions:
         if self.site is not None:
             is_left = last is not None and not saved and (last.unsaved or not last.done)
             self.site.clean_up(context, is_saved=not is_left)
-        saving.clean_up(context, keep_output=not saved, keep_checkpoint=not (saved or recovered))
+        context.place.clean_up(keep_output=not saved, keep_checkpoint=not (saved or recovered))
 
     def _searcher(self, experiment: str) -> Searcher | None:
         found = self.recipe.experiments[experiment]

@@ -1,11 +1,14 @@
-"""What members of an attempt have said last: metrics, and why they failed."""
+"""What members of an attempt have left: last metrics, why they failed, whether there is more to save."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
+from trainmaster.control.effects import Job
 from trainmaster.control.job_context import TaskContext
 from trainmaster.executors.logs import read_tail
 from trainmaster.executors.member_metrics import MemberMetrics
@@ -15,6 +18,8 @@ from trainmaster.spec.states import EndReason
 #: How much of the end of a log is searched for metrics and for known failures.
 METRICS_TAIL_BYTES = 4 << 20
 FAILURE_TAIL_BYTES = 16 << 10
+#: Of these ends the script can hardly say why: the kernel or the cloud took something away.
+TELLING: Final = frozenset({EndReason.OOM, EndReason.NODE_LOST})
 
 _OUT_OF_MEMORY = re.compile(
     r"^(MemoryError\b|.*\bCUDA out of memory|.*\bOutOfMemoryError\b|.*std::bad_alloc"
@@ -52,6 +57,14 @@ def last_metrics(context: TaskContext) -> dict[str, object]:
 def metrics_of(context: TaskContext) -> MemberMetrics:
     """What rank 0 reports, from the beginning."""
     return MemberMetrics(context.place.directory, context.members[0], context.experiment.metrics_pattern)
+
+
+def saved_metrics(context: TaskContext) -> Job:
+    """All that is to be saved of an attempt that ended well and left no files."""
+    metrics = last_metrics(context)
+    missing = missing_metric(context, metrics)
+    fields: dict[str, object] = {"metrics": metrics} if metrics else {}
+    return Job(done=True, error=missing, users_fault=bool(missing), fields=fields)
 
 
 def missing_metric(context: TaskContext, metrics: Mapping[str, object]) -> str:
@@ -92,3 +105,26 @@ def size_of(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return 0
+
+
+def is_quick(context: TaskContext) -> bool:
+    """True if an ended attempt left no files and little to read, so that saving needs no background job."""
+    if context.site is not None or context.staged or context.end_reason in TELLING:  # it has to be fetched
+        return False
+    place = context.place
+    try:
+        if any(has_entries(part) for part in context.parts.values()) or has_entries(place.checkpoint):
+            return False
+        first = context.members[0]
+        return size_of(place.log(first)) < 1 << 16 and size_of(place.metrics(first)) < 1 << 16
+    except OSError:  # the script made something else of them: the job will say what
+        return False
+
+
+def has_entries(directory: Path) -> bool:
+    """Whether there is anything in a directory."""
+    try:
+        with os.scandir(directory) as entries:
+            return next(entries, None) is not None
+    except FileNotFoundError:
+        return False

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 from urllib.parse import quote
 
-from trainmaster.artifacts import CheckpointSeries, Listing
-from trainmaster.control.contents import of_nodes, setup_hash
 from trainmaster.control.layout import AttemptPlace, Home
 from trainmaster.control.run_facts import RunFacts
 from trainmaster.launchers import Launcher
@@ -22,7 +20,7 @@ from trainmaster.spec import Experiment, ParameterValue, Recipe
 from trainmaster.spec.states import EndReason
 
 if TYPE_CHECKING:
-    from trainmaster.artifacts import JSON
+    from trainmaster.artifacts import JSON, CheckpointSeries, Listing
     from trainmaster.artifacts.owner import Owner
     from trainmaster.control.setup import Setup
     from trainmaster.executors.base import Container
@@ -82,6 +80,8 @@ class TaskContext:
     @property
     def checkpoints(self) -> CheckpointSeries:
         """Those of the task."""
+        from trainmaster.artifacts import CheckpointSeries
+
         return CheckpointSeries(self.checkpoints_uri, self.owner)
 
     @property
@@ -184,6 +184,8 @@ class TaskContext:
         return self.environments[name]
 
     def _venv(self, setup: str) -> Path:
+        from trainmaster.control.contents import of_nodes, setup_hash
+
         code = self.home.code_directory(self.run)
         if self.site is not None:
             python = of_nodes(self.experiment)

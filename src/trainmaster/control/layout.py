@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -183,6 +184,11 @@ class AttemptPlace:
         return self.directory / "tmp"
 
     @property
+    def restored(self) -> Path:
+        """What an attempt on nodes has begun with; see `control.restored`."""
+        return self.directory / "restored.json"
+
+    @property
     def members(self) -> Path:
         """Output directories of the members that are not rank 0."""
         return self.directory / "members"
@@ -211,6 +217,29 @@ class AttemptPlace:
         for rank, name in enumerate(members):
             self.output(name, first=rank == 0).mkdir(parents=True, exist_ok=True)
 
+    def clean_up(self, *, keep_output: bool, keep_checkpoint: bool) -> None:
+        """Remove the working directories of an attempt whose end is recorded; logs and metrics stay.
+
+        Args:
+            keep_output: it left no published model: what it wrote stays for the user to look at.
+            keep_checkpoint: its last checkpoint could not be published.
+        """
+        with contextlib.suppress(OSError):
+            self.restored.unlink(missing_ok=True)
+        for directory, keep in (
+            (self.checkpoint, keep_checkpoint),
+            (self.output("", first=True), keep_output),
+            (self.members, keep_output),
+            (self.scratch, False),
+        ):
+            try:
+                directory.rmdir()  # nearly always empty in a sweep: one call instead of a walk
+            except OSError:
+                if keep:
+                    _remove_if_empty(directory)
+                else:
+                    shutil.rmtree(directory, ignore_errors=True)
+
     def metrics(self, member: str) -> Path:
         """What a member reports through ``TRAINMASTER_METRICS``."""
         return self.directory / f"{member}.metrics.jsonl"
@@ -219,6 +248,12 @@ class AttemptPlace:
 def attempt_id(run: str, experiment: str, task: int, attempt: int) -> str:
     """The name of an attempt towards executors: ``digits-7f3a/train/0/1``."""
     return f"{run}/{experiment}/{task}/{attempt}"
+
+
+def _remove_if_empty(directory: Path) -> None:
+    for path, _, _ in os.walk(directory, topdown=False):
+        with contextlib.suppress(OSError):
+            os.rmdir(path)  # noqa: PTH106 - it takes any text
 
 
 def _url(text: str) -> str:

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trainmaster.control.gangs import member_names
-from trainmaster.control.notifier import NOTIFIERS, make_notifier
-from trainmaster.control.role_files import require_role, require_variables
 from trainmaster.executors import NodeCapacity
 from trainmaster.launchers import get_launcher
 from trainmaster.providers.capabilities import capabilities_of
@@ -116,6 +114,8 @@ def check_names(recipe: Recipe) -> None:
         with _named(recipe, "provider"):
             PROVIDERS.check(recipe.provider)
     for number, subscription in enumerate(recipe.notify):
+        from trainmaster.control.notifier import NOTIFIERS
+
         with _named(recipe, "notify", str(number), "by"):
             NOTIFIERS.check(subscription.notifier)
     for experiment in recipe.experiments.values():
@@ -153,6 +153,8 @@ def check_notify(recipe: Recipe, environ: Mapping[str, str]) -> None:
         MissingPartError: a plug-in has the name, but cannot be loaded.
     """
     for number, subscription in enumerate(recipe.notify):
+        from trainmaster.control.notifier import make_notifier
+
         with _named(recipe, "notify", str(number)):
             make_notifier(subscription.notifier, subscription.to, environ)
 
@@ -173,6 +175,8 @@ def check_directories(recipe: Recipe) -> None:
     for experiment in recipe.experiments.values():
         if experiment.roles is None:
             continue
+        from trainmaster.control.role_files import require_role, require_variables
+
         for entry in experiment.roles.entries:
             if code.is_dir() and not (code / entry).exists():
                 with _named(recipe, "experiments", experiment.name, "roles"):

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.model.step_trace import MIN_SECONDS, StepTrace
+from trainmaster.advisor.model.step_trace import MIN_SECONDS
 from trainmaster.control.attempt_actions import AttemptActions
 from trainmaster.control.attempt_words import FAILURE_TAIL_BYTES, explain_failure
 from trainmaster.control.decide_task import EffectKind
 from trainmaster.control.gangs import helpers_of
 from trainmaster.control.layout import attempt_id
-from trainmaster.control.measuring import MIN_BLOCKS, measurement_of
+from trainmaster.control.measuring import MIN_BLOCKS, measurement_of, trace_of
 from trainmaster.control.outcome import classify
 from trainmaster.control.profile_progress import ProfilePhase, ProfileProgress
 from trainmaster.control.progress import TaskProgress
@@ -79,7 +79,8 @@ class ProfileAttempt:
         self._task = Task(self.experiment.name, 0, State.RUNNING, attempt=1, parameters=self.parameters)
         self._context = self.actions.context(self._task)
         self._id = attempt_id(self.run, self.experiment.name, 0, 1)
-        self._progress = TaskProgress.of(self._context, resolution_s=LOOK_S)
+        self._progress = TaskProgress.of(self._context)
+        self._trace = self._progress.trace = trace_of(self._context.experiment, LOOK_S)
         self._status = GangStatus(self._id, Phase.QUEUED)
         self._launched = False
         self._stopping_since: float | None = None
@@ -205,11 +206,6 @@ class ProfileAttempt:
                 found.step_time_s if found is not None else None,
             )
         )
-
-    @property
-    def _trace(self) -> StepTrace:
-        assert self._progress.trace is not None
-        return self._progress.trace
 
     # --- the result ------------------------------------------------------------------------------
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from trainmaster.advisor.model.step_trace import StepTrace
 from trainmaster.control.attempt_words import metrics_of
 from trainmaster.control.gangs import member_names
 from trainmaster.control.job_context import TaskContext
 from trainmaster.control.layout import AttemptPlace
-from trainmaster.control.measuring import trace_of
 from trainmaster.executors.member_metrics import MemberMetrics
 from trainmaster.executors.metrics import StepRate, json_safe
 from trainmaster.spec import Experiment
 from trainmaster.spec.until import Until
-from trainmaster.sweeps.curve import Curve
+
+if TYPE_CHECKING:
+    from trainmaster.advisor.model.step_trace import StepTrace
+    from trainmaster.sweeps import Curve
 
 #: A controller looks that often.
 LOOK_S = 0.5
@@ -39,7 +41,8 @@ class TaskProgress:
         changed: there is something new since this was last set to False.
         metric: of the search, if it has a pruner.
         curve: that metric by step, over all attempts.
-        trace: of its steps, if they are to be measured.
+        trace: of its steps, once the first one was seen.
+        make_trace: makes an empty one, if steps are to be measured.
         goes_on: it begins with what an attempt before it (or another task) has left.
         is_behind: it ran before it was followed: how fast it was then is not to be seen from what it wrote.
         from_step: the step that it has gone on from, as it says itself; of one that was followed later, the
@@ -58,8 +61,9 @@ class TaskProgress:
     metrics: dict[str, object] = field(default_factory=dict)
     changed: bool = False
     metric: str | None = None
-    curve: Curve = field(default_factory=Curve)
+    curve: Curve | None = None
     trace: StepTrace | None = None
+    make_trace: Callable[[], StepTrace] | None = None
     goes_on: bool = False
     is_behind: bool = False
     from_step: float | None = None
@@ -91,6 +95,12 @@ class TaskProgress:
         experiment, search = context.experiment, context.experiment.search
         values = experiment.builtin_values()
         epochs, examples = experiment.epochs, experiment.examples
+
+        def trace() -> StepTrace:
+            from trainmaster.control.measuring import trace_of
+
+            return trace_of(experiment, resolution_s)
+
         return cls(
             source=metrics_of(context),
             total_steps=values.get("steps"),
@@ -98,8 +108,8 @@ class TaskProgress:
             epochs=epochs,
             examples_per_step=values.get("batch_global"),
             metric=search.metric if search is not None and curve is not None else None,
-            curve=Curve() if curve is None else curve,
-            trace=trace_of(experiment, resolution_s),
+            curve=curve,
+            make_trace=trace,
             goes_on=context.attempt > 1 or context.parent is not None,
             is_behind=is_behind,
             came_to=None if is_behind else _number(earlier or {}, "step"),
@@ -134,13 +144,15 @@ class TaskProgress:
         rows, size = self.source.read()
         if self.source.per_epoch:
             self._learn_totals(self.source.per_epoch)
+        if rows and self.trace is None and self.make_trace is not None:
+            self.trace = self.make_trace()
         for row in rows:
             self.metrics.update(json_safe(row))
             self.changed = True
             if self.until is not None and not self.reached and self.until.holds(row):
                 self.reached = self.until.reached({**self.metrics, **row})
-            if self.metric is not None:
-                self._draw(row, self.metric)
+            if self.metric is not None and self.curve is not None:
+                self._draw(row, self.metric, self.curve)
             if self.trace is not None:
                 self.trace.add(now, row.get("step"), row.get("examples"), row.get("epoch"))
         if rows:
@@ -182,16 +194,16 @@ class TaskProgress:
             self.is_behind, self._has_begun = False, True
             self.from_step = _number(self.metrics, "step")
 
-    def _draw(self, row: Mapping[str, object], metric: str) -> None:
+    def _draw(self, row: Mapping[str, object], metric: str, curve: Curve) -> None:
         value = row.get(metric)
         if not isinstance(value, int | float):
             return
         for key in ("step", "epoch"):
             step = row.get(key, self.metrics.get(key))
             if isinstance(step, int | float):
-                self.curve.add(step, value)
+                curve.add(step, value)
                 return
-        self.curve.add(self.curve.last_step + 1 if len(self.curve) else 1, value)
+        curve.add(curve.last_step + 1 if len(curve) else 1, value)
 
 
 def _number(row: Mapping[str, object], key: str) -> float | None:
@@ -206,6 +218,8 @@ def read_curve(experiment: Experiment, places: Iterable[AttemptPlace]) -> Curve:
         experiment: with a ``search``.
         places: of the attempts, the first one first.
     """
+    from trainmaster.sweeps import Curve
+
     curve = Curve()
     first = "{}-{}".format(*member_names(experiment)[0])
     for place in places:

@@ -6,16 +6,13 @@ The checkpoint itself may make room for newer ones, and the driver may be killed
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from trainmaster.artifacts import Manifest
 from trainmaster.spec.private_files import write_private
 
 if TYPE_CHECKING:
     from trainmaster.control.layout import AttemptPlace
-
-_FILE: Final = "restored.json"
 
 
 def note_restored(place: AttemptPlace, manifest: Manifest | None) -> None:
@@ -29,9 +26,9 @@ def note_restored(place: AttemptPlace, manifest: Manifest | None) -> None:
         OSError: it cannot be written.
     """
     if manifest is None:
-        _path(place).unlink(missing_ok=True)
+        place.restored.unlink(missing_ok=True)
         return
-    write_private(_path(place), manifest.to_json())
+    write_private(place.restored, manifest.to_json())
 
 
 def noted_restored(place: AttemptPlace) -> Manifest | None:
@@ -42,11 +39,7 @@ def noted_restored(place: AttemptPlace) -> Manifest | None:
         OSError: it cannot be read.
     """
     try:
-        data = _path(place).read_bytes()
+        data = place.restored.read_bytes()
     except FileNotFoundError:
         return None
-    return Manifest.from_json(data, str(_path(place)))
-
-
-def _path(place: AttemptPlace) -> Path:
-    return place.directory / _FILE
+    return Manifest.from_json(data, str(place.restored))

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from trainmaster.artifacts import JSON, Manifest, UnstableDirectory, publish
@@ -16,17 +13,21 @@ from trainmaster.artifacts.models import publish_model as publish_once
 from trainmaster.artifacts.models import remove_unrecorded
 from trainmaster.artifacts.owner import ForeignArtifactError
 from trainmaster.artifacts.tree import parts_listing
-from trainmaster.control.attempt_words import explain_failure, last_metrics, missing_metric, size_of
+from trainmaster.control.attempt_words import (
+    TELLING,
+    explain_failure,
+    has_entries,
+    last_metrics,
+    saved_metrics,
+)
 from trainmaster.control.effects import Job
 from trainmaster.control.gangs import checkpoints_of
 from trainmaster.control.job_context import TaskContext
-from trainmaster.control.restored import note_restored
 from trainmaster.control.site_errors import NodeGoneError, RelayError
-from trainmaster.control.system_log import TELLING, keep_system_logs
+from trainmaster.control.system_log import keep_system_logs
 from trainmaster.control.unpublished_checkpoint import (
     drop_kept_checkpoint,
     empty_fetched,
-    has_entries,
     is_superseded,
     was_fetched,
 )
@@ -43,26 +44,11 @@ STABLE_TRIES = 3
 SECURED_BYTES = 1 << 30
 
 
-def is_quick(context: TaskContext) -> bool:
-    """True if an ended attempt left next to nothing, so that saving it needs no background job."""
-    if context.site is not None or context.staged or context.end_reason in TELLING:  # it has to be fetched
-        return False
-    place = context.place
-    try:
-        if any(has_entries(part) for part in context.parts.values()) or has_entries(place.checkpoint):
-            return False
-        first = context.members[0]
-        return size_of(place.log(first)) < 1 << 16 and size_of(place.metrics(first)) < 1 << 16
-    except OSError:  # the script made something else of them: the job will say what
-        return False
-
-
 def save(context: TaskContext) -> Job:
     """Publish the model and the last checkpoint of an attempt that ended well. Safe to repeat."""
-    metrics = last_metrics(context)
-    fields: dict[str, object] = {"metrics": metrics} if metrics else {}
-    missing = missing_metric(context, metrics)
-    extra = manifest_extra(context, metrics)
+    job = saved_metrics(context)
+    fields: dict[str, object] = dict(job.fields)
+    extra = manifest_extra(context, cast("dict[str, object]", fields.get("metrics", {})))
     # Once it was fetched, what becomes of its nodes is of no more interest.
     site = None if context.kept_model == context.attempt else context.site
     try:
@@ -70,13 +56,13 @@ def save(context: TaskContext) -> Job:
             from trainmaster.control.staged_data import fetch_output_here
 
             fetch_output_here(context)
-        is_sent = site is not None and not missing and _send_model(context, site, extra, fields)
+        is_sent = site is not None and not job.error and _send_model(context, site, extra, fields)
         if site is not None and not is_sent:
             site.fetch_output(context)
     except (TrainmasterError, OSError) as error:
         return _not_saved(context, error, fields)
-    if missing:
-        return Job(done=True, error=missing, users_fault=True, fields=fields)
+    if job.error:
+        return replace(job, fields=fields)
     try:
         if not is_sent and has_model(context):
             if site is not None:
@@ -92,7 +78,7 @@ def save(context: TaskContext) -> Job:
             return _not_saved(context, error, fields)
     except (TrainmasterError, OSError) as error:
         return _not_saved(context, error, fields)
-    return Job(done=True, fields=fields)
+    return replace(job, fields=fields)
 
 
 def manifest_extra(context: TaskContext, metrics: Mapping[str, object]) -> dict[str, JSON]:
@@ -334,36 +320,3 @@ def _has_published(context: TaskContext) -> bool:
     newest = series.newest()
     manifest = series.manifest(newest) if newest is not None else None
     return manifest is not None and manifest.extra.get("attempt") == context.attempt
-
-
-def clean_up(context: TaskContext, *, keep_output: bool, keep_checkpoint: bool) -> None:
-    """Remove the working directories of an attempt whose end is recorded; logs and metrics stay.
-
-    Args:
-        context: the attempt.
-        keep_output: it left no published model: what it wrote stays for the user to look at.
-        keep_checkpoint: its last checkpoint could not be published.
-    """
-    place = context.place
-    if context.site is not None:
-        with contextlib.suppress(OSError):
-            note_restored(place, None)
-    for directory, keep in (
-        (place.checkpoint, keep_checkpoint),
-        (place.output("", first=True), keep_output),
-        (place.members, keep_output),
-        (place.scratch, False),
-    ):
-        try:
-            directory.rmdir()  # nearly always empty in a sweep: one call instead of a walk
-        except OSError:
-            if keep:
-                _remove_if_empty(directory)
-            else:
-                shutil.rmtree(directory, ignore_errors=True)
-
-
-def _remove_if_empty(directory: Path) -> None:
-    for path, _, _ in os.walk(directory, topdown=False):
-        with contextlib.suppress(OSError):
-            os.rmdir(path)  # noqa: PTH106 - it takes any text

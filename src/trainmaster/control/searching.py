@@ -70,13 +70,14 @@ class Searcher:
         verdicts: dict[int, str] = {}
         if self._pruner is None:
             return verdicts
-        self._curves.update((number, found.curve) for number, found in running.items())
-        for number, found in running.items():
+        curves = {number: found.curve for number, found in running.items() if found.curve is not None}
+        self._curves.update(curves)
+        for number, curve in curves.items():
             judged = self._judged.get(number, -math.inf)
-            if not len(found.curve) or found.curve.last_step <= judged:
+            if not len(curve) or curve.last_step <= judged:
                 continue
-            self._judged[number] = found.curve.last_step
-            own = Trial(number, {}, TrialState.RUNNING, None, found.curve)
+            self._judged[number] = curve.last_step
+            own = Trial(number, {}, TrialState.RUNNING, None, curve)
             others = [self._with_curve(experiment, at) for at in range(experiment.created) if at != number]
             why = self._pruner.verdict(own, others, judged)
             if why:

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.artifacts import CheckpointSeries
-from trainmaster.artifacts.manifest import DamagedArtifactError
-from trainmaster.artifacts.tree import parts_listing
 from trainmaster.control.decide_task import Job
 from trainmaster.control.job_context import ImageSource, TaskContext
-from trainmaster.control.locking import locked
 from trainmaster.control.recorded_environment import note_environment
-from trainmaster.control.restored import note_restored
 from trainmaster.control.site_errors import NodeGoneError, RelayError
 from trainmaster.control.store_verdicts import Moment, StoreVerdict, verdict
-from trainmaster.control.unpublished_checkpoint import is_superseded, lies_here, restore_kept
 from trainmaster.objects.errors import StoreTrouble, trouble_of
 from trainmaster.spec.errors import (
     ProviderError,
@@ -55,6 +47,8 @@ def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job
     if context.site is None:
         return _stage(context, models)
     try:
+        from trainmaster.control.locking import locked
+
         # A gang that got other nodes is staged anew: a thread for the first ones must not do so later,
         # when the members run.
         with locked(context.place.directory / "staging"):
@@ -66,9 +60,11 @@ def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job
 def _stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job:
     try:
         context.place.make_directories(context.members)
-        restored = _restore(context) if context.attempt > 1 else None
-        if restored is None and context.parent_checkpoints_uri is not None:
-            _inherit(context, context.parent_checkpoints_uri)
+        restored = None
+        if context.attempt > 1 or context.parent is not None:
+            from trainmaster.control.restoring import restore
+
+            restored = restore(context)
         for name, source in context.experiment.data.items():
             if source.stage is not None:  # Hadoop may come with `setup`
                 continue
@@ -205,6 +201,8 @@ def link_at(context: TaskContext, name: str) -> None:
     link = Path(os.path.normpath(code / at))
     if not link.is_relative_to(code.parent) or link in (code, code.parent):
         raise UsageError(f"data.{name}.at: {at} lies outside the working directory", "Give a relative path.")
+    from trainmaster.control.locking import locked
+
     target = context.data_path(name)
     with locked(context.home.data_directory(context.run) / f"at-{name}"):
         if link.is_symlink() and link.readlink() == target:
@@ -257,86 +255,3 @@ def setup_of(
         return Setup(place, script, code, variables, python[0], identity=" ".join(python))
     name = context.experiment.container or ""
     return Setup(place, script, code, {**images.additions(name), **variables}, image=name, identity=image.id)
-
-
-def _restore(context: TaskContext) -> int | None:
-    kept = context.kept_checkpoint
-    if kept is None and context.site is not None:
-        kept = context.attempt - 1  # what was fetched of it, and never recorded
-    if kept is not None and _begins_with_kept(context, kept):
-        return None  # it has no number yet
-    number = _begin_with_newest(context, context.checkpoints)
-    if number is None:
-        context.place.checkpoint.mkdir(parents=True, exist_ok=True)
-        note_restored(context.place, None)
-    return number
-
-
-def _begin_with_newest(context: TaskContext, series: CheckpointSeries, *, is_own: bool = True) -> int | None:
-    """Begin with the newest checkpoint of a series that is whole; None if there is none."""
-    target = context.place.checkpoint
-    for number in reversed(series.complete()):
-        if is_own and number in context.bad_checkpoints:
-            continue
-        if target.exists():
-            shutil.rmtree(target)
-        if not _note(context, series, number):
-            continue
-        if _restored_by_nodes(context, series.uri_of(number), is_own=is_own):
-            return number
-        try:
-            series.restore(number, target)
-        except DamagedArtifactError:  # the one before is better than none
-            continue
-        if is_own:  # another task's, though unchanged, is to be published as this task's own
-            context.listings[target] = parts_listing({"": target})
-        return number
-    return None
-
-
-def _begins_with_kept(context: TaskContext, attempt: int) -> bool:
-    """Begin with what an earlier attempt has left here, unless the store has a later one by now."""
-    if not lies_here(context, attempt):
-        return False
-    with suppress(TrainmasterError):  # while the store is away, nothing there is known to be later
-        if is_superseded(context, attempt):
-            return False
-    restore_kept(context, attempt)
-    return True
-
-
-def _note(context: TaskContext, series: CheckpointSeries, number: int) -> bool:
-    """Keep what a checkpoint consists of that nodes will begin with; False if it is damaged or gone."""
-    if context.site is None:
-        return True
-    try:
-        manifest = series.manifest(number)
-    except DamagedArtifactError:
-        return False
-    note_restored(context.place, manifest)
-    return manifest is not None
-
-
-def _restored_by_nodes(context: TaskContext, uri: str, *, is_own: bool = True) -> bool:
-    """Have the nodes download a checkpoint themselves; False if they cannot: they get ours."""
-    if context.site is None:
-        return False
-    try:
-        context.site.restore_checkpoint(context, uri, is_own=is_own)
-    except RelayError:
-        return False
-    context.place.checkpoint.mkdir(parents=True, exist_ok=True)
-    return True
-
-
-def _inherit(context: TaskContext, uri: str) -> None:
-    """Begin with the last checkpoint of another task (population-based training).
-
-    Raises:
-        UsageError: it left none.
-    """
-    if _begin_with_newest(context, CheckpointSeries(uri, context.owner), is_own=False) is None:
-        raise UsageError(
-            f"task {context.parent}, whose training it goes on with, left no checkpoint",
-            "Population-based training needs scripts that save and load TRAINMASTER_CHECKPOINT_DIR.",
-        )

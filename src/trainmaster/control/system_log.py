@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.layout import SYSTEM
 from trainmaster.spec.private_files import write_private
-from trainmaster.spec.states import EndReason
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 
 #: Of a machine's log so much is kept, the end of it.
 LIMIT_BYTES: Final = 256 << 10
-#: Of these ends the script can hardly say why: the kernel or the cloud took something away.
-TELLING: Final = frozenset({EndReason.OOM, EndReason.NODE_LOST})
 #: For all that is asked, as each part may take ten seconds.
 WAIT_S: Final = 45.0
 _PROGRAM: Final = """\

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trainmaster.artifacts import UnstableDirectory
+from trainmaster.control.attempt_words import has_entries
 from trainmaster.control.effects import Job
 from trainmaster.control.job_context import TaskContext
 from trainmaster.control.saving import (
@@ -17,7 +18,6 @@ from trainmaster.control.saving import (
     save,
 )
 from trainmaster.control.site_errors import NodeGoneError
-from trainmaster.control.unpublished_checkpoint import has_entries
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, one_line
 from trainmaster.spec.states import EndReason
 

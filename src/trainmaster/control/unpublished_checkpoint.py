@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainmaster.control.attempt_words import has_entries
 from trainmaster.control.restored import note_restored, noted_restored
 
 if TYPE_CHECKING:
@@ -98,15 +99,6 @@ def drop_kept_checkpoint(context: TaskContext, fields: dict[str, object]) -> Non
     fields["kept_checkpoint"] = None
     if context.kept_checkpoint != context.attempt:
         shutil.rmtree(_directory(context, context.kept_checkpoint), ignore_errors=True)
-
-
-def has_entries(directory: Path) -> bool:
-    """Whether there is anything in a directory."""
-    try:
-        with os.scandir(directory) as entries:
-            return next(entries, None) is not None
-    except FileNotFoundError:
-        return False
 
 
 def _directory(context: TaskContext, attempt: int) -> Path:

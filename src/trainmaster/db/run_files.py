@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 #: Of one piece, and about as much as one transaction writes and one query reads.
 PIECE_BYTES: Final = 1 << 20
+#: Of what is private: the name of the values of secrets, by name as JSON.
+SECRETS: Final = "secrets"
 
 
 class Piece(NamedTuple):
@@ -125,6 +127,11 @@ def pieces(database: Database, run: str, after: int = 0) -> Sequence[tuple[int, 
         for row in database.read(query.order_by(t.run_file.c.id))
     ]
     return found or pieces(database, run, last)  # those that were counted were replaced meanwhile
+
+
+def private_place(run: str, name: str) -> str:
+    """What a private thing of a run is sealed for."""
+    return f"run/{run}/{name}"
 
 
 def private(database: Database, run: str) -> dict[str, bytes]:

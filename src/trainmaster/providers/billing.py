@@ -7,11 +7,39 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from trainmaster.providers.aws.ec2_facts import DISK_USD_PER_GIB_MONTH, PUBLIC_ADDRESS_USD_PER_HOUR
-
 #: Of the shortest month, in which a disk costs most per hour.
 _HOURS_PER_MONTH: Final = 28 * 24.0
 _GIB: Final = 2**30
+
+#: EC2: USD per GiB and month of gp3 disks with the IOPS and throughput that all have, by region; billed by
+#: seconds, a minute at least. Written down in 2025-11 and not checked: where they are from is not known.
+#: They cannot be set; https://aws.amazon.com/ebs/pricing/ has those that hold.
+_EC2_DISK_USD_PER_GIB_MONTH: Final = {
+    "af-south-1": 0.1047,
+    "ap-east-1": 0.1056,
+    "ap-northeast-1": 0.096,
+    "ap-northeast-2": 0.0912,
+    "ap-northeast-3": 0.096,
+    "ap-south-1": 0.0912,
+    "ap-southeast-1": 0.096,
+    "ap-southeast-2": 0.096,
+    "ca-central-1": 0.088,
+    "eu-central-1": 0.0952,
+    "eu-north-1": 0.0836,
+    "eu-south-1": 0.0924,
+    "eu-west-1": 0.088,
+    "eu-west-2": 0.0928,
+    "eu-west-3": 0.0928,
+    "me-south-1": 0.0968,
+    "sa-east-1": 0.152,
+    "us-east-1": 0.08,
+    "us-east-2": 0.08,
+    "us-west-1": 0.096,
+    "us-west-2": 0.08,
+}
+#: Of a public IPv4 address in use, in every region, since 2024-02-01; billed by seconds, a minute at least.
+#: From https://aws.amazon.com/vpc/pricing/, as of 2025-11.
+_EC2_ADDRESS_USD_PER_HOUR: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +75,7 @@ class Billing:
 
 #: AWS and Google bill seconds after the first minute, Azure bills seconds (Linux machines). Egress as
 #: published in 2025 for regions in the USA and Europe.
-AWS: Final = Billing(1.0, 60.0, DISK_USD_PER_GIB_MONTH, PUBLIC_ADDRESS_USD_PER_HOUR, True, 0.09, 0.05)
+AWS: Final = Billing(1.0, 60.0, _EC2_DISK_USD_PER_GIB_MONTH, _EC2_ADDRESS_USD_PER_HOUR, True, 0.09, 0.05)
 GOOGLE: Final = Billing(1.0, 60.0, egress_usd_per_gb=0.12)
 AZURE: Final = Billing(1.0, 0.0, egress_usd_per_gb=0.087)
 #: Of those of which nothing is known.

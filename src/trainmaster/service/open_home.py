@@ -125,6 +125,8 @@ class OpenHome:
         self, recipe: Recipe, environ: Mapping[str, str], kept: Mapping[str, str] | None = None
     ) -> dict[str, dict[str, str]]:
         """Values of the experiments' secrets; see `trainmaster.service.teams.team_secrets.secrets_of`."""
+        if self.team is None and not any(each.secrets for each in recipe.experiments.values()):
+            return {name: {} for name in recipe.experiments}
         from trainmaster.service.teams.team_secrets import secrets_of
 
         return secrets_of(self.home, self._database, recipe, environ, self.team, kept)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster.db import Submission, is_alive, queries
 from trainmaster.db.sinks import open_sinks
-from trainmaster.service.models import model_names
 from trainmaster.service.open_home import OpenHome
 from trainmaster.service.runs.highlights import Highlights
 from trainmaster.service.runs.summary import (
@@ -307,11 +306,15 @@ class Service(OpenHome):
 
     def find_models(self, run: str, experiment: str, best: str | None) -> list[tuple[int, str]]:
         """(task, uri) of an experiment's models; see `model_names.find_models`."""
-        return model_names.find_models(self.database, run, experiment, best)
+        from trainmaster.service.models.model_names import find_models
+
+        return find_models(self.database, run, experiment, best)
 
     def find_model(self, name: str) -> str:
         """The URI of the one model that a name means; see `model_names.find_model`."""
-        return model_names.find_model(self.database, name)
+        from trainmaster.service.models.model_names import find_model
+
+        return find_model(self.database, name)
 
     def measurements(self, recipe: Recipe) -> dict[str, History]:
         """What was measured before of each experiment of a recipe, and of similar ones; newest first.

@@ -19,7 +19,7 @@ from trainmaster.cluster.cluster_loop import ClusterLoop
 from trainmaster.cluster.node_files import direct_store
 from trainmaster.cluster.observed import Observed
 from trainmaster.cluster.record import Machine
-from trainmaster.control import decide_saving, decide_task, outcome, saving, staging, unpublished_checkpoint
+from trainmaster.control import decide_saving, decide_task, outcome, restoring, saving, unpublished_checkpoint
 from trainmaster.control.budget import Meter
 from trainmaster.control.controller import Controller
 from trainmaster.control.layout import Home
@@ -230,7 +230,7 @@ def _only_what_is_recorded_is_used() -> AbstractContextManager[object]:
     """Today whatever lies here is begun with, which makes up for other mistakes."""
     lies_here = unpublished_checkpoint.lies_here
     return patch.object(
-        staging,
+        restoring,
         "lies_here",
         lambda context, attempt: context.kept_checkpoint == attempt and lies_here(context, attempt),
     )

@@ -29,7 +29,7 @@ from trainmaster.cluster.bootstrap.guest.trees import FILE, TreeEntry
 from trainmaster.cluster.node_files import direct_store
 from trainmaster.cluster.node_files.direct_store import DirectStore
 from trainmaster.cluster.node_files.node_sending import Sent, Source
-from trainmaster.control import saving, staging, unpublished
+from trainmaster.control import restoring, saving, unpublished
 from trainmaster.control.attempt_actions import AttemptActions
 from trainmaster.control.effects import Effect, EffectKind, Job
 from trainmaster.control.jobs import _guarded
@@ -368,7 +368,7 @@ class SavingActions(SimulatedActions):
             return Job(done=True, fields={"restored": None})
         kept, newest = task.kept_checkpoint or task.attempt - 1, None
         try:
-            if staging._begins_with_kept(context, kept):
+            if restoring.begins_with_kept(context, kept):
                 text = (context.place.checkpoint / "file").read_text()
             else:
                 series = CheckpointSeries(context.checkpoints_uri, context.owner)

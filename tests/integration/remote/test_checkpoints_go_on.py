@@ -103,7 +103,7 @@ def test_every_rank_goes_on_and_what_was_rotated_away_stays_away(gang: Hosts) ->
     assert saving.recover(context).error == ""
     assert newest(gang, context) == at(60)
     gang.site.clean_up(context)
-    saving.clean_up(context, keep_output=False, keep_checkpoint=False)
+    context.place.clean_up(keep_output=False, keep_checkpoint=False)
     assert not list(context.place.directory.glob("restored*")), "it is not needed any more"
 
     context = begin(gang, 3)

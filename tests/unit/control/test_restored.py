@@ -11,7 +11,7 @@ import pytest
 
 from trainmaster.artifacts import CheckpointSeries
 from trainmaster.artifacts.manifest import DamagedArtifactError
-from trainmaster.control import saving, staging
+from trainmaster.control import staging
 from trainmaster.control.attempt_actions import AttemptActions
 from trainmaster.control.job_context import TaskContext
 from trainmaster.control.layout import Home
@@ -74,7 +74,7 @@ def test_it_is_written_before_anything_is_on_a_node(tmp_path: Path, is_direct: b
     assert site.noted == [["a", "b"], ["a", "b"]]
     assert names(context(tmp_path, site)) == ["a", "b"], "the next driver knows it, too"
     CheckpointSeries(asked.checkpoints_uri).prune(1)
-    saving.clean_up(asked, keep_output=True, keep_checkpoint=True)
+    asked.place.clean_up(keep_output=True, keep_checkpoint=True)
     assert names(asked) == []
 
 

@@ -17,7 +17,7 @@ from trainmaster.artifacts import CheckpointSeries
 from trainmaster.cluster import attempt_nodes
 from trainmaster.cluster.node_files import node_patience
 from trainmaster.cluster.node_files.remote_site import RemoteSite
-from trainmaster.control import saving, staging, unpublished
+from trainmaster.control import restoring, saving, staging, unpublished
 from trainmaster.control.attempt_actions import AttemptActions
 from trainmaster.control.effects import Job
 from trainmaster.control.job_context import TaskContext
@@ -178,7 +178,7 @@ def test_the_next_attempt_begins_with_what_is_kept_though_the_store_is_away(
     def away(*_: Any, **__: Any) -> Any:
         raise PublishError("s3://b does not answer")
 
-    monkeypatch.setattr(staging, "CheckpointSeries", away)
+    monkeypatch.setattr(restoring, "CheckpointSeries", away)
     place = earlier.home.attempt(earlier.run, "train", 0, 2)
     later = replace(earlier, attempt=2, place=place, kept_checkpoint=1)
     for _ in range(2):  # staged again, for other nodes

@@ -13,6 +13,7 @@ import pytest
 from trainmaster.artifacts import fetch
 from trainmaster.control import saving
 from trainmaster.control.attempt_actions import AttemptActions
+from trainmaster.control.attempt_words import is_quick
 from trainmaster.control.layout import Home
 from trainmaster.control.run_state import Task
 from trainmaster.control.staged_data import addresses, note_served
@@ -78,7 +79,7 @@ def test_what_a_task_writes_into_hdfs_becomes_part_of_its_model(hdfs, tmp_path):
     variables = addresses(context)
     assert variables["TRAINMASTER_OUTPUT_HDFS"] == "hdfs://127.0.0.1:9000/output/train/0"
     path = variables["TRAINMASTER_OUTPUT_HDFS_WEBHDFS"].partition(f":{hdfs.server_port}")[2]
-    assert not saving.is_quick(context)
+    assert not is_quick(context)
     assert "model_uri" not in saving.save(context).fields, "it wrote nothing"
     hdfs.write(f"{path}/model.ckpt", b"weights")
     hdfs.write(f"{path}/variables/0", b"")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,6 @@ from trainmaster.db.run_facts import facts_of, put_fact
 from trainmaster.executors.core_dumps import forbid_core_dumps
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.worlds import HandOver, Session, World, world_here, world_of_machines
-from trainmaster.service.models.model_names import find_models
 from trainmaster.service.quotes.history import histories, make_recorder
 from trainmaster.service.quotes.quote_record import record_truth
 from trainmaster.service.quotes.quote_tracker import QuoteTracker
@@ -147,13 +145,19 @@ def _drive(
     home, row = opened.home_of(run), database.run_row(run)
     world.executor.open(run, world.capacity, world.base, session.lease.token)
     snapshot = opened.replicas.code(row)
+
+    def find_models(experiment: str, best: str | None) -> list[tuple[int, str]]:
+        from trainmaster.service.models.model_names import find_models
+
+        return find_models(database, run, experiment, best)
+
     actions = AttemptActions(
         home=home,
         run=run,
         recipe=world.recipe,
         base=world.base,
         secrets=session.secrets,
-        find_models=partial(find_models, database, run),
+        find_models=find_models,
         slots=world.slots,
         site=world.site,
         owner=owner_of(row, home),

@@ -32,13 +32,6 @@ _NAME_BYTES: Final = 4
 _FORM: Final = b"\x01"
 #: Of what is sealed, at its beginning: the form, and which key.
 HEAD_BYTES: Final = 1 + _NAME_BYTES
-#: Beside the run's files, sealed: values of its secrets, by name as JSON.
-SECRETS: Final = "secrets"
-
-
-def private_place(run: str, name: str) -> str:
-    """What a private thing of a run is sealed for."""
-    return f"run/{run}/{name}"
 
 
 class SealedError(TrainmasterError):

@@ -18,14 +18,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.artifacts import materialise
-from trainmaster.artifacts.scratch import move_into_place, scratch_directory
 from trainmaster.control.layout import RunFiles
 from trainmaster.control.preflight import why_bound_by_data
 from trainmaster.db import run_files
+from trainmaster.db.run_files import SECRETS, private_place
 from trainmaster.objects import ObjectStore
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.service.driving.encryption import SECRETS, SealingKey, private_place
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.spec.errors import NotFoundError, PublishError
 from trainmaster.spec.private_files import make_private, write_private
@@ -35,6 +33,7 @@ if TYPE_CHECKING:
     from trainmaster.control.layout import Home
     from trainmaster.db import Database, Lease
     from trainmaster.providers.place import ProviderPlace
+    from trainmaster.service.driving.encryption import SealingKey
     from trainmaster.service.driving.replication import Replication
     from trainmaster.spec import Recipe
 
@@ -140,7 +139,7 @@ class RunReplicas:
         with locked(root.with_name(f".{row['id']}")):
             self._forget_access(row["id"])
             sealed = run_files.private(self._database, row["id"])
-            key = SealingKey.of(self._home.root, environ)
+            key = self._key(environ)
             self._prepare(root, row)
             found = {
                 name: key.open(data, private_place(row["id"], name))
@@ -212,7 +211,7 @@ class RunReplicas:
         if why or why_bound_by_data(recipe, snapshot):
             return None
         send_code(self._home.store_url, snapshot)
-        key = SealingKey.of(self._home.root, environ)
+        key = self._key(environ)
         values = {name: value for each in secrets.values() for name, value in each.items()}
         return {SECRETS: key.seal(json.dumps(values).encode(), private_place(run, SECRETS))}
 
@@ -231,7 +230,10 @@ class RunReplicas:
         row = self._database.run_row(lease.run)
         if not row["can_move"] or self.began_here(row) or self.is_here(row):
             return
-        key = SealingKey.of(self._home.root, environ)
+        from trainmaster.artifacts import materialise
+        from trainmaster.artifacts.scratch import move_into_place, scratch_directory
+
+        key = self._key(environ)
         place = self._taken(row)
         with scratch_directory(place) as root:
             root.chmod(0o700)
@@ -252,7 +254,7 @@ class RunReplicas:
         if not row["can_move"]:
             return None
         home = self._home if self.began_here(row) else self.taken(row)
-        key = partial(SealingKey.of, self._home.root, environ)
+        key = partial(self._key, environ)
         from trainmaster.service.driving.replication import Replication
 
         return Replication(self._database, lease, home, row["provider"], key)
@@ -268,13 +270,18 @@ class RunReplicas:
         sealed = run_files.private(self._database, row["id"]).get(SECRETS)
         if sealed is None:
             return {}
-        key = SealingKey.of(self._home.root, environ)
+        key = self._key(environ)
         values: dict[str, str] = json.loads(key.open(sealed, private_place(row["id"], SECRETS)))
         return values
 
     def is_forgotten(self, row: Mapping[Any, Any]) -> bool:
         """Whether what was sealed of a run that can move was removed, as its end is long ago."""
         return bool(row["can_move"]) and not run_files.private(self._database, row["id"])
+
+    def _key(self, environ: Mapping[str, str]) -> SealingKey:
+        from trainmaster.service.driving.encryption import SealingKey
+
+        return SealingKey.of(self._home.root, environ)
 
     def _taken(self, row: Mapping[Any, Any]) -> Path:
         return self._home.root / TAKEN / str(row["id"])
@@ -361,6 +368,7 @@ def bring_code(store_url: str, digest: str, snapshots: Path) -> Path:
     Raises:
         PublishError: it is not on the store, or cannot be read.
     """
+    from trainmaster.artifacts.scratch import move_into_place, scratch_directory
     from trainmaster.artifacts.unpacking import UnpackError, UnpackLimits, unpack
 
     place = snapshots / digest

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.layout import SYSTEM
 from trainmaster.db import ExperimentChange, RunChange, TaskChange, run_files
-from trainmaster.db.run_files import PIECE_BYTES, Piece
+from trainmaster.db.run_files import PIECE_BYTES, Piece, private_place
 from trainmaster.providers.aws.ledger import AwsLedger
-from trainmaster.service.driving.encryption import private_place
 from trainmaster.spec.approval import Approval
 from trainmaster.spec.errors import LeaseLostError, StoreError
 from trainmaster.spec.states import EndReason, State

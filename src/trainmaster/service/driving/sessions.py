@@ -18,7 +18,6 @@ from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.driving import drive
 from trainmaster.service.driving.worlds import Session
 from trainmaster.service.models.starting_models import using
-from trainmaster.service.models.unpublished_models import save_kept
 from trainmaster.service.quotes.quote_record import most_usd, quote_summary
 from trainmaster.service.runs.run_names import claim_name
 from trainmaster.service.runs.summary import is_driven
@@ -152,6 +151,8 @@ def resume(opened: OpenHome, run: str, environ: Mapping[str, str]) -> Session | 
         return resume(opened.of_team(row["team"]), run, environ)
     if row["reason"] == EndReason.SUCCEEDED:
         return None
+    from trainmaster.service.models.unpublished_models import save_kept
+
     # Of one that is elsewhere and was left, nothing is here until it is taken over.
     home = opened.own_home_for(row) if opened.replicas.is_elsewhere(row) else opened.home_of(run)
     if not is_driven(row, opened.database.clock_s()) and save_kept(

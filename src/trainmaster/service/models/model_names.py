@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING
 
 from trainmaster.db import queries
-from trainmaster.service.runs.curves import goal_of
 from trainmaster.service.runs.summary import resolve_run
 from trainmaster.spec.errors import NotFoundError, UsageError
 
@@ -26,6 +25,8 @@ def find_models(database: Database, run: str, experiment: str, best: str | None)
     found = queries.models(database, run, experiment)
     if best is None:
         return [(row["task"], row["uri"]) for row in found]
+    from trainmaster.service.runs.curves import goal_of
+
     values = [(json.loads(row["metrics"]).get(best), row) for row in found]
     numbers = [(float(v), row) for v, row in values if isinstance(v, int | float)]
     if not numbers:

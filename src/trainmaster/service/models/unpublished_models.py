@@ -89,7 +89,6 @@ def save_kept(database: Database, home_of: Callable[[str], Home], run: str) -> l
 
 def _saved(database: Database, lease: Lease, context: TaskContext, metrics: Any) -> SavedModel:  # noqa: ANN401
     """Publish one of them, and record that."""
-    from trainmaster.control.saving import clean_up
     from trainmaster.control.unpublished import publish_kept
 
     experiment, task, uri = context.experiment.name, context.task, context.model_uri
@@ -100,7 +99,7 @@ def _saved(database: Database, lease: Lease, context: TaskContext, metrics: Any)
         return SavedModel(f"{experiment}/{task}", "", one_line(error))
     gated = context.experiment.require is not None
     database.record_saved(lease, experiment, task, uri, time.time(), gated=gated)
-    clean_up(context, keep_output=False, keep_checkpoint=True)
+    context.place.clean_up(keep_output=False, keep_checkpoint=True)
     return SavedModel(f"{experiment}/{task}", uri)
 
 

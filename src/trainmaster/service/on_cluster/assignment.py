@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from trainmaster.db.run_files import private_place
 from trainmaster.db.run_transfer import News, RunRows
-from trainmaster.service.driving.encryption import SealingKey, private_place
+from trainmaster.service.driving.encryption import SealingKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ def _begins_again(task: Task, progress: Progresses) -> bool:
         return False
     if task.state is State.RUNNING:
         found = progress.get(task.key)
-        return found is None or (found.trace is not None and found.trace.steady() is None)
+        return found is None or found.trace is None or found.trace.steady() is None
     return task.state in _BEGUN_AGAIN
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster.control.run_state import RUNNING_STATES, ExperimentState
 from trainmaster.db.changes import TaskChange
-from trainmaster.service.runs.search_results import best_tasks
 from trainmaster.spec.errors import StoreError
 from trainmaster.spec.states import EndReason, State
 
@@ -84,8 +83,12 @@ class Standings:
 
     def best(self) -> Mapping[str, tuple[str, Sequence[dict[str, Any]]]]:
         """Metric and best tasks of each search, the best one first; what runs counts with its last value."""
+        if not self._searches:
+            return self._best
+        from trainmaster.service.runs.search_results import best_tasks
+
         began = time.monotonic()
-        if self._searches and began >= self._look_at:
+        if began >= self._look_at:
             with suppress(StoreError):  # the picture is of what was known before
                 for name, search in self._searches.items():
                     asked = search.model_dump(mode="json")

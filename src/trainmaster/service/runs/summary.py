@@ -16,10 +16,8 @@ from trainmaster.db import Database, endpoint_rows, is_alive, queries
 from trainmaster.db.leases import LEASE_S, Holder, holder
 from trainmaster.db.run_rows import driven_until
 from trainmaster.executors.base import QueuePlace
-from trainmaster.service.models.unpublished_models import unsaved_summary
 from trainmaster.service.quotes.quote_record import quote_summary
 from trainmaster.service.runs.highlights import Highlights, NoteLine, TaskLine
-from trainmaster.service.runs.usage_summary import run_usage
 from trainmaster.spec.approval import Approval, AwaitedApproval
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.plain_json import parsed_json
@@ -77,6 +75,9 @@ def run_summary(database: Database, run: str, files: RunFiles | None = None) -> 
     Raises:
         NotFoundError: there is no such run.
     """
+    from trainmaster.service.models.unpublished_models import unsaved_summary
+    from trainmaster.service.runs.usage_summary import run_usage
+
     row = database.run_row(run)
     recipe = _stored(row)
     stored = {name: found for name, found in recipe["experiments"].items() if isinstance(found, dict)}

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.db import access, ledger
+from trainmaster.db import ledger
 from trainmaster.db.ledger import ALL, Balance
-from trainmaster.service.users.caller import NO_TEAM
 from trainmaster.spec.errors import NotFoundError, RunError, UsageError
 
 if TYPE_CHECKING:
@@ -124,12 +123,16 @@ class Budgets:
 
 def budgets(database: Database, now: float) -> list[TeamBudget]:
     """Those of all teams by name."""
+    from trainmaster.db import access
+
     found = Budgets(database.read, now)
     return [found[row["name"]] for row in access.teams(database)]
 
 
 def budgets_of(database: Database, caller: Caller, now: float) -> list[TeamBudget]:
     """Those that a caller sees: of teams by name, of the owner of the home, of all together."""
+    from trainmaster.db import access
+
     found = Budgets(database.read, now)
     names = [row["name"] for row in access.teams(database) if caller.sees(row["name"])]
     names += [OWNER] * caller.sees(None) + [ALL] * caller.sees_all
@@ -151,6 +154,8 @@ def set_budget(
         NotFoundError: there is no such team.
         UsageError: one is no amount.
     """
+    from trainmaster.db import access
+
     name, values = team or OWNER, checked_limits(limits)
     if name not in (OWNER, ALL) and not access.has_team(database, name):
         raise NotFoundError(f"there is no team {name!r}", "`trainmaster team list` shows the teams.")
@@ -163,6 +168,8 @@ def entries_of(
     database: Database, caller: Caller, run: str | None, before: int | None, limit: int
 ) -> dict[str, Any]:
     """``entries`` of the ledger that a caller sees, newest first, and ``next``, the cursor of the rest."""
+    from trainmaster.service.users.caller import NO_TEAM
+
     teams = None if caller.sees_all else [OWNER if caller.team is None else caller.team]
     if caller.team == NO_TEAM and not caller.sees_all:
         teams = []

@@ -11,7 +11,8 @@ import sqlalchemy as sa
 
 from trainmaster.db import AcceptedRun, Database, run_files, sealed
 from trainmaster.db import tables as t
-from trainmaster.service.driving.encryption import SealedError, SealingKey, private_place
+from trainmaster.db.run_files import private_place
+from trainmaster.service.driving.encryption import SealedError, SealingKey
 from trainmaster.service.driving.key_rotation import KINDS, REST_S, KeyRotation
 from trainmaster.service.on_cluster.assignment import key_of
 from trainmaster.service.teams.team_secrets import TeamSecrets

@@ -29,10 +29,11 @@ from trainmaster.db import (
     tables,
 )
 from trainmaster.db.held_runs import undriven
+from trainmaster.db.run_files import SECRETS, private_place
 from trainmaster.providers.aws.ledger import AwsLedger
 from trainmaster.service import Service
 from trainmaster.service.driving import replicas
-from trainmaster.service.driving.encryption import SECRETS, SealedError, SealingKey, private_place
+from trainmaster.service.driving.encryption import SealedError, SealingKey
 from trainmaster.service.driving.replicas import RunReplicas, bring_code, send_code, why_bound
 from trainmaster.service.runs.run_stream import RunStream
 from trainmaster.spec import Recipe

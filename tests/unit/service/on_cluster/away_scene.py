@@ -14,8 +14,9 @@ pytest.importorskip("boto3", reason="boto3 is not installed")
 
 from trainmaster.control.layout import Home
 from trainmaster.db import AcceptedRun
+from trainmaster.db.run_files import SECRETS, private_place
 from trainmaster.service import Service
-from trainmaster.service.driving.encryption import SECRETS, SealingKey, private_place
+from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.driving.replicas import send_code
 from trainmaster.service.on_cluster import machine_driver
 from trainmaster.service.on_cluster.assignment import Assignment, Record

@@ -14,7 +14,7 @@ from trainmaster.cli.watching import best_lines
 from trainmaster.control.run_state import ExperimentState, RunState, Task
 from trainmaster.db.changes import ClosedAttempt, TaskChange
 from trainmaster.service.driving.run_watcher import run_view
-from trainmaster.service.runs import standings as module
+from trainmaster.service.runs import search_results
 from trainmaster.service.runs.standings import Standings
 from trainmaster.spec.search import Search
 from trainmaster.spec.states import EndReason, State
@@ -57,7 +57,7 @@ def test_the_best_five_are_looked_for_now_and_then(standings, monkeypatch):
         asked.append((run, experiment, search["metric"], most))
         return [{"task": n, "value": 0.9 - n / 100, "parameters": {"lr": 0.1}} for n in range(most)]
 
-    monkeypatch.setattr(module, "best_tasks", best_tasks)
+    monkeypatch.setattr(search_results, "best_tasks", best_tasks)
     view = run_view(RunState("r", {}, State.RUNNING), {}, standings)
     lines = list(best_lines(view))
     assert lines[:2] == ["best sweep/0  accuracy=0.9  lr=0.1", "2. sweep/1  accuracy=0.89  lr=0.1"]
@@ -69,7 +69,7 @@ def test_the_best_five_are_looked_for_now_and_then(standings, monkeypatch):
 
 def test_the_live_view_shows_them(standings, monkeypatch):
     best = [{"task": 7, "value": 0.93, "parameters": {"lr": 0.01}}]
-    monkeypatch.setattr(module, "best_tasks", lambda *_: best)
+    monkeypatch.setattr(search_results, "best_tasks", lambda *_: best)
     sweep = ExperimentState("sweep", (), total=4, window=40, state=State.RUNNING, created=1)
     sweep.live[0] = Task("sweep", 0, State.RUNNING, attempt=1, started_at=1000.0)
     standings.changed(ended(1, 1e9))
