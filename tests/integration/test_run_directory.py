@@ -97,7 +97,7 @@ def test_what_an_earlier_version_kept_in_loose_files_has_no_line(path, by):
 #: Modules that name places of runs and write: what they write below a run's directory here, if anything.
 #: New ones are to say what carries that to another driver.
 WRITERS = {
-    "cluster/node_files/node_data_program.py": [],  # on nodes
+    "cluster/node_files/data_orders.py": [],  # on nodes
     "hdfs/staging.py": ["output/"],
     "service/apps/event_mirror.py": [],  # into the directory of an app
     "service/apps/node_events.py": [],

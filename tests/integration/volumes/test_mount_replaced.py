@@ -1,13 +1,15 @@
 # ruff: noqa: F811 - fixtures are imported
 """A mount that is made anew while readers hold the one before, and whether that is necessary at all."""
 
+import io
 from pathlib import Path
 
 import pytest
 from reading_helpers import CHUNK, home, kernel_can, pictures, wait_until  # noqa: F401 - fixtures
 from test_mount_volume import place, processes, volume  # noqa: F401 - fixtures
 
-from trainmaster.cluster.node_files import node_data_program
+from trainmaster.cluster.node_files import data_orders
+from trainmaster.cluster.node_files.voice import Voice
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.volumes.mounting import available, mount, unmount
@@ -59,7 +61,7 @@ def ordered(volume, place):
 
 
 def provided(order, place):
-    return node_data_program._volume(order, place, GetProgress())
+    return data_orders._volume(order, place, GetProgress(), Voice(io.BytesIO()))
 
 
 @pytest.fixture
@@ -108,7 +110,7 @@ def test_one_that_does_not_work_any_more_is_made_anew(ordered, place, monkeypatc
     mount(ordered["uri"], place, means="fuse")
     before = processes(place)
     noted(place, "error: the token has expired")
-    monkeypatch.setattr(node_data_program, "answers", lambda _: False)
+    monkeypatch.setattr(data_orders, "answers", lambda _: False)
     assert provided(ordered, place) == "mounted"
     wait_until(lambda: len(processes(place)) == 2)
     assert not set(before) & set(processes(place))

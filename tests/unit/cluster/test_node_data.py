@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from trainmaster.cluster.node_files.direct_store import AGAIN_S
 from trainmaster.cluster.node_files.node_data import NodeData
 from trainmaster.cluster.node_files.node_paths import NodePaths
 from trainmaster.cluster.node_files.store_outages import StoreAwayError
-from trainmaster.cluster.node_files.worker_client import StoreRefusedError
+from trainmaster.cluster.node_files.worker_client import OrderError, StoreRefusedError
 from trainmaster.control.job_context import TaskContext
 from trainmaster.control.layout import Home
 from trainmaster.control.site_errors import RelayError
@@ -41,6 +40,9 @@ AWAY = {"AWS_ENDPOINT_URL": "http://10.0.0.9:1", "AWS_ACCESS_KEY_ID": "id"}
 MODELS = [(0, "s3://b/store/models/r1/e/0"), (1, "s3://b/store/models/r1/e/1")]
 
 
+ERRORS = {"refused": "NoWayError", "failed": "PublishError"}
+
+
 class Nodes:
     """Answers of nodes: what the program says there, and what is lost."""
 
@@ -56,7 +58,6 @@ class Nodes:
         self.silent: set[str] = set()
         self.told: list[str] = []
         self.now_s = 0.0
-        self.links = self
         self.during: Callable[[Any], None] = lambda _: None
         paths = NodePaths(home, "r1", "/tm")
         self.data = NodeData(self, paths, DelegatedCredentials(), self.told.append, lambda: self.now_s)  # type: ignore[arg-type]
@@ -73,17 +74,24 @@ class Nodes:
         if node.id in self.refusing:
             raise StoreRefusedError(node, "no way", self.trouble)
 
-    @contextlib.contextmanager
-    def own(self, node: Any) -> Iterator[Any]:
-        def exchange(talk: Any, _timeout_s: float) -> Result:
-            self.orders.append((node.id, json.loads(talk.lead)))
-            assert "AWS" not in talk.command, "nothing of it shows in a list of processes"
-            self.during(talk.sink)
-            said = self.answers.get(node.id, ["@@done fetched"])
-            talk.sink("".join(f"{line}\n" for line in said).encode())
-            return Result(0 if said[-1].startswith("@@done") else 1, "", "it was killed")
+    def worker(self, node: Any) -> Any:
+        return contextlib.nullcontext(SimpleNamespace(provide=partial(self._provide, node)))
 
-        yield SimpleNamespace(exchange=exchange)
+    def _provide(self, node: Any, order: Any, environment: Any, hear: Any) -> str:
+        self.orders.append((node.id, {**order, "environment": dict(environment)}))
+        self.during(hear)
+        trouble = url = ""
+        for line in self.answers.get(node.id, ["done fetched"]):
+            verb, _, words = line.partition(" ")
+            if verb == "done":
+                return words
+            if verb == "note":
+                hear({"note": words})
+            elif verb == "trouble":
+                trouble, _, url = words.partition(" ")
+            elif verb in ERRORS:
+                raise OrderError(node, words, ERRORS[verb], trouble, url)
+        raise OrderError(node, "it was killed")
 
     def shell(self, node: Any, command: str, _timeout_s: float) -> Result:
         if node.id in self.silent:
@@ -175,7 +183,7 @@ def test_what_a_node_has_is_not_sent_to_it(nodes: Nodes) -> None:
 
 def test_the_web_is_tried_where_it_is_needed(nodes: Nodes) -> None:
     context = nodes.context(x=DataSource(url="https://example.org/x.tar"))
-    nodes.answers["n1"] = ["@@refused https://example.org/x.tar: timed out"]
+    nodes.answers["n1"] = ["refused https://example.org/x.tar: timed out"]
     with pytest.raises(RelayError, match="timed out"):
         nodes.provide(context, "x")
     assert nodes.reached == []
@@ -187,7 +195,7 @@ def test_what_others_named_is_not_asked_for_here(nodes: Nodes, monkeypatch: pyte
     asked: list[str] = []
     monkeypatch.setattr(node_data, "trouble_from_here", asked.append)
     context = nodes.context(x=DataSource(url="https://10.0.0.1/secret"))
-    nodes.answers["n0"] = ["@@trouble unreachable", "@@refused https://10.0.0.1/secret: timed out"]
+    nodes.answers["n0"] = ["trouble unreachable", "refused https://10.0.0.1/secret: timed out"]
     for is_foreign, told in ((True, []), (False, ["https://10.0.0.1/secret"])):
         context.is_foreign = is_foreign
         with pytest.raises(RelayError, match="timed out"):
@@ -198,10 +206,10 @@ def test_what_others_named_is_not_asked_for_here(nodes: Nodes, monkeypatch: pyte
 def test_what_fails_there_does_not_come_here(nodes: Nodes) -> None:
     """A laptop is not to fetch what was too large for a node."""
     context = nodes.context(x=DataSource(url="s3://b/x"))
-    nodes.answers["n0"] = ["@@at 1 2", "@@failed it is damaged"]
+    nodes.answers["n0"] = ["at 1 2", "failed it is damaged"]
     with pytest.raises(CommandError, match=r"n0 .*: data.x: it is damaged"):
         nodes.provide(context, "x")
-    nodes.answers["n0"] = ["@@at 1 2"]
+    nodes.answers["n0"] = ["at 1 2"]
     with pytest.raises(CommandError, match="it was killed"):
         nodes.provide(context, "x")
 
@@ -214,7 +222,7 @@ def test_what_fails_there_does_not_come_here(nodes: Nodes) -> None:
     ],
 )
 def test_a_full_disk_is_for_the_user_to_mend(nodes: Nodes, words: str) -> None:
-    nodes.answers["n0"] = ["@@trouble full", f"@@failed {words}"]
+    nodes.answers["n0"] = ["trouble full", f"failed {words}"]
     with pytest.raises(UsageError) as caught:
         nodes.provide(nodes.context(x=DataSource(url="s3://b/x")), "x")
     assert caught.value.args[0] == f"n0 (10.0.0.0): {words}"
@@ -224,16 +232,16 @@ def test_a_full_disk_is_for_the_user_to_mend(nodes: Nodes, words: str) -> None:
 @pytest.mark.parametrize(
     "words", ["[Errno 28] No space left on device: '/tm/x'", "Cannot read s3://b/x/k: Connection refused."]
 )
-@pytest.mark.parametrize("kind", [[], ["@@trouble melted"]])
+@pytest.mark.parametrize("kind", [[], ["trouble melted"]])
 def test_nothing_is_decided_by_words(nodes: Nodes, kind: list[str], words: str) -> None:
     """A runtime of an earlier version tells no kind: what fails there is tried again a few times."""
-    nodes.answers["n0"] = [*kind, f"@@failed {words}"]
+    nodes.answers["n0"] = [*kind, f"failed {words}"]
     with pytest.raises(CommandError, match=r"n0 .*: data.x: "):
         nodes.provide(nodes.context(x=DataSource(url="s3://b/x")), "x")
 
 
 SENT = "Cannot read s3://b/x/k: HTTP error: error sending request: ConnectionRefused."
-SILENT = ["@@trouble unreachable s3://b/x/k", f"@@failed {SENT}"]
+SILENT = ["trouble unreachable s3://b/x/k", f"failed {SENT}"]
 AWAY_ERROR = UnreachableStoreError(SENT)
 
 
@@ -264,7 +272,7 @@ def test_of_several_stores_the_one_that_was_asked_is_told_of(nodes: Nodes) -> No
     there = nodes.data._paths.there(context.data_path("v"))
     both = ("s3://b/v", "s3://source/x")
     nodes.data._volumes[there] = data_wanted.Wanted("v", there, {"do": "volume"}, both)
-    nodes.answers["n0"] = ["@@trouble unreachable s3://source/x/k", "@@failed s3://b/v: it timed out"]
+    nodes.answers["n0"] = ["trouble unreachable s3://source/x/k", "failed s3://b/v: it timed out"]
     with pytest.raises(StoreAwayError, match=r"data\.v: s3://source has not answered since"):
         nodes.provide(context, "v")
 
@@ -323,11 +331,10 @@ def test_a_volume_whose_store_does_not_answer_here_is_asked_for_later(
 
 @pytest.mark.parametrize(("unit", "name"), [(10**9, "GB"), (10**6, "MB")])
 def test_what_takes_long_is_told_now_and_then(nodes: Nodes, unit: int, name: str) -> None:
-    def during(sink: Callable[[bytes], None]) -> None:
+    def during(hear: Callable[[Any], None]) -> None:
         for second in range(0, 120, 5):
             nodes.now_s = second
-            sink(b"login noise\n@@at %d" % (second * unit))
-            sink(b" %d\n" % (200 * unit))
+            hear({"at": [second * unit, 200 * unit]})
 
     nodes.during = during
     nodes.provide(nodes.context(x=DataSource(url="s3://b/x")), "x", count=1)
@@ -400,7 +407,7 @@ def test_what_is_large_does_not_come_through_this_machine(
 
 
 def test_what_a_node_remarks_is_told_once(nodes: Nodes) -> None:
-    nodes.answers = {n: ["@@note it is fetched: no /dev/fuse", "@@done fetched"] for n in ("n0", "n1")}
+    nodes.answers = {n: ["note it is fetched: no /dev/fuse", "done fetched"] for n in ("n0", "n1")}
     nodes.provide(nodes.context(x=DataSource(url="s3://b/x")), "x")
     assert nodes.told == ["note: data.x: it is fetched: no /dev/fuse"]
 
@@ -462,7 +469,7 @@ def test_mounts_of_runs_that_are_over_are_ended_by_the_next_one(nodes: Nodes, tm
 def test_what_was_there_all_the_time_was_not_lost(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     context = wanted(nodes, monkeypatch)
     nodes.provide(context, "v", attempt="1", count=1)
-    nodes.words, nodes.answers["n0"] = "503 once", ["@@done kept"]
+    nodes.words, nodes.answers["n0"] = "503 once", ["done kept"]
     nodes.now_s += 3
     nodes.provide(context, "v", attempt="2", count=1)
     assert len(nodes.orders) == 2
@@ -530,7 +537,7 @@ def test_while_it_is_brought_again_it_is_not_sent_from_here(
     nodes.provide(context, "v", attempt="2")
     assert seen == [True]
     nodes.now_s += 3
-    nodes.answers["n0"] = ["@@refused no way any more"]
+    nodes.answers["n0"] = ["refused no way any more"]
     with pytest.raises(RelayError):
         nodes.provide(context, "v", attempt="3")
     assert not nodes.data.has(nodes.node(0), there), "it comes from here"
@@ -585,7 +592,7 @@ def test_who_takes_over_renews_the_keys_of_mounts_that_are_there(nodes: Nodes) -
     nodes.data._volumes[there] = data_wanted.Wanted("v", there, {"do": "volume"}, ("s3://b/v",))
     credentials = {"AWS_SESSION_TOKEN": "t", EXPIRES_VARIABLE: "2000000000"}
     nodes.data._credentials = SimpleNamespace(environment=lambda _: credentials)  # type: ignore[assignment]
-    nodes.answers = {"n0": ["@@done kept"], "n1": ["@@done kept"]}
+    nodes.answers = {"n0": ["done kept"], "n1": ["done kept"]}
     nodes.provide(context, "v")
     assert sorted(nodes.data._renewal._mounts) == [("n0", there), ("n1", there)]
     assert nodes.data.lost("1", [nodes.node(0)], context) == (False, "")

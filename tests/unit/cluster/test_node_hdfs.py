@@ -13,6 +13,7 @@ from trainmaster.cluster.node_files.data_look import end_mounts_command, mounted
 from trainmaster.cluster.node_files.node_data import NodeData
 from trainmaster.cluster.node_files.node_hdfs import NodeHdfs
 from trainmaster.cluster.node_files.node_paths import NodePaths
+from trainmaster.cluster.node_files.worker_client import OrderError
 from trainmaster.control.layout import Home
 from trainmaster.control.site_errors import RelayError
 from trainmaster.control.staged_data import addresses
@@ -190,15 +191,11 @@ def test_nobody_knows_where_before_it_was_staged(cluster):
 
 
 def test_what_the_user_has_to_bring_is_not_tried_again(cluster):
-    @contextlib.contextmanager
-    def own(node):
-        def exchange(talk, timeout_s):
-            talk.sink(b"@@wrong there is no Hadoop for `stage: hdfs`. Name a directory.\n")
-            return Result(1, "", "")
+    def provide(order, environment, hear):
+        words = "there is no Hadoop for `stage: hdfs`. Name a directory."
+        raise OrderError(cluster.node(0), words, "UsageError")
 
-        yield SimpleNamespace(exchange=exchange)
-
-    cluster.links = SimpleNamespace(own=own)
+    cluster.worker = lambda node: contextlib.nullcontext(SimpleNamespace(provide=provide))
     node = cluster.node(0)
     node.python = "python3"
     data = NodeData(cluster, NodePaths(cluster.home, "r", "/tm"), DelegatedCredentials())
@@ -213,18 +210,14 @@ def test_what_a_task_wrote_is_asked_for_until_the_namenode_answers_or_is_lost(
     cluster.provide()
     now_s, orders = [0.0], []
 
-    @contextlib.contextmanager
-    def own(node):
-        def exchange(talk, timeout_s):
-            orders.append(json.loads(talk.lead))
-            is_there = answers_after is not None and len(orders) > answers_after
-            talk.sink(b"@@done 1\n" if is_there else b"@@failed nobody answers\n")
-            return Result(0 if is_there else 1, "", "")
-
-        yield SimpleNamespace(exchange=exchange)
+    def provide(order, environment, hear):
+        orders.append(order)
+        if answers_after is not None and len(orders) > answers_after:
+            return "1"
+        raise OrderError(cluster.node(0), "nobody answers", "PublishError")
 
     monkeypatch.setattr(node_data.time, "sleep", lambda s: now_s.append(now_s.pop() + s))
-    cluster.links = SimpleNamespace(own=own)
+    cluster.worker = lambda node: contextlib.nullcontext(SimpleNamespace(provide=provide))
     node = cluster.node(0)
     node.python = "python3"
     told = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import shlex
 import threading
@@ -36,7 +35,8 @@ from trainmaster.cluster.node_files.node_mounts import NodeMounts
 from trainmaster.cluster.node_files.node_tables import packed_columns
 from trainmaster.cluster.node_files.store_outages import StoreAwayError, StoreOutages, trouble_from_here
 from trainmaster.cluster.node_files.store_reach import StoreReach
-from trainmaster.cluster.node_files.worker_client import NO_ROOM_HINT, StoreRefusedError
+from trainmaster.cluster.node_files.voice import NoWayError
+from trainmaster.cluster.node_files.worker_client import NO_ROOM_HINT, OrderError, StoreRefusedError
 from trainmaster.control.data_sources import volume_url
 from trainmaster.control.site_errors import RelayError
 from trainmaster.control.staged_data import output_of
@@ -45,7 +45,6 @@ from trainmaster.objects.delegated_credentials import DelegatedCredentials
 from trainmaster.objects.errors import ObjectStoreError, StoreTrouble, trouble_of, url_of
 from trainmaster.objects.narrowing import TooWideKeysError
 from trainmaster.spec.errors import ProviderError, PublishError, TrainmasterError, UsageError, one_line
-from trainmaster.transport.base import Exchange
 from trainmaster.transport.errors import CommandError
 from trainmaster.volumes.mounting.errors import InUseError
 from trainmaster.volumes.packed.materialising import META_NAME
@@ -56,9 +55,6 @@ if TYPE_CHECKING:
     from trainmaster.cluster.node_files.node_paths import NodePaths
     from trainmaster.control.job_context import TaskContext
 
-_PROGRAM: Final = "trainmaster.cluster.node_files.node_data_program"
-#: Of terabytes, on a slow line; a connection that is dead is found out by other means.
-_TIMEOUT_S: Final = 48 * 3600.0
 _ASK_TIMEOUT_S: Final = 60.0
 #: At the end of a run, how long mounts that are being made are waited for.
 _UNDER_WAY_S: Final = 15.0
@@ -403,40 +399,36 @@ class NodeData:
         self._reach.require_not_refused(node, wanted.there)
         limit = os.environ.get(LIMIT_VARIABLE)
         environment = {**wanted.credentials, "TRAINMASTER_CACHE": self.cache}
-        order = {**wanted.order, "environment": {**environment, **({LIMIT_VARIABLE: limit} if limit else {})}}
+        if limit:
+            environment[LIMIT_VARIABLE] = limit
         news = DataNews(
             lambda words: self._tell(f"note: {node.id}: data.{wanted.name}: {words}"),
             lambda words: self._tell_once(f"note: data.{wanted.name}: {words}"),
             self._clock,
         )
-        talk = Exchange(
-            f"exec {shlex.quote(node.python)} -u -m {_PROGRAM}",
-            lambda _: None,
-            lead=json.dumps(order).encode() + b"\n",
-            reads_first=False,
-            sink=news.hear,
-        )
-        with self._files.links.own(node) as connection:
-            result = connection.exchange(talk, _TIMEOUT_S)
-        verb, _, words = news.last.partition(" ")
-        if verb == "done" and result.code == 0:
-            return words
-        if verb == "refused":
-            error = StoreRefusedError(node, words, news.trouble)
-            self._reach.refuse(node, wanted.there, error)
-            raise error
-        if verb == "busy":
-            raise InUseError(f"{node.target.shown}: {words}")
-        if verb == "wrong":
-            raise UsageError(f"{node.target.shown}: {words}")
-        words = words if verb == "failed" else result.last_words
-        found = verdict(Moment.NODE, news.trouble)
+        try:
+            with self._files.worker(node) as worker:
+                return worker.provide(wanted.order, environment, news.hear)
+        except OrderError as error:
+            raise self._explained(node, wanted, error) from error
+
+    def _explained(self, node: NodeAccess, wanted: Wanted, error: OrderError) -> Exception:
+        """What it means that a node could not do it."""
+        said = f"{node.target.shown}: {error.words}"
+        if error.kind == NoWayError.__name__:
+            refusal = StoreRefusedError(node, error.words, error.trouble)
+            self._reach.refuse(node, wanted.there, refusal)
+            return refusal
+        if error.kind == InUseError.__name__:
+            return InUseError(said)
+        if error.kind == UsageError.__name__ and wanted.order["do"] == "hdfs":
+            return UsageError(said)
+        found = verdict(Moment.NODE, error.trouble)
         if found is StoreVerdict.USER_ERROR:
-            raise UsageError(f"{node.target.shown}: {words}", "" if words.endswith(".") else NO_ROOM_HINT)
+            return UsageError(said, "" if said.endswith(".") else NO_ROOM_HINT)
         if found is StoreVerdict.WAIT:
-            said = f"{node.target.shown}: {words}"
-            raise self._outages.away(wanted.name, sources(wanted), said, news.url)
-        raise CommandError(f"{node.target.shown}: data.{wanted.name}: {words}", code=result.code)
+            return self._outages.away(wanted.name, sources(wanted), said, error.url)
+        return CommandError(f"{node.target.shown}: data.{wanted.name}: {error.words}")
 
     def _renew(self, node: NodeAccess, wanted: Wanted) -> None:
         """Bring the present keys to a mount that is there: its program finds it, and takes them."""

@@ -77,12 +77,16 @@ class NodeFiles:
         if self.shell(access, f"mkdir -p -- {shlex.join(directories)}").code == 0:
             return
         # A shell says why in words only; our program takes longer to begin.
-        with NodeWorker(self.links, access) as worker:
+        with self.worker(access) as worker:
             worker.make(directories)
+
+    def worker(self, access: NodeAccess) -> NodeWorker:
+        """Our program on a node, for a ``with``."""
+        return NodeWorker(self.links, access)
 
     def reach(self, access: NodeAccess, uri: str, credentials: Mapping[str, str]) -> None:
         """See that a node can use a store; see `NodeWorker.reach`."""
-        with NodeWorker(self.links, access) as worker:
+        with self.worker(access) as worker:
             worker.reach(uri, credentials)
 
     @contextlib.contextmanager
@@ -93,7 +97,7 @@ class NodeFiles:
 
         def of(access: NodeAccess) -> NodeWorker:
             with guard:
-                return known.setdefault(access.id, NodeWorker(self.links, access))
+                return known.setdefault(access.id, self.worker(access))
 
         try:
             yield of
@@ -128,7 +132,7 @@ class NodeFiles:
                 missing = [entry for entry in wanted if entry.kind == FILE and entry.content not in there]
                 return sum(entry.size for entry in missing), _pieces(source, missing)
 
-            with NodeWorker(self.links, access) as worker:
+            with self.worker(access) as worker:
                 worker.push(target, wanted, give, is_shared=is_shared)
             if is_shared:
                 with self._guard:

@@ -3,10 +3,11 @@
 An order is a line of JSON on standard input, of which ``do`` names one of `ORDERS`. Its ``environment``, with
 credentials of a store, holds for this order only, and shows in no list of processes.
 
-The answer is lines of JSON: a list for each thing that is found; ``0`` now and then as a sign of life;
-``{"bytes": N}`` before N bytes of files; ``{"want": true}`` where the bytes of files are awaited; at last
-``{"done": RESULT}``, or ``{"error": TYPE, "words": WORDS, "trouble": KIND}``, of which the kind is one of
-`trainmaster.objects.errors`.
+The answer is lines of JSON: a list for each thing that is found; ``{"at": [BYTES, TOTAL]}`` or ``0`` now and
+then as a sign of life; ``{"note": WORDS}`` to the user; ``{"bytes": N}`` before N bytes of files;
+``{"want": true}`` where the bytes of files are awaited; at last ``{"done": RESULT}``, or
+``{"error": TYPE, "words": WORDS, "trouble": KIND, "url": URL}``, of which the kind is one of
+`trainmaster.objects.errors`, and the URL that of the store or object, if it is known.
 """
 
 # ruff: noqa: PTH103, PTH112, PTH118, PTH120
@@ -18,9 +19,9 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 from trainmaster.cluster.bootstrap.guest.answering import explain, in_time, only_one, put
 from trainmaster.cluster.bootstrap.guest.trees import (
@@ -33,9 +34,10 @@ from trainmaster.cluster.bootstrap.guest.trees import (
     scan,
     settle,
 )
+from trainmaster.cluster.node_files.voice import NoWayError, Order, Voice
 from trainmaster.executors.core_dumps import forbid_core_dumps
+from trainmaster.spec.errors import TrainmasterError, one_line
 
-_LIFE_S: Final = 5.0
 _READ_BYTES: Final = 1 << 18
 #: Members of the task come first: sending and hashing takes what they leave.
 _NICE: Final = 10
@@ -48,55 +50,34 @@ _ROOTS: Final = (
     "/etc/ssl/cert.pem",
 )
 
-Order = Mapping[str, Any]
+
+def main() -> None:
+    """Do as told; then this process ends, though threads of libraries that speak with stores may not have."""
+    try:
+        os._exit(_obey())
+    except OSError:  # nobody hears it any more
+        os._exit(1)
 
 
-class Voice:
-    """What the driver hears; threads take turns.
-
-    Args:
-        out: leads to it.
-    """
-
-    def __init__(self, out: BinaryIO) -> None:
-        self._out = out
-        self._speaking = threading.Lock()
-
-    def say(self, what: object, data: bytes = b"", *, now: bool = False) -> None:
-        """Say something, and the bytes that it announces; ``now`` if the driver waits for it."""
-        with self._speaking:
-            self._out.write(json.dumps(what).encode() + b"\n" + data)
-            if now:
-                self._out.flush()
-
-    def say_all(self, things: Iterable[object]) -> None:
-        """Say what was found."""
-        for each in things:
-            self.say(each)
-
-
-def main() -> int:
-    """Do as told; the exit code."""
+def _obey() -> int:
     forbid_core_dumps()
     voice = Voice(os.fdopen(os.dup(1), "wb"))
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):  # nothing that a library says comes in between
         os.dup2(nowhere, descriptor)
-    threading.Thread(target=live, args=(lambda: voice.say(0, now=True),), daemon=True).start()
+    threading.Thread(target=voice.live, daemon=True).start()
     for line in sys.stdin.buffer:
         order = json.loads(line)
         try:
             with _lent(order.get("environment", {})):
                 done = ORDERS[order["do"]](order, voice)
         except Exception as error:  # noqa: BLE001 - the caller is on another machine and has to be told
-            voice.say(
-                {"error": type(error).__name__, "words": _words(error, order), "trouble": _trouble(error)},
-                now=True,
-            )
+            voice.say({"error": type(error).__name__, **_told(error, order)}, now=True)
             if order["do"] == "receive":
                 return 1  # bytes of files may still come, and are no order
         else:
             voice.say({"done": done}, now=True)
+        voice.at = None
     return 0
 
 
@@ -242,6 +223,13 @@ def _restore(order: Order, _: Voice) -> None:
     bring_back(order["uri"], Path(order["directory"]))
 
 
+def _provide(order: Order, voice: Voice) -> Any:  # noqa: ANN401 - JSON
+    """Get data from where they lie, to where members will find them."""
+    from trainmaster.cluster.node_files.data_orders import provide_data
+
+    return provide_data(order, voice)
+
+
 ORDERS: Final[Mapping[str, Callable[[Order, Voice], Any]]] = {
     "look": _look,
     "freeze": _freeze,
@@ -252,10 +240,8 @@ ORDERS: Final[Mapping[str, Callable[[Order, Voice], Any]]] = {
     "reach": _reach,
     "send": _send,
     "restore": _restore,
+    **dict.fromkeys(("volume", "models", "url", "hdfs", "stage", "output"), _provide),
 }
-
-
-# -- programs on nodes
 
 
 def trust_somebody() -> None:
@@ -268,33 +254,23 @@ def trust_somebody() -> None:
         os.environ["SSL_CERT_FILE"] = certifi.where()
 
 
-def live(say: Callable[[], None]) -> None:
-    """The caller may be gone without a word: then nothing more is named, and it ends."""
-    pause = threading.Event()
-    while not pause.wait(_LIFE_S):
-        try:
-            say()
-        except OSError:
-            os._exit(1)
-
-
 def _step_back() -> None:
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, max(_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
 
 
-def _words(error: Exception, order: Order) -> str:
-    if isinstance(error, OSError):
-        return explain(error, order.get("directory", ""))
-    return " ".join(str(each).strip() for each in error.args if each) or type(error).__name__
+def _told(error: Exception, order: Order) -> dict[str, str]:
+    from trainmaster.objects.errors import trouble_of, url_of
 
-
-def _trouble(error: Exception) -> str:
-    from trainmaster.objects.errors import trouble_of
-
-    return trouble_of(error).value
-
-
-if __name__ == "__main__":
-    # Threads of the libraries that speak with stores need not be waited for.
-    os._exit(main())
+    if isinstance(error, TrainmasterError):
+        words = one_line(error)
+    elif isinstance(error, OSError):
+        words = explain(error, order.get("directory", ""))
+    else:
+        words = " ".join(str(error).split())
+    known = error.__cause__ if isinstance(error, NoWayError) and error.__cause__ else error
+    return {
+        "words": words or type(error).__name__,
+        "trouble": trouble_of(known).value,
+        "url": " ".join(url_of(known).split()),
+    }

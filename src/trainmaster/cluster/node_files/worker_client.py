@@ -35,6 +35,8 @@ _START_S: Final = 60.0
 _LOOK_S: Final = 120.0
 _CARRY_S: Final = 600.0
 _STORE_S: Final = 1800.0
+#: Of terabytes, on a slow line.
+_PROVIDE_S: Final = 48 * 3600.0
 #: A node gives up what does not arrive for so long, or what somebody else writes for so long.
 _PATIENCE_S: Final = 60
 _WAIT_S: Final = 1800
@@ -43,7 +45,7 @@ _SLOWEST_BYTES_PER_S: Final = 250_000
 _ANSWER_BYTES: Final = 1 << 28
 _LINE_BYTES: Final = 1 << 24
 _SHOWN_CHARACTERS: Final = 500
-_PROGRAM: Final = "trainmaster.cluster.node_files.worker"
+_PROGRAM: Final = "from trainmaster.cluster.node_files.worker import main; main()"
 
 
 class OrderError(CommandError):
@@ -53,13 +55,17 @@ class OrderError(CommandError):
         words: its own.
         kind: the name of the error's type there; empty if it has ended without a word.
         trouble: what is wrong with a store, or with its disk.
+        url: of which store or object; empty if it is not known.
     """
 
-    def __init__(self, access: NodeAccess, words: str, kind: str = "", trouble: str = "") -> None:
+    def __init__(
+        self, access: NodeAccess, words: str, kind: str = "", trouble: str = "", url: str = ""
+    ) -> None:
         super().__init__(f"{access.target.shown}: {words}", "It is safe to try again.")
         self.words = words
         self.kind = kind
         self.trouble = known_trouble(trouble)
+        self.url = url
 
 
 class StoreRefusedError(TrainmasterError):
@@ -255,6 +261,25 @@ class NodeWorker:
                 ) from None
             raise StoreRefusedError(self._access, error.words, error.trouble) from error
 
+    def provide(
+        self,
+        order: Mapping[str, Any],
+        environment: Mapping[str, str],
+        hear: Callable[[Mapping[str, Any]], None],
+    ) -> str:
+        """Have data brought there; by what means, or what was found.
+
+        Args:
+            order: see `data_orders`.
+            environment: credentials, and what the caches of volumes heed.
+            hear: is given what it says meanwhile.
+
+        Raises:
+            OrderError: it has failed.
+            ProviderError: the node cannot be reached.
+        """
+        return str(self._ask({**order, "environment": dict(environment)}, _PROVIDE_S, hear=hear)[1])
+
     # -- one order
 
     def _ask(
@@ -263,6 +288,7 @@ class NodeWorker:
         limit_s: float,
         take: Callable[[bytes], None] = lambda _: None,
         give: Iterable[bytes] = (),
+        hear: Callable[[Mapping[str, Any]], None] = lambda _: None,
     ) -> tuple[list[Any], Any]:
         """What was found, and the result.
 
@@ -271,6 +297,7 @@ class NodeWorker:
             limit_s: after which the node is given up.
             take: given the bytes of files.
             give: the bytes of files, if the program wants them.
+            hear: given what else it says.
 
         Raises:
             OrderError: it was not done.
@@ -281,7 +308,7 @@ class NodeWorker:
             try:
                 if self._connection is None:
                     self._begin()
-                return self._converse(order, time.monotonic() + limit_s, take, give)
+                return self._converse(order, time.monotonic() + limit_s, take, give, hear)
             except TimeoutError:
                 self._end(*sys.exc_info())
                 shown = self._access.target.shown
@@ -302,6 +329,7 @@ class NodeWorker:
         deadline_s: float,
         take: Callable[[bytes], None],
         give: Iterable[bytes],
+        hear: Callable[[Mapping[str, Any]], None],
     ) -> tuple[list[Any], Any]:
         found: list[Any] = []
         left_bytes, noise = _ANSWER_BYTES, ""
@@ -331,10 +359,10 @@ class NodeWorker:
             elif "done" in said:
                 return found, said["done"]
             elif "error" in said:
-                words, trouble = str(said.get("words", "")), said.get("trouble", "")
-                raise OrderError(
-                    self._access, words, str(said["error"]), trouble if isinstance(trouble, str) else ""
-                )
+                told = [str(said.get(name, "")) for name in ("words", "error", "trouble", "url")]
+                raise OrderError(self._access, *told)
+            else:
+                hear(said)
 
     def _send(self, piece: bytes, deadline_s: float) -> None:
         self._wait_until(deadline_s)
@@ -374,7 +402,7 @@ class NodeWorker:
         with contextlib.ExitStack() as held:
             self._connection = held.enter_context(self._links.own(self._access))
             # What Python says when it cannot begin comes in the same stream; see `worker.main` for the rest.
-            command = f"exec {shlex.quote(self._access.python)} -Iu -m {_PROGRAM} 2>&1"
+            command = f"exec {shlex.quote(self._access.python)} -Iu -c {shlex.quote(_PROGRAM)} 2>&1"
             self._stream = held.enter_context(contextlib.closing(self._connection.stream(command)))
             self._lines = held.enter_context(self._stream.makefile("rb"))
             self._held = held.pop_all()

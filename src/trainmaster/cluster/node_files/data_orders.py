@@ -1,6 +1,6 @@
-"""Runs on a node, with our runtime there: gets data from where they lie, to where members will find them.
+"""Runs on a node, for `worker`: gets data from where they lie, to where members will find them.
 
-Read from standard input: what to do (a line of JSON), of which ``do`` is one of these:
+``do`` of an order is one of these:
 
 * ``volume``: a version of a volume appears at a directory, mounted if the node can, else fetched whole.
 * ``models``: models of another experiment, fetched.
@@ -9,35 +9,23 @@ Read from standard input: what to do (a line of JSON), of which ``do`` is one of
 * ``stage``: this node's share of what is below a URL is copied into it.
 * ``output``: what a task has written into it is copied to where its output is.
 
-It says ``@@at BYTES TOTAL`` now and then, ``@@note WORDS`` to the user, and at last ``@@done MEANS``;
-``@@refused WORDS`` if this node has no way to it, ``@@busy WORDS`` if another volume is still read there,
-``@@wrong WORDS`` if it lacks what the user has to bring (Hadoop), or ``@@failed WORDS``, and before these
-``@@trouble KIND URL`` (see `trainmaster.objects.errors`; no URL if it is not known). Credentials come in that
-line only: they are in memory here, and in that of a mount.
+Credentials come in the order only: they are in memory here, and in that of a mount.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import sys
-import threading
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from trainmaster.cluster.node_files.node_tables import unpack_columns
-from trainmaster.cluster.node_files.worker import live, trust_somebody
+from trainmaster.cluster.node_files.voice import NoWayError, Order, Voice
 from trainmaster.control.data_sources import fetch_models, fetch_url, open_web
 from trainmaster.control.locking import locked
-from trainmaster.executors.core_dumps import forbid_core_dumps
-from trainmaster.objects.errors import trouble_of, url_of
-from trainmaster.spec.errors import TrainmasterError, UsageError, one_line
 from trainmaster.spec.redaction import redacted
 from trainmaster.volumes.mounting.asking import ask_stores
 from trainmaster.volumes.mounting.delegated_credentials import renew
-from trainmaster.volumes.mounting.errors import InUseError
 from trainmaster.volumes.mounting.mounts import available
 from trainmaster.volumes.mounting.providing import (
     Means,
@@ -52,42 +40,24 @@ from trainmaster.volumes.packed import open_volume
 from trainmaster.volumes.packed.getting import GetProgress
 
 _REACH_S: Final = 15.0
-_speaking: Final = threading.Lock()
 _WEB: Final = ("http://", "https://")
 
 
-class RefusedError(Exception):
-    """There is no way from here."""
+def provide_data(order: Order, voice: Voice) -> str:
+    """Do it; by what means, or what was found, as JSON.
 
-
-def main() -> int:
-    """Do as told; the exit code."""
-    forbid_core_dumps()
-    order = json.loads(sys.stdin.buffer.readline())
-    # Set here, they show in no list of processes and in no /proc/PID/environ.
-    os.environ.update(order["environment"])
-    trust_somebody()
+    Raises:
+        NoWayError: this node has no way to it.
+        InUseError: another volume is still read there.
+        UsageError: it lacks what the user has to bring (Hadoop).
+        TrainmasterError: it has failed.
+    """
     progress = GetProgress()
-
-    def at() -> str:
-        return f"@@at {progress.done_bytes} {progress.total_bytes}"
-
-    threading.Thread(target=live, args=(lambda: _say_line(at()),), daemon=True).start()
-    try:
-        means = _perform(order, progress)
-    except RefusedError as error:
-        return _end(f"{_trouble(error.__cause__ or error)}@@refused {_flat(error)}", 1)
-    except InUseError as error:
-        return _end(f"@@busy {one_line(error)}", 1)
-    except (TrainmasterError, OSError) as error:
-        if isinstance(error, UsageError) and order["do"] == "hdfs":
-            return _end(f"@@wrong {one_line(error)}", 1)
-        words = one_line(error) if isinstance(error, TrainmasterError) else _flat(error)
-        return _end(f"{_trouble(error)}@@failed {words}", 1)
-    return _end(f"@@done {means}", 0)
+    voice.at = lambda: (progress.done_bytes, progress.total_bytes)
+    return _perform(order, progress, voice)
 
 
-def _perform(order: Mapping[str, Any], progress: GetProgress) -> str:
+def _perform(order: Order, progress: GetProgress, voice: Voice) -> str:
     directory = Path(order["directory"])
     directory.parent.mkdir(parents=True, exist_ok=True)
     if order["do"] in ("hdfs", "stage"):
@@ -99,7 +69,7 @@ def _perform(order: Mapping[str, Any], progress: GetProgress) -> str:
     if _was_sent(directory):
         return "sent"
     if order["do"] == "volume":
-        return _volume(order, directory, progress)
+        return _volume(order, directory, progress, voice)
     if order["do"] == "models":
         fetch_models([(task, uri) for task, uri in order["models"]], directory, is_single=order["is_single"])
         return "fetched"
@@ -115,7 +85,7 @@ def _perform(order: Mapping[str, Any], progress: GetProgress) -> str:
     return "fetched"
 
 
-def _staged(order: Mapping[str, Any], directory: Path, progress: GetProgress) -> str:
+def _staged(order: Order, directory: Path, progress: GetProgress) -> str:
     from trainmaster.hdfs.configuration import data_directory
     from trainmaster.hdfs.serving import Served, serve, served_as_json
     from trainmaster.hdfs.staging import stage
@@ -147,7 +117,7 @@ def _staged(order: Mapping[str, Any], directory: Path, progress: GetProgress) ->
         return json.dumps(list(found))
 
 
-def _volume(order: Mapping[str, Any], directory: Path, progress: GetProgress) -> str:
+def _volume(order: Order, directory: Path, progress: GetProgress, voice: Voice) -> str:
     uri, cache = order["uri"], Path(order["cache"])
     # An engine that is another user's may not look into a mount of ours.
     means: Means | None = "fetched" if order["is_contained"] and os.geteuid() != 0 else None
@@ -169,7 +139,8 @@ def _volume(order: Mapping[str, Any], directory: Path, progress: GetProgress) ->
             return "kept"
         problem = "a container's engine may not look into mounts" if means else available()
         if problem:
-            _say_line(f"@@note all of it is fetched, as it cannot be mounted on nodes: {problem}")
+            words = f"all of it is fetched, as it cannot be mounted on nodes: {problem}"
+            voice.say({"note": words}, now=True)
         return provide(uri, directory, cache=cache, means=means, progress=progress)
 
 
@@ -183,32 +154,4 @@ def _reach(url: str, label: str) -> None:
         with open_web(url, _REACH_S):
             pass
     except (OSError, ValueError) as error:
-        raise RefusedError(f"{redacted(label)}: {error}") from error
-
-
-def _say_line(line: str) -> None:
-    """Say a line; threads take turns."""
-    with _speaking:
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
-
-
-def _end(line: str, code: int) -> int:
-    with contextlib.suppress(OSError):
-        _say_line(line)
-    return code
-
-
-def _trouble(error: BaseException) -> str:
-    return f"@@trouble {trouble_of(error)} {' '.join(url_of(error).split())}\n"
-
-
-def _flat(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
-
-
-if __name__ == "__main__":
-    # Threads of the libraries that speak with stores need not be waited for.
-    ended = main()
-    sys.stdout.flush()
-    os._exit(ended)
+        raise NoWayError(f"{redacted(label)}: {error}") from error
