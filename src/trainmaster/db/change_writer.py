@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from trainmaster.db import endpoint_changes, ledger, outbox, registry_rows, run_rows
+from trainmaster.db import endpoint_changes, ledger, outbox, run_rows
 from trainmaster.db import tables as t
 from trainmaster.db.changes import (
     Change,
@@ -51,6 +51,8 @@ class ChangeWriter:
                     if change.after in (State.STOPPING, State.DONE):
                         endpoint_changes.close(connection, run, change.experiment, now)
                     if change.promotes is not None:
+                        from trainmaster.db import registry_rows
+
                         note = registry_rows.promote(connection, run, change.experiment, change.promotes, now)
                         promoted.append(change_event(run, note, now))
                 case RunChange():

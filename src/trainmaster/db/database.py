@@ -17,7 +17,6 @@ from sqlalchemy.engine import Connection, Engine, RowMapping
 
 from trainmaster.db import (
     admissions,
-    best_models,
     cluster_rows,
     ledger,
     outbox,
@@ -240,6 +239,8 @@ class Database:
 
     def verdict(self, run: str, experiment: str, gate: Gate) -> GateResult:
         """What a gate says of an experiment, by what is recorded now; see `best_models.verdict`."""
+        from trainmaster.db import best_models
+
         return self._transactions.write(
             lambda connection, _: best_models.verdict(connection, run, experiment, gate)
         )

@@ -12,7 +12,6 @@ from sqlalchemy.engine import Connection
 from trainmaster.db import outbox
 from trainmaster.db import tables as t
 from trainmaster.db.changes import ExperimentChange, Note, RunChange, TaskChange, Told
-from trainmaster.db.notices import insert_notices
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.topics import topic_of
@@ -60,7 +59,7 @@ def insert_events(
     """
     if not events:
         return
-    insert_notices(connection, events)
+    outbox.insert_notices(connection, events)
     if wanted is None:
         wanted = outbox.wanted_kinds(connection, events[0]["run_id"])
     if not wanted:

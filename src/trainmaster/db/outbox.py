@@ -1,5 +1,8 @@
 """The outbox: who is still to be told of which event, one row each, written with the event itself.
 
+Messages are for those whom a recipe names; notices are what a team's webhooks are to be told: CloudEvents,
+sent by `trainmaster.service.notifications.webhooks`, see `webhook_rows`.
+
 A driver claims a message before sending it, and deletes the row when it was taken. It may die in
 between: then the row is there still, and the next driver sends it again. Only the lease's holder may claim.
 """
@@ -7,7 +10,9 @@ between: then the row is there still, and the next driver sends it again. Only t
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,6 +20,7 @@ from sqlalchemy.engine import Connection
 
 from trainmaster.db import tables as t
 from trainmaster.db.leases import Lease
+from trainmaster.spec.topics import TOPICS
 
 #: For each subscription of a run the kinds of events that it wants.
 Wanted = Sequence[Sequence[str]]
@@ -76,6 +82,47 @@ def end(connection: Connection, lease: Lease, message: int, note: dict[str, Any]
     ended = connection.execute(t.outbox.delete().where(t.outbox.c.id == message, _is_newest(lease)))
     if ended.rowcount and note is not None:
         connection.execute(t.event.insert(), note)
+
+
+def insert_notices(connection: Connection, events: Sequence[Mapping[str, Any]]) -> None:
+    """Write down which webhooks of a run's team are to be told of its events, in their transaction."""
+    topical = [(event["topic"], event) for event in events if event["topic"] in TOPICS]
+    if not topical:
+        return
+    run = topical[0][1]["run_id"]
+    hooks = connection.execute(
+        sa.select(t.webhook.c.id, t.webhook.c.topics, t.webhook.c.team)
+        .join(t.run, sa.func.coalesce(t.run.c.team, "") == t.webhook.c.team)
+        .where(t.run.c.id == run, t.webhook.c.disabled_at.is_(None))
+    ).all()
+    for topic, event in topical:
+        data = {
+            "run": run,
+            "team": hooks[0].team or None if hooks else None,
+            **{key: event[key] for key in ("before", "after", "reason", "message", "experiment", "task")},
+        }
+        for hook in hooks:
+            if topic in json.loads(hook.topics):
+                insert_notice(connection, hook.id, topic, run, data, event["at"])
+
+
+def insert_notice(
+    connection: Connection, hook: str, topic: str, subject: str, data: Mapping[str, Any], now: float
+) -> None:
+    """One notice, as CloudEvents 1.0 has it."""
+    name = f"msg_{secrets.token_hex(12)}"
+    body = {
+        "specversion": "1.0",
+        "id": name,
+        "source": "/trainmaster",
+        "type": f"trainmaster.{topic}",
+        "subject": subject,
+        "time": datetime.fromtimestamp(now, UTC).isoformat(),
+        "datacontenttype": "application/json",
+        "data": data,
+    }
+    row = {"id": name, "webhook_id": hook, "topic": topic, "body": json.dumps(body), "at": now, "due_at": now}
+    connection.execute(t.notice.insert().values(row))
 
 
 def _is_newest(lease: Lease) -> sa.ColumnElement[bool]:

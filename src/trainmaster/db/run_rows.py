@@ -13,7 +13,6 @@ from trainmaster.db import tables as t
 from trainmaster.db.cluster_rows import ClusterRow, columns
 from trainmaster.db.events import event_row, insert_events, json_column
 from trainmaster.db.leases import LEASE_S, Lease, is_alive
-from trainmaster.db.workflow_starts import begin
 from trainmaster.spec.errors import LeaseLostError, NotFoundError
 from trainmaster.spec.states import State
 
@@ -133,6 +132,8 @@ def insert_run(
         connection.execute(t.cluster.insert(), [columns(row, new.id, now) for row in new.clusters])
     events = [event_row(new.id, now, "run", after=State.WAITING)]
     if sent is not None and sent.firing is not None:
+        from trainmaster.db.workflow_starts import begin
+
         events.append(event_row(new.id, now, "note", message=begin(connection, sent.firing, new.id)))
     insert_events(connection, events)
 

@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from trainmaster.db import tables as t
 from trainmaster.db.database import Database
-from trainmaster.db.notices import insert_notice
+from trainmaster.db.outbox import insert_notice
 from trainmaster.db.patience import Try
 from trainmaster.spec.states import State
 

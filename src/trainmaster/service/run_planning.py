@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.service.models.starting_models import with_versions
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ class RunPlanner:
 
     def quote(self, recipe: Recipe, path: Path, options: QuoteOptions) -> Quote:
         """Quote a recipe; see `Quoter.quote`."""
-        recipe = with_versions(self._service, recipe)
+        recipe = self._with_versions(recipe)
         quoter = self._make_quoter()
         if options.catalogue is None:
             quoter.refresh_prices(recipe, self._environ)
@@ -81,13 +80,13 @@ class RunPlanner:
         """Measure and quote a recipe that is to be run, whatever is known of it."""
         from trainmaster.service.quotes.quote_options import QuoteOptions
 
-        recipe = with_versions(self._service, recipe)
+        recipe = self._with_versions(recipe)
         self._service.check(recipe, self._environ)  # what is wrong anyway is said before anything is measured
         return self._make_quoter().quote(recipe, path, self._environ, QuoteOptions(fresh=True))
 
     def plan(self, recipe: Recipe, path: Path, *, allow_stale: bool, can_agree: bool) -> PlannedRun:
         """What a run would be; see `ClientProtocol.plan_run`."""
-        recipe = with_versions(self._service, recipe)
+        recipe = self._with_versions(recipe)
         check_services_and_sinks(self._service, recipe, self._environ)
         if not capabilities_of(recipe.provider).is_here:
             return self._plan_rental(recipe, path, allow_stale, can_agree)
@@ -96,6 +95,13 @@ class RunPlanner:
         if any(e.distributed and e.distributed.is_flexible for e in recipe.experiments.values()):
             recipe = self._make_quoter().settle(recipe, path, self._environ)
         return PlannedRun(recipe, path)
+
+    def _with_versions(self, recipe: Recipe) -> Recipe:
+        if not any(each.data for each in recipe.experiments.values()):
+            return recipe
+        from trainmaster.service.models.starting_models import with_versions
+
+        return with_versions(self._service, recipe)
 
     def _plan_rental(self, recipe: Recipe, path: Path, allow_stale: bool, can_agree: bool) -> PlannedRun:
         from trainmaster.control.preflight import check_parts

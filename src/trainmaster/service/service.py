@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.db import Submission, is_alive, queries
-from trainmaster.db.sinks import open_sinks
 from trainmaster.service.open_home import OpenHome
 from trainmaster.service.runs.highlights import Highlights
 from trainmaster.service.runs.summary import (
@@ -97,6 +96,7 @@ class Service(OpenHome):
 
     def deliver_left(self, run: str, environ: Mapping[str, str]) -> str:
         """Deliver pending notifications of a finished run; return a message about those that failed."""
+        from trainmaster.db.sinks import open_sinks
         from trainmaster.service.notifications.delivery import deliver_left
 
         left = [deliver_left(self.database, run, environ)]

@@ -76,7 +76,7 @@ def test_a_verb_is_imported_without_the_others():
 def test_who_looks_at_runs_loads_nothing_that_only_driving_needs(tmp_path, monkeypatch):
     monkeypatch.setenv("TRAINMASTER_HOME", str(tmp_path))
     loaded = json.loads(_in_a_process(["status"])[-1])
-    assert len(loaded) <= 150, loaded
+    assert len(loaded) <= 105, loaded
     assert not {"trainmaster.control.controller", "trainmaster.executors.local"} & set(loaded)
 
 

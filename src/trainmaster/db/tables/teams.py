@@ -1,4 +1,4 @@
-"""Tables of teams: who may do what, money, webhooks, and what is sent to a server."""
+"""Tables of teams: who may do what, money, webhooks, what is sent to a server, apps and workflows."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
 )
 
 from trainmaster.db.tables.runs import Key, metadata
@@ -281,3 +282,93 @@ audit_sink = Table(
     Column("owner", Text, doc="the process that sends, as `this_process` names it"),
     Column("expires_at", Float, doc="of its lease, by `Database.clock_s`"),
 )
+
+app = Table(
+    "app",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("kind", Text, nullable=False, doc="tensorboard, notebook or port"),
+    Column("team", Text, ForeignKey("team.name"), doc="whose it is; null for the owner of the home"),
+    Column("opened_by", Text, nullable=False),
+    Column("account", Text, doc="of who has opened it: it ends when that one leaves the team"),
+    Column("runs", Text, nullable=False, doc="ids of the runs that it shows, as JSON"),
+    Column("run_id", Text, ForeignKey("run.id"), doc="the run whose task it is, if it is one"),
+    Column("home_id", Text, nullable=False, doc="the home on whose machine it is"),
+    Column("place", Text, unique=True, doc="what is open once only; null when it is over"),
+    Column("directory", Text, doc="of a notebook: where the work of its user stays"),
+    Column("member", Text, doc="of `run_id`, whose `port` it is; null for the first one"),
+    Column("state", Text, nullable=False, doc="WAITING, RUNNING (it answers) or DONE"),
+    Column("reason", Text, doc="why it is over"),
+    Column("ends", Boolean, nullable=False, server_default=false(), doc="somebody wants its end"),
+    Column("port", Integer, doc="on the own address of the machine, or of that of `run_id`"),
+    Column("owner", Text, doc="the process that looks after it, as `this_process` names it"),
+    Column("expires_at", Float, doc="of its lease, by `Database.clock_s`"),
+    Column("created_at", Float, nullable=False),
+    Column("used_at", Float, nullable=False),
+    Column("ended_at", Float),
+)
+Index(None, app.c.team, app.c.created_at)
+Index(None, app.c.home_id, app.c.state)
+
+app_pass = Table(
+    "app_pass",
+    metadata,
+    Column("digest", Text, primary_key=True, doc="SHA-256 of the ticket or cookie"),
+    Column("app_id", Text, ForeignKey("app.id"), nullable=False),
+    Column("is_ticket", Boolean, nullable=False, doc="good once: it becomes a cookie"),
+    Column("expires_at", Float, nullable=False),
+    Column("credential", Text, doc="SHA-256 of the session or token behind it; null for who has the machine"),
+    Column("is_session", Boolean, nullable=False),
+    Column("team", Text, doc="for which it was asked"),
+)
+Index(None, app_pass.c.app_id)
+
+workflow = Table(
+    "workflow",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("team", Text, nullable=False, doc="empty for the owner of the home"),
+    Column("name", Text, nullable=False, doc="of the recipe"),
+    Column("request", Text, nullable=False, doc="what is submitted at each start, as JSON"),
+    Column("concurrency", Text, nullable=False, doc="wait, skip or cancel"),
+    Column("pushes", Text, nullable=False, doc="volumes that its commands say they push, as JSON"),
+    Column("state", Text, nullable=False, doc="ENABLED or PAUSED"),
+    Column("revision", Integer, nullable=False, doc="counts how often it was registered"),
+    Column("registered_by", Text, nullable=False),
+    Column("account", Text, doc="of whom: its runs start only while that one may run in the team"),
+    Column("token", Text, doc="that it was registered with: likewise, while that is not revoked"),
+    Column("secret", LargeBinary, doc="of its webhook, sealed; null without one"),
+    Column("created_at", Float, nullable=False),
+    Column("changed_at", Float, nullable=False),
+    UniqueConstraint("team", "name"),
+)
+
+workflow_trigger = Table(
+    "workflow_trigger",
+    metadata,
+    Column("workflow_id", Text, ForeignKey("workflow.id"), primary_key=True),
+    Column("key", Text, primary_key=True, doc="such as `volume pets`"),
+    Column("ordinal", Integer, nullable=False),
+    Column("data", Text, nullable=False, doc="the trigger of the recipe as JSON"),
+    Column("seen", Float, nullable=False, doc="the newest version, or time, that a start was decided for"),
+)
+
+workflow_firing = Table(
+    "workflow_firing",
+    metadata,
+    Column("id", Key, primary_key=True),
+    Column("workflow_id", Text, ForeignKey("workflow.id"), nullable=False),
+    Column("trigger", Text, nullable=False, doc="key of the trigger, or `by hand`"),
+    Column("cause", Text, nullable=False, doc="the version, the time or the id of the webhook"),
+    Column("at", Float, nullable=False),
+    Column("state", Text, nullable=False, doc="WAITING, STARTED, SKIPPED or REFUSED"),
+    Column("run_id", Text, ForeignKey("run.id")),
+    Column("message", Text, nullable=False, server_default="", doc="what was skipped, or why"),
+    Column("chain", Text, nullable=False, server_default="[]", doc="workflows that led to it, as JSON"),
+    Column("tries", Integer, nullable=False, server_default="0", doc="how often its start was begun"),
+    Column("due_at", Float, nullable=False, doc="of a WAITING one: when somebody may try to start it"),
+    UniqueConstraint("workflow_id", "trigger", "cause"),
+)
+Index(None, workflow_firing.c.workflow_id, workflow_firing.c.id)
+Index(None, workflow_firing.c.run_id)
+Index(None, workflow_firing.c.state)

@@ -17,7 +17,6 @@ from trainmaster.db.endpoint_changes import registering
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.driving import drive
 from trainmaster.service.driving.worlds import Session
-from trainmaster.service.models.starting_models import using
 from trainmaster.service.quotes.quote_record import most_usd, quote_summary
 from trainmaster.service.runs.run_names import claim_name
 from trainmaster.service.runs.summary import is_driven
@@ -124,7 +123,11 @@ def accept(
     )
     may_cost, team = 0.0 if offer is None else offer.most_usd, (submission and submission.team) or OWNER
     try:
-        admit = using(recipe, run, team, entrance(run, team, may_cost, application, now))
+        admit = entrance(run, team, may_cost, application, now)
+        if any(each.data for each in recipe.experiments.values()):
+            from trainmaster.service.models.starting_models import using
+
+            admit = using(recipe, run, team, admit)
         admit = registering(endpoints, run, submission.team if submission else None, now, admit)
         lease = opened.database.create_run(new, now, admit, waits=submission is not None)
     except (StoreError, OverBudgetError, UsageError):

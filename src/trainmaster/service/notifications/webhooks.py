@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.db import notices, webhook_rows
+from trainmaster.db import outbox, webhook_rows
 from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.notifications.mail_server import MailServer
 from trainmaster.service.notifications.webhook_targets import (
@@ -180,7 +180,7 @@ class Webhooks:
         row = self._row(caller, name)
         data = {"message": "This is a test."}
         self._service.database.write(
-            lambda connection, _: notices.insert_notice(
+            lambda connection, _: outbox.insert_notice(
                 connection, row["id"], "test", row["id"], data, self._service.database.clock_s()
             ),
             patient=False,
