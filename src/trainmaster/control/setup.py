@@ -1,6 +1,6 @@
 """`Setup`: the virtual environment of a recipe's ``setup``, made once, here and on nodes by the same code.
 
-On a node `node_program` makes it, in our runtime.
+On a node `cluster/node_files/image_orders.py` makes it, in our runtime.
 """
 
 from __future__ import annotations

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
-import json
-import subprocess
-import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from test_worker import Node as ThisMachine
 
 from trainmaster.cluster.node_files import node_images
+from trainmaster.cluster.node_files.node_files import NodeFiles
 from trainmaster.cluster.node_files.node_images import NodeImages
 from trainmaster.control import staging
 from trainmaster.control.attempt_actions import AttemptActions
@@ -22,9 +23,6 @@ from trainmaster.executors.engines import Image
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.transport import Target
-from trainmaster.transport.base import Result
-
-HAVE = f"@@have {json.dumps({'id': 'sha256:1', 'env': {}, 'user': '0:0'})}\n"
 
 
 class Node:
@@ -38,22 +36,13 @@ class Node:
         self.orders: list[dict[str, Any]] = []
         self.loaded = b""
 
-    def connect(self) -> Node:
-        return self
-
-    def __enter__(self) -> Node:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def exchange(self, exchange: Any, _timeout_s: float) -> Result:
-        order = json.loads(exchange.lead)
+    def image(self, order: dict[str, Any], archive: Iterable[bytes] = ()) -> dict[str, Any]:
         self.orders.append(order)
         if self.wants and not order["has_archive"]:
-            return Result(1, "@@want no registry gives it\n", "")
+            return {"wants": "no registry gives it"}
         if self.wants:
-            self.loaded = gzip.decompress(b"".join(exchange.answer("@@want it")))
-        return Result(0, HAVE, "")
+            self.loaded = gzip.decompress(b"".join(archive))
+        return {"id": "sha256:1", "env": {}, "user": "0:0"}
 
 
 class Engine:
@@ -90,7 +79,8 @@ class World:
     def source(self) -> NodeImages:
         """Of one control process."""
         paths: Any = SimpleNamespace(root="/root-there", there=str)
-        return NodeImages(paths, {})
+        files: Any = SimpleNamespace(worker=contextlib.nullcontext)
+        return NodeImages(files, paths, {})
 
     def context(self, image: str = "lab/torch", gpus: int = 0, *, is_foreign: bool = False) -> Any:
         experiment = SimpleNamespace(
@@ -177,35 +167,20 @@ esac
 """
 
 
-class RealProgram(Node):
-    """Runs what it is asked to, with programs of its own."""
-
-    def __init__(self, programs: Path) -> None:
-        super().__init__("i-0")
-        self.programs = programs
-
-    def exchange(self, exchange: Any, timeout_s: float) -> Result:
-        done = subprocess.run(
-            [sys.executable, "-m", "trainmaster.control.node_program"],
-            input=exchange.lead,
-            env={"PATH": f"{self.programs}:/usr/bin:/bin"},
-            capture_output=True,
-            timeout=timeout_s,
-        )
-        return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
-
-
 @pytest.mark.parametrize("is_foreign", [False, True])
 def test_an_image_that_its_registry_refuses_is_the_users_error_and_says_what_to_do(
-    tmp_path: Path, is_foreign: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_foreign: bool
 ) -> None:
     (tmp_path / "docker").write_text(REFUSES)
     (tmp_path / "docker").chmod(0o755)
     experiment = Experiment(name="train", command="true", container="example.org/private:1")
     recipe = Recipe(name="digits", directory=tmp_path, experiments={"train": experiment})
     home = Home.from_environment({"TRAINMASTER_HOME": str(tmp_path / "home")})
-    source = NodeImages(SimpleNamespace(root=str(tmp_path / "there"), there=str), {"PATH": str(tmp_path)})  # type: ignore[arg-type]
-    node: Any = RealProgram(tmp_path)
+    paths: Any = SimpleNamespace(root=str(tmp_path / "there"), there=str)
+    source = NodeImages(NodeFiles(), paths, {"PATH": str(tmp_path)})
+    node: Any = ThisMachine(tmp_path)
+    node.result = SimpleNamespace(facts=None)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     site: Any = SimpleNamespace(bring=lambda context: source.prepare(node, context))
     actions = AttemptActions(
         home=home, run="digits-7f3a", recipe=recipe, base={}, secrets={}, find_models=lambda *_: [], slots=1,
@@ -214,7 +189,7 @@ def test_an_image_that_its_registry_refuses_is_the_users_error_and_says_what_to_
     job = staging.stage(actions.context(Task(experiment="train", number=0, attempt=1)), {})
     assert job.users_fault, job.error
     assert job.error.startswith(
-        "experiments.train.container: i-0 (192.0.2.1): the image example.org/private:1 is not on this "
+        "experiments.train.container: n1 (10.0.0.5): the image example.org/private:1 is not on this "
         "machine and cannot be pulled: pull access denied for example.org/private:1: unauthorized. "
     )
     assert ("is sent there" in job.error) is not is_foreign

@@ -10,30 +10,26 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
-import json
 import os
-import shlex
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from trainmaster.cluster.node_files.worker_client import OrderError
 from trainmaster.control.images import BroughtImages, image_of
 from trainmaster.executors.base import Container
 from trainmaster.executors.engines import Engine, Image, find_engine
 from trainmaster.spec.errors import UsageError
-from trainmaster.transport.base import Exchange
 from trainmaster.transport.errors import CommandError
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
+    from trainmaster.cluster.node_files.node_files import NodeFiles
     from trainmaster.cluster.node_files.node_paths import NodePaths
     from trainmaster.control.job_context import TaskContext
-    from trainmaster.transport.base import Result
 
-#: An image may have many gigabytes, and a setup may build things.
-_TIMEOUT_S: Final = 6 * 3600.0
 _PIECE_BYTES: Final = 1 << 20
 _COMPRESSION: Final = 1  # a network is mostly faster than better compression
 _ENGINE_FILE: Final = "engine.json"
@@ -45,12 +41,14 @@ class NodeImages(BroughtImages):
     """One run's, shared by its jobs; safe to use from several threads. Close it.
 
     Args:
+        files: of nodes.
         paths: where things of this machine lie on nodes.
         environ: the caller's.
     """
 
-    def __init__(self, paths: NodePaths, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, files: NodeFiles, paths: NodePaths, environ: Mapping[str, str] | None = None) -> None:
         super().__init__()
+        self._files = files
         self._paths = paths
         self._environ = dict(os.environ if environ is None else environ)
         self._own: dict[str, tuple[Engine, Image] | None] = {}
@@ -108,23 +106,25 @@ class NodeImages(BroughtImages):
         order["gpus"] = order["gpus"] and bool(facts and facts.gpus)  # that of a parameter server has none
         if own is not None:
             order |= {"offered": own[1].id, "is_own": own[1].is_own}
-        with node.connect() as connection:
-            result = connection.exchange(program_exchange(node, order), _TIMEOUT_S)
-            if own is not None and said(result, "@@want "):
-                archive = self._saved(context, own[0], own[1], name)
-                order["has_archive"] = True
-                pieces = program_exchange(
-                    node, order, lambda line: _pieces(archive) if line.startswith("@@want ") else None
-                )
-                result = connection.exchange(pieces, _TIMEOUT_S)
-        if not (have := said(result, "@@have ")):
-            raise program_error(node, result, context)
         try:
-            found = json.loads(have[-1])
+            with self._files.worker(node) as worker:
+                found = worker.image(order)
+                if own is not None and "wants" in found:
+                    archive = self._saved(context, own[0], own[1], name)
+                    found = worker.image({**order, "has_archive": True}, _pieces(archive))
+            if "wants" in found:
+                sent = "" if context.is_foreign else " One that this machine's engine has is sent there."
+                raise UsageError(
+                    str(found["wants"]), f"Check its name, or log in to its registry there.{sent}"
+                )
             image = Image(str(found["id"]), {str(key): str(value) for key, value in found["env"].items()})
             return image, str(found["user"])
-        except _NOT_OURS:
-            raise program_error(node, result, context) from None
+        except OrderError as error:
+            if error.kind == UsageError.__name__:
+                raise UsageError(error.message, error.advice) from error
+            raise
+        except _NOT_OURS as error:
+            raise CommandError(f"{node.target.shown}: it says something that is no image") from error
 
     def _find_own(self, name: str) -> tuple[Engine, Image] | None:
         """What this machine's own engine has of that name; it need not have an engine."""
@@ -167,33 +167,7 @@ class NodeImages(BroughtImages):
             return self._archives[name]
 
 
-def program_exchange(
-    node: NodeAccess, order: dict[str, Any], answer: Callable[[str], Iterator[bytes] | None] = lambda _: None
-) -> Exchange:
-    """Run `node_program` on a node."""
-    command = f"exec {shlex.quote(node.python)} -u -m trainmaster.control.node_program"
-    return Exchange(command, answer, lead=json.dumps(order).encode() + b"\n", expects="@@")
-
-
 def _pieces(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while piece := file.read(_PIECE_BYTES):
             yield piece
-
-
-def said(result: Result, beginning: str) -> list[str]:
-    """What lines that begin so say."""
-    lines = result.out.splitlines()
-    return [line.removeprefix(beginning) for line in lines if line.startswith(beginning)]
-
-
-def program_error(node: NodeAccess, result: Result, context: TaskContext) -> Exception:
-    """What the program says is wrong; else what became of it."""
-    if errors := said(result, "@@error "):
-        with contextlib.suppress(*_NOT_OURS):
-            words, hint = json.loads(errors[-1])
-            return UsageError(str(words), str(hint))
-    if wants := said(result, "@@want "):
-        sent = "" if context.is_foreign else " One that this machine's engine has is sent there."
-        return UsageError(wants[-1], f"Check its name, or log in to its registry there.{sent}")
-    return CommandError(f"{node.target.shown}: {result.last_words}", code=result.code)

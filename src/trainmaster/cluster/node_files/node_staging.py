@@ -10,11 +10,12 @@ import re
 import shlex
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from trainmaster.cluster.node_files.node_images import program_error, program_exchange, said
+from trainmaster.cluster.node_files.worker_client import OrderError
 from trainmaster.control.contents import Preparations
 from trainmaster.control.recorded_environment import PROGRAM, environment_in, note_found
 from trainmaster.control.staging import setup_of
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from trainmaster.spec import DataSource
 
 
-#: It may build things. Another attempt's is waited for as long.
-_TIMEOUT_S: Final = 12 * 3600
 #: To find that an image is there takes less.
 _PULLED_S: Final = 3.0
 
@@ -148,20 +147,21 @@ class NodeStaging:
         python = (plan.host_python.path, plan.host_python.version)
         setup = setup_of(context, here, python, image, self._images, self._paths.there)
         order = {"root": self._paths.root, "setup": asdict(setup)}  # secrets travel in the connection only
-        with node.connect() as connection:  # one of its own: it may last for hours
-            result = connection.exchange(program_exchange(node, order), _TIMEOUT_S)
         log = here.with_name(f"{here.name}-{re.sub(r'[^A-Za-z0-9.-]', '_', node.target.name)}.log")
-        for line in said(result, "@@log "):
-            with contextlib.suppress(OSError, ValueError):  # the error matters more
+
+        def hear(said: Mapping[str, Any]) -> None:
+            with contextlib.suppress(OSError, ValueError):  # an error matters more
                 log.parent.mkdir(parents=True, exist_ok=True)
-                log.write_bytes(base64.b64decode(line))
-        if result.code == 0:
-            return bool(said(result, "@@done"))
-        error = program_error(node, result, context)
-        if not isinstance(error, UsageError):
-            raise error
-        hint = f"Its whole output: {log}" if log.exists() else ""
-        raise UsageError(context.masked(f"{node.target.shown}: {error.args[0]}"), hint)
+                log.write_bytes(base64.b64decode(said.get("log", "")))
+
+        try:
+            with self._files.worker(node) as worker:
+                return worker.set_up(order, hear)
+        except OrderError as error:
+            if error.kind != UsageError.__name__:
+                raise
+            hint = f"Its whole output: {log}" if log.exists() else ""
+            raise UsageError(context.masked(f"{node.target.shown}: {error.message}"), hint) from None
 
     @staticmethod
     def _note(context: TaskContext, part: str, begun: float, least_s: float = 0.0) -> None:

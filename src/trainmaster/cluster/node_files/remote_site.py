@@ -103,7 +103,7 @@ class RemoteSite:
         self._slots_of = slots_of
         self._patience_s = patience_s
         self._files = NodeFiles()
-        self._images = NodeImages(self._paths)
+        self._images = NodeImages(self._files, self._paths)
         credentials = DelegatedCredentials()
         self._data = NodeData(self._files, self._paths, credentials, tell, is_over=is_over, cluster=all_nodes)
         self._staging = NodeStaging(self._files, self._images, self._paths, self._data)

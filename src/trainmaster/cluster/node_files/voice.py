@@ -11,6 +11,8 @@ from typing import Any, BinaryIO, Final
 _LIFE_S: Final = 5.0
 
 Order = Mapping[str, Any]
+#: After a failure of these the program ends: bytes that were sent for them may still come, and are no order.
+ENDING: Final = ("receive", "image")
 
 
 class NoWayError(Exception):
@@ -25,10 +27,12 @@ class Voice:
 
     Attributes:
         at: how many bytes of an order that takes long are there, and of how many.
+        outlives: the order goes on without the driver.
     """
 
     def __init__(self, out: BinaryIO) -> None:
         self.at: Callable[[], tuple[int, int]] | None = None
+        self.outlives = False
         self._out = out
         self._speaking = threading.Lock()
 
@@ -52,4 +56,6 @@ class Voice:
             try:
                 self.say(0 if at is None else {"at": at()}, now=True)
             except OSError:
+                if self.outlives:
+                    return
                 os._exit(1)

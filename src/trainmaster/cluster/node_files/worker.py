@@ -6,7 +6,7 @@ credentials of a store, holds for this order only, and shows in no list of proce
 The answer is lines of JSON: a list for each thing that is found; ``{"at": [BYTES, TOTAL]}`` or ``0`` now and
 then as a sign of life; ``{"note": WORDS}`` to the user; ``{"bytes": N}`` before N bytes of files;
 ``{"want": true}`` where the bytes of files are awaited; at last ``{"done": RESULT}``, or
-``{"error": TYPE, "words": WORDS, "trouble": KIND, "url": URL}``, of which the kind is one of
+``{"error": TYPE, "words": WORDS, "hint": WORDS, "trouble": KIND, "url": URL}``, of which the kind is one of
 `trainmaster.objects.errors`, and the URL that of the store or object, if it is known.
 """
 
@@ -34,9 +34,9 @@ from trainmaster.cluster.bootstrap.guest.trees import (
     scan,
     settle,
 )
-from trainmaster.cluster.node_files.voice import NoWayError, Order, Voice
+from trainmaster.cluster.node_files.voice import ENDING, NoWayError, Order, Voice
 from trainmaster.executors.core_dumps import forbid_core_dumps
-from trainmaster.spec.errors import TrainmasterError, one_line
+from trainmaster.spec.errors import TrainmasterError
 
 _READ_BYTES: Final = 1 << 18
 #: Members of the task come first: sending and hashing takes what they leave.
@@ -73,11 +73,11 @@ def _obey() -> int:
                 done = ORDERS[order["do"]](order, voice)
         except Exception as error:  # noqa: BLE001 - the caller is on another machine and has to be told
             voice.say({"error": type(error).__name__, **_told(error, order)}, now=True)
-            if order["do"] == "receive":
-                return 1  # bytes of files may still come, and are no order
+            if order["do"] in ENDING:
+                return 1
         else:
             voice.say({"done": done}, now=True)
-        voice.at = None
+        voice.at, voice.outlives = None, False
     return 0
 
 
@@ -230,6 +230,18 @@ def _provide(order: Order, voice: Voice) -> Any:  # noqa: ANN401 - JSON
     return provide_data(order, voice)
 
 
+def _image(order: Order, voice: Voice) -> Any:  # noqa: ANN401 - JSON
+    from trainmaster.cluster.node_files.image_orders import bring_image
+
+    return bring_image(order, voice)
+
+
+def _setup(order: Order, voice: Voice) -> Any:  # noqa: ANN401 - JSON
+    from trainmaster.cluster.node_files.image_orders import make_setup
+
+    return make_setup(order, voice)
+
+
 ORDERS: Final[Mapping[str, Callable[[Order, Voice], Any]]] = {
     "look": _look,
     "freeze": _freeze,
@@ -240,6 +252,8 @@ ORDERS: Final[Mapping[str, Callable[[Order, Voice], Any]]] = {
     "reach": _reach,
     "send": _send,
     "restore": _restore,
+    "image": _image,
+    "setup": _setup,
     **dict.fromkeys(("volume", "models", "url", "hdfs", "stage", "output"), _provide),
 }
 
@@ -263,7 +277,7 @@ def _told(error: Exception, order: Order) -> dict[str, str]:
     from trainmaster.objects.errors import trouble_of, url_of
 
     if isinstance(error, TrainmasterError):
-        words = one_line(error)
+        words = str(error.args[0])
     elif isinstance(error, OSError):
         words = explain(error, order.get("directory", ""))
     else:
@@ -271,6 +285,7 @@ def _told(error: Exception, order: Order) -> dict[str, str]:
     known = error.__cause__ if isinstance(error, NoWayError) and error.__cause__ else error
     return {
         "words": words or type(error).__name__,
+        "hint": error.hint if isinstance(error, TrainmasterError) else "",
         "trouble": trouble_of(known).value,
         "url": " ".join(url_of(known).split()),
     }

@@ -16,9 +16,10 @@ from trainmaster.artifacts import FileEntry, UnstableDirectory
 from trainmaster.artifacts.sending import ToSend, listed_entry
 from trainmaster.cluster.bootstrap.guest.trees import TreeEntry, TreeError, digest
 from trainmaster.cluster.node_files.node_trees import Tree
+from trainmaster.cluster.node_files.voice import ENDING
 from trainmaster.control.store_verdicts import Moment, StoreVerdict, verdict
 from trainmaster.objects.errors import known_trouble
-from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
+from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line
 from trainmaster.transport.errors import CommandError, ConnectionLostError, RemoteTimeoutError
 
 if TYPE_CHECKING:
@@ -37,6 +38,10 @@ _CARRY_S: Final = 600.0
 _STORE_S: Final = 1800.0
 #: Of terabytes, on a slow line.
 _PROVIDE_S: Final = 48 * 3600.0
+#: An image may have many gigabytes.
+_IMAGE_S: Final = 6 * 3600.0
+#: It may build things. Another attempt's is waited for as long.
+_SET_UP_S: Final = 12 * 3600.0
 #: A node gives up what does not arrive for so long, or what somebody else writes for so long.
 _PATIENCE_S: Final = 60
 _WAIT_S: Final = 1800
@@ -52,17 +57,25 @@ class OrderError(CommandError):
     """A node could not do what it was ordered to.
 
     Attributes:
-        words: its own.
+        message, words: its own, without and with what it advises.
+        advice: the latter.
         kind: the name of the error's type there; empty if it has ended without a word.
         trouble: what is wrong with a store, or with its disk.
         url: of which store or object; empty if it is not known.
     """
 
     def __init__(
-        self, access: NodeAccess, words: str, kind: str = "", trouble: str = "", url: str = ""
+        self,
+        access: NodeAccess,
+        message: str,
+        kind: str = "",
+        trouble: str = "",
+        url: str = "",
+        advice: str = "",
     ) -> None:
-        super().__init__(f"{access.target.shown}: {words}", "It is safe to try again.")
-        self.words = words
+        self.message, self.advice = message, advice
+        self.words = one_line(TrainmasterError(message, advice))
+        super().__init__(f"{access.target.shown}: {self.words}", "It is safe to try again.")
         self.kind = kind
         self.trouble = known_trouble(trouble)
         self.url = url
@@ -280,6 +293,42 @@ class NodeWorker:
         """
         return str(self._ask({**order, "environment": dict(environment)}, _PROVIDE_S, hear=hear)[1])
 
+    # -- images and environments
+
+    def image(self, order: Mapping[str, Any], archive: Iterable[bytes] = ()) -> dict[str, Any]:
+        """Have an image brought there: what is known of it, or for which reason it ``wants`` an archive.
+
+        Args:
+            order: see `image_orders`.
+            archive: of the image, in pieces.
+
+        Raises:
+            OrderError: it cannot be had, or cannot be used.
+            ProviderError: the node cannot be reached.
+        """
+
+        def pieces() -> Iterator[bytes]:
+            for piece in archive:
+                yield b"%d\n" % len(piece)
+                yield piece
+            yield b"0\n"
+
+        found = self._ask({"do": "image", **order}, _IMAGE_S, give=pieces())[1]
+        return found if isinstance(found, dict) else {}
+
+    def set_up(self, order: Mapping[str, Any], hear: Callable[[Mapping[str, Any]], None]) -> bool:
+        """Have a virtual environment made there unless it is; whether it was not.
+
+        Args:
+            order: see `image_orders`.
+            hear: is given its log.
+
+        Raises:
+            OrderError: it failed.
+            ProviderError: the node cannot be reached.
+        """
+        return bool(self._ask({"do": "setup", **order}, _SET_UP_S, hear=hear)[1])
+
     # -- one order
 
     def _ask(
@@ -316,7 +365,7 @@ class NodeWorker:
                     f"{shown}: not done after {limit_s:g} s: {order['do']}", "It was ended."
                 ) from None
             except OrderError as error:
-                if not error.kind or order["do"] == "receive":
+                if not error.kind or order["do"] in ENDING:
                     self._end(None, None, None)
                 raise
             except BaseException:
@@ -359,7 +408,7 @@ class NodeWorker:
             elif "done" in said:
                 return found, said["done"]
             elif "error" in said:
-                told = [str(said.get(name, "")) for name in ("words", "error", "trouble", "url")]
+                told = [str(said.get(name, "")) for name in ("words", "error", "trouble", "url", "hint")]
                 raise OrderError(self._access, *told)
             else:
                 hear(said)

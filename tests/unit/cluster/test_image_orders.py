@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import signal
 import subprocess
 import sys
 
 import pytest
 
+from trainmaster.cluster.node_files import image_orders
+
 PROGRAM = """
 import signal, sys, time
-from trainmaster.control import node_program, local_images
+from trainmaster.cluster.node_files import image_orders
+from trainmaster.control import local_images
 
 def remove(name, engine):
     print("removing", flush=True)
@@ -20,7 +25,7 @@ def remove(name, engine):
 local_images._remove = remove
 local_images._containers_of["c"] = None
 for number in (signal.SIGTERM, signal.SIGHUP):
-    signal.signal(number, node_program._ended)
+    signal.signal(number, image_orders._ended)
 print("ready", flush=True)
 time.sleep(60)
 """
@@ -39,3 +44,16 @@ def test_a_second_signal_does_not_keep_it_from_ending(second: signal.Signals) ->
             assert process.stdout.read() == "removed\n", "once, and to its end"
         finally:
             process.kill()
+
+
+def test_an_archive_comes_in_pieces_and_is_whole_or_cut() -> None:
+    data = gzip.compress(bytes(100_000) + b"end", 0)
+    pieces = [data[start : start + 777] for start in range(0, len(data), 777)]
+    said = b"".join(b"%d\n%s" % (len(piece), piece) for piece in pieces) + b"0\n"
+    source = io.BytesIO(said + b"the next order\n")
+    with gzip.open(io.BufferedReader(image_orders._Archive(source))) as archive:
+        assert archive.read() == bytes(100_000) + b"end"
+    assert source.read() == b"the next order\n"
+    cut = io.BufferedReader(image_orders._Archive(io.BytesIO(said[:5000])))
+    with gzip.open(cut) as archive, pytest.raises(EOFError):
+        archive.read()
