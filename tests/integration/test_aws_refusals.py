@@ -434,7 +434,7 @@ def test_a_dry_run_needs_neither_keys_nor_cloud(bench: AwsBench, monkeypatch: py
 
 
 def test_a_machine_that_says_nothing_of_a_lease_has_the_usual_one(bench: AwsBench) -> None:
-    """Of an earlier version, or with tags that somebody has changed by hand."""
+    """With tags that somebody has changed by hand."""
     provider = bench.provider()
     for token, tags in enumerate([{}, {LEASE_S_TAG: "long"}, {LEASE_TAG: "soon"}]):
         (node,) = provider.acquire("one", bench.request(token=str(token)))

@@ -19,9 +19,6 @@ from trainmaster.spec.errors import PublishError
 OWNER_KEY: Final = "owner"
 CLAIMS_FOLDER: Final = "runs"
 
-# Names of runs ended in so many hexadecimal digits before manifests named their owners.
-_EARLY_DIGITS: Final = 4
-
 
 class ForeignArtifactError(PublishError):
     """It is another home's, or another run's of the same name."""
@@ -41,15 +38,6 @@ class Owner:
     home: str
     created_at: float
 
-    @property
-    def is_early(self) -> bool:
-        """Whether it was started by a version whose manifests did not name their owners.
-
-        >>> Owner("digits-7f3a", "", 0.0).is_early, Owner("digits-7f3a09c2d1", "", 0.0).is_early
-        (True, False)
-        """
-        return len(self.run.rpartition("-")[2]) == _EARLY_DIGITS
-
     def marked(self, extra: Mapping[str, JSON]) -> dict[str, JSON]:
         """Gives what a manifest keeps, with the owner."""
         return {**extra, OWNER_KEY: {"run": self.run, "home": self.home, "created_at": self.created_at}}
@@ -61,8 +49,6 @@ class Owner:
     def require(self, manifest: Manifest, url: str) -> None:
         """Refuses an artifact that is not this run's.
 
-        One without an owner is taken if the run is as old as such manifests are.
-
         Args:
             manifest: of the artifact.
             url: where it is.
@@ -70,7 +56,7 @@ class Owner:
         Raises:
             ForeignArtifactError: it is another's.
         """
-        if self.owns(manifest) or (self.is_early and OWNER_KEY not in manifest.extra):
+        if self.owns(manifest):
             return
         raise ForeignArtifactError(
             f"{url}: the {manifest.kind} there is of {_shown(manifest.extra.get(OWNER_KEY))}, and not of "

@@ -159,8 +159,7 @@ def audit(
     if as_json:
         print_json({**asdict(verified), "sent": sent})
     else:
-        before = f", {verified.unchained} of them older than the chain" if verified.unchained else ""
-        say(f"{verified.entries} entries{before}; the newest has the hash")
+        say(f"{verified.entries} entries; the newest has the hash")
         typer.echo(verified.head)
     for each in sent:
         say(

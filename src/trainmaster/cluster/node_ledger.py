@@ -40,7 +40,7 @@ class NodeLedger:
         found = {}
         for machine in machines:
             row = self._row(machine)
-            node = _known(Node, _completed(row.get("node"))) if row else None
+            node = _known(Node, row.get("node")) if row else None
             if node is not None:
                 found[machine] = node
         return found
@@ -104,11 +104,6 @@ class NodeLedger:
 def _plain(node: Node) -> dict[str, Any]:
     row = {each.name: getattr(node, each.name) for each in fields(node)}
     return {**row, "key": str(node.key) if node.key else None, "labels": dict(node.labels)}
-
-
-def _completed(node: object) -> object:
-    """Rows of 0.1 do not say whether it is rented: hosts of one's own had no type there."""
-    return {"is_rented": bool(node.get("instance_type")), **node} if isinstance(node, dict) else node
 
 
 def _known(kind: type[_Type], row: object) -> _Type | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -300,7 +299,7 @@ class ClusterRecord:
         """
         try:
             columns = {name: row[name] for name in _COLUMNS}
-            found = typed(cls, {**_completed(parsed_json(row["data"])), **columns})
+            found = typed(cls, {**parsed_json(row["data"]), **columns})
             if problem := _problem(found):
                 raise ValueError(problem)
         except (ValueError, TypeError) as error:
@@ -311,16 +310,6 @@ class ClusterRecord:
                 "unrenewed they end themselves. If a later Trainmaster has written it, use that one.",
             ) from None
         return found
-
-
-def _completed(data: Any) -> Any:  # noqa: ANN401 - whatever is written there
-    """A row of 0.1, which does not say of machines whether they are rented: those that have a type are."""
-    with contextlib.suppress(LookupError, TypeError, AttributeError):  # a damaged one is refused later
-        roles, machines = data["plan"]["roles"], data["machines"]
-        ways = [way for role in roles for way in (*role["rentals"], *role.get("larger", ()))]
-        for rental in (*ways, *(machine["rental"] for machine in machines)):
-            rental.setdefault("is_rented", bool(rental.get("instance_type")))
-    return data
 
 
 _COLUMNS: Final = ("id", "provider", "home_id", "state", "kept_until", "waited_s")

@@ -145,12 +145,7 @@ class Home(RunFiles):
 
     def data_directory(self, run: str) -> Path:
         """What one experiment of a run takes over from another, and its volumes."""
-        here = self.run_directory(run)
-        # Scripts know `../data` beside their code. Runs of earlier versions have theirs there.
-        is_old = (
-            not (here / INPUTS).exists() and (here / "data").is_dir() and not (here / "data").is_symlink()
-        )
-        return here / ("data" if is_old else INPUTS)
+        return self.run_directory(run) / INPUTS
 
     def model_uri(self, run: str, experiment: str, task: int, attempt: int = 1) -> str:
         """Where an attempt publishes the model of a task: none can be in the way of another one's."""

@@ -109,8 +109,6 @@ def promotion_of(experiment: RecipeExperiment) -> Promotion | None:
     if experiment.promote is None:
         return None
     wanted, search = ModelReference.parse(experiment.promote), experiment.search
-    if wanted.alias is None:  # refused today, but a run of an older home may have it: it goes on, and can end
-        return None
     if (gate := gate_of(experiment)) is not None:
         return Promotion(wanted.name, wanted.must_alias, gate.metric, gate.smallest, gate)
     if search is None:

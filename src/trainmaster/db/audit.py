@@ -3,8 +3,6 @@
 So a row that was changed, put in between or taken out is found by going through them (`walk`). The oldest are
 removed some time (`prune`): the audit itself says then up to which hash. Who can write to the database can
 make the whole chain anew: against that a hash is kept elsewhere, as by receivers.
-
-A row that an earlier version wrote has no hash; the chain begins behind those.
 """
 
 from __future__ import annotations

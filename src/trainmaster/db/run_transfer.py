@@ -60,7 +60,7 @@ class RunRows:
     clusters: list[Row]
     measurements: list[Row]
     private: list[Row]
-    facts: list[Row] = field(default_factory=list)  # an earlier version says none
+    facts: list[Row]
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,8 +80,7 @@ class DriverClient:
         """Tell it for what its run waits in the queue, if that is news."""
         if place != self._queue_place:
             self._queue_place = place
-            # Drivers of the version before take four numbers.
-            self.send({"queue": place and place[:4], "shares": place and place[4:]})
+            self.send({"queue": place})
 
     def flush(self, status: Callable[[str], list[Any]], now: float) -> float | None:
         """Write what can be written; seconds until there is more to say.

@@ -92,11 +92,7 @@ class Container:
 
     def message(self) -> dict[str, Any]:
         """As the supervisor's part knows it."""
-        fields = asdict(self)
-        if self.sandbox is not None:
-            # A supervisor of the version before knows no sandbox: without this it starts nothing.
-            fields["sandboxed_image"] = fields.pop("image")
-        return fields
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,7 +168,7 @@ def run_command(
         command += [f"--device=nvidia.com/gpu={gpu_id}" for gpu_id in gpu_ids]
     elif gpu_ids:
         command += ["--gpus", f'"device={",".join(gpu_ids)}"']  # quoted, or it ends at the first comma
-    image = container["image"] if sandbox is None else container["sandboxed_image"]
+    image = container["image"]
     command += ["--entrypoint=bash", image, "-c", PROCESS_1, "trainmaster"]
     if not network:
         return command

@@ -277,7 +277,7 @@ class GangClient:
             self._grew[attempt, member] = None
         if "queue" in message:
             place = message["queue"]
-            self.queue_place = None if place is None else QueuePlace(*place, *message.get("shares", ()))
+            self.queue_place = None if place is None else QueuePlace(*place)
 
 
 def gang_message(gang: GangRequest) -> Message:

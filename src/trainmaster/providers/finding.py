@@ -19,8 +19,6 @@ PROVIDERS: Final = PluginRegistry(
     },
     also=("local",),
 )
-#: Methods that plug-ins written for 0.1 do not have; asked for of all of them from 0.3 on.
-_SINCE_0_2: Final = ("check_settings", "check_up", "close")
 
 
 def get_provider(name: str, place: ProviderPlace) -> Provider:
@@ -35,7 +33,4 @@ def get_provider(name: str, place: ProviderPlace) -> Provider:
         MissingPartError: it is there, but what it needs is not installed.
     """
     found: Provider = PROVIDERS.make(name, place)
-    for added in _SINCE_0_2:
-        if not hasattr(found, added):
-            setattr(found, added, lambda: None)
     return found

@@ -9,7 +9,7 @@ import os
 import re
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -35,7 +35,7 @@ class HostLedger:
         """The nodes of a cluster as they were when it was last written."""
         try:
             rows = parsed_json(self._file(cluster).read_bytes())["nodes"]
-            return [replace(typed(Node, row), is_rented=False) for row in rows]  # 0.1 did not write that
+            return [typed(Node, row) for row in rows]
         except (OSError, ValueError, LookupError, TypeError):
             return []  # the hosts know
 

@@ -233,11 +233,8 @@ class Experiment(Noun):
 
     @property
     def ends_at(self) -> Until | None:
-        """What ends its training early; None if nothing does: before it did, ``until`` was any words."""
-        try:
-            return Until.of(self.until) if self.until else None
-        except ValueError:
-            return None
+        """What ends its training early; None if nothing does."""
+        return Until.of(self.until) if self.until else None
 
     @property
     def until_caveat(self) -> str:

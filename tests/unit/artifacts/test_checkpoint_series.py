@@ -175,21 +175,6 @@ def test_what_is_of_another_run_is_neither_taken_nor_restored_nor_deleted(store_
     assert theirs.complete() == [1, 2, 3]
 
 
-def test_a_run_from_before_owners_takes_what_names_nobody_and_deletes_none_of_it(store_url, parts, tmp_path):
-    uri = f"{store_url}/task-0"
-    for step in (1, 2):
-        save(parts, step)
-        CheckpointSeries(uri).publish(parts, attempt=1)
-    early = CheckpointSeries(uri, replace(OURS, run="digits-7f3a"))
-    assert early.complete() == [1, 2]
-    assert early.restore(2, tmp_path / "back").extra == {"attempt": 1}
-    for step in (3, 4):
-        save(parts, step)
-        early.publish(parts, attempt=2)
-    assert early.prune(1) == [3]
-    assert early.complete() == [1, 2, 4]
-
-
 def test_two_publishers_never_get_one_number(store_url, tmp_path):
     numbers = []
 

@@ -4,7 +4,6 @@ import json
 import math
 from dataclasses import asdict
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,22 +65,3 @@ def test_any_columns(changes):
 
 def test_a_good_one_is_what_it_was():
     assert record_or_refused(ROW) == RECORD
-
-
-@pytest.mark.parametrize("lacks", ["most_usd_per_hour", "extras_usd_per_hour"])
-def test_what_an_earlier_version_has_written(lacks):
-    data = json.loads(ROW["data"])
-    del data["machines"][0]["rental"][lacks]
-    assert record_or_refused({**ROW, "data": json.dumps(data)}) == RECORD
-
-
-@pytest.mark.parametrize(("kind", "is_rented"), [("m4.large", True), ("", False)])
-def test_rows_of_0_1_tell_by_the_type_what_is_rented(kind, is_rented):
-    data = json.loads(ROW["data"])
-    rentals = [machine["rental"] for machine in data["machines"]]
-    for rental in (*rentals, *data["plan"]["roles"][0]["rentals"]):
-        rental["instance_type"] = kind
-        del rental["is_rented"]
-    found = ClusterRecord.of_row({**ROW, "data": json.dumps(data)})
-    ways = [*(machine.rental for machine in found.machines), *found.plan.roles[0].rentals]
-    assert {way.is_rented for way in ways} == {is_rented}

@@ -56,15 +56,6 @@ def test_nothing_is_left_when_something_is_not_as_it_was(tmp_path: Path) -> None
     assert NodeLedger(tmp_path).nodes(["i-0"]) == {}
 
 
-@pytest.mark.parametrize("instance_type", ["", "m5.large"])
-def test_nodes_of_0_1_are_rented_if_they_have_a_type(tmp_path: Path, instance_type: str) -> None:
-    NodeLedger(tmp_path).learn(node("i-0", instance_type=instance_type), FACTS)
-    (path,) = tmp_path.iterdir()
-    path.write_text(path.read_text().replace('"is_rented": true, ', "").replace(', "is_rented": true', ""))
-    assert "is_rented" not in path.read_text()
-    assert NodeLedger(tmp_path).nodes(["i-0"])["i-0"].is_rented is bool(instance_type)
-
-
 @pytest.mark.parametrize(
     "text", ["{", "[]", "{}", '{"nodes": {"i-0": {"node": {"x": 1}, "facts": {"y": 2}}}, "keys": []}']
 )

@@ -25,9 +25,3 @@ def test_the_model_that_is_judged_is_the_one_that_is_promoted(tmp_path, keys, ra
     assert (shape.promotes.metric, shape.promotes.smallest) == ranked
     assert shape.promotes.gate == shape.gate
     assert (shape.gate.requirement.goal, shape.gate.requirement.line) == (goal, 5)
-
-
-def test_a_promotion_that_an_older_home_has_accepted_does_not_keep_its_run_from_ending(tmp_path):
-    (tmp_path / "recipe.yaml").write_text("experiments: {e: {command: x, promote: m@p}}")
-    found = read_recipe(tmp_path).experiments["e"].model_copy(update={"promote": "m@newest"})
-    assert shape_of(found, 2).promotes is None

@@ -93,10 +93,6 @@ def test_what_was_found_out_goes_there_and_comes_back(database, lease, machine):
     assert facts_of(database, run) == found
     with pytest.raises(LeaseLostError):  # of a driver at home that has not noticed
         put_fact(database, lease, Fact.VOLUME, "dogs", "@9")
-    of_old = {
-        name: value for name, value in asdict(run_transfer.rows_of(machine, run)).items() if name != "facts"
-    }
-    rows = run_transfer.RunRows(**of_old)  # of a machine that an earlier version has handed the run to
     assert run_transfer.bring(database, run, json.dumps(after), away, [], rows, is_alive=False)
     assert queries.noted_at(database, run, TAKEN_BACK) == 0.0
     assert run_transfer.come_back(database, run, json.dumps(away), "it is driven from here")

@@ -94,12 +94,6 @@ def test_members_of_a_sandbox_have_one_network_of_their_own():
     assert "--network=container:holder" in found[8:]
 
 
-def test_a_supervisor_that_knows_no_sandbox_starts_nothing():
-    """Those of the version before take what they know by name."""
-    with pytest.raises(KeyError, match="image"):
-        dict(sandboxed(DOCKER))["image"]
-
-
 def test_gpus():
     """Docker's value is a line of comma-separated values, so several ids need quotes of their own."""
     found = command(DOCKER, gpu_ids=("1", "3"))

@@ -64,7 +64,7 @@ def test_a_plug_in_says_it_in_its_module(installed: None) -> None:
 
 @pytest.mark.parametrize("name", ["old", "lost", "nobody", "vast"])
 def test_one_that_says_nothing_is_a_cloud(installed: None, name: str) -> None:
-    """Those written for 0.1, those that cannot be loaded, and clouds that only a price list names."""
+    """Those that state nothing or cannot be loaded, and clouds that only a price list names."""
     found = capabilities_of(name)
     assert found == Capabilities()
     assert found.rents

@@ -31,8 +31,7 @@ class RemoteAdministration:
         return self._done("POST", "/tokens", body)
 
     def revoke_token(self, name: str) -> list[str]:
-        # A server of the version before says nothing.
-        return list(self._done("DELETE", f"/tokens/{quoted(name)}").get("paused_workflows", []))
+        return list(self._done("DELETE", f"/tokens/{quoted(name)}")["paused_workflows"])
 
     def tokens(self) -> list[dict[str, Any]]:
         return list(self._to.get("/tokens")["tokens"])

@@ -39,7 +39,7 @@ def download(connection: RestConnection, run: str, experiment: str, task: int, d
     model = f"/models/{quoted(run)}/{quoted(experiment)}/{task}"
     listing = connection.get(model)
     files = listing["files"]
-    links = {link["path"]: link["target"] for link in listing.get("links", ())}  # older servers name none
+    links = {link["path"]: link["target"] for link in listing["links"]}
     for path in (*(file["path"] for file in files), *links):
         if not stays_inside(path) or (path in links and not link_stays_inside(path, links)):
             raise PublishError(f"{run}: {path!r} leads out of the model.", "Nothing was changed.")

@@ -47,7 +47,7 @@ _REASONS: Final = {
     "Client.InvalidSnapshot.NotFound": "its image's snapshot is not there",
     "Server.InternalError": "Amazon's machine failed",
 }
-#: Of machines that earlier versions have rented, which did not say it.
+#: Of machines whose tag is gone.
 _UNSAID_LEASE_S: Final = 900.0
 _WHEN: Final = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 _MARKED: Final = frozenset({"marked-for-termination", "marked-for-stop", "marked-for-hibernation"})
@@ -140,7 +140,7 @@ def node_of(
         },
         reason=_reason(instance) if gone else "",
         ended_at=None if ended is None else ended - ahead_s,
-        host_key=tags.get(HOST_KEY_TAG, ""),  # machines of earlier versions have none
+        host_key=tags.get(HOST_KEY_TAG, ""),
     )
 
 

@@ -266,7 +266,7 @@ class AwsSite:
     def _close_ssh(self, request: AwsRequest) -> None:
         try:
             self._client.try_call(request, settle=False)
-        except AwsRefusedError as refused:  # policies of earlier versions do not have it
+        except AwsRefusedError as refused:  # a policy may not have it
             if refused.code != "InvalidPermission.NotFound":
                 log.warning("an address that we have left is still let in: %s", refused)
 

@@ -35,14 +35,12 @@ class Verified:
 
     Attributes:
         entries: so many there are.
-        unchained: so many of them, the oldest, are of a version that made no chain.
         head: hash of the newest.
         broken: id of the first entry that does not fit to those before it; None if all do.
         why: what is wrong; empty if nothing is.
     """
 
     entries: int
-    unchained: int
     head: str
     broken: int | None = None
     why: str = ""
@@ -98,21 +96,18 @@ class Audit:
         return [{key: row[key] for key in shown} for row in audit.sinks(self._database)]
 
     def _walked(self, head: str) -> Verified:
-        entries = unchained = 0
+        entries = 0
         before, has_head = None, not head
         for row in audit.walk(self._database):
             entries += 1
-            if not row["hash"] and before is None:
-                unchained += 1
-                continue
             fits = {before or audit.BEGINNING}
-            if before is None and not unchained:
+            if before is None:
                 fits |= audit.removed_up_to(self._database)
             if not any(audit.hash_of(each, row) == row["hash"] for each in fits):
                 is_first = entries == 1
                 why = "entries before it are missing" if is_first else "one before it was put in or taken out"
-                return Verified(entries, unchained, before or "", row["id"], f"it was changed, or {why}")
+                return Verified(entries, before or "", row["id"], f"it was changed, or {why}")
             before = row["hash"]
             has_head = has_head or before == head
         why = "" if has_head else f"no entry has the hash {head}: the newest are missing, or it is long ago"
-        return Verified(entries, unchained, before or "", None, why)
+        return Verified(entries, before or "", None, why)
