@@ -14,7 +14,7 @@ import pytest
 from test_remote_site import Hosts, contents, hosts, own_mounts  # noqa: F401 - the fixture
 
 from trainmaster.artifacts import CheckpointSeries, fetch
-from trainmaster.cluster.node_files import direct_store, store_reach, worker_client
+from trainmaster.cluster.node_files import store_reach, worker_client
 from trainmaster.cluster.node_files.remote_site import RemoteSite
 from trainmaster.control import saving, staging
 from trainmaster.control.layout import Home
@@ -247,9 +247,7 @@ def test_nodes_that_cannot_use_the_store_have_it_done_here(
     assert staging.stage(second, {}).fields == {"restored": 1}
     assert contents(nodes.there(1, second.place.checkpoint)) == {"a": "1"}
     # later they can
-    for module in (direct_store, store_reach):
-        monkeypatch.setattr(module, "AGAIN_S", 0.0)
-    monkeypatch.setattr(direct_store, "AWAY_AGAIN_S", 0.0)
+    monkeypatch.setattr(store_reach, "AWAY_AGAIN_S", 0.0)
     nodes.nodes[1].result.plan.python = nodes.nodes[0].python  # type: ignore[misc, union-attr]
     third = nodes.context(attempt=3)
     assert staging.stage(third, {}).fields == {"restored": 1}

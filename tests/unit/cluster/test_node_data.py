@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from trainmaster.cluster.node_files import data_wanted, node_data
-from trainmaster.cluster.node_files.direct_store import AGAIN_S
 from trainmaster.cluster.node_files.node_data import NodeData
 from trainmaster.cluster.node_files.node_paths import NodePaths
 from trainmaster.cluster.node_files.store_outages import StoreAwayError
+from trainmaster.cluster.node_files.store_reach import AGAIN_S
 from trainmaster.cluster.node_files.worker_client import OrderError, StoreRefusedError
 from trainmaster.control.job_context import TaskContext
 from trainmaster.control.layout import Home

@@ -6,19 +6,20 @@ import contextlib
 import ipaddress
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from trainmaster.artifacts import AlreadyPublished, Manifest, read_manifest
 from trainmaster.artifacts.models import publish_model
 from trainmaster.artifacts.publishing import publish_uploads
+from trainmaster.cluster.node_files.data_wanted import store_of
 from trainmaster.cluster.node_files.node_fetching import WorkerOf, look
 from trainmaster.cluster.node_files.node_files import NodeFiles, each
 from trainmaster.cluster.node_files.node_sending import Source, send
 from trainmaster.cluster.node_files.node_trees import looks, merge_trees, tree_of
+from trainmaster.cluster.node_files.store_reach import StoreReach
 from trainmaster.cluster.node_files.worker_client import StoreRefusedError
 from trainmaster.control.site_errors import RelayError
 from trainmaster.objects.delegated_credentials import DelegatedCredentials, store_environment, store_host
-from trainmaster.objects.errors import StoreTrouble
 from trainmaster.objects.narrowing import Grant, TooWideKeysError
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import one_line
@@ -27,12 +28,7 @@ if TYPE_CHECKING:
     from trainmaster.artifacts import JSON, CheckpointSeries
     from trainmaster.artifacts.owner import Owner
     from trainmaster.cluster.bootstrap.guest.trees import TreeEntry
-    from trainmaster.cluster.node_access import NodeAccess
     from trainmaster.cluster.node_files.node_trees import Tree
-
-#: After so long a node that could not use the store may be able to; if it got no answer, sooner.
-AGAIN_S: Final = 300.0
-AWAY_AGAIN_S: Final = 30.0
 
 
 class DirectStore:
@@ -58,12 +54,9 @@ class DirectStore:
         self._credentials = credentials
         self._grants = [Grant(root, writes=True) for root in roots]
         self._tell = tell
-        self._clock = clock
+        self._reach = StoreReach(files, clock)
         self._guard = threading.Lock()
         self._has_told = False
-        self._reached: set[str] = set()
-        #: By node: when it has refused, in which words, and whether it got no answer.
-        self._refused: dict[str, tuple[float, str, bool]] = {}
         #: What lay in the checkpoint directories of an attempt when it was published or restored.
         self._known: dict[str, list[Tree]] = {}
 
@@ -94,7 +87,7 @@ class DirectStore:
 
         def make(uri: str) -> Manifest | None:
             last = self._known.get(attempt)
-            with self._refusals():
+            with self._refusals(uri):
                 sent = send(of, sources, uri, credentials, base=base, last=last)
             if sent is None:
                 return None
@@ -137,7 +130,7 @@ class DirectStore:
         def make() -> Manifest | None:
             if (present := read_manifest(uri)) is not None:
                 raise AlreadyPublished(uri, present)
-            with self._refusals(), self._files.workers() as of:
+            with self._refusals(uri), self._files.workers() as of:
                 sent = send(of, sources, uri, credentials)
             if sent is None:
                 return None
@@ -201,32 +194,18 @@ class DirectStore:
         host, nodes = store_host(uri), {source.access.id: source.access for source in sources}
         if is_loopback(host) and not all(is_loopback(node.target.address) for node in nodes.values()):
             raise self._relay(f"the store's address, {host}, leads to this machine from here only")
-        now = self._clock()
-        with self._guard:
-            for node in nodes:
-                at, reason, is_away = self._refused.get(node, (0.0, "", False))
-                if reason and now - at < (AWAY_AGAIN_S if is_away else AGAIN_S):
-                    raise RelayError(reason)
-            unknown = [access for node, access in nodes.items() if node not in self._reached]
-
-        def reach(node: NodeAccess) -> None:
-            self._files.reach(node, uri, credentials)
-            with self._guard:
-                self._reached.add(node.id)
-
-        with self._refusals():
-            each(unknown, reach)
+        try:
+            each(list(nodes.values()), lambda node: self._reach.require(node, uri, credentials))
+        except StoreRefusedError as error:
+            raise self._relay(one_line(error)) from error
         return credentials
 
     @contextlib.contextmanager
-    def _refusals(self) -> Iterator[None]:
+    def _refusals(self, uri: str) -> Iterator[None]:
         try:
             yield
         except StoreRefusedError as error:
-            is_away = error.trouble is StoreTrouble.UNREACHABLE
-            with self._guard:
-                self._reached.discard(error.node)
-                self._refused[error.node] = (self._clock(), one_line(error), is_away)
+            self._reach.refuse(store_of(uri), error)
             raise self._relay(one_line(error)) from error
 
     def _relay(self, reason: str) -> RelayError:

@@ -370,7 +370,7 @@ class NodeData:
             raise CommandError(f"{node.target.shown}: data.{wanted.name}: the run is over")
         try:
             for uri in wanted.uris:
-                self._reach.require(node, uri, wanted.credentials)
+                self._reach.require(node, uri, wanted.credentials, is_urgent=True)
         except StoreRefusedError:
             if self._trouble(node, wanted.there, (True, "")) == (False, ""):
                 return False  # an earlier driver of this run has brought it
@@ -417,7 +417,7 @@ class NodeData:
         said = f"{node.target.shown}: {error.words}"
         if error.kind == NoWayError.__name__:
             refusal = StoreRefusedError(node, error.words, error.trouble)
-            self._reach.refuse(node, wanted.there, refusal)
+            self._reach.refuse(wanted.there, refusal)
             return refusal
         if error.kind == InUseError.__name__:
             return InUseError(said)

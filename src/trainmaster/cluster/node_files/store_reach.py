@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trainmaster.cluster.node_files.data_wanted import store_of
-from trainmaster.cluster.node_files.direct_store import AGAIN_S
 from trainmaster.cluster.node_files.worker_client import StoreRefusedError
+from trainmaster.objects.errors import StoreTrouble
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
     from trainmaster.cluster.node_files.node_files import NodeFiles
+
+
+#: After so long a node that could not use a store may be able to; if it got no answer, sooner.
+AGAIN_S: Final = 300.0
+AWAY_AGAIN_S: Final = 30.0
 
 
 class StoreReach:
@@ -30,13 +35,16 @@ class StoreReach:
         self._refused: dict[tuple[str, str], tuple[float, str, str]] = {}
         self._guard = threading.Lock()
 
-    def require(self, node: NodeAccess, uri: str, credentials: Mapping[str, str]) -> None:
+    def require(
+        self, node: NodeAccess, uri: str, credentials: Mapping[str, str], *, is_urgent: bool = False
+    ) -> None:
         """See that a node can use a store.
 
         Args:
             node: which.
             uri: of anything there.
             credentials: see `store_environment`.
+            is_urgent: much depends on it, and a node may be busy: it is asked once more.
 
         Raises:
             StoreRefusedError: it cannot.
@@ -50,10 +58,12 @@ class StoreReach:
         try:
             try:
                 self._files.reach(node, uri, credentials)
-            except StoreRefusedError:  # much depends on it, and a node may be busy
+            except StoreRefusedError:
+                if not is_urgent:
+                    raise
                 self._files.reach(node, uri, credentials)
         except StoreRefusedError as error:
-            self.refuse(node, key[1], error)
+            self.refuse(key[1], error)
             raise
         with self._guard:
             self._reached.add(key)
@@ -70,14 +80,16 @@ class StoreReach:
         """
         with self._guard:
             at, reason, trouble = self._refused.get((node.id, what), (0.0, "", ""))
-        if reason and self._clock() - at < AGAIN_S:
+        is_away = trouble == StoreTrouble.UNREACHABLE
+        if reason and self._clock() - at < (AWAY_AGAIN_S if is_away else AGAIN_S):
             raise StoreRefusedError(node, reason, trouble)
 
-    def refuse(self, node: NodeAccess, what: str, error: StoreRefusedError) -> None:
-        """Note that a node refuses."""
+    def refuse(self, what: str, error: StoreRefusedError) -> None:
+        """Note that a node refuses; see `require_not_refused`."""
         with self._guard:
+            self._reached.discard((error.node, what))
             words = str(error.args[0]).partition(": ")[2]
-            self._refused[(node.id, what)] = (self._clock(), words, error.trouble)
+            self._refused[(error.node, what)] = (self._clock(), words, error.trouble)
 
     def forget_refusals(self, whats: Collection[str]) -> None:
         """They were no node's fault: all are asked again.

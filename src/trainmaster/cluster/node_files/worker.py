@@ -1,7 +1,7 @@
 """Runs on a node, in our runtime: does one order after the other for the driver, until that hangs up.
 
-An order is a line of JSON on standard input, of which ``do`` names one of `ORDERS`. Its ``environment``, with
-credentials of a store, holds for this order only, and shows in no list of processes.
+An order is a line of JSON on standard input, of which ``do`` is one of `_HERE` or `_ELSEWHERE`. Its
+``environment``, with credentials of a store, holds for this order only, and shows in no list of processes.
 
 The answer is lines of JSON: a list for each thing that is found; ``{"at": [BYTES, TOTAL]}`` or ``0`` now and
 then as a sign of life; ``{"note": WORDS}`` to the user; ``{"bytes": N}`` before N bytes of files;
@@ -20,6 +20,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,7 +71,7 @@ def _obey() -> int:
         order = json.loads(line)
         try:
             with _lent(order.get("environment", {})):
-                done = ORDERS[order["do"]](order, voice)
+                done = _performing(order["do"])(order, voice)
         except Exception as error:  # noqa: BLE001 - the caller is on another machine and has to be told
             voice.say({"error": type(error).__name__, **_told(error, order)}, now=True)
             if order["do"] in ENDING:
@@ -223,26 +224,7 @@ def _restore(order: Order, _: Voice) -> None:
     bring_back(order["uri"], Path(order["directory"]))
 
 
-def _provide(order: Order, voice: Voice) -> Any:  # noqa: ANN401 - JSON
-    """Get data from where they lie, to where members will find them."""
-    from trainmaster.cluster.node_files.data_orders import provide_data
-
-    return provide_data(order, voice)
-
-
-def _image(order: Order, voice: Voice) -> Any:  # noqa: ANN401 - JSON
-    from trainmaster.cluster.node_files.image_orders import bring_image
-
-    return bring_image(order, voice)
-
-
-def _setup(order: Order, voice: Voice) -> Any:  # noqa: ANN401 - JSON
-    from trainmaster.cluster.node_files.image_orders import make_setup
-
-    return make_setup(order, voice)
-
-
-ORDERS: Final[Mapping[str, Callable[[Order, Voice], Any]]] = {
+_HERE: Final[Mapping[str, Callable[[Order, Voice], Any]]] = {
     "look": _look,
     "freeze": _freeze,
     "thaw": _thaw,
@@ -252,10 +234,21 @@ ORDERS: Final[Mapping[str, Callable[[Order, Voice], Any]]] = {
     "reach": _reach,
     "send": _send,
     "restore": _restore,
-    "image": _image,
-    "setup": _setup,
-    **dict.fromkeys(("volume", "models", "url", "hdfs", "stage", "output"), _provide),
 }
+#: Modules beside this one that take longer to load, and their functions.
+_ELSEWHERE: Final = {
+    "image": ("image_orders", "bring_image"),
+    "setup": ("image_orders", "make_setup"),
+    **dict.fromkeys(("volume", "models", "url", "hdfs", "stage", "output"), ("data_orders", "provide_data")),
+}
+
+
+def _performing(do: str) -> Callable[[Order, Voice], Any]:
+    if do in _HERE:
+        return _HERE[do]
+    module, name = _ELSEWHERE[do]
+    performing: Callable[[Order, Voice], Any] = getattr(import_module(f"{__package__}.{module}"), name)
+    return performing
 
 
 def trust_somebody() -> None:

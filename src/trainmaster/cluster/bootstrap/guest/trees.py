@@ -1,7 +1,7 @@
 """Directories between machines: what lies in them, and streams of their files. Both ends speak it.
 
 A stream is a line of JSON for each file, then its bytes and ``+``, or ``-`` if it changed meanwhile; at the
-end comes ``null``. A line that is a text says what went wrong.
+end comes ``null``.
 """
 
 # ruff: noqa: PTH100, PTH101, PTH103, PTH104, PTH106, PTH108, PTH112, PTH114, PTH115, PTH116, PTH118, PTH120, PTH123, PTH211
@@ -276,8 +276,6 @@ class Unpacker:
         if said is None:
             self.complete = True
             return
-        if isinstance(said, str):
-            raise TreeError(said)
         entry = TreeEntry.read(said)
         wanted = self._wanted.get(entry.path)
         if entry.kind != FILE or wanted is None or wanted.content != entry.content:
