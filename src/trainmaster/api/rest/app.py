@@ -23,6 +23,7 @@ from trainmaster.api.rest import (
     clusters,
     code,
     device,
+    hooks,
     images,
     lookups,
     metrics,
@@ -46,6 +47,7 @@ from trainmaster.api.rest.guards import Guards
 from trainmaster.api.rest.hubs import Hubs
 from trainmaster.api.rest.limits import MAX_STREAMS, MAX_TUNNELS, Streams
 from trainmaster.api.rest.loop_lag import LoopLag
+from trainmaster.api.rest.routes import Routes
 from trainmaster.api.rest.state import Reader, ServerState, State, caller_of, problem, state_of, told
 from trainmaster.api.rest.versions import oldest_client
 from trainmaster.service.driving.drivers import Drivers
@@ -81,6 +83,7 @@ _PARTS: Final = (
     budgets,
     webhooks,
     workflows,
+    hooks,
     teams,
     apps,
     services,
@@ -194,7 +197,7 @@ def _routes() -> list[BaseRoute]:
     return whole.routes
 
 
-_general = APIRouter(tags=["server"])
+_general = Routes(tags=["server"])
 
 
 @_general.get("/info")

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 
 from trainmaster.api.proxy.headers import ENTER
+from trainmaster.api.rest.routes import Routes
 from trainmaster.api.rest.state import Reader, ServerState, State, Submitter, credential_of
 from trainmaster.service.apps.app_hosts import need_part
 from trainmaster.service.apps.apps import NOTEBOOK, PORT, TENSORBOARD, Apps
 from trainmaster.service.users.caller import Caller
 from trainmaster.spec.errors import UsageError
 
-router = APIRouter(tags=["apps"])
+router = Routes(tags=["apps"])
 
 
 class NewApp(BaseModel):

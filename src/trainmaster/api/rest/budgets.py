@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
+from trainmaster.api.rest.routes import Routes
 from trainmaster.api.rest.state import Admin, Reader, State
 from trainmaster.service.teams.admission import queue_of
 from trainmaster.service.teams.team_budget import budgets_of, entries_of, set_budget
 from trainmaster.service.teams.team_runs import MAX_PAGE
 
-router = APIRouter(tags=["budgets"])
+router = Routes(tags=["budgets"])
 
 
 class BudgetLimits(BaseModel):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict
 
+from trainmaster.api.rest.routes import Routes
 from trainmaster.api.rest.state import Reader, State, Submitter, caller_of, state_of
 from trainmaster.service.teams.team_clusters import TeamClusters
 
-router = APIRouter(tags=["clusters"])
+router = Routes(tags=["clusters"])
 
 
 def _clusters(request: Request) -> TeamClusters:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import tempfile
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
+from trainmaster.api.rest.routes import Routes
 from trainmaster.api.rest.state import State, Submitter, Transfer
 from trainmaster.service.uploads.code_uploads import CodeUploads
 from trainmaster.service.uploads.git_code import GitCode
 from trainmaster.spec.errors import NotFoundError
 
-router = APIRouter(tags=["code"])
+router = Routes(tags=["code"])
 
 
 class GitRevision(BaseModel):

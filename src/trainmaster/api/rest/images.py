@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Depends, Query, Request
 
+from trainmaster.api.rest.routes import Routes
 from trainmaster.api.rest.state import Reader, Submitter, caller_of, state_of
 from trainmaster.service.images import HomeImages
 from trainmaster.spec.errors import NotFoundError
 
-router = APIRouter(tags=["images"])
+router = Routes(tags=["images"])
 
 
 def _images(request: Request) -> HomeImages:

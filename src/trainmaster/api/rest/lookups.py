@@ -7,14 +7,14 @@ from dataclasses import asdict
 from itertools import chain, islice
 from typing import Any
 
-from fastapi import APIRouter
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
+from trainmaster.api.rest.routes import Routes
 from trainmaster.api.rest.state import Runs, Submitter, Transfer
 from trainmaster.service import capabilities_of
 
-router = APIRouter(tags=["runs"])
+router = Routes(tags=["runs"])
 
 
 class RunId(BaseModel):

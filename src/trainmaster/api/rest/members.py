@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
+from trainmaster.api.rest.routes import Routes
 from trainmaster.api.rest.state import Admin, Known, Manager, Reader, State
 from trainmaster.service.users.accounts import INVITE_DAYS, INVITE_S
 from trainmaster.service.users.caller import NO_TEAM, ROLES, Caller
 from trainmaster.spec.errors import UsageError
 
-router = APIRouter(tags=["people"])
+router = Routes(tags=["people"])
 Role = Annotated[str, Field(description=f"one of {', '.join(ROLES)}")]
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
+from trainmaster.api.rest.routes import Routes
 from trainmaster.api.rest.state import Reader, State
 from trainmaster.service.server_metrics import server_metrics
 from trainmaster.spec.errors import MissingPartError
 
-router = APIRouter(tags=["server"])
+router = Routes(tags=["server"])
 
 
 @router.get("/metrics", response_class=Response)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 from fastapi.responses import RedirectResponse, StreamingResponse
 from pydantic import BaseModel, Field
 
+from trainmaster.api.rest.routes import Routes
 from trainmaster.api.rest.state import Runs, Transfer
 from trainmaster.service.models.model_files import ModelFiles
 from trainmaster.service.teams.team_runs import MAX_PAGE
 
-router = APIRouter(tags=["models"])
+router = Routes(tags=["models"])
 
 
 class ModelPage(BaseModel):

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict
 
+from trainmaster.api.rest.routes import Routes
 from trainmaster.api.rest.state import Reader, State, Submitter
 from trainmaster.service import OfferFilter
 from trainmaster.service.offer_list import check_named, list_offers, refresh_prices
 
-router = APIRouter(tags=["offers"])
+router = Routes(tags=["offers"])
 
 
 class WhichOffers(BaseModel):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from trainmaster.api.rest.limits import OpenStream
 from trainmaster.api.rest.quotes import Requested, WaitS, shown, streamed
+from trainmaster.api.rest.routes import Routes
 from trainmaster.api.rest.state import (
     Following,
     Manager,
@@ -23,7 +24,7 @@ from trainmaster.api.rest.state import (
 from trainmaster.service.operations.operations import Operations, kind_of
 from trainmaster.service.users.caller import Caller
 
-router = APIRouter(tags=["operations"])
+router = Routes(tags=["operations"])
 
 
 class VolumeCheck(BaseModel):

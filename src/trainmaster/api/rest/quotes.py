@@ -8,19 +8,20 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from trainmaster.api.rest.limits import OpenStream
+from trainmaster.api.rest.routes import Routes
 from trainmaster.api.rest.server_sent import HEADERS, RETRY, SILENT_S, STILL_HERE, event
 from trainmaster.api.rest.state import Following, Reader, Runs, State, Submitter, Transfer
 from trainmaster.service.quotes.quote_requests import PLAN, QUOTE, QuoteAsk
 from trainmaster.service.users.caller import Caller
 from trainmaster.spec.errors import StoreError
 
-router = APIRouter(tags=["quotes"])
+router = Routes(tags=["quotes"])
 
 _LOOK_EVERY_S: Final = 0.5
 _MOST_WAIT_S: Final = 30.0

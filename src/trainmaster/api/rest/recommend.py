@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from trainmaster.advisor.papers.measured_table import EPOCH_STEPS, MOST_BYTES, PUBLISHED, MeasuredTable
 from trainmaster.advisor.papers.recommend import Wish
 from trainmaster.advisor.papers.recommend import recommend as recommended
+from trainmaster.api.rest.routes import Routes
 from trainmaster.api.rest.state import Reader, Runs
 
-router = APIRouter(tags=["recommend"])
+router = Routes(tags=["recommend"])
 
 
 class Candidate(BaseModel):

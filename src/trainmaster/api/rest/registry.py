@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import Depends, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from trainmaster.api.rest.routes import Routes
 from trainmaster.api.rest.state import Reader, State, Submitter
 from trainmaster.service.models.registry import Registry
 from trainmaster.service.users.caller import NO_TEAM, Caller
 from trainmaster.spec.errors import NotFoundError
 from trainmaster.spec.model_reference import ANY_VERSION
 
-router = APIRouter(tags=["registry"])
+router = Routes(tags=["registry"])
 
 
 class NewVersion(BaseModel):

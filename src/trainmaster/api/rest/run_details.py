@@ -7,17 +7,18 @@ import threading
 from contextlib import ExitStack
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from fastapi.responses import StreamingResponse
 from starlette.background import BackgroundTask
 
+from trainmaster.api.rest.routes import Routes
 from trainmaster.api.rest.state import Runs, State, Transfer
 from trainmaster.service.runs.capsule import write_capsule
 from trainmaster.service.runs.comparison import MAX_RUNS, compare
 from trainmaster.service.runs.run_details import MAX_ATTEMPTS
 from trainmaster.service.users.caller import TooOftenError
 
-router = APIRouter(tags=["runs"])
+router = Routes(tags=["runs"])
 _PIECE_BYTES: Final = 1 << 20
 #: Each takes a core, and room for the code of a run.
 _capsules_under_way = threading.BoundedSemaphore(2)

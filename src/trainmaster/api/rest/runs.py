@@ -7,11 +7,12 @@ from dataclasses import replace
 from itertools import chain
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
+from trainmaster.api.rest.routes import Routes
 from trainmaster.api.rest.server_sent import HEADERS
 from trainmaster.api.rest.state import Following, Reader, Runs, ServerState, State, Submitter, Transfer
 from trainmaster.control.framework_notes import framework_notes
@@ -22,7 +23,7 @@ from trainmaster.service.teams.team_runs import MAX_PAGE, POINTS, TeamRuns
 from trainmaster.service.users.caller import Caller
 from trainmaster.spec.errors import TrainmasterError, UsageError
 
-router = APIRouter(tags=["runs"])
+router = Routes(tags=["runs"])
 
 
 class NewRun(BaseModel):

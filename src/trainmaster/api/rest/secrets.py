@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict
 
 from trainmaster.api.rest.members import team_of
+from trainmaster.api.rest.routes import Routes
 from trainmaster.api.rest.state import Manager, State, Submitter
 
-router = APIRouter(tags=["secrets"])
+router = Routes(tags=["secrets"])
 
 
 class SecretValue(BaseModel):

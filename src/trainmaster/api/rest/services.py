@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from trainmaster.api.proxy.headers import SERVICES, SERVICES_LABEL
+from trainmaster.api.rest.routes import Routes
 from trainmaster.api.rest.state import Reader, Runs, ServerState, State, Submitter
 from trainmaster.service.endpoints.endpoints import Endpoints
 from trainmaster.service.users.caller import Caller
 
-router = APIRouter(tags=["services"])
+router = Routes(tags=["services"])
 
 
 @router.get("/services")

@@ -25,6 +25,7 @@ from trainmaster.api.rest.limits import (
     Streams,
     Waits,
 )
+from trainmaster.api.rest.routes import finds_caller
 from trainmaster.api.rest.versions import ClientVersionError
 from trainmaster.db.registry_rows import AliasMovedError, ModelInUseError
 from trainmaster.db.workflow_starts import StartTakenError
@@ -258,6 +259,7 @@ def state_of(request: HTTPConnection) -> ServerState:
     return found
 
 
+@finds_caller
 def caller_of(request: Request) -> Caller:
     """The caller, by the header ``Authorization: Bearer`` or a session's cookie, and for which team.
 
@@ -325,11 +327,13 @@ def _bearer(request: HTTPConnection) -> str | None:
     return token.strip() if kind.lower() == "bearer" else None
 
 
+@finds_caller
 def stream_of(request: Request) -> OpenStream:
     """A dependency: for an answer that goes on, until the caller may not see it any more."""
     return OpenStream(state_of(request).streams, caller_of(request), credential_of(request))
 
 
+@finds_caller
 def transfer_of(request: Request) -> OpenStream:
     """A dependency: for what takes long by its size, until the caller may not any more."""
     return OpenStream(state_of(request).transfers, caller_of(request), credential_of(request))
@@ -373,6 +377,7 @@ def check_same_site(request: Request, *, says: bool = True) -> None:
 def having(scope: str) -> Callable[[Request], Caller]:
     """A dependency: the caller, who must have a scope."""
 
+    @finds_caller
     def check(request: Request) -> Caller:
         caller = caller_of(request)
         caller.need(scope)
@@ -381,6 +386,7 @@ def having(scope: str) -> Callable[[Request], Caller]:
     return check
 
 
+@finds_caller
 def _runs(request: Request) -> TeamRuns:
     return TeamRuns(state_of(request).service, caller_of(request))
 

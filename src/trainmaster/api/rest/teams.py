@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from trainmaster.api.rest import members, secrets
+from trainmaster.api.rest.routes import Routes
 from trainmaster.api.rest.state import Admin, Manager, Reader, State
 from trainmaster.service.teams.team_runs import MAX_PAGE
 from trainmaster.service.users.access import TOKEN_DAYS, TOKEN_S
 from trainmaster.service.users.audit import Audit, AuditFilter
 from trainmaster.service.users.caller import SCOPES
 
-router = APIRouter(tags=["teams"])
+router = Routes(tags=["teams"])
 router.include_router(members.router)
 router.include_router(secrets.router)
 

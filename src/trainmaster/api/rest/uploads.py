@@ -8,17 +8,18 @@ import binascii
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import Header, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from trainmaster.api.rest.routes import Routes
 from trainmaster.api.rest.state import ServerState, State, Submitter, Transfer
 from trainmaster.service.uploads.uploads import KINDS, PART_BYTES, too_much
 from trainmaster.spec.errors import UsageError
 
-router = APIRouter(tags=["uploads"])
+router = Routes(tags=["uploads"])
 _TUS: Final = "1.0.0"
 _PIECE: Final = "application/offset+octet-stream"
 #: A request that finishes an upload waits for so long, in seconds, before it is told to ask again.

@@ -7,22 +7,24 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Depends, Query, Request
 from fastapi.responses import StreamingResponse
 
 from trainmaster.api.rest.models import saved
+from trainmaster.api.rest.routes import Routes, finds_caller
 from trainmaster.api.rest.state import Transfer, caller_of, state_of
 from trainmaster.service.teams.team_volumes import TeamVolumes
 
 if TYPE_CHECKING:
     from trainmaster.service.volumes import Entry, OpenVolume
 
-router = APIRouter(tags=["volumes"])
+router = Routes(tags=["volumes"])
 
 _PIECE_BYTES: Final = 1 << 20
 _LEAST_BYTES: Final = 128 << 10
 
 
+@finds_caller
 def volumes_of(request: Request) -> TeamVolumes:
     """The volumes that a caller sees."""
     service = state_of(request).service

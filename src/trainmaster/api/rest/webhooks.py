@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
+from trainmaster.api.rest.routes import Routes
 from trainmaster.api.rest.state import Manager, State
 from trainmaster.service.notifications.webhooks import SHOWN
 from trainmaster.spec.topics import TOPICS
 
-router = APIRouter(tags=["webhooks"])
+router = Routes(tags=["webhooks"])
 
 
 class NewWebhook(BaseModel):

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import Header, Response
 from pydantic import Field
-from starlette.concurrency import run_in_threadpool
 
+from trainmaster.api.rest.routes import Routes
 from trainmaster.api.rest.runs import NewRun
-from trainmaster.api.rest.state import Reader, State, Submitter, address_of, state_of
-from trainmaster.service.users.caller import caller
+from trainmaster.api.rest.state import Reader, State, Submitter
 
-router = APIRouter(tags=["workflows"])
+router = Routes(tags=["workflows"])
 
 
 class NewWorkflow(NewRun):
@@ -78,17 +77,3 @@ def trigger(
 def rotate(name: str, state: State, caller: Submitter) -> dict[str, Any]:
     """A new `secret` of its webhook, shown this once; the one before is good no more."""
     return state.workflows.rotate(caller, name)
-
-
-@router.post("/hooks/{hook}", status_code=202)
-async def receive(hook: str, request: Request) -> dict[str, Any]:
-    """Start a run: signed with the webhook's secret (Standard Webhooks), or with it as a bearer token.
-
-    The same `webhook-id` starts one only. The body may be anything; it goes nowhere.
-    """
-    state = state_of(request)
-    state.hooks.take(address_of(request))
-    body = await request.body()
-    found = await run_in_threadpool(state.workflows.receive, hook, dict(request.headers), body)
-    request.state.caller = caller(f"webhook of {found['workflow']}", found.pop("team"), [])  # for the audit
-    return found

@@ -14,6 +14,9 @@ from trainmaster.service.users.caller import TooOftenError, caller
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from served_home import RECIPE
 
+from trainmaster.api.rest.routes import Routes
+from trainmaster.api.rest.state import Reader, State
+
 
 def routes():
     """Every route with the scope that it asks for: the table that a new route has to be put in."""
@@ -262,6 +265,17 @@ def test_the_table_has_every_route(served):
     is_open = {("GET", "/healthz"), ("POST", "/device/code"), ("POST", "/device/token")}
     is_open.add(("POST", "/api/v1/hooks/{hook}"))  # who knows the secret of a workflow's webhook
     assert found | {("GET", "/api/v1/openapi.json")} == {*routes(), *is_open}
+
+
+def test_a_route_without_a_scope_is_refused_when_its_module_is_imported():
+    def guarded(caller: Reader) -> None: ...
+
+    def unguarded(state: State) -> None: ...
+
+    router = Routes()
+    router.get("/runs")(guarded)
+    with pytest.raises(TypeError, match="unguarded: /runs has no scope"):
+        router.get("/runs")(unguarded)
 
 
 @pytest.mark.parametrize(("method", "path"), routes(), ids=lambda part: part)
