@@ -54,7 +54,10 @@ def look_after_app(app: Annotated[str, typer.Argument()]) -> None:
     """Be the process of an app: start it, and end it when it is idle."""
     from trainmaster.service import Service
     from trainmaster.service.apps.app_host import AppHost
-    from trainmaster.service.apps.kinds import KINDS
+    from trainmaster.service.apps.apps import NOTEBOOK, TENSORBOARD
+    from trainmaster.service.apps.notebook import Notebook
+    from trainmaster.service.apps.tensorboard import TensorBoard
 
     gc.freeze()
-    AppHost(Service.from_environment(), app, KINDS).work()
+    kinds = {TENSORBOARD: TensorBoard, NOTEBOOK: Notebook}
+    AppHost(Service.from_environment(), app, kinds).work()

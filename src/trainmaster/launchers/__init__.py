@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from trainmaster.launchers.base import Gang as Gang
     from trainmaster.launchers.base import Launcher as Launcher
     from trainmaster.launchers.base import Member as Member
-    from trainmaster.launchers.finding import get_launcher as get_launcher
+    from trainmaster.launchers.base import get_launcher as get_launcher
     from trainmaster.launchers.jax import JaxLauncher as JaxLauncher
     from trainmaster.launchers.mpi import MpiLauncher as MpiLauncher
     from trainmaster.launchers.mxnet import MxnetLauncher as MxnetLauncher
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 __all__, __getattr__ = lazy_exports(
     __name__,
     {
-        "base": "Gang Launcher Member",
-        "finding": "get_launcher",
+        "base": "Gang Launcher Member get_launcher",
         "jax": "JaxLauncher",
         "mpi": "MpiLauncher",
         "mxnet": "MxnetLauncher",

@@ -1,10 +1,23 @@
-"""The nouns of the launchers: `Member`, `Gang` and the `Launcher` protocol."""
+"""The nouns of the launchers: `Member`, `Gang` and the `Launcher` protocol; `get_launcher` finds one by name.
+
+Each launcher is loaded when it is asked for. What the end of a log may say, and what to do about it
+(`advice`), is shared by them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+from trainmaster.spec.launcher_names import LAUNCHERS
+from trainmaster.spec.plugins import PluginRegistry
+
+#: (what the log shows, what it means and what to do). The first match counts: causes stand before
+#: the consequences that they have on the other members.
+KnownFailures = Sequence[tuple[str, str]]
+
+PEER_ENDED = "Another member of the gang ended first; its log shows the cause."
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,3 +176,58 @@ class Launcher(Protocol):
             A sentence or two for the user; empty when nothing is recognised.
         """
         return ""
+
+
+_LAUNCHERS = PluginRegistry(
+    "launcher",
+    {
+        "jax": "trainmaster.launchers.jax:JaxLauncher",
+        "mpi": "trainmaster.launchers.mpi:MpiLauncher",
+        "mxnet": "trainmaster.launchers.mxnet:MxnetLauncher",
+        "plain": "trainmaster.launchers.plain:PlainLauncher",
+        "spark": "trainmaster.launchers.spark:SparkLauncher",
+        "tensorflow": "trainmaster.launchers.tensorflow:TensorFlowLauncher",
+        "torchrun": "trainmaster.launchers.torchrun:TorchrunLauncher",
+    },
+    also=LAUNCHERS,
+)
+
+
+def get_launcher(name: str) -> Launcher:
+    """The launcher of a framework: built in first, then installed plug-ins.
+
+    Args:
+        name: a launcher's, or what recipes write as ``framework``, such as ``pytorch``.
+
+    Raises:
+        MissingPartError: it is installed but cannot be loaded.
+        UsageError: the name is unknown.
+
+    >>> get_launcher("pytorch").name
+    'torchrun'
+    """
+    found: Launcher = _LAUNCHERS.make(LAUNCHERS.get(name, name))
+    return found
+
+
+def not_installed(module: str, package: str) -> tuple[str, str]:
+    """The entry for a Python package that is missing.
+
+    >>> not_installed("jax", "jax")[0]
+    "No module named 'jax'"
+    """
+    return (
+        f"No module named '{module}'",
+        f"{package} is not installed for the Python that ran: add `setup: pip install {package}` to the "
+        "experiment, or `container: auto` if it has a `framework` with an image, or activate the virtual "
+        "environment that has it before `trainmaster run`.",
+    )
+
+
+def advice(known: KnownFailures, log_tail: str) -> str:
+    """What to do about the first sign that the log shows; empty when it shows none.
+
+    >>> advice([("disk on fire", "Pour water.")], "oh no: disk on fire")
+    'Pour water.'
+    """
+    return next((text for sign, text in known if sign in log_tail), "")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from trainmaster.launchers._known_failures import PEER_ENDED, advice, not_installed
-from trainmaster.launchers.base import Gang, Launcher, Member
+from trainmaster.launchers.base import PEER_ENDED, Gang, Launcher, Member, advice, not_installed
 
 _KNOWN_FAILURES = (
     not_installed("jax", "jax"),

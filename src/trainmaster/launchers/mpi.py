@@ -6,8 +6,7 @@ import ipaddress
 import shlex
 from collections.abc import Sequence
 
-from trainmaster.launchers._known_failures import advice, not_installed
-from trainmaster.launchers.base import Gang, Launcher, Member
+from trainmaster.launchers.base import Gang, Launcher, Member, advice, not_installed
 
 # Each rank has its own index, and keeps its metrics out of rank 0's way.
 _RANK = """\

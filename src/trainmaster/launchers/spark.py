@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from trainmaster.launchers._known_failures import advice, not_installed
-from trainmaster.launchers.base import Gang, Launcher, Member
+from trainmaster.launchers.base import Gang, Launcher, Member, advice, not_installed
 
 _WORKER = "spark-class org.apache.spark.deploy.worker.Worker"
 # Spark would write below its own installation, which may be read-only and is shared. No `exec`: the

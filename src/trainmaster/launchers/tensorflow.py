@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-from trainmaster.launchers._known_failures import PEER_ENDED, advice, not_installed
-from trainmaster.launchers.base import Gang, Launcher, Member
+from trainmaster.launchers.base import PEER_ENDED, Gang, Launcher, Member, advice, not_installed
 
 _KNOWN_FAILURES = (
     not_installed("tensorflow", "tensorflow"),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from trainmaster.launchers._known_failures import PEER_ENDED, advice, not_installed
-from trainmaster.launchers.base import Gang, Launcher, Member
+from trainmaster.launchers.base import PEER_ENDED, Gang, Launcher, Member, advice, not_installed
 
 _NO_CUDA = (
     "The script asks for a GPU, and this machine, or the PyTorch that ran, has none: `hardware: {gpus: 1}` "

@@ -11,13 +11,13 @@ from trainmaster.lazy import lazy_exports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainmaster.spec.budget import Budget as Budget
     from trainmaster.spec.data_source import DataSource as DataSource
     from trainmaster.spec.distributed import Distributed as Distributed
     from trainmaster.spec.distributed import Strategy as Strategy
     from trainmaster.spec.experiment import Experiment as Experiment
     from trainmaster.spec.habits import Checkpoint as Checkpoint
     from trainmaster.spec.hardware import Hardware as Hardware
+    from trainmaster.spec.objective import Budget as Budget
     from trainmaster.spec.parameter import Parameter as Parameter
     from trainmaster.spec.parameter import Sampling as Sampling
     from trainmaster.spec.recipe import Recipe as Recipe
@@ -32,12 +32,12 @@ _NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 __all__, _look_up = lazy_exports(
     __name__,
     {
-        "budget": "Budget",
         "data_source": "DataSource",
         "distributed": "Distributed Strategy",
         "experiment": "Experiment",
         "habits": "Checkpoint",
         "hardware": "Hardware",
+        "objective": "Budget",
         "parameter": "Parameter Sampling",
         "recipe": "Recipe read_recipe",
         "search": "Search",

@@ -1,16 +1,32 @@
-"""What a better cluster is."""
+"""What a run may spend, and what a better cluster is."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
 from trainmaster.spec.node import Kind, YamlNode
-from trainmaster.spec.reading import Key, Noun, Path, Problems, choice, number, read_noun
+from trainmaster.spec.reading import Key, Noun, Path, Problems, choice, duration, money, number, read_noun
 
 #: Policies of published systems that choose clusters instead (`trainmaster.advisor.papers`).
 POLICIES: Final = ("cost-opt", "time-opt", "scala-opt", "scala-opt-m", "lookup")
 _WORDS: Final = ("cheapest", "fastest", *POLICIES)
 _RIGHT: Final = f"write {', '.join(_WORDS)}, {{time: a, cost: b}} or {{policy: P, p: 0.8}}"
+
+
+class Budget(Noun):
+    """Caps of a run; None is no cap.
+
+    Attributes:
+        total_usd: a hard cap on the whole run.
+        usd_per_hour: a cap on what is rented at the same time.
+        deadline_s: seconds from the start of the run.
+        saving_usd: what machines may cost that wait for nothing but something to be saved.
+    """
+
+    total_usd: Annotated[float | None, Key("total", money)] = None
+    usd_per_hour: Annotated[float | None, Key("per_hour", money)] = None
+    deadline_s: Annotated[float | None, Key("deadline", duration())] = None
+    saving_usd: Annotated[float | None, Key("saving", money)] = None
 
 
 class Objective(Noun):

@@ -13,14 +13,13 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from trainmaster.spec.budget import Budget
 from trainmaster.spec.data_source import EXPERIMENT_NAME, EXPERIMENT_NAME_RIGHT, DataSource
 from trainmaster.spec.errors import Mistake, RecipeError, TrainmasterError, UsageError
 from trainmaster.spec.experiment import Experiment, read_data, read_env, read_secrets
 from trainmaster.spec.launcher_names import AUTO, image_of_framework, image_variable
 from trainmaster.spec.node import MAX_RECIPE_BYTES, Kind, YamlNode, compose, nearest, place, written
 from trainmaster.spec.notification import Subscription, read_notify
-from trainmaster.spec.objective import Objective, read_objective
+from trainmaster.spec.objective import Budget, Objective, read_objective
 from trainmaster.spec.reading import (
     Key,
     Noun,
