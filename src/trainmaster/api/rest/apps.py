@@ -9,8 +9,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 
 from trainmaster.api.proxy.headers import ENTER
-from trainmaster.api.rest.routes import Routes
-from trainmaster.api.rest.state import Reader, ServerState, State, Submitter, credential_of
+from trainmaster.api.rest.state import Reader, Routes, ServerState, State, Submitter, credential_of
 from trainmaster.service.apps.app_hosts import need_part
 from trainmaster.service.apps.apps import NOTEBOOK, PORT, TENSORBOARD, Apps
 from trainmaster.service.users.caller import Caller

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from trainmaster.api.rest.routes import Routes
-from trainmaster.api.rest.state import Admin, Reader, State
+from trainmaster.api.rest.state import Admin, Reader, Routes, State
 from trainmaster.service.teams.admission import queue_of
 from trainmaster.service.teams.team_budget import budgets_of, entries_of, set_budget
 from trainmaster.service.teams.team_runs import MAX_PAGE

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict
 
-from trainmaster.api.rest.routes import Routes
-from trainmaster.api.rest.state import Reader, State, Submitter, caller_of, state_of
+from trainmaster.api.rest.state import Reader, Routes, State, Submitter, caller_of, state_of
 from trainmaster.service.teams.team_clusters import TeamClusters
 
 router = Routes(tags=["clusters"])

@@ -8,8 +8,7 @@ from fastapi import Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
-from trainmaster.api.rest.routes import Routes
-from trainmaster.api.rest.state import State, Submitter, Transfer
+from trainmaster.api.rest.state import Routes, State, Submitter, Transfer
 from trainmaster.service.uploads.code_uploads import CodeUploads
 from trainmaster.service.uploads.git_code import GitCode
 from trainmaster.spec.errors import NotFoundError

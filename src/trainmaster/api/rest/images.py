@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Query, Request
 
-from trainmaster.api.rest.routes import Routes
-from trainmaster.api.rest.state import Reader, Submitter, caller_of, state_of
+from trainmaster.api.rest.state import Reader, Routes, Submitter, caller_of, state_of
 from trainmaster.service.images import HomeImages
 from trainmaster.spec.errors import NotFoundError
 

@@ -10,8 +10,7 @@ from typing import Any
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
-from trainmaster.api.rest.routes import Routes
-from trainmaster.api.rest.state import Runs, Submitter, Transfer
+from trainmaster.api.rest.state import Routes, Runs, Submitter, Transfer
 from trainmaster.service import capabilities_of
 
 router = Routes(tags=["runs"])

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from trainmaster.api.rest.routes import Routes
-from trainmaster.api.rest.state import Admin, Known, Manager, Reader, State
+from trainmaster.api.rest.state import Admin, Known, Manager, Reader, Routes, State
 from trainmaster.service.users.accounts import INVITE_DAYS, INVITE_S
 from trainmaster.service.users.caller import NO_TEAM, ROLES, Caller
 from trainmaster.spec.errors import UsageError

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from fastapi import Response
 
-from trainmaster.api.rest.routes import Routes
-from trainmaster.api.rest.state import Reader, State
+from trainmaster.api.rest.state import Reader, Routes, State
 from trainmaster.service.server_metrics import server_metrics
 from trainmaster.spec.errors import MissingPartError
 

@@ -9,8 +9,7 @@ from fastapi import Query, Response
 from fastapi.responses import RedirectResponse, StreamingResponse
 from pydantic import BaseModel, Field
 
-from trainmaster.api.rest.routes import Routes
-from trainmaster.api.rest.state import Runs, Transfer
+from trainmaster.api.rest.state import Routes, Runs, Transfer
 from trainmaster.service.models.model_files import ModelFiles
 from trainmaster.service.teams.team_runs import MAX_PAGE
 

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict
 
-from trainmaster.api.rest.routes import Routes
-from trainmaster.api.rest.state import Reader, State, Submitter
+from trainmaster.api.rest.state import Reader, Routes, State, Submitter
 from trainmaster.service import OfferFilter
 from trainmaster.service.offer_list import check_named, list_offers, refresh_prices
 

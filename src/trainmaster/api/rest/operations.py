@@ -11,11 +11,11 @@ from starlette.concurrency import run_in_threadpool
 
 from trainmaster.api.rest.limits import OpenStream
 from trainmaster.api.rest.quotes import Requested, WaitS, shown, streamed
-from trainmaster.api.rest.routes import Routes
 from trainmaster.api.rest.state import (
     Following,
     Manager,
     Reader,
+    Routes,
     ServerState,
     State,
     Submitter,

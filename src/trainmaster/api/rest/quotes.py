@@ -14,9 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from trainmaster.api.rest.limits import OpenStream
-from trainmaster.api.rest.routes import Routes
 from trainmaster.api.rest.server_sent import HEADERS, RETRY, SILENT_S, STILL_HERE, event
-from trainmaster.api.rest.state import Following, Reader, Runs, State, Submitter, Transfer
+from trainmaster.api.rest.state import Following, Reader, Routes, Runs, State, Submitter, Transfer
 from trainmaster.service.quotes.quote_requests import PLAN, QUOTE, QuoteAsk
 from trainmaster.service.users.caller import Caller
 from trainmaster.spec.errors import StoreError

@@ -10,8 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from trainmaster.advisor.papers.measured_table import EPOCH_STEPS, MOST_BYTES, PUBLISHED, MeasuredTable
 from trainmaster.advisor.papers.recommend import Wish
 from trainmaster.advisor.papers.recommend import recommend as recommended
-from trainmaster.api.rest.routes import Routes
-from trainmaster.api.rest.state import Reader, Runs
+from trainmaster.api.rest.state import Reader, Routes, Runs
 
 router = Routes(tags=["recommend"])
 

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from trainmaster.api.rest.routes import Routes
-from trainmaster.api.rest.state import Reader, State, Submitter
+from trainmaster.api.rest.state import Reader, Routes, State, Submitter
 from trainmaster.service.models.registry import Registry
 from trainmaster.service.users.caller import NO_TEAM, Caller
 from trainmaster.spec.errors import NotFoundError

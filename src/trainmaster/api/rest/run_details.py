@@ -11,8 +11,7 @@ from fastapi import Query
 from fastapi.responses import StreamingResponse
 from starlette.background import BackgroundTask
 
-from trainmaster.api.rest.routes import Routes
-from trainmaster.api.rest.state import Runs, State, Transfer
+from trainmaster.api.rest.state import Routes, Runs, State, Transfer
 from trainmaster.service.runs.capsule import write_capsule
 from trainmaster.service.runs.comparison import MAX_RUNS, compare
 from trainmaster.service.runs.run_details import MAX_ATTEMPTS

@@ -12,9 +12,17 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
-from trainmaster.api.rest.routes import Routes
 from trainmaster.api.rest.server_sent import HEADERS
-from trainmaster.api.rest.state import Following, Reader, Runs, ServerState, State, Submitter, Transfer
+from trainmaster.api.rest.state import (
+    Following,
+    Reader,
+    Routes,
+    Runs,
+    ServerState,
+    State,
+    Submitter,
+    Transfer,
+)
 from trainmaster.control.framework_notes import framework_notes
 from trainmaster.service import capabilities_of
 from trainmaster.service.driving.submissions import RunRequest

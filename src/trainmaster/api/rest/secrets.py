@@ -7,8 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from trainmaster.api.rest.members import team_of
-from trainmaster.api.rest.routes import Routes
-from trainmaster.api.rest.state import Manager, State, Submitter
+from trainmaster.api.rest.state import Manager, Routes, State, Submitter
 
 router = Routes(tags=["secrets"])
 

@@ -7,8 +7,7 @@ from typing import Any
 from fastapi import Request
 
 from trainmaster.api.proxy.headers import SERVICES, SERVICES_LABEL
-from trainmaster.api.rest.routes import Routes
-from trainmaster.api.rest.state import Reader, Runs, ServerState, State, Submitter
+from trainmaster.api.rest.state import Reader, Routes, Runs, ServerState, State, Submitter
 from trainmaster.service.endpoints.endpoints import Endpoints
 from trainmaster.service.users.caller import Caller
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 from urllib.parse import urlsplit
 
-from fastapi import Depends, Request
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse
 from starlette.requests import HTTPConnection
 
@@ -25,7 +25,6 @@ from trainmaster.api.rest.limits import (
     Streams,
     Waits,
 )
-from trainmaster.api.rest.routes import finds_caller
 from trainmaster.api.rest.versions import ClientVersionError
 from trainmaster.db.registry_rows import AliasMovedError, ModelInUseError
 from trainmaster.db.workflow_starts import StartTakenError
@@ -111,6 +110,8 @@ _STATUS: Final[tuple[tuple[type[TrainmasterError], int], ...]] = (
 )
 _RETRY_AFTER_S: Final = 5
 _ERRORS: Final = TrainmasterError.__module__
+_Dependency = TypeVar("_Dependency", bound=Callable[..., Any])
+_FINDING: Final[set[Callable[..., Any]]] = set()
 
 
 @dataclass(frozen=True)
@@ -259,6 +260,12 @@ def state_of(request: HTTPConnection) -> ServerState:
     return found
 
 
+def finds_caller(dependency: _Dependency) -> _Dependency:
+    """Mark a dependency that refuses who may not ask."""
+    _FINDING.add(dependency)
+    return dependency
+
+
 @finds_caller
 def caller_of(request: Request) -> Caller:
     """The caller, by the header ``Authorization: Bearer`` or a session's cookie, and for which team.
@@ -389,6 +396,31 @@ def having(scope: str) -> Callable[[Request], Caller]:
 @finds_caller
 def _runs(request: Request) -> TeamRuns:
     return TeamRuns(state_of(request).service, caller_of(request))
+
+
+class Routes(APIRouter):
+    """Routes for callers. What anybody may ask for is on a plain `APIRouter`."""
+
+    def add_api_route(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:  # noqa: ANN401
+        """Add a route.
+
+        Raises:
+            TypeError: (when its module is imported) it has no scope.
+        """
+        if not _finds(endpoint):
+            raise TypeError(f"{endpoint.__qualname__}: {path} has no scope: add a parameter such as Reader")
+        super().add_api_route(path, endpoint, **options)
+
+
+def _finds(function: Callable[..., Any]) -> bool:
+    if function in _FINDING:
+        return True
+    marks = [
+        mark
+        for kind in get_type_hints(function, include_extras=True).values()
+        for mark in getattr(kind, "__metadata__", ())
+    ]
+    return any(_finds(mark.dependency) for mark in marks if getattr(mark, "dependency", None))
 
 
 #: Parameters of routes.

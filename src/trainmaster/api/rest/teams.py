@@ -9,8 +9,7 @@ from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from trainmaster.api.rest import members, secrets
-from trainmaster.api.rest.routes import Routes
-from trainmaster.api.rest.state import Admin, Manager, Reader, State
+from trainmaster.api.rest.state import Admin, Manager, Reader, Routes, State
 from trainmaster.service.teams.team_runs import MAX_PAGE
 from trainmaster.service.users.access import TOKEN_DAYS, TOKEN_S
 from trainmaster.service.users.audit import Audit, AuditFilter

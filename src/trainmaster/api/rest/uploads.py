@@ -14,8 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from trainmaster.api.rest.routes import Routes
-from trainmaster.api.rest.state import ServerState, State, Submitter, Transfer
+from trainmaster.api.rest.state import Routes, ServerState, State, Submitter, Transfer
 from trainmaster.service.uploads.uploads import KINDS, PART_BYTES, too_much
 from trainmaster.spec.errors import UsageError
 

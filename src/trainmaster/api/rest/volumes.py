@@ -11,8 +11,7 @@ from fastapi import Depends, Query, Request
 from fastapi.responses import StreamingResponse
 
 from trainmaster.api.rest.models import saved
-from trainmaster.api.rest.routes import Routes, finds_caller
-from trainmaster.api.rest.state import Transfer, caller_of, state_of
+from trainmaster.api.rest.state import Routes, Transfer, caller_of, finds_caller, state_of
 from trainmaster.service.teams.team_volumes import TeamVolumes
 
 if TYPE_CHECKING:

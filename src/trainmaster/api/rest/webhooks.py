@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from trainmaster.api.rest.routes import Routes
-from trainmaster.api.rest.state import Manager, State
+from trainmaster.api.rest.state import Manager, Routes, State
 from trainmaster.service.notifications.webhooks import SHOWN
 from trainmaster.spec.topics import TOPICS
 

@@ -7,9 +7,8 @@ from typing import Annotated, Any
 from fastapi import Header, Response
 from pydantic import Field
 
-from trainmaster.api.rest.routes import Routes
 from trainmaster.api.rest.runs import NewRun
-from trainmaster.api.rest.state import Reader, State, Submitter
+from trainmaster.api.rest.state import Reader, Routes, State, Submitter
 
 router = Routes(tags=["workflows"])
 

@@ -14,8 +14,7 @@ from trainmaster.service.users.caller import TooOftenError, caller
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 from served_home import RECIPE
 
-from trainmaster.api.rest.routes import Routes
-from trainmaster.api.rest.state import Reader, State
+from trainmaster.api.rest.state import Reader, Routes, State
 
 
 def routes():
