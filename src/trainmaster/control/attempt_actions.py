@@ -13,13 +13,11 @@ from trainmaster.control.effects import Effect, EffectKind, Job
 from trainmaster.control.environment import SERVED_MODEL, gang_environments
 from trainmaster.control.gangs import (
     gang_of,
-    gpus_here,
-    gpus_on_nodes,
+    gpus_of,
     member_names,
     node_labels,
     slots_of,
-    slots_on_nodes,
-    slots_per_member,
+    slots_per_machine,
     spread_on_nodes,
     workers_per_node,
 )
@@ -160,7 +158,7 @@ class AttemptActions:
                 ports=launcher.ports_per_member(member.role) + int(_chooses_port(experiment)),
                 essential=launcher.is_essential(gang, member),
                 dispensable=launcher.is_dispensable(gang, member),
-                gpus=(gpus_here if site is None else gpus_on_nodes)(experiment, member.role),
+                gpus=gpus_of(experiment, member.role, is_here=site is None),
                 container=container,
                 node_labels={} if site is None else node_labels(experiment, member.role),
                 secrets=tuple(experiment.secrets),
@@ -173,7 +171,7 @@ class AttemptActions:
             members=members,
             slots=slots_of(experiment),
             group=f"{self.run}/{experiment.name}",
-            group_slots=min(self.slots, slots_per_member(experiment) * (experiment.workers or self.slots)),
+            group_slots=min(self.slots, slots_per_machine(experiment) * (experiment.workers or self.slots)),
             hold=hold,
             grace_s=experiment.grace_s,
             share_gpus=launcher.shares_gpus,
@@ -182,7 +180,6 @@ class AttemptActions:
             return request
         return replace(
             request,
-            slots=slots_on_nodes(experiment),
             group_slots=spread_on_nodes(experiment, site.slots(experiment.name), self.slots),
             per_node=workers_per_node(experiment),
             directories=tuple(map(self._path, (context.place.checkpoint, *context.parts.values()))),

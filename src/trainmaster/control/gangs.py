@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from trainmaster.launchers import Gang, Launcher, Member
-from trainmaster.spec import Checkpoint, Experiment
+from trainmaster.spec import Checkpoint, Experiment, Hardware
 
 
 def member_names(experiment: Experiment) -> tuple[tuple[str, int], ...]:
@@ -29,14 +29,13 @@ def gang_of(
         addresses: per member name, where they are on several; None or empty where they are not.
     """
     addresses = addresses or {}
-    count_gpus = gpus_on_nodes if addresses else gpus_here
     members = tuple(
         Member(
             role,
             index,
             addresses.get(f"{role}-{index}", host),
             ports.get(f"{role}-{index}", ()),
-            count_gpus(experiment, role),
+            gpus_of(experiment, role, is_here=not addresses),
         )
         for role, index in member_names(experiment)
     )
@@ -45,22 +44,19 @@ def gang_of(
     return Gang(members, per_node or 1, chief_is_worker=chief is not None)
 
 
-def gpus_here(experiment: Experiment, _role: str) -> int:
-    """GPUs of each member where all are on this machine."""
-    return experiment.hardware.gpus or 0
+def gpus_of(experiment: Experiment, role: str, *, is_here: bool = False) -> int:
+    """GPUs of each member of a role: those of a machine are shared out among the workers there.
 
-
-def gpus_on_nodes(experiment: Experiment, role: str) -> int:
-    """GPUs of each member of a role: those of a node are shared out among the workers there.
-
-    Parameter servers and chiefs compute nothing: they get GPUs only where the recipe gives them some.
+    Parameter servers and chiefs compute nothing: they get GPUs only where the recipe gives them some. On this
+    machine a model of GPUs is only a wish.
     """
     own = experiment.distributed.hardware.get(role) if experiment.distributed else None
     if experiment.distributed is not None and role != "worker":
-        return own.gpu_count if own is not None else 0
-    hardware = next(each.hardware for each in experiment.members() if each.name == role)
-    share = workers_per_node(experiment) if role == "worker" else 1
-    return hardware.gpu_count // max(1, share)
+        hardware, share = own or Hardware(), 1
+    else:
+        hardware = next(each.hardware for each in experiment.members() if each.name == role)
+        share = workers_per_node(experiment) if role == "worker" else 1
+    return ((hardware.gpus or 0) if is_here else hardware.gpu_count) // max(1, share)
 
 
 def workers_per_node(experiment: Experiment) -> int:
@@ -90,14 +86,8 @@ def dispensable_of(experiment: Experiment, launcher: Launcher) -> frozenset[str]
 
 
 def slots_of(experiment: Experiment) -> int:
-    """Slots that one task takes: its members, each as many as ``hardware.cpus`` says."""
+    """Slots that one task takes: what ``hardware.cpus`` says of a machine is its members' together."""
     return len(member_names(experiment)) * slots_per_member(experiment)
-
-
-def slots_on_nodes(experiment: Experiment) -> int:
-    """Slots that one task takes of nodes: what ``hardware.cpus`` says of a node is its members' together."""
-    share = max(1, slots_per_member(experiment) // max(1, workers_per_node(experiment)))
-    return len(member_names(experiment)) * share
 
 
 def spread_on_nodes(experiment: Experiment, nodes: Sequence[int], slots: int) -> int:
@@ -109,13 +99,18 @@ def spread_on_nodes(experiment: Experiment, nodes: Sequence[int], slots: int) ->
         slots: of all of them.
     """
     if experiment.workers is None:
-        return max(slots, slots_on_nodes(experiment))
-    return max(sum(sorted(nodes)[-experiment.workers :]) or slots, slots_on_nodes(experiment))
+        return max(slots, slots_of(experiment))
+    return max(sum(sorted(nodes)[-experiment.workers :]) or slots, slots_of(experiment))
+
+
+def slots_per_machine(experiment: Experiment) -> int:
+    """Slots that ``hardware`` asks of each machine."""
+    return max(1, int(experiment.hardware.cpus or 1))
 
 
 def slots_per_member(experiment: Experiment) -> int:
-    """Slots that one member takes."""
-    return max(1, int(experiment.hardware.cpus or 1))
+    """Slots that one member takes: its share of those of a machine."""
+    return max(1, slots_per_machine(experiment) // max(1, workers_per_node(experiment)))
 
 
 def checkpoints_of(experiment: Experiment) -> Checkpoint:

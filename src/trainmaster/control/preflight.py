@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainmaster.control.gangs import member_names
+from trainmaster.control.gangs import gpus_of, member_names, slots_of, slots_per_member
 from trainmaster.executors import NodeCapacity
 from trainmaster.launchers import get_launcher
 from trainmaster.providers.capabilities import capabilities_of
@@ -323,12 +323,14 @@ def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:
     cores, memory_bytes = machine.cores, machine.memory_bytes
     for experiment in recipe.experiments.values():
         name, hardware = experiment.name, experiment.hardware
-        members = len(member_names(experiment))
+        members = member_names(experiment)
+        gpus = [gpus_of(experiment, role, is_here=True) for role, _ in members]
         wishes = [key for key in ("instance", "gpu", "spot", "region") if getattr(hardware, key)]
         notes += [f"{name}: hardware.{key} is only a wish on this machine" for key in wishes]
-        if hardware.cpus and hardware.cpus * members > cores:
+        each = f" for each of {len(members)} members" if len(members) > 1 else ""
+        if hardware.cpus and slots_of(experiment) > cores:
             raise UsageError(
-                f"experiments.{name}.hardware.cpus: {hardware.cpus} for each of {members} members, "
+                f"experiments.{name}.hardware.cpus: {slots_per_member(experiment)}{each}, "
                 f"this machine has {cores}",
                 "Ask for less, or use another provider.",
             )
@@ -338,11 +340,9 @@ def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:
                 f"this machine has {memory_bytes / 1e9:.1f} GB",
                 "Ask for less, or use another provider.",
             )
-        if hardware.gpus and hardware.gpus * members > len(machine.gpus):
-            each = f" for each of {members} members" if members > 1 else ""
+        if sum(gpus) > len(machine.gpus):
             raise UsageError(
-                f"experiments.{name}.hardware.gpus: {hardware.gpus}{each}, "
-                f"this machine has {len(machine.gpus)}",
+                f"experiments.{name}.hardware.gpus: {max(gpus)}{each}, this machine has {len(machine.gpus)}",
                 "Ask for less, or use another provider.",
             )
         if experiment.workers and experiment.workers > cores and len(experiment.tasks(recipe.seed)) > cores:

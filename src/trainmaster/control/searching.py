@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from trainmaster.control import run_state
-from trainmaster.control.gangs import slots_of, slots_per_member
+from trainmaster.control.gangs import slots_of, slots_per_machine
 from trainmaster.spec import Experiment
 from trainmaster.spec.states import EndReason, State
 from trainmaster.sweeps import Curve, Trial, TrialState, make_pruner, make_sampler, sampler_class
@@ -140,7 +140,7 @@ def window_of(experiment: Experiment, slots: int, lookahead: int) -> int:
     search = experiment.search
     if search is None or not (search.chooses_later and sampler_class(search.sampler).looks_back):
         return min(slots, experiment.workers or slots) + lookahead
-    at_once = min(slots, slots_per_member(experiment) * (experiment.workers or slots))
+    at_once = min(slots, slots_per_machine(experiment) * (experiment.workers or slots))
     return max(1, at_once // slots_of(experiment))
 
 

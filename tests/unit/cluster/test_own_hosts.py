@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from trainmaster.cluster.renting.available_offers import AvailableOffers
 from trainmaster.cluster.renting.plan import ClusterPlan
 from trainmaster.cluster.renting.plan_clusters import pinned, plan_clusters
-from trainmaster.control.gangs import gpus_on_nodes, node_labels, slots_on_nodes, workers_per_node
+from trainmaster.control.gangs import gpus_of, node_labels, slots_of, workers_per_node
 from trainmaster.executors.ray.placement import LiveNode, lacking, plan_gang
 from trainmaster.providers.inventory import InventoryHost
 from trainmaster.spec import Recipe
@@ -77,13 +77,13 @@ def asked_of_nodes(found: Recipe, plan: ClusterPlan) -> tuple[dict[str, Any], li
     members = [
         {
             "name": f"{role.name}-{number}",
-            "gpus": gpus_on_nodes(placed, role.name),
+            "gpus": gpus_of(placed, role.name),
             "node_labels": node_labels(placed, role.name),
         }
         for role in placed.members()
         for number in range(role.count)
     ]
-    return {"members": members, "slots": slots_on_nodes(placed), "per_node": workers_per_node(placed)}, live
+    return {"members": members, "slots": slots_of(placed), "per_node": workers_per_node(placed)}, live
 
 
 @given(HOSTS, st.integers(1, 4), WISH, WISH)

@@ -17,7 +17,7 @@ from trainmaster.cluster.renting.available_offers import AvailableOffers
 from trainmaster.cluster.renting.plan_clusters import MOST_RENTALS, pinned, plan_clusters
 from trainmaster.cluster.renting.price_cap import capped, dearest_usd_per_hour, most_at_once, words
 from trainmaster.cluster.renting.requirements import Needs, Pick
-from trainmaster.control.gangs import node_labels, slots_on_nodes, workers_per_node
+from trainmaster.control.gangs import node_labels, slots_of, workers_per_node
 from trainmaster.providers import Offer
 from trainmaster.providers.inventory import InventoryHost
 from trainmaster.spec import read_recipe
@@ -391,7 +391,7 @@ def test_every_plan_has_room_for_the_largest_gang_and_is_the_same_whatever_the_o
             assert servers >= needs.servers
             room = sum(role.count * min(r.slots for r in role.rentals) for role in plan.roles)
             shown = pinned(found, plans).experiments[name]
-            assert room >= slots_on_nodes(shown)
+            assert room >= slots_of(shown)
             if experiment.distributed is not None:
                 assert roles["worker"].count * workers_per_node(shown) >= needs.workers
                 assert {

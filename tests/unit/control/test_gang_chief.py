@@ -8,7 +8,7 @@ import pytest
 
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.cluster.renting.requirements import Needs
-from trainmaster.control.gangs import gang_of, gpus_on_nodes, helpers_of, member_names
+from trainmaster.control.gangs import gang_of, gpus_of, helpers_of, member_names
 from trainmaster.launchers import get_launcher
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import RecipeError
@@ -32,7 +32,7 @@ def test_one_server_and_two_workers_are_three_processes_on_three_machines():
     assert (needs.workers, needs.servers, needs.helpers) == (2, 1, 0)
     workload = Workload.of(experiment, 0)
     assert (workload.servers, workload.chief) == (1, 0)
-    assert [gpus_on_nodes(experiment, role) for role in ("worker", "ps")] == [1, 0]
+    assert [gpus_of(experiment, role) for role in ("worker", "ps")] == [1, 0]
 
 
 def test_tensorflow_is_told_that_the_first_worker_is_the_chief():

@@ -7,10 +7,9 @@ import pytest
 from trainmaster.control.environment import with_library
 from trainmaster.control.gangs import (
     gang_of,
-    gpus_on_nodes,
+    gpus_of,
     node_labels,
     slots_of,
-    slots_on_nodes,
     spread_on_nodes,
     workers_per_node,
 )
@@ -47,8 +46,9 @@ def test_members_are_where_their_addresses_say():
 def test_what_a_node_has_is_shared_by_the_workers_there(distributed, hardware, per_node, gpus, slots):
     found = experiment(Distributed(**distributed) if distributed else None, hardware=Hardware(**hardware))
     assert workers_per_node(found) == per_node
-    assert gpus_on_nodes(found, "worker") == gpus
-    assert slots_on_nodes(found) == slots
+    assert gpus_of(found, "worker") == gpus
+    assert gpus_of(found, "worker", is_here=True) == (0 if hardware.get("gpu") else gpus), "only a wish"
+    assert slots_of(found) == slots
 
 
 def test_roles_with_hardware_of_their_own_have_nodes_of_their_own():
@@ -61,7 +61,7 @@ def test_roles_with_hardware_of_their_own_have_nodes_of_their_own():
         {"role": "worker"},
         {"role": "ps"},
     ]
-    assert gpus_on_nodes(split, "ps") == 0
+    assert gpus_of(split, "ps") == 0
 
 
 def test_how_far_an_experiment_spreads():

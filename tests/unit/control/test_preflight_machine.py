@@ -26,13 +26,25 @@ def recipe(**experiment: Any) -> Recipe:
     [
         ({"cpus": 2}, 3, "hardware.cpus: 2 for each of 3 members, this machine has 4"),
         ({"memory": "9GB"}, 1, "hardware.memory: 9.0 GB, this machine has 8.0 GB"),
-        ({"gpus": 3}, 1, "hardware.gpus: 3, this machine has 2"),
+        ({"gpus": 3}, 3, "hardware.gpus: 1 for each of 3 members, this machine has 2"),
         ({"gpus": 1}, 3, "hardware.gpus: 1 for each of 3 members, this machine has 2"),
     ],
 )
 def test_a_gang_that_can_never_fit_is_refused(hardware: dict[str, Any], workers: int, words: str) -> None:
     with pytest.raises(UsageError, match=re.escape(f"experiments.train.{words}")):
         check_machine(recipe(hardware=hardware, distributed={"workers": workers}), MACHINE)
+
+
+def test_a_task_that_can_never_fit_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"hardware\.gpus: 3, this machine has 2"):
+        check_machine(recipe(hardware={"gpus": 3}), MACHINE)
+
+
+def test_what_a_machine_has_is_shared_by_the_workers_here_as_on_nodes() -> None:
+    gang = {"distributed": {"workers": 2, "per_node": 2}}
+    assert check_machine(recipe(hardware={"gpus": 2, "cpus": 4}, **gang), MACHINE) == []
+    with pytest.raises(UsageError, match=r"hardware\.cpus: 4 for each of 2 members"):
+        check_machine(recipe(hardware={"cpus": 8}, **gang), MACHINE)
 
 
 def test_a_gang_that_fits_is_not() -> None:

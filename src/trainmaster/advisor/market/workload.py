@@ -112,8 +112,9 @@ class Workload:
 
     @property
     def slots_per_member(self) -> int:
-        """Slots of the user's own machine that one process takes."""
-        return max(1, self.hardware.cpus or 1)
+        """Slots of the user's own machine that one process takes: its share of what a machine must have."""
+        shared = self.per_node or (self.hardware.gpu_count if max(self.lengths, default=1) > 1 else 1) or 1
+        return max(1, (self.hardware.cpus or 1) // shared)
 
     @property
     def has_length(self) -> bool:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainmaster.control.gangs import slots_per_member
+from trainmaster.control.gangs import slots_per_machine
 from trainmaster.spec import Experiment, Hardware, Recipe
 
 WORKER = "worker"
@@ -91,7 +91,7 @@ class Needs:
             helpers=helpers + (server.count if server and not own else 0),
             tasks=len(experiment.tasks(seed)),
             spread=experiment.workers or (experiment.serve.most_at_once if experiment.serve else None),
-            node_slots=slots_per_member(experiment),
+            node_slots=slots_per_machine(experiment),
             fixed_per_node=distributed.per_node if distributed else None,
             is_gang=sum(role.count for role in roles.values()) > 1,
             pick=pick,
@@ -149,7 +149,7 @@ class Needs:
     def slots_on(self, per_node: int) -> int:
         """Slots that a node must have so that a gang's share of it fits, whichever of its nodes it is.
 
-        Each member gets its share of ``hardware.cpus``, as in `slots_on_nodes`.
+        Each member gets its share of ``hardware.cpus``, as in `slots_of`.
         """
         return (min(per_node, self.workers) + self.helpers) * max(1, self.node_slots // per_node)
 

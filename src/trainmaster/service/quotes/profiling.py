@@ -17,7 +17,7 @@ from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.artifacts import Snapshot, materialise, take_snapshot
 from trainmaster.control.attempt_actions import AttemptActions
 from trainmaster.control.environment import base_environment
-from trainmaster.control.gangs import slots_of
+from trainmaster.control.gangs import slots_of, slots_per_member, workers_per_node
 from trainmaster.control.preflight import check_directories, check_machine, check_parts
 from trainmaster.control.profile_attempt import ProfileAttempt, Window
 from trainmaster.control.profile_place import ProfilePlace, clear_leftovers
@@ -250,9 +250,10 @@ class _Session:
     def _most_workers(self, experiment: Experiment) -> int:
         """As many as have the cores and GPUs that they need; two share a core if they ask for none."""
         hardware = experiment.hardware
-        most = self._machine.cores // hardware.cpus if hardware.cpus else max(2, self._machine.cores)
-        if hardware.gpus:
-            most = min(most, len(self._machine.gpus) // hardware.gpus)
+        cores, shared = self._machine.cores, max(1, workers_per_node(experiment))
+        most = cores // slots_per_member(experiment) if hardware.cpus else max(2, cores)
+        if each := (hardware.gpus or 0) // shared:
+            most = min(most, len(self._machine.gpus) // each)
         return most
 
     def _variant(self, experiment: Experiment, workers: int) -> Recipe:
