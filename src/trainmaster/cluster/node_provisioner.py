@@ -132,7 +132,7 @@ class NodeProvisioner:
             TrainmasterError: it cannot become one.
         """
         from trainmaster.cluster.bootstrap.bootstrap import Bootstrap
-        from trainmaster.cluster.node_files.node_files import prepare_node
+        from trainmaster.cluster.node_files.files import prepare_node
         from trainmaster.providers.ssh_target import target_of
 
         target = target_of(node)
@@ -343,7 +343,7 @@ class NodeProvisioner:
             machines: as the provider lists them, by id.
         """
         from trainmaster.cluster.bootstrap.cluster_keys import ClusterKeys
-        from trainmaster.cluster.node_files.node_files import remove_run
+        from trainmaster.cluster.node_files.files import remove_run
         from trainmaster.executors.ray.cluster import RayCluster
         from trainmaster.providers.ssh_target import target_of
 
@@ -370,7 +370,7 @@ class NodeProvisioner:
             accesses: nodes that were reached.
             machines: as the provider listed them last, by id.
         """
-        from trainmaster.cluster.node_files.node_files import each
+        from trainmaster.cluster.node_files.files import each
         from trainmaster.providers.dead_man_switch import end_command
 
         def end(access: NodeAccess) -> None:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from trainmaster.cluster.node_access import NodeAccess
-from trainmaster.cluster.node_files.node_files import NodeFiles
+from trainmaster.cluster.node_files.files import NodeFiles
 from trainmaster.cluster.roles.node_roles import NodeRoles
 from trainmaster.control.layout import AttemptPlace, Home
 from trainmaster.spec import Experiment

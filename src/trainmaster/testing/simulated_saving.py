@@ -25,10 +25,10 @@ from trainmaster.artifacts import CheckpointSeries, FileEntry, read_manifest
 from trainmaster.artifacts.models import publish_model
 from trainmaster.artifacts.owner import Owner
 from trainmaster.artifacts.publishing import FILES_PREFIX, AlreadyPublished, Upload, publish_uploads
-from trainmaster.cluster.bootstrap.guest.trees import FILE, TreeEntry
 from trainmaster.cluster.node_files import direct_store
 from trainmaster.cluster.node_files.direct_store import DirectStore
-from trainmaster.cluster.node_files.node_sending import Sent, Source
+from trainmaster.cluster.node_files.sending import Sent, Source
+from trainmaster.cluster.node_files.trees import FILE, TreeEntry
 from trainmaster.control import restoring, saving, unpublished
 from trainmaster.control.attempt_actions import AttemptActions
 from trainmaster.control.effects import Effect, EffectKind, Job

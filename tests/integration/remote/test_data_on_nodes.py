@@ -21,8 +21,9 @@ from test_direct_store import line, nodes, private_s3  # noqa: F401 - fixtures
 from test_remote_site import RUN, Hosts, contents, hosts, own_mounts  # noqa: F401 - the fixture
 
 from trainmaster.artifacts import publish
-from trainmaster.cluster.node_files import node_data, worker_client
-from trainmaster.cluster.node_files.node_files import remove_run
+from trainmaster.cluster.node_files import data as node_data
+from trainmaster.cluster.node_files import worker_client
+from trainmaster.cluster.node_files.files import remove_run
 from trainmaster.cluster.node_files.store_outages import trouble_from_here
 from trainmaster.control import saving, staging
 from trainmaster.control.data_sources import withdraw_volumes

@@ -23,8 +23,8 @@ from trainmaster.cluster.bootstrap.facts import PythonFacts
 from trainmaster.cluster.bootstrap.host_result import HostResult
 from trainmaster.cluster.member_places import PLACES
 from trainmaster.cluster.node_access import NodeAccess
-from trainmaster.cluster.node_files import node_fetching
-from trainmaster.cluster.node_files.node_files import prepare_node, remove_run
+from trainmaster.cluster.node_files import fetching as node_fetching
+from trainmaster.cluster.node_files.files import prepare_node, remove_run
 from trainmaster.cluster.node_files.remote_site import RemoteSite
 from trainmaster.control import saving, staging, unpublished
 from trainmaster.control.attempt_actions import AttemptActions

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmaster.artifacts import FileEntry
-from trainmaster.cluster.bootstrap.guest.trees import FILE, FOLDER, LINK, TreeEntry
-from trainmaster.cluster.node_files.node_trees import Tree, looks, merge_trees, tree_of
+from trainmaster.cluster.node_files.merging import Tree, looks, merge_trees, tree_of
+from trainmaster.cluster.node_files.trees import FILE, FOLDER, LINK, TreeEntry
 
 _PATHS = st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map("/".join)
 

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from trainmaster.cluster.node_files import data_wanted, node_data
-from trainmaster.cluster.node_files.node_data import NodeData
-from trainmaster.cluster.node_files.node_paths import NodePaths
+from trainmaster.cluster.node_files import data as node_data
+from trainmaster.cluster.node_files import data_wanted
+from trainmaster.cluster.node_files.data import NodeData
+from trainmaster.cluster.node_files.paths import NodePaths
 from trainmaster.cluster.node_files.store_outages import StoreAwayError
 from trainmaster.cluster.node_files.store_reach import AGAIN_S
 from trainmaster.cluster.node_files.worker_client import OrderError, StoreRefusedError

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainmaster.cluster.node_files import node_data
+from trainmaster.cluster.node_files import data as node_data
+from trainmaster.cluster.node_files.data import NodeData
 from trainmaster.cluster.node_files.data_look import end_mounts_command, mounted_runs, mounted_runs_command
-from trainmaster.cluster.node_files.node_data import NodeData
-from trainmaster.cluster.node_files.node_hdfs import NodeHdfs
-from trainmaster.cluster.node_files.node_paths import NodePaths
+from trainmaster.cluster.node_files.hdfs import NodeHdfs
+from trainmaster.cluster.node_files.paths import NodePaths
 from trainmaster.cluster.node_files.worker_client import OrderError
 from trainmaster.control.layout import Home
 from trainmaster.control.site_errors import RelayError

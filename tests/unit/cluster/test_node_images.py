@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from test_worker import Node as ThisMachine
 
-from trainmaster.cluster.node_files import node_images
-from trainmaster.cluster.node_files.node_files import NodeFiles
-from trainmaster.cluster.node_files.node_images import NodeImages
+from trainmaster.cluster.node_files import images as node_images
+from trainmaster.cluster.node_files.files import NodeFiles
+from trainmaster.cluster.node_files.images import NodeImages
 from trainmaster.control import staging
 from trainmaster.control.attempt_actions import AttemptActions
 from trainmaster.control.layout import Home

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.cluster.bootstrap.guest.trees import FILE, FOLDER, LINK, TreeEntry
-from trainmaster.cluster.node_files.node_fetching import fetch
-from trainmaster.cluster.node_files.node_paths import NodePaths
-from trainmaster.cluster.node_files.node_trees import merge_trees
+from trainmaster.cluster.node_files.fetching import fetch
+from trainmaster.cluster.node_files.merging import merge_trees
+from trainmaster.cluster.node_files.paths import NodePaths
+from trainmaster.cluster.node_files.trees import FILE, FOLDER, LINK, TreeEntry
 from trainmaster.control.layout import Home
 from trainmaster.transport.errors import CommandError
 

@@ -19,12 +19,12 @@ from trainmaster.artifacts.manifest import check_entries
 from trainmaster.artifacts.owner import ForeignArtifactError, Owner
 from trainmaster.artifacts.publishing import publish_uploads
 from trainmaster.artifacts.sending import ToSend
-from trainmaster.cluster.bootstrap.guest.trees import FILE, FOLDER, LINK, OUTWARD, TreeEntry
-from trainmaster.cluster.node_files import node_sending
+from trainmaster.cluster.node_files import sending as node_sending
 from trainmaster.cluster.node_files.direct_store import DirectStore
-from trainmaster.cluster.node_files.node_sending import Source, send
-from trainmaster.cluster.node_files.node_trees import Tree, merge_trees, moved
+from trainmaster.cluster.node_files.merging import Tree, merge_trees, moved
+from trainmaster.cluster.node_files.sending import Source, send
 from trainmaster.cluster.node_files.store_reach import AGAIN_S, AWAY_AGAIN_S
+from trainmaster.cluster.node_files.trees import FILE, FOLDER, LINK, OUTWARD, TreeEntry
 from trainmaster.cluster.node_files.worker_client import StoreRefusedError
 from trainmaster.control.site_errors import NodeGoneError, RelayError
 from trainmaster.objects import ObjectStore, delegated_credentials

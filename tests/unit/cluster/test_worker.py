@@ -15,8 +15,8 @@ import pytest
 
 from trainmaster.artifacts import UnstableDirectory
 from trainmaster.artifacts.sending import ToSend
-from trainmaster.cluster.bootstrap.guest.trees import FILE, TreeEntry, scan
-from trainmaster.cluster.node_files.node_files import NodeFiles
+from trainmaster.cluster.node_files.files import NodeFiles
+from trainmaster.cluster.node_files.trees import FILE, TreeEntry, scan
 from trainmaster.cluster.node_files.worker import _lent
 from trainmaster.cluster.node_files.worker_client import NodeWorker, OrderError, StoreRefusedError
 from trainmaster.objects.errors import StoreTrouble

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainmaster.cluster.node_files.node_staging import NodeStaging
+from trainmaster.cluster.node_files.staging import NodeStaging
 from trainmaster.control.layout import Home
 from trainmaster.control.recorded_environment import (
     PROGRAM,

@@ -19,7 +19,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from trainmaster.cluster.node_files.node_tables import unpack_columns
+from trainmaster.cluster.node_files.tables import unpack_columns
 from trainmaster.cluster.node_files.voice import NoWayError, Order, Voice
 from trainmaster.control.data_sources import fetch_models, fetch_url, open_web
 from trainmaster.control.locking import locked

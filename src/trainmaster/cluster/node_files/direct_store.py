@@ -12,10 +12,10 @@ from trainmaster.artifacts import AlreadyPublished, Manifest, read_manifest
 from trainmaster.artifacts.models import publish_model
 from trainmaster.artifacts.publishing import publish_uploads
 from trainmaster.cluster.node_files.data_wanted import store_of
-from trainmaster.cluster.node_files.node_fetching import WorkerOf, look
-from trainmaster.cluster.node_files.node_files import NodeFiles, each
-from trainmaster.cluster.node_files.node_sending import Source, send
-from trainmaster.cluster.node_files.node_trees import looks, merge_trees, tree_of
+from trainmaster.cluster.node_files.fetching import WorkerOf, look
+from trainmaster.cluster.node_files.files import NodeFiles, each
+from trainmaster.cluster.node_files.merging import looks, merge_trees, tree_of
+from trainmaster.cluster.node_files.sending import Source, send
 from trainmaster.cluster.node_files.store_reach import StoreReach
 from trainmaster.cluster.node_files.worker_client import StoreRefusedError
 from trainmaster.control.site_errors import RelayError
@@ -27,8 +27,8 @@ from trainmaster.spec.errors import one_line
 if TYPE_CHECKING:
     from trainmaster.artifacts import JSON, CheckpointSeries
     from trainmaster.artifacts.owner import Owner
-    from trainmaster.cluster.bootstrap.guest.trees import TreeEntry
-    from trainmaster.cluster.node_files.node_trees import Tree
+    from trainmaster.cluster.node_files.merging import Tree
+    from trainmaster.cluster.node_files.trees import TreeEntry
 
 
 class DirectStore:

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.artifacts import UnstableDirectory
 from trainmaster.cluster.attempt_nodes import AttemptNodes, Members, distinct, id_of, require
-from trainmaster.cluster.bootstrap.guest.trees import remove
 from trainmaster.cluster.member_places import PLACES, read_places
+from trainmaster.cluster.node_files.checkpoints import NodeCheckpoints
+from trainmaster.cluster.node_files.data import NodeData
 from trainmaster.cluster.node_files.direct_store import DirectStore
-from trainmaster.cluster.node_files.node_checkpoints import NodeCheckpoints
-from trainmaster.cluster.node_files.node_data import NodeData
-from trainmaster.cluster.node_files.node_fetching import fetch
-from trainmaster.cluster.node_files.node_files import NodeFiles, each
-from trainmaster.cluster.node_files.node_images import NodeImages
-from trainmaster.cluster.node_files.node_paths import NodePaths
-from trainmaster.cluster.node_files.node_patience import patiently, persistently
-from trainmaster.cluster.node_files.node_removal import Remover
-from trainmaster.cluster.node_files.node_sending import Source
-from trainmaster.cluster.node_files.node_staging import NodeStaging
+from trainmaster.cluster.node_files.fetching import fetch
+from trainmaster.cluster.node_files.files import NodeFiles, each
+from trainmaster.cluster.node_files.images import NodeImages
+from trainmaster.cluster.node_files.paths import NodePaths
+from trainmaster.cluster.node_files.patience import patiently, persistently
+from trainmaster.cluster.node_files.removal import Remover
+from trainmaster.cluster.node_files.sending import Source
+from trainmaster.cluster.node_files.staging import NodeStaging
+from trainmaster.cluster.node_files.trees import remove
 from trainmaster.cluster.node_verdicts import NodeVerdicts
 from trainmaster.cluster.roles.node_roles import NodeRoles
 from trainmaster.control.environment import UNBUFFERED

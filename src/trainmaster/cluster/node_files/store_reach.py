@@ -12,7 +12,7 @@ from trainmaster.objects.errors import StoreTrouble
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
-    from trainmaster.cluster.node_files.node_files import NodeFiles
+    from trainmaster.cluster.node_files.files import NodeFiles
 
 
 #: After so long a node that could not use a store may be able to; if it got no answer, sooner.

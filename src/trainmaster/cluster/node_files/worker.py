@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainmaster.cluster.bootstrap.guest.answering import explain, in_time, only_one, put
-from trainmaster.cluster.bootstrap.guest.trees import (
+from trainmaster.cluster.node_files.trees import (
     Draft,
     TreeEntry,
     TreeError,

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from trainmaster.artifacts import FileEntry, UnstableDirectory
 from trainmaster.artifacts.sending import ToSend, listed_entry
-from trainmaster.cluster.bootstrap.guest.trees import TreeEntry, TreeError, digest
-from trainmaster.cluster.node_files.node_trees import Tree
+from trainmaster.cluster.node_files.merging import Tree
+from trainmaster.cluster.node_files.trees import TreeEntry, TreeError, digest
 from trainmaster.cluster.node_files.voice import ENDING
 from trainmaster.control.store_verdicts import Moment, StoreVerdict, verdict
 from trainmaster.objects.errors import known_trouble

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from trainmaster.cluster.attempt_nodes import distinct
-from trainmaster.cluster.node_files.node_files import each
+from trainmaster.cluster.node_files.files import each
 from trainmaster.cluster.roles.ansible_output import AnsibleOutput, read_output
 from trainmaster.cluster.roles.playbook import (
     VARIABLE,
@@ -39,7 +39,7 @@ from trainmaster.transport.errors import CommandError, UnreachableError
 if TYPE_CHECKING:
     from trainmaster.cluster.attempt_nodes import Members
     from trainmaster.cluster.node_access import NodeAccess
-    from trainmaster.cluster.node_files.node_files import NodeFiles
+    from trainmaster.cluster.node_files.files import NodeFiles
     from trainmaster.control.job_context import TaskContext
 
 #: Machines that Ansible works at together; a task of it costs this machine a process each.

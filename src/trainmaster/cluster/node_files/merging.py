@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from trainmaster.artifacts.manifest import FileEntry
-from trainmaster.cluster.bootstrap.guest.trees import (
+from trainmaster.cluster.node_files.trees import (
     FILE,
     FOLDER,
     LINK,

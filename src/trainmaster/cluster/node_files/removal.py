@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.cluster.node_files.node_files import NodeFiles
+from trainmaster.cluster.node_files.files import NodeFiles
 from trainmaster.spec.errors import TrainmasterError
 
 if TYPE_CHECKING:

@@ -24,10 +24,10 @@ from trainmaster.transport.errors import CommandError
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
-    from trainmaster.cluster.node_files.node_data import NodeData
-    from trainmaster.cluster.node_files.node_files import NodeFiles
-    from trainmaster.cluster.node_files.node_images import NodeImages
-    from trainmaster.cluster.node_files.node_paths import NodePaths
+    from trainmaster.cluster.node_files.data import NodeData
+    from trainmaster.cluster.node_files.files import NodeFiles
+    from trainmaster.cluster.node_files.images import NodeImages
+    from trainmaster.cluster.node_files.paths import NodePaths
     from trainmaster.control.job_context import TaskContext
     from trainmaster.executors.engines import Image
     from trainmaster.spec import DataSource

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from trainmaster.cluster.bootstrap.guest.trees import (
+from trainmaster.cluster.node_files.trees import (
     FILE,
     FOLDER,
     LINK,

@@ -28,13 +28,13 @@ from trainmaster.cluster.node_files.data_wanted import (
     with_keys,
 )
 from trainmaster.cluster.node_files.direct_store import is_loopback
+from trainmaster.cluster.node_files.files import NodeFiles, each
+from trainmaster.cluster.node_files.hdfs import NodeHdfs
 from trainmaster.cluster.node_files.key_renewal import KeyRenewal
-from trainmaster.cluster.node_files.node_files import NodeFiles, each
-from trainmaster.cluster.node_files.node_hdfs import NodeHdfs
-from trainmaster.cluster.node_files.node_mounts import NodeMounts
-from trainmaster.cluster.node_files.node_tables import packed_columns
+from trainmaster.cluster.node_files.mounts import NodeMounts
 from trainmaster.cluster.node_files.store_outages import StoreAwayError, StoreOutages, trouble_from_here
 from trainmaster.cluster.node_files.store_reach import StoreReach
+from trainmaster.cluster.node_files.tables import packed_columns
 from trainmaster.cluster.node_files.voice import NoWayError
 from trainmaster.cluster.node_files.worker_client import NO_ROOM_HINT, OrderError, StoreRefusedError
 from trainmaster.control.data_sources import volume_url
@@ -52,7 +52,7 @@ from trainmaster.volumes.reading.place import LIMIT_VARIABLE
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
-    from trainmaster.cluster.node_files.node_paths import NodePaths
+    from trainmaster.cluster.node_files.paths import NodePaths
     from trainmaster.control.job_context import TaskContext
 
 _ASK_TIMEOUT_S: Final = 60.0

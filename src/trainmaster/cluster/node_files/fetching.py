@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.cluster.bootstrap.guest.answering import explain
-from trainmaster.cluster.bootstrap.guest.trees import FILE, LINK, Draft, TreeEntry, TreeError, Unpacker
-from trainmaster.cluster.node_files.node_files import AT_ONCE, NodeFiles
-from trainmaster.cluster.node_files.node_trees import Tree, merge_trees
+from trainmaster.cluster.node_files.files import AT_ONCE, NodeFiles
+from trainmaster.cluster.node_files.merging import Tree, merge_trees
+from trainmaster.cluster.node_files.trees import FILE, LINK, Draft, TreeEntry, TreeError, Unpacker
 from trainmaster.cluster.node_files.worker_client import NodeWorker, OrderError
 from trainmaster.control.site_errors import NodeGoneError
 from trainmaster.objects.names import link_stays_inside

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.artifacts import FileEntry, UnstableDirectory, Upload
 from trainmaster.artifacts.publishing import FILES_PREFIX
 from trainmaster.artifacts.sending import ToSend
-from trainmaster.cluster.bootstrap.guest.trees import FILE, FOLDER, LINK, OUTWARD, TreeEntry
-from trainmaster.cluster.node_files.node_fetching import Part, WorkerOf, carry, look
-from trainmaster.cluster.node_files.node_trees import Tree, merge_trees, moved
+from trainmaster.cluster.node_files.fetching import Part, WorkerOf, carry, look
+from trainmaster.cluster.node_files.merging import Tree, merge_trees, moved
+from trainmaster.cluster.node_files.trees import FILE, FOLDER, LINK, OUTWARD, TreeEntry
 from trainmaster.spec.errors import PublishError
 
 if TYPE_CHECKING:

@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from trainmaster.cluster.bootstrap.guest.answering import explain
-from trainmaster.cluster.bootstrap.guest.trees import (
+from trainmaster.cluster.bootstrap.guest_calls import ask_guest, guest_words
+from trainmaster.cluster.node_files.data_look import end_mounts_command
+from trainmaster.cluster.node_files.probe import NodeProbe
+from trainmaster.cluster.node_files.trees import (
     FILE,
     FOLDER,
     LINK,
@@ -21,9 +24,6 @@ from trainmaster.cluster.bootstrap.guest.trees import (
     pack,
     scan,
 )
-from trainmaster.cluster.bootstrap.guest_calls import ask_guest, guest_words
-from trainmaster.cluster.node_files.data_look import end_mounts_command
-from trainmaster.cluster.node_files.node_probe import NodeProbe
 from trainmaster.cluster.node_files.worker_client import NodeWorker
 from trainmaster.cluster.node_links import NodeLinks
 from trainmaster.library import library_of_nodes

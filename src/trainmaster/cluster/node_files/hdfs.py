@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.cluster.node_files.data_wanted import Wanted, require_lendable, with_keys
-from trainmaster.cluster.node_files.node_files import NodeFiles, each
+from trainmaster.cluster.node_files.files import NodeFiles, each
 from trainmaster.control.data_sources import HDFS
 from trainmaster.control.site_errors import RelayError
 from trainmaster.control.staged_data import note_served, url_of
@@ -25,7 +25,7 @@ from trainmaster.transport.errors import CommandError
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
-    from trainmaster.cluster.node_files.node_paths import NodePaths
+    from trainmaster.cluster.node_files.paths import NodePaths
     from trainmaster.control.job_context import TaskContext
 
 _LOOK_S: Final = 2.0

@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmaster.cluster.attempt_nodes import distinct, id_of
-from trainmaster.cluster.node_files.node_fetching import fetch
-from trainmaster.cluster.node_files.node_patience import patiently
-from trainmaster.cluster.node_files.node_sending import Source
-from trainmaster.cluster.node_files.node_trees import tree_of
+from trainmaster.cluster.node_files.fetching import fetch
+from trainmaster.cluster.node_files.merging import tree_of
+from trainmaster.cluster.node_files.patience import patiently
+from trainmaster.cluster.node_files.sending import Source
 from trainmaster.control.gangs import dispensable_of
 from trainmaster.control.restored import noted_restored
 
 if TYPE_CHECKING:
     from trainmaster.cluster.attempt_nodes import AttemptNodes
     from trainmaster.cluster.node_files.direct_store import DirectStore
-    from trainmaster.cluster.node_files.node_files import NodeFiles
-    from trainmaster.cluster.node_files.node_paths import NodePaths
-    from trainmaster.cluster.node_files.node_trees import Tree
+    from trainmaster.cluster.node_files.files import NodeFiles
+    from trainmaster.cluster.node_files.merging import Tree
+    from trainmaster.cluster.node_files.paths import NodePaths
     from trainmaster.control.job_context import TaskContext
 
 

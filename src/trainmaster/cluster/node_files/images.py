@@ -26,8 +26,8 @@ from trainmaster.transport.errors import CommandError
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
-    from trainmaster.cluster.node_files.node_files import NodeFiles
-    from trainmaster.cluster.node_files.node_paths import NodePaths
+    from trainmaster.cluster.node_files.files import NodeFiles
+    from trainmaster.cluster.node_files.paths import NodePaths
     from trainmaster.control.job_context import TaskContext
 
 _PIECE_BYTES: Final = 1 << 20
