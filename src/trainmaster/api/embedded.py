@@ -95,7 +95,7 @@ class EmbeddedClient:
         return self._service.runs(limit, after)
 
     def _look_at_runs_away(self) -> None:
-        """What is told of all runs, or of what is rented, is as their drivers have published it."""
+        """What all runs, or all rented machines, are shown with is what their drivers have published."""
         if self._service.has_runs_away():
             self._away.look_at_all()
 

@@ -40,7 +40,7 @@ class RegistryProtocol(Protocol):
         """
 
     def rollback(self, text: str, expected: int | None = ANY_VERSION) -> dict[str, Any]:
-        """Have ``NAME@ALIAS`` mean what it meant before, likewise."""
+        """Have ``NAME@ALIAS`` mean what it meant before; the version, as `promote`."""
 
     def remove_alias(self, text: str) -> None:
         """Take ``NAME@ALIAS`` away."""

@@ -165,7 +165,7 @@ class Event:
         at: seconds since 1970.
         kind: ``run``, ``experiment``, ``task`` or ``note``.
         before: the state until then; None if it is no change of a state.
-        after: the state since then, likewise.
+        after: the state since then; None if it is no change of a state.
         reason: why it ended; None if it did not end.
         message: for people; may be empty.
         experiment: None if it is about the whole run.

@@ -29,7 +29,7 @@ class Run:
 
     Raises:
         NotFoundError: (all but ``id`` and ``notes``) there is no such run any more.
-        StoreError: (likewise) the database cannot be used.
+        StoreError: (all but ``id`` and ``notes``) the database cannot be used.
     """
 
     def __init__(self, client: ClientProtocol, run: str, notes: Sequence[str] = ()) -> None:

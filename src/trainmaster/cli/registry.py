@@ -115,13 +115,13 @@ def remove(
     """Take a version out of the registry; the model of the run stays. Refused while an alias means it."""
     if is_alias:
         _registry().remove_alias(version)
-        say(f"{version} is no more")
+        say(f"{version} was deleted")
         return
     found = _registry().remove(version)
     if as_json:
         print_json(found)
     else:
-        say(f"{version} is no more; its run keeps it: {found['model']}")
+        say(f"{version} was deleted; its run keeps it: {found['model']}")
 
 
 def describe(
@@ -139,7 +139,7 @@ def describe(
 
 def diff(
     a: Annotated[str, typer.Argument(metavar="A", help="NAME@VERSION, or RUN/EXPERIMENT/TASK.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="Likewise.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The other model, written as A.")],
     as_json: _Json = False,
 ) -> None:
     """Show in what two models differ: metrics, parameters, code, data, seed, recipe."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 #: The very same one at most this often.
 SAME_EVERY_S = 60.0
-#: So long what an attempt says that ended with its machine waits for the machine's line, which is told of
+#: So long what an attempt says that ended with its machine waits for the machine's line, which is shown
 #: once; and so long after that attempts still end with it, as one that is taken back has time to save.
 LOSS_HELD_S = 10.0
 LOSS_TOLD_S = 180.0
@@ -123,7 +123,7 @@ class Losses:
         self._machine_at = now
 
     def attempt(self, line: str, now: float) -> list[str]:
-        """An attempt is lost; what is to be told of it at once."""
+        """An attempt is lost; what the user reads about it at once."""
         if not self.waits:
             return [line]
         if now - self._machine_at > LOSS_TOLD_S:

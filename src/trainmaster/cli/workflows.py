@@ -93,7 +93,7 @@ def secret(name: _Name, as_json: _Json = False) -> None:
 def remove(name: _Name) -> None:
     """Forget a workflow and its history; its runs stay."""
     _workflows().remove(name)
-    say(f"{name} is no more; its runs stay")
+    say(f"{name} was deleted; its runs stay")
 
 
 def register(client: ClientProtocol, plan: str, *, starts_now: bool, keep_s: float, as_json: bool) -> None:

@@ -138,7 +138,7 @@ class ClusterConnection:
         self._call: _Call | None = None
         self._graces: dict[str, float] = {}
         self._stops: dict[str, float] = {}  # also those that were not delivered yet
-        self._forgotten: set[str] = set()  # likewise
+        self._forgotten: set[str] = set()  # also what it was not told yet
         self._drained: set[str] = set()
         self._told_waits: set[tuple[str, str]] = set()
         self._unresponsive_since: float | None = None
@@ -311,7 +311,7 @@ class ClusterConnection:
             self.loop.broken(self._number)
 
     def _lose(self) -> None:
-        """The formation is no more, and nothing of what ran there."""
+        """The formation is gone, and with it all that ran there."""
         now = self._clock()
         self.close()
         self._number = self._unresponsive_since = None

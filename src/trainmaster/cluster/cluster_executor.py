@@ -60,7 +60,7 @@ class ClusterExecutor:
         write_cost: keeps what the run has cost, in dollars.
         member_places: keeps on which machine each member of an attempt runs.
         clock: gives Unix seconds that never jump.
-        earlier_usd: what the run has paid for clusters that are no more, as expected and at most.
+        earlier_usd: what the run has paid for clusters that have ended, as expected and at most.
         per_hour_usd: what all machines may cost per hour.
         witness: asks machines of gangs whether they are there; by default over the network.
         undriven_until: see `GangEnds`.

@@ -114,7 +114,7 @@ class ClusterLeases:
 
         Raises:
             TrainmasterError: a machine cannot be reached.
-            OSError: likewise.
+            OSError: the record or the network cannot be used.
         """
         for machine in record.rented:
             node = self._observed.node(machine.id)

@@ -128,7 +128,7 @@ class ClusterLoop:
 
     @property
     def gone(self) -> frozenset[str]:
-        """Ids of nodes of which the provider says that they are no more."""
+        """Ids of nodes of which the provider says that they are gone."""
         return self._observed.gone
 
     @property
@@ -252,7 +252,7 @@ class ClusterLoop:
         self._observed.vacant = self._observed.at(addresses)
 
     def is_gone(self, key: str) -> bool:
-        """Second witness for a node that Ray cannot reach: whether it is no more."""
+        """Second witness for a node that Ray cannot reach: whether it is gone."""
         machine = next((m for m in self.record.rented if key_of(m.id) == key), None)
         if machine is None:
             return True

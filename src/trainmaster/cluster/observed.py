@@ -109,7 +109,7 @@ class Observed:
 
     @property
     def gone(self) -> frozenset[str]:
-        """Ids of nodes that the provider says are no more; one that it does not name may only be late."""
+        """Ids of nodes that the provider says are gone; one that it does not name may only be late."""
         nodes = self.nodes
         found = ((machine, nodes.get(machine)) for machine in list(self.accesses))
         return frozenset(
@@ -254,7 +254,7 @@ class Observed:
                 self.tell(f"{words(result)}; it is asked again")
         else:
             nodes = cast("list[Node]", result)
-            # One that has cost something is ours, and on the bill, though it is no more.
+            # One that has cost something is ours, and on the bill, though it is gone.
             had = [node for node in nodes if node.state is not NodeState.GONE or node.started_at]
             for node in nodes:
                 if node not in had:

@@ -82,7 +82,7 @@ class ProviderOutage:
     def away_note(
         self, since: float | None, error: str, now: float, *, is_cut_off: bool, is_used: bool
     ) -> str:
-        """What is told of a provider that does not answer, or does so again; mostly nothing.
+        """What the user reads about a provider that does not answer, or does so again; mostly nothing.
 
         Args:
             since: when it did not answer first, Unix seconds; None if it does.

@@ -25,7 +25,7 @@ class RunCosts:
         loops: its clusters; each asks here before it rents more.
         write: keeps what the run has cost, in dollars.
         clock: gives Unix seconds that never jump.
-        earlier_usd: what the run has paid for clusters that are no more, as expected and at most.
+        earlier_usd: what the run has paid for clusters that have ended, as expected and at most.
         per_hour_usd: what all machines may cost per hour.
     """
 

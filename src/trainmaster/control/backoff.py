@@ -5,7 +5,7 @@ from __future__ import annotations
 #: The second retry waits this long, each further one twice as long, up to the maximum.
 BACKOFF_S = 1.0
 MAX_BACKOFF_S = 300.0
-#: What nodes, or a store, made fail is staged again likewise; machines are rented meanwhile.
+#: What nodes, or a store, made fail is staged again after such pauses; machines are rented meanwhile.
 MAX_STAGE_PAUSE_S = 60.0
 #: What cannot be saved is tried again for as long as it takes: whoever has mended a store does not wait long.
 MAX_SAVE_PAUSE_S = 60.0

@@ -57,7 +57,7 @@ class Job:
         users_fault: the error lies in the user's recipe or script (a failing ``setup``, a missing metric).
         fields: columns of the task to set (``restored``, ``model_uri``, ``metrics``, ...).
         reason: a better reason than the exit code alone gives (OOM read from the log).
-        message: a better message, likewise.
+        message: a better message than the exit code alone gives.
         note: RECOVER: what else the user is told.
         progressed: RECOVER: the attempt had reported metrics or published a checkpoint.
         unsaved: RECOVER, SAVE, KEEP: what could not be saved is still there, and may be saved later.

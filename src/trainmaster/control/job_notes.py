@@ -19,7 +19,7 @@ from trainmaster.spec.states import State
 if TYPE_CHECKING:
     from trainmaster.control.surroundings import Background
 
-#: What waits to be saved is told of again after so long; sooner only if something new is to be said of it.
+#: What waits to be saved is reported again after so long; sooner only if there is something new.
 AGAIN_S: Final = 180.0
 NEWS_S: Final = 60.0
 
@@ -37,7 +37,7 @@ class _Told:
 
 
 class JobNotes:
-    """What is to be told of the jobs of a run.
+    """Notes about the jobs of a run.
 
     Args:
         saving: how long what cannot be saved may wait.

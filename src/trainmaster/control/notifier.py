@@ -12,7 +12,7 @@ from trainmaster.spec.plugins import PluginRegistry
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One event, as one subscriber is told of it.
+    """One event, as it is sent to one subscriber.
 
     Attributes:
         id: the same each time that this message is sent, so that a receiver can leave out what it has had.
@@ -21,7 +21,7 @@ class Message:
         at: Unix seconds.
         kind: ``run``, ``experiment``, ``task`` or ``note``.
         before: the state until then; None if it is no change of a state.
-        after: the state since then, likewise.
+        after: the state since then; None if it is no change of a state.
         reason: why it ended; None if it did not end.
         message: for people; may be empty.
         experiment: None if it is about the whole run.

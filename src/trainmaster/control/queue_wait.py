@@ -11,7 +11,7 @@ from trainmaster.executors.base import QueuePlace, place_text
 from trainmaster.spec.approval import AwaitedApproval
 from trainmaster.spec.units import format_duration
 
-#: A run that waits less is not told of, and it does not count: runs take turns all the time.
+#: A shorter wait is not reported and does not count: runs take turns all the time.
 TOLD_AFTER_S: Final = 1.0
 #: Somebody else's tasks may come and go many times a second.
 _CHANGED_EVERY_S: Final = 2.0

@@ -6,7 +6,7 @@ from trainmaster.spec.errors import TrainmasterError
 
 
 class NodeGoneError(TrainmasterError):
-    """A member's node is no more, and with it what the member wrote."""
+    """A member's node is gone, and with it what the member wrote."""
 
 
 class RelayError(TrainmasterError):

@@ -60,7 +60,7 @@ class Forecaster(Protocol):
     def look(
         self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
     ) -> list[Note]:
-        """What the user is to be told of time and cost, if anything; quick, and never raises."""
+        """Notes about time and cost for the user, if any; quick, and never raises."""
 
 
 class CostAllowance(Protocol):

@@ -16,7 +16,7 @@ MISSED_AFTER_S: Final = 60.0
 
 
 class UntilNotes:
-    """What is told of `until` while tasks run; how they ended tells the rest.
+    """Notes about `until` while tasks run; how they ended tells the rest.
 
     Args:
         untils: by experiment.

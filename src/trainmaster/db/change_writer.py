@@ -80,7 +80,7 @@ class ChangeWriter:
         return self._experiment_ids[run]
 
     def _wanted_kinds(self, connection: Connection, run: str) -> outbox.Wanted:
-        """What those want who are told of a run: that never changes either."""
+        """What a run's subscribers want: that never changes either."""
         if run not in self._wanted:
             self._wanted[run] = outbox.wanted_kinds(connection, run)
         return self._wanted[run]

@@ -50,7 +50,7 @@ def event_row(
 def insert_events(
     connection: Connection, events: Sequence[dict[str, Any]], wanted: outbox.Wanted | None = None
 ) -> None:
-    """Write events of a run in their order, and who is to be told of them.
+    """Write events of a run in their order, and to whom they are to be sent.
 
     Args:
         connection: in the transaction of what has happened.

@@ -99,7 +99,7 @@ class HeldRuns:
         self._renewed_at = 0.0
 
     def look(self) -> None:
-        """Ask which runs are held and which of them are to stop; extend the leases that `renew` was told of.
+        """Ask which runs are held and which of them are to stop; extend the leases that `renew` was given.
 
         Raises:
             StoreError: the database cannot be used.

@@ -151,7 +151,7 @@ def granted(wanted: int, has: int, left: Sequence[int]) -> int:
 
     Args:
         wanted: from its beginning to its end.
-        has: likewise, what was set aside or spent.
+        has: what was set aside for it or spent by it.
         left: of each limit; below 0 where one was lowered.
 
     >>> granted(9, 4, [3, 7]), granted(2, 4, [0]), granted(9, 4, [-3])

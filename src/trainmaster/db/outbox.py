@@ -1,4 +1,4 @@
-"""The outbox: who is still to be told of which event, one row each, written with the event itself.
+"""The outbox: one row for each event that is still to be sent to a subscriber, written with the event itself.
 
 Messages are for those whom a recipe names; notices are what a team's webhooks are to be told: CloudEvents,
 sent by `trainmaster.service.notifications.webhooks`, see `webhook_rows`.
@@ -27,7 +27,7 @@ Wanted = Sequence[Sequence[str]]
 
 
 def wanted_kinds(connection: Connection, run: str) -> Wanted:
-    """What those want who are told of a run."""
+    """What a run's subscribers want."""
     stored = connection.execute(_SUBSCRIPTIONS, {"run": run}).scalar()
     found: Wanted = json.loads(stored) if stored else []
     return found
@@ -36,7 +36,7 @@ def wanted_kinds(connection: Connection, run: str) -> Wanted:
 def insert_messages(
     connection: Connection, wanted: Wanted, events: Sequence[dict[str, Any]], ids: Sequence[int]
 ) -> None:
-    """Write down who is to be told of events; ``ids`` are those of the events."""
+    """Write down to whom events are to be sent; ``ids`` are those of the events."""
     rows = [
         {"run_id": event["run_id"], "event_id": event_id, "subscription": number}
         for event, event_id in zip(events, ids, strict=True)
@@ -85,7 +85,7 @@ def end(connection: Connection, lease: Lease, message: int, note: dict[str, Any]
 
 
 def insert_notices(connection: Connection, events: Sequence[Mapping[str, Any]]) -> None:
-    """Write down which webhooks of a run's team are to be told of its events, in their transaction."""
+    """Write down to which webhooks of a run's team its events are to be sent, in their transaction."""
     topical = [(event["topic"], event) for event in events if event["topic"] in TOPICS]
     if not topical:
         return

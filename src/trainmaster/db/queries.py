@@ -245,7 +245,7 @@ def kept_models_query(run: str) -> sa.Select[Any]:
 
 
 def waiting_saves(database: Database, run: str) -> Sequence[RowMapping]:
-    """Tasks of a run of which something cannot be saved yet, likewise."""
+    """Tasks of a run of which something cannot be saved yet; their experiment's name is ``experiment``."""
     states = (State.SAVING, State.RECOVERING)
     return database.read(tasks_of(run).where(t.task.c.state.in_(states), t.task.c.tries > 0).limit(_MOST))
 

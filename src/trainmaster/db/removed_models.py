@@ -46,7 +46,7 @@ def give_up(database: Database, row: RowMapping, before: float, now: float) -> b
         database: the database.
         row: of `removed_before`.
         before: Unix seconds: what has ended without success since then may still be resumed with it.
-        now: likewise.
+        now: Unix seconds.
     """
     run, experiment, number = row["run_id"], row["experiment"], row["task"]
     mine = t.task.c.experiment_id.in_(

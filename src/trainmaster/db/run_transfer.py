@@ -335,7 +335,7 @@ def runs_away(database: Database, home_id: str) -> list[str]:
 
 
 def _add_news(connection: Connection, run: str, news: News) -> None:
-    insert_events(connection, [_without_id(row) for row in news.events])  # and who is to be told of them
+    insert_events(connection, [_without_id(row) for row in news.events])  # and to whom they are to be sent
     for row in news.pieces:
         _put_piece(connection, run, _without_id(row))
     _put_tasks(connection, run, news)

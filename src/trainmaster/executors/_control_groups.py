@@ -45,7 +45,7 @@ def directories(group: str, root: str = "") -> Iterator[str]:
 
     Args:
         group: from `group_of`.
-        root: likewise.
+        root: where control groups are, from `group_of`.
     """
     controller, _, path = group.partition(":")
     wanted = "cgroup" if controller else "cgroup2"

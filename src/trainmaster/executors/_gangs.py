@@ -21,7 +21,7 @@ RUNNING = "RUNNING"
 EXITED = "EXITED"
 UNKNOWN = "UNKNOWN"
 
-#: What drivers and the journal are told of a member, in this order.
+#: What drivers and the journal get about a member, in this order.
 _TOLD = ("name", "pid", "started_at", "ended_at", "exit_code", "signal", "stopped", "lost", "oom", "error")
 
 

@@ -2,7 +2,7 @@
 
 The exit status of both is SIGKILL. What tells them apart are the kernel's counters of such kills:
 
-* that of our own control group counts the victims in it, and only those; likewise that of an attempt which
+* that of our own control group counts the victims in it, and only those, as does that of an attempt which
   has one (`enclosures`);
 * that of the node (``/proc/vmstat``) counts every victim, also in other people's containers.
 

@@ -39,7 +39,7 @@ class Sandbox:
         gid: their group.
         groups: further ones.
         readable: absolute paths that exist by the start; they are the same inside.
-        writable: likewise; some lie in readable ones.
+        writable: absolute paths that it may write to; some lie in readable ones.
         hidden: directories of which it sees nothing but those paths; containers see nothing of any.
         scratch: has a directory for each member, by its name: its ``/tmp``. Containers have their own.
         memory_bytes: most that it takes; 0 is any. Members of a gang that are no containers share theirs.
@@ -246,7 +246,7 @@ class QueuePlace:
 
     Attributes:
         slots: that its first gang needs.
-        gpus: likewise.
+        gpus: that its first gang needs.
         place: among the runs that wait: 1 is next.
         held: how many slots each other run of the team holds.
         teams: how many each other team holds; empty where the team itself holds all that it may.
@@ -368,7 +368,7 @@ class ClusterEngine(Executor, Protocol):
 
     @property
     def is_lost(self) -> bool:
-        """Whether the cluster is no more: all its gangs have been reported, and nothing is started there."""
+        """Whether the cluster is gone: all its gangs have been reported, and nothing is started there."""
         ...
 
     def nodes(self) -> Sequence[AliveNode]:

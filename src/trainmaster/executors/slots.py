@@ -77,7 +77,7 @@ class Slots:
         Args:
             run: its id.
             slots: see `Capacity`.
-            gpus: likewise.
+            gpus: see `Capacity`.
             team: whose it is; a run keeps the one that was said first.
             team_slots: most that all runs of the team hold at once; 0 is any.
         """

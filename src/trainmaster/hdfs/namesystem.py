@@ -16,7 +16,7 @@ class Namesystem(NamedTuple):
     """What a NameNode knows just now.
 
     Attributes:
-        live: room by live DataNode that has told of its disks: where it takes data, ``HOST:PORT``, with hosts
+        live: room by live DataNode whose disks are known: where it takes data, ``HOST:PORT``, with hosts
             as they call themselves.
         lost: paths of files with blocks of which no copy is left; a hundred at most.
         is_starting: it takes no writes: most often, it waits for its DataNodes to tell what they have.

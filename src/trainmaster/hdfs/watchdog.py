@@ -90,7 +90,7 @@ class Guarded:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What is told of it."""
+        """What the user reads about it."""
         pid = self._process.pid if self._process else None
         return {"pid": pid, "ends": len(self._ended_at_s), "failed": self.failed}
 

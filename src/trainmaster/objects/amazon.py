@@ -194,7 +194,7 @@ def _session() -> Any | None:  # noqa: ANN401 - botocore has no types
     identity = amazon_identity()
     with _lock:
         if identity not in _sessions:
-            _sessions.clear()  # what it was made from is no more
+            _sessions.clear()  # what it was made from is gone
             _sessions[identity] = botocore.session.Session()
         return _sessions[identity]
 

@@ -164,7 +164,7 @@ class BakedImage:
 
 
 class ProviderGoneError(UsageError):
-    """The provider is no more, and its machines with it: a lab that was taken down."""
+    """The provider is gone, and its machines with it: a lab that was taken down."""
 
 
 class NoCapacityError(ProviderError):

@@ -41,7 +41,7 @@ class Extras:
 
 
 def unknown_extras(provider: str) -> str:
-    """What is to be told of a provider that rents, and whose rates are not known; empty if they are.
+    """A warning about a provider that rents, and whose rates are not known; empty if they are.
 
     >>> unknown_extras("aws")
     ''

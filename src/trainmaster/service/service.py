@@ -74,7 +74,7 @@ class Service(OpenHome):
 
         Raises:
             UsageError: it cannot run here; nothing was written.
-            OverBudgetError: what it may cost does not fit in the month's budget; likewise.
+            OverBudgetError: what it may cost does not fit in the month's budget; nothing was written.
         """
         from trainmaster.service.driving.sessions import accept
 

@@ -1,4 +1,4 @@
-"""Who is told of a run: the nouns of ``notify`` in a recipe."""
+"""To whom a run's events are sent: the nouns of ``notify`` in a recipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics: what an event of a run tells of, for who looks for that; a team can be told of most. Pure."""
+"""Topics: what an event of a run is about, for those who look for it; most can be sent to a team. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STARTED: Final = "run.started"
 _ENDED: Final = "run.ended"
 _NODE_LOST: Final = "run.node_lost"
 
-#: What teams can be told of.
+#: What can be sent to teams.
 TOPICS: Final = {
     _STARTED: "a run has started",
     _ENDED: "a run has ended",

@@ -174,7 +174,7 @@ class GangSchedule:
             self.world.after(self.world.rng.uniform(0.5, 6.0), lambda: self.gangs.lost(link))
 
     def _react(self) -> None:
-        """Members see that others have failed, or are no more."""
+        """Members see that others have failed, or are gone."""
         is_dead = any(link.is_dead for link in self.gangs.links.values())
         for attempt, gang in self.gangs.gangs.items():
             if attempt in self._reacted or not gang.launched:

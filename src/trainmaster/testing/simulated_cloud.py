@@ -97,7 +97,7 @@ class Cloud:
 
     Args:
         world: its time.
-        on_end: is told of each machine that ended, and why.
+        on_end: is called for each machine that ended, with the reason.
 
     Attributes:
         instances: all that there ever were, by id.

@@ -282,7 +282,7 @@ class SimulatedGangs:
     # --- what happens on the nodes ---------------------------------------------------------------------
 
     def later(self, happen: Callable[[], None], link: Link | None = None) -> None:
-        """A message gets there some time; over a link that is cut, when it is no more."""
+        """A message gets there some time; over a link that is cut, once it is mended."""
         delay_s = self._rng.choice(_DELAYS_S) * self._rng.random()
         if link is not None:
             delay_s += max(0.0, link.cut_until - self.world.now)
@@ -441,7 +441,7 @@ class SimulatedGangs:
             self.world.fail(f"{part.name} is asked to end while {', '.join(led)} may need it")
 
     def _judge_told(self, gang: PlacedGang) -> None:
-        """How a member ended that the driver was told of is so for good."""
+        """How a member ended, once the driver has heard it, never changes."""
         rows = gang.members()
         told = self._told.setdefault(gang.attempt, {})
         for part in gang.parts:

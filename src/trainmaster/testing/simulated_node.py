@@ -217,7 +217,7 @@ class SimulatedNode:
                 self._exit(gang, member, Ending(0.0, None, signal))
 
     def react(self, attempt: str, choose: Callable[[], tuple[float, Ending | None]]) -> None:
-        """Members here see that others of their gang, which may have other supervisors, are no more."""
+        """Members here see that others of their gang, which may have other supervisors, are gone."""
         for name, gang in self.gangs.items():
             for member in gang.members if name.partition("#")[0] == attempt else ():
                 delay_s, ending = choose()

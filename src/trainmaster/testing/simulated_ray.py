@@ -68,7 +68,7 @@ class SimulatedRay(SimulatedNode):
 
     @property
     def is_lost(self) -> bool:
-        """Its head is no more, or it was stopped."""
+        """Its head is gone, or it was stopped."""
         return self.is_stopped or self._cloud.instances[self.head.machine].ended_at is not None
 
     def alive(self) -> list[RayNode]:
@@ -133,7 +133,7 @@ class SimulatedRay(SimulatedNode):
                 )
 
     def _notice(self, gang: SimulatedGang, gone: Sequence[SimulatedMember]) -> None:
-        """It is known that a machine is no more."""
+        """It is known that a machine is gone."""
         if gang.orphaned or gang.phase is not Phase.RUNNING:
             return
         for member in gone:

@@ -283,7 +283,7 @@ class SimulatedSite:
         for _, machine in places:
             one = failures.cloud.instances[machine]
             if one.ended_at is not None or (is_patient and one.cut_until > failures.world.now + _PATIENCE_S):
-                raise NodeGoneError(f"{machine} is no more")
+                raise NodeGoneError(f"{machine} is gone")
             if not is_patient and one.cut_until > failures.world.now:
                 raise ProviderError(f"{machine} does not answer")
         access = SimpleNamespace(id=places[0][1], target=SimpleNamespace(address="", shown=places[0][1]))

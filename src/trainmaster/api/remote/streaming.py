@@ -39,7 +39,7 @@ def messages(
         connection: to the server.
         run: its id.
         tail_bytes: of logs that are there already at most so much; None for all.
-        since: likewise only what was written in so long, such as ``5m``.
+        since: of logs that are there already only what was written in so long, such as ``5m``.
 
     Raises:
         TrainmasterError: what the server refuses.

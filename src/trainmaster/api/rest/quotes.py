@@ -244,7 +244,7 @@ async def _shown(kind: str, name: str, state: State, caller: Caller, wait_s: flo
 async def streamed(
     kind: str, name: str, request: Request, state: State, caller: Caller, following: OpenStream, after: int
 ) -> StreamingResponse:
-    """What is told of a request, as server-sent events."""
+    """The progress of a request, as server-sent events."""
     last = request.headers.get("last-event-id", "")
     told = int(last) if last.isdigit() else after
     first = await run_in_threadpool(state.quotes.show, caller, kind, name)  # 404 before the answer begins

@@ -139,7 +139,7 @@ def remove_alias(name: str, alias: str, registry: Writable) -> None:
 def difference(
     registry: Readable,
     a: Annotated[str, Query(description="`NAME@VERSION`, `NAME@ALIAS` or `RUN/EXPERIMENT/TASK`")],
-    b: Annotated[str, Query(description="likewise")],
+    b: Annotated[str, Query(description="the other model, written as `a`")],
 ) -> dict[str, Any]:
     """In what two models differ: metrics, parameters, code, data, seed, environment, recipe."""
     return registry.diff(a, b)

@@ -15,7 +15,7 @@ router = Routes(tags=["webhooks"])
 
 
 class NewWebhook(BaseModel):
-    """Who is to be told of what."""
+    """Addresses that events are sent to."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -96,7 +96,7 @@ class Bootstrap:
         packages: our runtime for hosts without and with GPUs.
         cache: where archives are kept here.
         settings: how patient we are.
-        listener: is told of each phase, by any thread.
+        listener: hears of each phase, in any thread.
     """
 
     def __init__(

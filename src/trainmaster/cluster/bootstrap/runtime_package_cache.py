@@ -71,7 +71,7 @@ def _recall(path: Path) -> tuple[RuntimePackage, RuntimePackage] | None:
         if any(_stamp(place) != stamp for place, stamp in typed(_Places, data["places"])):
             return None
         first, *others = typed(list[RuntimePackage], data["kits"])
-    except (OSError, ValueError, LookupError, TypeError):  # also one that is no more
+    except (OSError, ValueError, LookupError, TypeError):  # also one that is gone
         return None
     return first, others[0] if others else first
 

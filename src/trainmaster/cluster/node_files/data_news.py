@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-#: What takes longer is told of, and then every so often.
+#: What takes longer is reported, and then again every so often.
 TELL_S: Final = 20.0
 TELL_AGAIN_S: Final = 60.0
 _MB: Final = 1e6

@@ -58,12 +58,12 @@ def persistently(work: Callable[[], None], patience_s: float, tell: Callable[[st
     Args:
         work: safe to repeat.
         patience_s: see `patiently`.
-        tell: is told of each time.
+        tell: is called each time.
 
     Raises:
         CommandError: it failed each time.
         ProviderError: see `patiently`.
-        NodeGoneError: likewise.
+        NodeGoneError: see `patiently`.
     """
     for pause_s in (*_PAUSES_S, None):
         try:

@@ -113,7 +113,7 @@ task = Table(
     Column("try_at", Float, nullable=False, server_default="0", doc="when that begins anew"),
     Column("saving_usd", Float, nullable=False, server_default="0", doc="spent on waiting for a save"),
     Column("kept_model", Integer, doc="attempt whose model could not be published and is in the home"),
-    Column("kept_checkpoint", Integer, doc="likewise of its last checkpoint"),
+    Column("kept_checkpoint", Integer, doc="attempt whose last checkpoint is in the home"),
     Column("end_reason", Text, doc="how the last attempt ended, while it is saved or recovered"),
     Column("parent", BigInteger, doc="task whose last checkpoint the first attempt starts from"),
     Column("restored", Integer, doc="checkpoint number the present attempt started from"),
@@ -230,8 +230,8 @@ quote = Table(
     Column("made_at", Float, nullable=False),
     Column("data", Text, nullable=False),
     Column("time_s", Float, doc="the truth, once it has ended"),
-    Column("cost_usd", Float, doc="likewise"),
-    Column("kept", Boolean, doc="likewise: succeeded within its p95 of time and of cost"),
+    Column("cost_usd", Float, doc="the truth, once it has ended"),
+    Column("kept", Boolean, doc="whether it succeeded within its p95 of time and of cost"),
 )
 Index(None, quote.c.run_id, quote.c.id)
 

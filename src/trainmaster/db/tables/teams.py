@@ -31,8 +31,8 @@ budget = Table(
     metadata,
     Column("team", Text, primary_key=True, doc="empty for the owner of the home, * for all together"),
     Column("monthly_usd", Float, doc="what it may spend in a calendar month (UTC); null is no limit"),
-    Column("runs_at_once", Integer, doc="likewise"),
-    Column("usd_per_hour", Float, doc="likewise, of all of its runs together"),
+    Column("runs_at_once", Integer, doc="how many may go on at the same time; null is no limit"),
+    Column("usd_per_hour", Float, doc="of all of its runs together; null is no limit"),
     Column("cpus_at_once", Integer, doc="of this machine, that all of its tasks take; null is no limit"),
 )
 
@@ -51,7 +51,7 @@ admission = Table(
     Column("run_id", Text, ForeignKey("run.id"), primary_key=True),
     Column("priority", Integer, nullable=False),
     Column("most_micro_usd", BigInteger, nullable=False, doc="is set aside when its turn comes"),
-    Column("usd_per_hour", Float, nullable=False, doc="likewise per hour"),
+    Column("usd_per_hour", Float, nullable=False, doc="what its machines cost per hour"),
     Column("asked_at", Float, nullable=False),
     Column("admitted_at", Float, doc="null while it waits"),
 )
@@ -336,7 +336,7 @@ workflow = Table(
     Column("revision", Integer, nullable=False, doc="counts how often it was registered"),
     Column("registered_by", Text, nullable=False),
     Column("account", Text, doc="of whom: its runs start only while that one may run in the team"),
-    Column("token", Text, doc="that it was registered with: likewise, while that is not revoked"),
+    Column("token", Text, doc="that it was registered with: its runs start only while that is valid"),
     Column("secret", LargeBinary, doc="of its webhook, sealed; null without one"),
     Column("created_at", Float, nullable=False),
     Column("changed_at", Float, nullable=False),

@@ -148,7 +148,7 @@ class RayCluster:
         """End everything of ours on all nodes, members included; may be repeated.
 
         Args:
-            gone: keys of nodes, perhaps the head's, that are no more; they are not asked.
+            gone: keys of nodes, perhaps the head's, that are gone; they are not asked.
 
         Raises:
             ExecutorError: a node could not be reached; the record stays.

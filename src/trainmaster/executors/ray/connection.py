@@ -62,7 +62,7 @@ class GatewayConnection:
         plans: attempts that another driver has started: directory and members, newest news last.
         nodes: by key.
         waits: reasons why attempts could not be placed for a while, by attempt.
-        full: what is told of those whose files had no room here, by attempt, as long as it is followed.
+        full: words about those whose files had no room here, by attempt, as long as it is followed.
         heard_at: monotonic time of its last word in seconds; it says something every 2 s.
     """
 

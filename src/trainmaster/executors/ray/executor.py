@@ -40,7 +40,7 @@ class RayExecutor:
     its members are ``lost`` and the others of their gangs are stopped, with the gang's grace.
 
     The head is the only way to the cluster. While it cannot be reached, calls raise `ExecutorError` (and may
-    be repeated) or report nothing new. When ``is_gone`` confirms that it is no more, all gangs that had not
+    be repeated) or report nothing new. When ``is_gone`` confirms that it is gone, all gangs that had not
     ended are EXITED and their members ``lost``; from then on nothing is started (`is_lost`). What runs on the
     other nodes goes on until those are ended.
 

@@ -112,7 +112,7 @@ class Files:
                 self._announce(gang)
 
     def grew(self, written: Sequence[tuple[str, str]]) -> None:
-        """Members wrote something; those whose files are copied are told of when the copy is there."""
+        """Members wrote something; those whose files are copied are reported when the copy is there."""
         for name, member in written:
             gang, part = self._parts.get(name, (None, None))
             if gang is not None and part is not None:

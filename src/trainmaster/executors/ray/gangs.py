@@ -65,7 +65,7 @@ class PlacedGang(Gang):
             part.complete = not self.here
 
     def part_request(self, part: Part, node_queue: str) -> Message:
-        """What a node's supervisor is told of it: those in the same node queue run one after another."""
+        """As it is sent to a node's supervisor: those in the same node queue run one after another."""
         members = [dict(member) for member in self.request["members"] if member["name"] in part.members]
         for member in members:
             member["essential"] = self.essential[member["name"]] if self.alone else True

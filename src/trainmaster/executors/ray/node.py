@@ -215,7 +215,7 @@ def _of_session(session: int) -> list[int]:
 
 
 def _pid(record: Path) -> int:
-    """The process that was recorded, 0 when it is no more."""
+    """The process that was recorded, 0 when it has ended."""
     try:
         pid, ticks = map(int, record.read_text().split())
     except (OSError, ValueError):

@@ -56,7 +56,7 @@ class NodeQueues:
         self._usual_s = SHORT_S * 2
 
     def expect(self, shape: tuple[object, ...] | None, count: int = 1) -> None:
-        """A gang of this shape has been queued (or, with -1, is no more); None: no node queue takes it."""
+        """A gang of this shape has been queued (or, with -1, has ended); None: no node queue takes it."""
         self._waiting[shape] += count
         if self._waiting[shape] <= 0:
             del self._waiting[shape]

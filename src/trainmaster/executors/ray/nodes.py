@@ -240,7 +240,7 @@ class Nodes:
         return {link.node.node_id for link in self.links.values()}
 
     def send(self, key: str, node_id: str | None, command: Message) -> None:
-        """To a node's agent; dropped if that node is no more (None: or to the one in its place)."""
+        """To a node's agent; dropped if that node is gone (None: or to the one in its place)."""
         link = self.links.get(key)
         if link is not None and node_id in (None, link.node.node_id):
             link.send(command)

@@ -149,7 +149,7 @@ class AwsImages:
 
 
 def is_gone(error: AwsRefusedError) -> bool:
-    """Whether a machine was refused as its image is no more."""
+    """Whether a machine was refused as its image is gone."""
     return error.code in _GONE
 
 

@@ -83,7 +83,7 @@ class ImObserved:
         return [number for number in numbers if self._machine(infrastructure, number).system == system]
 
     def state_of(self, infrastructure: str) -> ImState | None:
-        """How far it is; None if it is no more."""
+        """How far it is; None if it is gone."""
         try:
             return self._client.state(infrastructure)
         except ImRefusedError as refused:

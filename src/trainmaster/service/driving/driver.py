@@ -65,7 +65,7 @@ class _Failure:
     Attributes:
         times: it failed, one after the other.
         try_at: seconds of `boot_s`.
-        said: what the run was told of it.
+        said: what the run's user has read about it.
     """
 
     times: int = 0
@@ -238,7 +238,7 @@ def is_taken(home: Path, number: int) -> bool:
 
 
 def pipe_of(home: Path, number: int) -> WakePipe | None:
-    """By which the driver with a number is told of new runs; None where there can be no pipes."""
+    """By which the driver with a number hears of new runs; None where there can be no pipes."""
     with suppress(OSError):
         return WakePipe(home / DRIVERS / f"{number}{SUFFIX}")
     return None

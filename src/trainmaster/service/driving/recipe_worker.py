@@ -77,7 +77,7 @@ def read(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def too_large(found: str) -> dict[str, Any]:
-    """What is told of a recipe that is read nowhere but where it was written."""
+    """The error of a recipe that is read nowhere but where it was written."""
     right = "write what differs only in values as `parameters` of one experiment"
     return {"file": "recipe", "mistakes": [[1, 1, "", f"{found}; {right}"]]}
 

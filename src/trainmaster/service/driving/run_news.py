@@ -62,7 +62,7 @@ class AttemptEnded:
 
 @dataclass(frozen=True, slots=True)
 class MoreFailures:
-    """From now on no attempt that failed is told of."""
+    """From now on no failed attempt is reported."""
 
     run: str
 

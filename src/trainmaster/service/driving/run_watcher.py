@@ -52,7 +52,7 @@ class RunWatcher:
         service: of the home.
         session: the run.
         say: takes lines for the user; must be quick.
-        tell: takes what happens, likewise; at least once a second, as nothing is news, too.
+        tell: takes what happens; must be quick. It is called at least once a second, as nothing is news, too.
         view_every_s: seconds from one look at how far it is to the next.
     """
 

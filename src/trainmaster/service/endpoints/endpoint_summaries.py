@@ -1,4 +1,4 @@
-"""What is told of services and their replicas."""
+"""Summaries of services and their replicas."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ def diff(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         a: as `Registry.described` has it.
-        b: likewise.
+        b: the other one, as `Registry.described` has it.
 
     Returns:
         ``a`` and ``b`` (what they are called); ``metrics`` and ``parameters``, each a pair of values by name

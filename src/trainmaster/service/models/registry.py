@@ -130,7 +130,7 @@ class Registry:
 
         Args:
             a: a reference with ``@``, or a model of a run: ``RUN``, ``RUN/EXPERIMENT/TASK``.
-            b: likewise.
+            b: the other one, written as ``a`` is.
         """
         return diff(self._described(a), self._described(b))
 

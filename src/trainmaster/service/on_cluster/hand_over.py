@@ -146,7 +146,7 @@ def drive_away(
         session: of the run.
         environ: of the caller: settings and credentials.
         watcher: as of `Service.drive`.
-        on_start: likewise.
+        on_start: as of `Service.drive`.
         tell: shows lines to the user.
     """
     handing = HandingOver(service, session.run, environ, tell)

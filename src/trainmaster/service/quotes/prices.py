@@ -199,7 +199,7 @@ class Prices:
         return age
 
     def _exists(self, region: str) -> bool:
-        """Whether there is such a region, as far as boto3 knows; a mistyped one is told of later."""
+        """Whether there is such a region, as far as boto3 knows; a mistyped one is refused later."""
         from trainmaster.providers.aws.client import AwsClient
         from trainmaster.providers.aws.settings import AwsSettings
 

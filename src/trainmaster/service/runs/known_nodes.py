@@ -1,4 +1,4 @@
-"""`KnownNodes`: machines that a cloud has told of; it is asked again when one of them does not answer."""
+"""`KnownNodes`: machines that a cloud has described; it is asked again when one of them does not answer."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class KnownNodes:
         return None
 
     def note(self, run: str, node: Node) -> None:
-        """The cloud has just told of it."""
+        """The cloud has just described it."""
         with self._lock:
             if len(self._known) >= _MOST:
                 self._known.pop(next(iter(self._known)))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MAX_SHOWN_MODELS = 1000
 #: So many of the best tasks of a search are in it.
 BEST_TASKS = 5
-#: A driver that gives no sign of life for so long is told of: it gives one every five seconds.
+#: A driver that gives no sign of life for so long is reported: it gives one every five seconds.
 SILENT_S = 10.0
 #: So many runs are read at once.
 _PAGE = 1000
@@ -184,7 +184,7 @@ def _queued(row: RowMapping, now: float) -> dict[str, Any]:
 
 
 def _stored(row: RowMapping) -> dict[str, Any]:
-    """The recipe as JSON; an empty one if that is damaged: the run is still told of."""
+    """The recipe as JSON; an empty one if that is damaged: the run is still shown."""
     with suppress(ValueError):
         found = parsed_json(row["recipe"])
         if isinstance(found, dict) and isinstance(found.get("experiments"), dict):

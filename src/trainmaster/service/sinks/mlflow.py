@@ -61,7 +61,7 @@ class Mlflow:
         url: of it.
         post: sends.
         token: what is to be said; empty for nothing.
-        login: ``USER:PASSWORD``, likewise.
+        login: ``USER:PASSWORD``; empty for none.
     """
 
     def __init__(self, url: str, post: Post, token: str = "", login: str = "") -> None:

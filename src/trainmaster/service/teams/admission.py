@@ -43,7 +43,7 @@ class Request:
         priority: of `PRIORITIES`.
         asked_at: Unix seconds.
         most_usd: what it may cost.
-        usd_per_hour: likewise, per hour.
+        usd_per_hour: what its machines cost per hour.
     """
 
     run: str

@@ -40,8 +40,8 @@ class TeamBudget:
         spent_usd: what its runs have cost this month.
         reserved_usd: what those that go on may still cost.
         runs_at_once: how many of its runs may go on at the same time; None is no limit.
-        usd_per_hour: what these may cost per hour; likewise.
-        cpus_at_once: how many cores of a server's own machine its tasks may take; likewise.
+        usd_per_hour: what these may cost per hour; None is no limit.
+        cpus_at_once: how many cores of a server's own machine its tasks may take; None is no limit.
     """
 
     team: str

@@ -73,7 +73,7 @@ class SignOnSettings:
     Attributes:
         issuer: URL, exactly as the provider writes it.
         client_id: of this server, as registered there.
-        client_secret: likewise.
+        client_secret: of this server, as registered there.
         groups: by their names there.
         groups_claim: has a user's groups.
         role_claim: has a role for groups that name none.

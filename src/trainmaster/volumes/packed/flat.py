@@ -61,7 +61,7 @@ class ColumnWriter:
         file = self._files.get(name)
         if file is None:
             file = self._files[name] = (self._directory / name).open("wb", buffering=0)
-        # Not buffered: a full disk is told of here, not when the files are closed.
+        # Not buffered: a full disk is found here, not when the files are closed.
         data = np.ascontiguousarray(values, _DTYPES[CODES[name]]).view(np.uint8).data
         while data:
             data = data[file.write(data) :]

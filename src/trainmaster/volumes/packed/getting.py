@@ -122,7 +122,7 @@ def file_blocks(volume: OpenVolume, row: int) -> Iterator[memoryview]:
 
 
 def files_blocks(volume: OpenVolume, rows: Iterable[int]) -> Iterator[memoryview]:
-    """Gives the bytes of several files, one after another, likewise; neighbours in a chunk come together.
+    """Gives the bytes of several files, one after another, verified; neighbours in a chunk come together.
 
     Raises:
         PublishError: something is missing or damaged, or the store fails.

@@ -126,7 +126,7 @@ class ChunkSource:
             chunk: which.
             target: as long as what is wanted.
             start: of the first byte.
-            arrived: told of bytes that have come, by several threads.
+            arrived: called with bytes that have come, by several threads.
 
         Raises:
             The same as :meth:`fetch`. Then the buffer holds anything.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MOST_AT_ONCE = 32
 _LOOK_AGAIN_S = 0.1
 _USES_PER_SLOT = 8
-# Small samples are told of now and then, as many bytes apart.
+# Small samples are reported now and then, as many bytes apart.
 _TELL_BYTES, _TELL_SAMPLES = 8 << 20, 16
 # How much the newest step counts in the mean of seconds per sample.
 _NEWEST = 0.2
