@@ -115,6 +115,7 @@ WRITERS = {
     "control/isolation.py": ["tmp/"],
     "control/layout.py": ["checkpoint/", "output/", "members/"],
     "control/restored.py": ["restored.json"],
+    "control/restoring.py": ["checkpoint/"],
     "control/saving.py": ["checkpoint/", "output/"],
     "control/staged_data.py": ["inputs/hdfs-x.json", "inputs/hdfs/"],
     "control/system_log.py": ["system-i-07.log"],

@@ -1,4 +1,4 @@
-"""What runs on hosts, with whatever Python is there: sent over the connection, never imported from here.
+"""What runs on hosts, with whatever Python is there: sent over the connection.
 
-Only `trees` and words of `answering` and `stores` are: both ends of a connection speak them.
+Only `answering` is imported as well: what it says and how it locks is the same for the worker on a node.
 """
