@@ -189,6 +189,7 @@ def receiver():
 def server(request, tm):
     if request.param == "postgresql":
         tm.env["TRAINMASTER_DATABASE"] = request.getfixturevalue("postgres").new_url()
+    tm.env["TRAINMASTER_DATABASE_PATIENCE"] = "15s"  # far less than a test waits to be told
     tm.env["TRAINMASTER_WEBHOOK_NETWORKS"] = "127.0.0.0/8"
     made = tm.call("token", "create", "ci", "--scopes", "admin", "--json").json
     found = RunningServer(tm.start, made["token"])
@@ -281,8 +282,10 @@ def test_a_database_that_is_away_under_load_is_told_and_comes_back_to_everything
             sent = [pool.submit(client.send, number, digest, RECIPE % tm.notes) for number in range(RUNS)]
             for how in (signal.SIGINT, signal.SIGQUIT):
                 postgres.stop(how)
-                until_more(503)
-                postgres.start()
+                try:
+                    until_more(503)
+                finally:
+                    postgres.start()  # other tests ask it as well
                 until_more(200)
             runs = [each.result() for each in sent]
         finally:
