@@ -12,7 +12,7 @@ from pathlib import Path
 
 from common import TRAINMASTER, options, report, seconds, spread, workshop
 
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, Database
 from trainmaster.db import tables as t
 

@@ -22,7 +22,7 @@ from run_lists import fill
 from service import Client, Server, end_all
 from simulated_runs import memory_mb, quantiles
 
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.service import Service
 
 #: FastAPI and uvicorn with one route that answers the same bytes: no token, no database.

@@ -95,7 +95,7 @@ def through_a_server(root: Path, port: int) -> Iterator[int]:
     from trainmaster.api.remote.connection import RestConnection
     from trainmaster.api.remote.tunnels import WebsocketStream
     from trainmaster.api.rest.app import make_app, make_state
-    from trainmaster.control.layout import Home
+    from trainmaster.control.task.layout import Home
     from trainmaster.service import Service
 
     home = Home(root, root / "cache", f"file://{root}/store", f"sqlite:///{root}/trainmaster.db")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from common import machine, options, paired
 
-from trainmaster.control.ansible import find_program
+from trainmaster.control.checks.ansible import find_program
 from trainmaster.testing.private_sshd import PYTHON, SshHost, make_key
 from trainmaster.testing.roles_here import RoleHosts
 from trainmaster.transport import HostKeys, Ssh, SshSettings

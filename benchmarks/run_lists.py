@@ -6,7 +6,7 @@ import time
 
 from common import TRAINMASTER, options, report, seconds, spread, workshop
 
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import tables as t
 from trainmaster.db.leases import this_process
 from trainmaster.service import Service

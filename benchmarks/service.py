@@ -27,7 +27,7 @@ from run_lists import fill
 from simulated_runs import measure, memory_mb, quantiles
 
 from trainmaster.api.rest.limits import MAX_STREAMS
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.service import Service
 from trainmaster.service.users.access import Access
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import sqlalchemy as sa
 
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, Submission
 from trainmaster.db import tables as t
 from trainmaster.executors.base import Capacity, GangRequest, GangStatus, MemberStatus, Phase, QueuePlace

@@ -39,13 +39,13 @@ _CONTROL = "tests/unit/control"
 _CLUSTERS = "tests/unit/cluster"
 #: Of runs, by module: its tests, the quick and telling ones first.
 _RUNS = {
-    "control/decide_task.py": [
+    "control/decide/task.py": [
         f"{_CONTROL}/test_decide_task.py",
         f"{_CONTROL}/test_decide_saving.py",
         f"{_CONTROL}/test_transition_walk.py",
         f"{_CONTROL}/test_simulation.py",
     ],
-    "control/decide_saving.py": [
+    "control/decide/saving.py": [
         f"{_CONTROL}/test_decide_saving.py",
         f"{_CONTROL}/test_decide_task.py",
         f"{_CONTROL}/test_simulation.py",
@@ -56,7 +56,7 @@ _RUNS = {
         f"{_CLUSTERS}/test_cluster_loop.py",
         f"{_CLUSTERS}/test_cluster_leases.py",
     ],
-    "control/budget.py": [
+    "control/decide/budget.py": [
         f"{_CONTROL}/test_budget.py",
         f"{_CONTROL}/test_saving_money.py",
         f"{_CLUSTERS}/test_cluster_executor_budget.py",
@@ -189,7 +189,7 @@ EQUIVALENT: dict[str, str] = {
     "  # a rare one, such as on each January 1st [17: begin > seen -> begin >= seen]": (
         "looks once more at the same times"
     ),
-    "control/budget.py:_affordable_s: if self.bill(now + middle + after_s) <= self.cap_usd:"
+    "control/decide/budget.py:_affordable_s: if self.bill(now + middle + after_s) <= self.cap_usd:"
     " [3: self.bill(now + middle + after_s) <= self.cap_usd"
     " -> self.bill(now + middle + after_s) < self.cap_usd]": (
         "moves a moment by no more than the half second to which it is looked for"

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from test_local_executor import end_everything
 
-from trainmaster.control.isolation import Isolation
+from trainmaster.control.task.isolation import Isolation
 from trainmaster.executors import Capacity, LocalExecutor, Phase
 from trainmaster.executors.base import UNIX_USER, Container, GangRequest, MemberRequest
 from trainmaster.executors.logs import read_log

@@ -4,7 +4,7 @@ import pytest
 
 from trainmaster.cli.live import LiveDisplay
 from trainmaster.cli.watching import PlainDisplay
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.service.driving.run_watcher import RunWatcher
 from trainmaster.testing.watcher_contract import RECIPE, RUN, WatcherContract
 

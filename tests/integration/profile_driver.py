@@ -9,7 +9,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.service import Service
 from trainmaster.service.quotes.profiling import Profiler
 from trainmaster.spec import read_recipe

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.control.data_sources import volume_place
+from trainmaster.control.attempt.data_sources import volume_place
 
 
 @pytest.fixture

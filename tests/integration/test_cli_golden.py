@@ -13,7 +13,7 @@ import pytest
 from trainmaster.advisor.quote.quote import Interval
 from trainmaster.cluster.record import ClusterState, Machine, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, Database, NewQuoteRow, RunChange, Truth
 from trainmaster.service.quotes.quote_record import QuoteRecord
 from trainmaster.spec.states import EndReason, State

@@ -204,5 +204,5 @@ def test_a_run_imports_little(tm, what, most):
     command = [sys.executable, "-c", program, "run", str(recipe), "--yes"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=tm.env)
     loaded = done.stdout.split()
-    assert "trainmaster.control.controller" in loaded
+    assert "trainmaster.control.loop.controller" in loaded
     assert len(loaded) <= most, loaded

@@ -237,7 +237,7 @@ def test_a_small_run_loads_nothing_for_machines_elsewhere_nor_for_data(tm):
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith("import time")]
     loaded = {line.split("|")[-1].strip() for line in lines}
-    assert "trainmaster.control.controller" in loaded
+    assert "trainmaster.control.loop.controller" in loaded
     heavy = {"configparser", "http.client", "tarfile", "statistics", "numpy", "boto3"}
     ours = {
         *("providers.catalogue", "providers.inventory", "control.data_sources", "cluster.cluster_executor"),

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from trainmaster.control import unpublished
-from trainmaster.control.layout import Home
+from trainmaster.control.attempt import unpublished
+from trainmaster.control.task.layout import Home
 from trainmaster.db import queries
 from trainmaster.service.models import unpublished_models
 from trainmaster.service.service import Service

@@ -17,7 +17,7 @@ import pytest
 from private_engines import IMAGE, NoEngineError, PrivateEngine
 from running_server import RunningServer
 
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.service.cloud_metadata import let_through
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")

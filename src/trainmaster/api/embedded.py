@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trainmaster.api.port_forward import PortForward
     from trainmaster.api.protocol import Stream
     from trainmaster.api.results import LogQuery
-    from trainmaster.control.controller import Controller
+    from trainmaster.control.loop.controller import Controller
     from trainmaster.service import OfferFilter, ProfileProgress, Quote, Session
     from trainmaster.service.driving.run_news import RunNews
     from trainmaster.service.images import HomeImages

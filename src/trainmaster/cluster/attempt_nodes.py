@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.control.layout import attempt_id
-from trainmaster.control.site_errors import NodeGoneError
+from trainmaster.control.task.layout import attempt_id
+from trainmaster.control.task.site_errors import NodeGoneError
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
     from trainmaster.cluster.node_links import NodeLinks
     from trainmaster.cluster.node_verdicts import NodeVerdicts
-    from trainmaster.control.job_context import TaskContext
+    from trainmaster.control.task.job_context import TaskContext
 
 #: How often it is looked whether a node is gone while something is under way with all of an attempt.
 LOOK_S: Final = 1.0

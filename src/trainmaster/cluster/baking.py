@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.control.contents import Preparations, content_of
+from trainmaster.control.task.contents import Preparations, content_of
 from trainmaster.providers.base import BakedImage, Baker
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec import Recipe

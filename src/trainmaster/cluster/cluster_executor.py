@@ -19,8 +19,8 @@ from trainmaster.cluster.node_verdicts import NodeVerdicts
 from trainmaster.cluster.record import ClusterState
 from trainmaster.cluster.renting.growth import Growth, growth
 from trainmaster.cluster.run_costs import RunCosts
-from trainmaster.control.effects import MoreMemory
-from trainmaster.control.jobs import THREADS
+from trainmaster.control.decide.effects import MoreMemory
+from trainmaster.control.loop.jobs import THREADS
 from trainmaster.db.changes import Note
 from trainmaster.executors.base import Capacity, Executor, GangRequest, GangStatus, Phase
 from trainmaster.spec.clocks import steady_s
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from trainmaster.cluster.member_places import MemberPlaces
     from trainmaster.cluster.node_access import NodeAccess
     from trainmaster.cluster.record import ClusterRecord
-    from trainmaster.control.budget import Meter
-    from trainmaster.control.run_state import RunState
+    from trainmaster.control.decide.budget import Meter
+    from trainmaster.control.loop.run_state import RunState
 
 #: With several clusters each one is listened to for so long at a time.
 _SLICE_S: Final = 0.05

@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from trainmaster.control.outcome import failed_by_itself
+from trainmaster.control.decide.outcome import failed_by_itself
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
 
 if TYPE_CHECKING:

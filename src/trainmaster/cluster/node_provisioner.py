@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from trainmaster.cluster.bootstrap.cluster_keys import KeyPair
     from trainmaster.cluster.bootstrap.host_result import PhaseReport
     from trainmaster.cluster.bootstrap.runtime_package import RuntimeLayer, RuntimePackage
-    from trainmaster.control.layout import Home
+    from trainmaster.control.task.layout import Home
     from trainmaster.executors.ray.cluster import ClusterNode, RayCluster
     from trainmaster.executors.ray.ssh_nodes import SshNodes
     from trainmaster.transport import Connection, Ssh, Target

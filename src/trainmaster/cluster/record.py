@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from trainmaster.cluster.renting.plan import EXACTLY, ClusterPlan, Rental, RolePlan
-from trainmaster.control.budget import SWITCH_OFF_S, USUAL_LEASE_S
+from trainmaster.control.decide.budget import SWITCH_OFF_S, USUAL_LEASE_S
 from trainmaster.db import ClusterRow
 from trainmaster.spec.errors import StoreError, one_line
 from trainmaster.spec.plain_json import parsed_json, typed

@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.cluster.record import BOOTING_S
-from trainmaster.control.budget import RELEASING_S, SWITCH_OFF_S, Bill, Meter
+from trainmaster.control.decide.budget import RELEASING_S, SWITCH_OFF_S, Bill, Meter
 
 if TYPE_CHECKING:
     from trainmaster.cluster.cluster_loop import ClusterLoop

@@ -1,4 +1,4 @@
 """The heart: observe, decide, apply. What decides is pure; what touches the world is idempotent.
 
-Read `tick` (one turn), `decide_task` and `decide_run` (all rules), then `Controller` (the loop).
+Read `tick` in `loop.reconcile` (one turn), `decide` (all rules), then `Controller` in `loop.controller`.
 """

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Interval as Interval
     from trainmaster.advisor.quote.quote import Quote as Quote
     from trainmaster.artifacts import fetch as fetch
-    from trainmaster.control.layout import Home as Home
-    from trainmaster.control.preflight import check_names as check_names
-    from trainmaster.control.preflight import check_urls as check_urls
-    from trainmaster.control.profile_progress import ProfilePhase as ProfilePhase
-    from trainmaster.control.profile_progress import ProfileProgress as ProfileProgress
+    from trainmaster.control.checks.preflight import check_names as check_names
+    from trainmaster.control.checks.preflight import check_urls as check_urls
+    from trainmaster.control.measure.profile_progress import ProfilePhase as ProfilePhase
+    from trainmaster.control.measure.profile_progress import ProfileProgress as ProfileProgress
+    from trainmaster.control.task.layout import Home as Home
     from trainmaster.db.changes import Note as Note
     from trainmaster.executors.base import place_text as place_text
     from trainmaster.objects.delegated_credentials import give_whole_keys as give_whole_keys
@@ -56,9 +56,9 @@ __all__, __getattr__ = lazy_exports(
         "trainmaster.advisor.papers.recommend": "Wish",
         "trainmaster.advisor.quote.quote": "Alternative ExperimentQuote Interval Quote",
         "trainmaster.artifacts": "fetch",
-        "trainmaster.control.layout": "Home",
-        "trainmaster.control.preflight": "check_names check_urls",
-        "trainmaster.control.profile_progress": "ProfilePhase ProfileProgress",
+        "trainmaster.control.task.layout": "Home",
+        "trainmaster.control.checks.preflight": "check_names check_urls",
+        "trainmaster.control.measure.profile_progress": "ProfilePhase ProfileProgress",
         "trainmaster.db.changes": "Note",
         "trainmaster.executors.base": "place_text",
         "trainmaster.objects.delegated_credentials": "give_whole_keys",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.cluster.record import ClusterRecord, ClusterState
-from trainmaster.control.recording import Where
+from trainmaster.control.loop.recording import Where
 from trainmaster.service.quotes.candidate_offers import HOST, measured_name
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from trainmaster.spec.states import State
 from trainmaster.spec.units import dollars
 
 if TYPE_CHECKING:
-    from trainmaster.control.layout import Home
+    from trainmaster.control.task.layout import Home
     from trainmaster.db import Database
 
 #: How a cluster is, as it is told.

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import Database, queries
 from trainmaster.executors import Capacity, LocalExecutor, detect_capacity
 from trainmaster.objects import ObjectStore

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.spec.errors import FullDiskError
 
 if TYPE_CHECKING:
-    from trainmaster.control.layout import Home
+    from trainmaster.control.task.layout import Home
 
 #: Errors of which `full_disk` has more to say than whoever meets them.
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)

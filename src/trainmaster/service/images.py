@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.control.preflight import require_baker
+from trainmaster.control.checks.preflight import require_baker
 from trainmaster.providers.base import BakedImage, Baker
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.finding import PROVIDERS, get_provider
@@ -19,7 +19,7 @@ from trainmaster.spec.experiment import Experiment
 from trainmaster.spec.reading import keys_of
 
 if TYPE_CHECKING:
-    from trainmaster.control.layout import Home
+    from trainmaster.control.task.layout import Home
 
 #: What says what is on a machine, and which one it is; everything else is of the work that is done there.
 _KEPT: Final = frozenset({"setup", "container", "env", "secrets", "hardware"})

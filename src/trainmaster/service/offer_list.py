@@ -13,7 +13,7 @@ from trainmaster.service.quotes.prices import Prices, named_regions
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
-    from trainmaster.control.layout import Home
+    from trainmaster.control.task.layout import Home
     from trainmaster.providers.extras import Extras
     from trainmaster.providers.refusal import RefusedRow
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from trainmaster.control.layout import Home, RunFiles
+from trainmaster.control.task.layout import Home, RunFiles
 from trainmaster.db import Database, Patience
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.runs.summary import is_driven
@@ -83,7 +83,7 @@ class OpenHome:
         Raises:
             UsageError: naming each key at fault.
         """
-        from trainmaster.control import preflight
+        from trainmaster.control.checks import preflight
         from trainmaster.executors import detect_capacity
 
         preflight.check_parts(recipe)
@@ -113,8 +113,8 @@ class OpenHome:
         Raises:
             UsageError: naming each key at fault.
         """
-        from trainmaster.control.inputs import check_inputs
-        from trainmaster.control.preflight import check_names, check_notify
+        from trainmaster.control.checks.inputs import check_inputs
+        from trainmaster.control.checks.preflight import check_names, check_notify
 
         check_names(recipe)
         check_notify(recipe, environ)

@@ -21,7 +21,7 @@ from trainmaster.spec.errors import UsageError
 from trainmaster.spec.units import parse_duration
 
 if TYPE_CHECKING:
-    from trainmaster.control.layout import Home
+    from trainmaster.control.task.layout import Home
     from trainmaster.db import Database
 
 #: Says otherwise, such as ``audit=730d,sealed=7d``.

@@ -14,7 +14,7 @@ from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote
-    from trainmaster.control.profile_progress import ProfileProgress
+    from trainmaster.control.measure.profile_progress import ProfileProgress
     from trainmaster.service.quotes.candidate_offers import CandidateOffers
     from trainmaster.service.quotes.quote_options import QuoteOptions
     from trainmaster.service.quotes.quote_service import Quoter
@@ -104,7 +104,7 @@ class RunPlanner:
         return with_versions(self._service, recipe)
 
     def _plan_rental(self, recipe: Recipe, path: Path, allow_stale: bool, can_agree: bool) -> PlannedRun:
-        from trainmaster.control.preflight import check_parts
+        from trainmaster.control.checks.preflight import check_parts
         from trainmaster.service.driving.run_clusters import check_provider
         from trainmaster.service.quotes.prices import Prices
         from trainmaster.service.quotes.worker_counts import with_fewest

@@ -26,7 +26,7 @@ from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
     from trainmaster.advisor.papers.recommend import Wish
-    from trainmaster.control.controller import Pace, Watcher
+    from trainmaster.control.loop.controller import Pace, Watcher
     from trainmaster.service.driving.driving import OnStart
     from trainmaster.service.driving.replication import Replication
     from trainmaster.service.driving.sessions import AgreedClusters

@@ -61,7 +61,7 @@ exec sh -c "$line"
 
 if TYPE_CHECKING:
     from trainmaster.cluster.record import ClusterRecord
-    from trainmaster.control.layout import RunFiles
+    from trainmaster.control.task.layout import RunFiles
     from trainmaster.providers.base import Node
     from trainmaster.providers.place import ProviderPlace
     from trainmaster.service.service import Service
@@ -273,7 +273,7 @@ def _marks(run: str, member: str | None) -> dict[str, str]:
 
 def members_of(service: Service, run: str) -> set[str]:
     """Names of the members that tasks of a run have."""
-    from trainmaster.control.gangs import member_names
+    from trainmaster.control.task.gangs import member_names
     from trainmaster.service.runs.stored_recipe import stored_recipe
 
     recipe = stored_recipe(service.database.run_row(run))

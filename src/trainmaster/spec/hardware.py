@@ -24,7 +24,7 @@ class Hardware(Noun):
     """Wishes and needs for each node; None is any.
 
     Where all members of a gang are on one machine (``local``), ``gpus`` and ``cpus`` are of each member. On
-    nodes the workers there share them (`trainmaster.control.gangs`).
+    nodes the workers there share them (`trainmaster.control.task.gangs`).
 
     Attributes:
         instance: instance types to choose from; empty is any.

@@ -23,7 +23,7 @@ from trainmaster.api import ClientProtocol, LogQuery, RunPlan
 from trainmaster.api.embedded import EmbeddedClient
 from trainmaster.api.registry_protocol import RegistryProtocol
 from trainmaster.artifacts import publish
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, ClosedAttempt, NewMeasurement, RunChange, TaskChange
 from trainmaster.db.changes import Note
 from trainmaster.service import OfferFilter, Service, Wish

@@ -25,7 +25,7 @@ from trainmaster.artifacts import CheckpointSeries, read_manifest
 from trainmaster.artifacts.owner import Owner, claim
 from trainmaster.cluster import cluster_connection, provider_outage
 from trainmaster.cluster.record import ClusterRecord, ClusterState, new_record
-from trainmaster.control import controller
+from trainmaster.control.loop import controller
 from trainmaster.executors.base import GangRequest
 from trainmaster.spec import processes
 from trainmaster.spec.states import EndReason, State

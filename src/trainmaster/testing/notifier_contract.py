@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from trainmaster.control.notifier import Message, Notifier
+from trainmaster.control.notes.notifier import Message, Notifier
 
 ENDED = Message(
     "r-1.7.0", "r-1", 7, 1e9, "run", "RUNNING", "DONE", "FAILED", "it said:\n'ü' \"$HOME\" {x} \\ \0 `id`"

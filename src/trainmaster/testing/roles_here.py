@@ -12,7 +12,7 @@ from typing import Any
 from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_files.files import NodeFiles
 from trainmaster.cluster.roles.node_roles import NodeRoles
-from trainmaster.control.layout import AttemptPlace, Home
+from trainmaster.control.task.layout import AttemptPlace, Home
 from trainmaster.spec import Experiment
 from trainmaster.spec.roles import Roles
 from trainmaster.testing.private_sshd import PYTHON

@@ -19,10 +19,13 @@ from trainmaster.cluster.cluster_loop import ClusterLoop
 from trainmaster.cluster.node_files import direct_store
 from trainmaster.cluster.observed import Observed
 from trainmaster.cluster.record import Machine
-from trainmaster.control import decide_saving, decide_task, outcome, restoring, saving, unpublished_checkpoint
-from trainmaster.control.budget import Meter
-from trainmaster.control.controller import Controller
-from trainmaster.control.layout import Home
+from trainmaster.control.attempt import restoring, saving, unpublished_checkpoint
+from trainmaster.control.decide import outcome
+from trainmaster.control.decide import saving as decide_saving
+from trainmaster.control.decide import task as decide_task
+from trainmaster.control.decide.budget import Meter
+from trainmaster.control.loop.controller import Controller
+from trainmaster.control.task.layout import Home
 from trainmaster.executors.base import GangStatus
 from trainmaster.objects.errors import StoreTrouble, trouble_of
 from trainmaster.providers.aws import provider as aws

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from trainmaster.control.backoff import save_pause_s, stage_pause_s
-from trainmaster.control.decide_task import Effect, EffectKind, Job
-from trainmaster.control.layout import attempt_id
-from trainmaster.control.progress import TaskProgress
-from trainmaster.control.run_state import ExperimentState, Task
+from trainmaster.control.decide.backoff import save_pause_s, stage_pause_s
+from trainmaster.control.decide.task import Effect, EffectKind, Job
+from trainmaster.control.loop.run_state import ExperimentState, Task
+from trainmaster.control.measure.progress import TaskProgress
+from trainmaster.control.task.layout import attempt_id
 from trainmaster.executors.base import GangRequest, GangStatus, MemberRequest
 from trainmaster.executors.member_metrics import MemberMetrics
 from trainmaster.spec.states import WHOLE, EndReason

@@ -9,8 +9,8 @@ from enum import StrEnum
 from typing import Final
 
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
-from trainmaster.control.decide_task import Policy
-from trainmaster.control.loading import Shape
+from trainmaster.control.decide.task import Policy
+from trainmaster.control.loop.loading import Shape
 from trainmaster.providers.aws.settings import DISK_BYTES
 from trainmaster.testing.simulated_cloud import ON_DEMAND, REGION, TYPE, ZONES
 from trainmaster.testing.simulated_plan import SchedulePlan, SimulatedExperiment

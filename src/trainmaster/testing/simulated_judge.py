@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.artifacts import CheckpointSeries
 from trainmaster.cluster.record import BOOTING_S
-from trainmaster.control.budget import USUAL_LEASE_S
-from trainmaster.control.decide_saving import NOT_REACHED
+from trainmaster.control.decide.budget import USUAL_LEASE_S
+from trainmaster.control.decide.saving import NOT_REACHED
 from trainmaster.spec.states import EndReason, State
 from trainmaster.testing.simulated_hazards import Hazard
 
 if TYPE_CHECKING:
     from trainmaster.cluster.record import Machine
-    from trainmaster.control.job_context import TaskContext
+    from trainmaster.control.task.job_context import TaskContext
     from trainmaster.testing.failures import Failures
     from trainmaster.testing.simulated_cloud import Instance
     from trainmaster.testing.simulated_driver import Driver

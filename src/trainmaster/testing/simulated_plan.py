@@ -6,8 +6,8 @@ import random
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from trainmaster.control.decide_task import Policy
-from trainmaster.control.loading import Shape
+from trainmaster.control.decide.task import Policy
+from trainmaster.control.loop.loading import Shape
 from trainmaster.executors.base import GangRequest
 from trainmaster.testing.simulated_node import Ending
 

@@ -29,12 +29,12 @@ from trainmaster.cluster.node_files import direct_store
 from trainmaster.cluster.node_files.direct_store import DirectStore
 from trainmaster.cluster.node_files.sending import Sent, Source
 from trainmaster.cluster.node_files.trees import FILE, TreeEntry
-from trainmaster.control import restoring, saving, unpublished
-from trainmaster.control.attempt_actions import AttemptActions
-from trainmaster.control.effects import Effect, EffectKind, Job
-from trainmaster.control.jobs import _guarded
-from trainmaster.control.layout import Home
-from trainmaster.control.site_errors import NodeGoneError, RelayError
+from trainmaster.control.attempt import restoring, saving, unpublished
+from trainmaster.control.decide.effects import Effect, EffectKind, Job
+from trainmaster.control.loop.attempt_actions import AttemptActions
+from trainmaster.control.loop.jobs import _guarded
+from trainmaster.control.task.layout import Home
+from trainmaster.control.task.site_errors import NodeGoneError, RelayError
 from trainmaster.objects.errors import ObjectStoreError, RefusingStoreError, UnreachableStoreError
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec import Distributed, Experiment, Recipe
@@ -47,8 +47,8 @@ from trainmaster.testing.stepped_store import Stage
 
 if TYPE_CHECKING:
     from trainmaster.artifacts import JSON, Manifest
-    from trainmaster.control.job_context import TaskContext
-    from trainmaster.control.run_state import Task
+    from trainmaster.control.loop.run_state import Task
+    from trainmaster.control.task.job_context import TaskContext
     from trainmaster.testing.failures import Failures
     from trainmaster.testing.simulated_driver import Driver
 

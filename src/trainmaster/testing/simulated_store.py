@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainmaster.control.loading import Shape, run_state_from_rows
-from trainmaster.control.run_state import RunState
+from trainmaster.control.loop.loading import Shape, run_state_from_rows
+from trainmaster.control.loop.run_state import RunState
 from trainmaster.db.changes import (
     Change,
     EndpointChange,

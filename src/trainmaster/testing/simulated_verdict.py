@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-from trainmaster.control.layout import attempt_id
-from trainmaster.control.run_state import ExperimentState, RunState
+from trainmaster.control.loop.run_state import ExperimentState, RunState
+from trainmaster.control.task.layout import attempt_id
 from trainmaster.executors.base import Phase
 from trainmaster.spec.states import WHOLE, EndReason, State
 from trainmaster.testing.simulated_node import SimulatedNode

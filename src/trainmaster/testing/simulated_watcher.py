@@ -9,9 +9,9 @@ from trainmaster.db.changes import Note
 from trainmaster.testing.simulated_world import ViolationError
 
 if TYPE_CHECKING:
-    from trainmaster.control.progress import TaskProgress
-    from trainmaster.control.reconcile import Turn
-    from trainmaster.control.run_state import RunState, Task
+    from trainmaster.control.loop.reconcile import Turn
+    from trainmaster.control.loop.run_state import RunState, Task
+    from trainmaster.control.measure.progress import TaskProgress
     from trainmaster.db.changes import Change
 
 

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
-from trainmaster.control.budget import Meter
-from trainmaster.control.controller import Controller
-from trainmaster.control.layout import attempt_id
-from trainmaster.control.saving_money import SavingMoney
+from trainmaster.control.decide.budget import Meter
+from trainmaster.control.decide.saving_money import SavingMoney
+from trainmaster.control.loop.controller import Controller
+from trainmaster.control.task.layout import attempt_id
 from trainmaster.db.changes import Change, ExperimentChange
 from trainmaster.db.leases import LEASE_S, Lease
 from trainmaster.executors.base import Capacity, GangRequest, Phase

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.control.controller import Watcher
-from trainmaster.control.progress import TaskProgress
-from trainmaster.control.reconcile import Turn
-from trainmaster.control.run_state import ExperimentState, RunState, Task
+from trainmaster.control.loop.controller import Watcher
+from trainmaster.control.loop.reconcile import Turn
+from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
+from trainmaster.control.measure.progress import TaskProgress
 from trainmaster.db.changes import (
     Change,
     ClosedAttempt,

@@ -16,8 +16,8 @@ from trainmaster.advisor.papers.policy_quote import POLICIES
 from trainmaster.api.rest.registry import registry_of
 from trainmaster.api.rest.state import Runs, ServerState, State, Submitter
 from trainmaster.artifacts.code_sources import as_git
-from trainmaster.control.data_sources import BUILT_IN
-from trainmaster.control.framework_notes import framework_notes
+from trainmaster.control.attempt.data_sources import BUILT_IN
+from trainmaster.control.checks.framework_notes import framework_notes
 from trainmaster.providers.capabilities import BUILT_IN as PROVIDERS
 from trainmaster.providers.loading import NAMED as CATALOGUES
 from trainmaster.service.driving.submissions import RunRequest

@@ -14,8 +14,8 @@ from test_remote_site import Hosts, contents, hosts, own_mounts  # noqa: F401 - 
 
 from trainmaster.artifacts import CheckpointSeries
 from trainmaster.cluster.node_files.remote_site import RemoteSite
-from trainmaster.control import saving, staging
-from trainmaster.control.job_context import TaskContext
+from trainmaster.control.attempt import saving, staging
+from trainmaster.control.task.job_context import TaskContext
 
 pytestmark = pytest.mark.skipif(not own_mounts(), reason="hosts with mounts of their own need root")
 

@@ -25,8 +25,8 @@ from trainmaster.cluster.node_files import data as node_data
 from trainmaster.cluster.node_files import worker_client
 from trainmaster.cluster.node_files.files import remove_run
 from trainmaster.cluster.node_files.store_outages import trouble_from_here
-from trainmaster.control import saving, staging
-from trainmaster.control.data_sources import withdraw_volumes
+from trainmaster.control.attempt import saving, staging
+from trainmaster.control.attempt.data_sources import withdraw_volumes
 from trainmaster.objects.delegated_credentials import DelegatedCredentials
 from trainmaster.spec import DataSource
 from trainmaster.spec.states import EndReason

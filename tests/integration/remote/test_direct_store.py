@@ -16,8 +16,8 @@ from test_remote_site import Hosts, contents, hosts, own_mounts  # noqa: F401 - 
 from trainmaster.artifacts import CheckpointSeries, fetch
 from trainmaster.cluster.node_files import store_reach, worker_client
 from trainmaster.cluster.node_files.remote_site import RemoteSite
-from trainmaster.control import saving, staging
-from trainmaster.control.layout import Home
+from trainmaster.control.attempt import saving, staging
+from trainmaster.control.task.layout import Home
 from trainmaster.objects import ObjectStore
 from trainmaster.testing.counting_proxy import CountingProxy
 from trainmaster.testing.private_s3 import NoS3Error, PrivateS3

@@ -15,8 +15,8 @@ from test_remote_site import Hosts, contents, hosts, own_mounts  # noqa: F401 - 
 from upload_driver import AFTER, BEFORE
 
 from trainmaster.artifacts import CheckpointSeries, fetch, read_manifest
-from trainmaster.control import saving, staging
-from trainmaster.control.job_context import TaskContext
+from trainmaster.control.attempt import saving, staging
+from trainmaster.control.task.job_context import TaskContext
 from trainmaster.objects import ObjectStore
 from trainmaster.testing.counting_proxy import CountingProxy
 

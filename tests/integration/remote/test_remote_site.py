@@ -26,11 +26,11 @@ from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_files import fetching as node_fetching
 from trainmaster.cluster.node_files.files import prepare_node, remove_run
 from trainmaster.cluster.node_files.remote_site import RemoteSite
-from trainmaster.control import saving, staging, unpublished
-from trainmaster.control.attempt_actions import AttemptActions
-from trainmaster.control.job_context import TaskContext
-from trainmaster.control.layout import Home
-from trainmaster.control.run_state import Task
+from trainmaster.control.attempt import saving, staging, unpublished
+from trainmaster.control.loop.attempt_actions import AttemptActions
+from trainmaster.control.loop.run_state import Task
+from trainmaster.control.task.job_context import TaskContext
+from trainmaster.control.task.layout import Home
 from trainmaster.executors.base import GangStatus, Phase
 from trainmaster.spec import DataSource, Distributed, Experiment, Hardware, Recipe
 from trainmaster.spec.errors import PublishError, TrainmasterError

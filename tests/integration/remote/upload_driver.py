@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from trainmaster.cluster.node_files import direct_store
 from trainmaster.cluster.node_files.remote_site import RemoteSite
-from trainmaster.control import saving
-from trainmaster.control.attempt_actions import AttemptActions
-from trainmaster.control.layout import Home
-from trainmaster.control.run_state import Task
+from trainmaster.control.attempt import saving
+from trainmaster.control.loop.attempt_actions import AttemptActions
+from trainmaster.control.loop.run_state import Task
+from trainmaster.control.task.layout import Home
 from trainmaster.spec import Distributed, Experiment, Recipe
 from trainmaster.transport import HostKeys, Ssh, SshSettings
 

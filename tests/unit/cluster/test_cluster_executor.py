@@ -15,8 +15,8 @@ from executor_bench import ONE, TWO, Bench, Clock, FakeCluster, FakeLoop, gang, 
 
 from trainmaster.cluster.record import Machine, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
-from trainmaster.control.budget import Meter
-from trainmaster.control.run_state import ExperimentState, RunState
+from trainmaster.control.decide.budget import Meter
+from trainmaster.control.loop.run_state import ExperimentState, RunState
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
 from trainmaster.spec.approval import Approval
 from trainmaster.spec.errors import LeaseLostError

@@ -11,8 +11,8 @@ from trainmaster.artifacts.manifest import FileEntry, Manifest, now_utc
 from trainmaster.cluster.bootstrap.facts import HostFacts, PythonFacts
 from trainmaster.cluster.member_places import read_places
 from trainmaster.cluster.node_ledger import NodeLedger
-from trainmaster.control.layout import AttemptPlace
-from trainmaster.control.restored import note_restored, noted_restored
+from trainmaster.control.attempt.restored import note_restored, noted_restored
+from trainmaster.control.task.layout import AttemptPlace
 from trainmaster.executors.ray.cluster import ClusterNode, RayCluster, recorded
 from trainmaster.providers.base import Node, NodeState
 from trainmaster.spec.errors import PublishError

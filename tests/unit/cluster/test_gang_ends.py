@@ -15,7 +15,7 @@ from trainmaster.cluster import node_verdicts
 from trainmaster.cluster.cluster_executor import _ANSWERS_AGAIN_S
 from trainmaster.cluster.gang_ends import REACTION_S
 from trainmaster.cluster.node_verdicts import NodeVerdicts
-from trainmaster.control.outcome import classify
+from trainmaster.control.decide.outcome import classify
 from trainmaster.executors.base import GangStatus, Phase
 from trainmaster.spec.states import EndReason
 

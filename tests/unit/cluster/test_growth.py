@@ -20,7 +20,7 @@ from trainmaster.cluster.renting.available_offers import AvailableOffers
 from trainmaster.cluster.renting.growth import grown, growth
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.cluster.renting.plan_clusters import plan_clusters
-from trainmaster.control.budget import Meter
+from trainmaster.control.decide.budget import Meter
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
 from trainmaster.providers.base import Node, NodeState
 from trainmaster.providers.inventory import InventoryHost

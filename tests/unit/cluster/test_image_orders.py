@@ -15,7 +15,7 @@ from trainmaster.cluster.node_files import image_orders
 PROGRAM = """
 import signal, sys, time
 from trainmaster.cluster.node_files import image_orders
-from trainmaster.control import local_images
+from trainmaster.control.attempt import local_images
 
 def remove(name, engine):
     print("removing", flush=True)

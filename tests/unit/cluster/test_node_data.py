@@ -21,9 +21,9 @@ from trainmaster.cluster.node_files.paths import NodePaths
 from trainmaster.cluster.node_files.store_outages import StoreAwayError
 from trainmaster.cluster.node_files.store_reach import AGAIN_S
 from trainmaster.cluster.node_files.worker_client import OrderError, StoreRefusedError
-from trainmaster.control.job_context import TaskContext
-from trainmaster.control.layout import Home
-from trainmaster.control.site_errors import RelayError
+from trainmaster.control.task.job_context import TaskContext
+from trainmaster.control.task.layout import Home
+from trainmaster.control.task.site_errors import RelayError
 from trainmaster.objects.delegated_credentials import (
     EXPIRES_VARIABLE,
     WHOLE_KEYS_VARIABLE,

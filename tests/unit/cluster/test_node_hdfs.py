@@ -14,9 +14,9 @@ from trainmaster.cluster.node_files.data_look import end_mounts_command, mounted
 from trainmaster.cluster.node_files.hdfs import NodeHdfs
 from trainmaster.cluster.node_files.paths import NodePaths
 from trainmaster.cluster.node_files.worker_client import OrderError
-from trainmaster.control.layout import Home
-from trainmaster.control.site_errors import RelayError
-from trainmaster.control.staged_data import addresses
+from trainmaster.control.attempt.staged_data import addresses
+from trainmaster.control.task.layout import Home
+from trainmaster.control.task.site_errors import RelayError
 from trainmaster.objects.delegated_credentials import DelegatedCredentials
 from trainmaster.spec import DataSource
 from trainmaster.spec.errors import UsageError

@@ -15,10 +15,10 @@ from test_worker import Node as ThisMachine
 from trainmaster.cluster.node_files import images as node_images
 from trainmaster.cluster.node_files.files import NodeFiles
 from trainmaster.cluster.node_files.images import NodeImages
-from trainmaster.control import staging
-from trainmaster.control.attempt_actions import AttemptActions
-from trainmaster.control.layout import Home
-from trainmaster.control.run_state import Task
+from trainmaster.control.attempt import staging
+from trainmaster.control.loop.attempt_actions import AttemptActions
+from trainmaster.control.loop.run_state import Task
+from trainmaster.control.task.layout import Home
 from trainmaster.executors.engines import Image
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import TrainmasterError

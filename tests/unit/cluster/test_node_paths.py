@@ -14,7 +14,7 @@ from trainmaster.cluster.node_files.fetching import fetch
 from trainmaster.cluster.node_files.merging import merge_trees
 from trainmaster.cluster.node_files.paths import NodePaths
 from trainmaster.cluster.node_files.trees import FILE, FOLDER, LINK, TreeEntry
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.transport.errors import CommandError
 
 HOME = Home(Path("/h"), Path("/h/cache"), "", "")

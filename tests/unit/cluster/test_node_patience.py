@@ -10,7 +10,7 @@ import pytest
 
 from trainmaster.cluster.node_files import patience as node_patience
 from trainmaster.cluster.node_files.patience import MOST_CUTS, patiently, persistently
-from trainmaster.control.site_errors import NodeGoneError
+from trainmaster.control.task.site_errors import NodeGoneError
 from trainmaster.spec.errors import UsageError
 from trainmaster.transport.errors import CommandError, ConnectionLostError, UnreachableError
 

@@ -17,7 +17,7 @@ from trainmaster.cluster.renting.available_offers import AvailableOffers
 from trainmaster.cluster.renting.plan_clusters import MOST_RENTALS, pinned, plan_clusters
 from trainmaster.cluster.renting.price_cap import capped, dearest_usd_per_hour, most_at_once, words
 from trainmaster.cluster.renting.requirements import Needs, Pick
-from trainmaster.control.gangs import node_labels, slots_of, workers_per_node
+from trainmaster.control.task.gangs import node_labels, slots_of, workers_per_node
 from trainmaster.providers import Offer
 from trainmaster.providers.inventory import InventoryHost
 from trainmaster.spec import read_recipe

@@ -13,7 +13,7 @@ from trainmaster.cluster.cluster_executor import ClusterExecutor
 from trainmaster.cluster.member_places import MemberPlaces
 from trainmaster.cluster.record import BOOTING_S, ClusterState, Machine, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
-from trainmaster.control.budget import SWITCH_OFF_S, Meter
+from trainmaster.control.decide.budget import SWITCH_OFF_S, Meter
 from trainmaster.spec.states import State
 
 PRICED = Rental("m4.large", usd_per_hour=3.6, minimum_s=60.0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from trainmaster.control.decide_task import EffectKind, Job, ObservedTask
-from trainmaster.control.run_state import ExperimentState, RunState, Task
+from trainmaster.control.decide.task import EffectKind, Job, ObservedTask
+from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
 from trainmaster.spec.states import EndReason, State
 

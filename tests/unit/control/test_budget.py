@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.control.budget import LEAST_LEASE_S, SWITCH_OFF_S, USUAL_LEASE_S, Meter, Publishing
+from trainmaster.control.decide.budget import LEAST_LEASE_S, SWITCH_OFF_S, USUAL_LEASE_S, Meter, Publishing
 from trainmaster.spec import Budget
 
 CENT_A_SECOND = 0.01

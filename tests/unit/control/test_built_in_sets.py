@@ -12,8 +12,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from trainmaster.control import data_sources
-from trainmaster.control.data_sources import (
+from trainmaster.control.attempt import data_sources
+from trainmaster.control.attempt.data_sources import (
     BUILT_IN,
     MIRROR,
     BuiltIn,
@@ -21,7 +21,7 @@ from trainmaster.control.data_sources import (
     volume_place,
     volume_url,
 )
-from trainmaster.control.run_facts import RunFacts
+from trainmaster.control.loop.run_facts import RunFacts
 from trainmaster.spec.errors import UsageError
 
 #: The format of MNIST: two images of 2 x 2.

@@ -21,7 +21,7 @@ from trainmaster.cluster.cluster_executor import ClusterExecutor
 from trainmaster.cluster.record import BOOTING_S, ClusterState, Machine, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.cluster.run_costs import RunCosts
-from trainmaster.control.budget import Meter, Publishing
+from trainmaster.control.decide.budget import Meter, Publishing
 from trainmaster.spec.states import State
 
 STEP_S = 5.0

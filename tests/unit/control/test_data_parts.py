@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.cluster.bootstrap.runtime_package import closure
-from trainmaster.control import data_sources
-from trainmaster.control.data_sources import BUILT_IN, BUILT_IN_PREFIX, parts_of
-from trainmaster.control.preflight import check_data_parts, why_bound_by_data
+from trainmaster.control.attempt import data_sources
+from trainmaster.control.attempt.data_sources import BUILT_IN, BUILT_IN_PREFIX, parts_of
+from trainmaster.control.checks.preflight import check_data_parts, why_bound_by_data
 from trainmaster.objects import registry
 from trainmaster.service.on_cluster.hand_over import packages_for
 from trainmaster.spec import Recipe

@@ -11,8 +11,8 @@ from typing import NoReturn
 
 import pytest
 
-from trainmaster.control import data_sources
-from trainmaster.control.data_sources import fetch_url
+from trainmaster.control.attempt import data_sources
+from trainmaster.control.attempt.data_sources import fetch_url
 from trainmaster.objects.errors import StoreTrouble, trouble_of
 from trainmaster.spec.errors import PublishError, UsageError
 

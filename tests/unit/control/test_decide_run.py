@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from control_nouns import experiment, run_state
 
-from trainmaster.control.decide_run import decide_run, run_reason, stop_reason
-from trainmaster.control.run_state import FirstBad, Task
+from trainmaster.control.decide.run import decide_run, run_reason, stop_reason
+from trainmaster.control.loop.run_state import FirstBad, Task
 from trainmaster.db.changes import ExperimentChange, Note, Promotion, RunChange, TaskChange
 from trainmaster.spec.approval import Approval, AwaitedApproval
 from trainmaster.spec.gate import Gate, GateResult

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from control_nouns import NOW, exited, gang, member, seen, task
 
-from trainmaster.control.decide_saving import CHECKPOINT_TRIES
-from trainmaster.control.decide_task import Effect, EffectKind, Job, Policy, decide_task
-from trainmaster.control.effects import MoreMemory
+from trainmaster.control.decide.effects import MoreMemory
+from trainmaster.control.decide.saving import CHECKPOINT_TRIES
+from trainmaster.control.decide.task import Effect, EffectKind, Job, Policy, decide_task
 from trainmaster.db.changes import Note, Progress, TaskChange
 from trainmaster.executors.base import Phase
 from trainmaster.spec.states import MAX_FREE_RESTARTS, EndReason, State

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmaster.control.decide_service import (
+from trainmaster.control.decide.service import (
     LEAST_DRAIN_S,
     MOST_FAILURES,
     Demand,

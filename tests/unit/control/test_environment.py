@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainmaster.control.environment import base_environment, member_environment, read_secrets
+from trainmaster.control.task.environment import base_environment, member_environment, read_secrets
 from trainmaster.launchers import Gang, Member, get_launcher
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster.control import data_sources, staging
-from trainmaster.control.attempt_actions import AttemptActions
-from trainmaster.control.layout import Home
-from trainmaster.control.run_state import Task
-from trainmaster.control.site_errors import RelayError
+from trainmaster.control.attempt import data_sources, staging
+from trainmaster.control.loop.attempt_actions import AttemptActions
+from trainmaster.control.loop.run_state import Task
+from trainmaster.control.task.layout import Home
+from trainmaster.control.task.site_errors import RelayError
 from trainmaster.service import Service
 from trainmaster.spec import Recipe
 

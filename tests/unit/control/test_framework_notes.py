@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.control import framework_notes as notes
-from trainmaster.control.framework_notes import framework_notes
+from trainmaster.control.checks import framework_notes as notes
+from trainmaster.control.checks.framework_notes import framework_notes
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import RecipeError
 from trainmaster.spec.launcher_names import PACKAGES, Packages

@@ -8,7 +8,7 @@ import pytest
 
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.cluster.renting.requirements import Needs
-from trainmaster.control.gangs import gang_of, gpus_of, helpers_of, member_names
+from trainmaster.control.task.gangs import gang_of, gpus_of, helpers_of, member_names
 from trainmaster.launchers import get_launcher
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import RecipeError

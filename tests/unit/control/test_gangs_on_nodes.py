@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster.control.environment import with_library
-from trainmaster.control.gangs import (
+from trainmaster.control.task.environment import with_library
+from trainmaster.control.task.gangs import (
     gang_of,
     gpus_of,
     node_labels,

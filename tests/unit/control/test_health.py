@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from trainmaster.control import health
-from trainmaster.control.health import HealthChecks, Heard, check
+from trainmaster.control.loop import health
+from trainmaster.control.loop.health import HealthChecks, Heard, check
 
 
 def test_a_check_that_breaks_is_not_the_last_one():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from trainmaster.control.decide_task import EffectKind, Job
-from trainmaster.control.jobs import THREADS, Jobs
+from trainmaster.control.decide.task import EffectKind, Job
+from trainmaster.control.loop.jobs import THREADS, Jobs
 from trainmaster.testing.waits import until
 
 KEY = ("train", 0, 1, EffectKind.STAGE)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.control.layout import Home, attempt_id
+from trainmaster.control.task.layout import Home, attempt_id
 from trainmaster.spec.errors import UsageError
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainmaster.control.loading import shape_of
+from trainmaster.control.loop.loading import shape_of
 from trainmaster.spec import read_recipe
 
 SEARCH = "    search: {metric: loss, goal: min}\n"

@@ -7,7 +7,7 @@ import json
 import pytest
 from control_nouns import exited, member
 
-from trainmaster.control.outcome import classify, exit_records, unexplained
+from trainmaster.control.decide.outcome import classify, exit_records, unexplained
 from trainmaster.spec.states import EndReason
 
 OK = member(exit_code=0)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.control import ansible
-from trainmaster.control.preflight import check_directories, check_roles
+from trainmaster.control.checks import ansible
+from trainmaster.control.checks.preflight import check_directories, check_roles
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import MissingPartError, UsageError
 

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.cli.watching import task_text
-from trainmaster.control.layout import AttemptPlace
-from trainmaster.control.measuring import trace_of
-from trainmaster.control.progress import TaskProgress
-from trainmaster.control.until_notes import MISSED_AFTER_S, UntilNotes
+from trainmaster.control.measure.measuring import trace_of
+from trainmaster.control.measure.progress import TaskProgress
+from trainmaster.control.notes.until_notes import MISSED_AFTER_S, UntilNotes
+from trainmaster.control.task.layout import AttemptPlace
 from trainmaster.spec import read_recipe
 
 

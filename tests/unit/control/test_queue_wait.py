@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.control.queue_wait import TOLD_AFTER_S, QueueWait
+from trainmaster.control.decide.queue_wait import TOLD_AFTER_S, QueueWait
 from trainmaster.db.changes import Note, QueueChange
 from trainmaster.executors.base import QueuePlace
 from trainmaster.spec.approval import AwaitedApproval

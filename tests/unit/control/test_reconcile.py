@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from control_nouns import NOW, experiment, gang, run_state, seen
 
-from trainmaster.control.decide_task import EffectKind, Policy
-from trainmaster.control.reconcile import reconcile
-from trainmaster.control.run_state import Task
+from trainmaster.control.decide.task import EffectKind, Policy
+from trainmaster.control.loop.reconcile import reconcile
+from trainmaster.control.loop.run_state import Task
 from trainmaster.executors.base import Phase
 from trainmaster.spec.states import EndReason, State
 

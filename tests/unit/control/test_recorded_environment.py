@@ -10,14 +10,14 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.cluster.node_files.staging import NodeStaging
-from trainmaster.control.layout import Home
-from trainmaster.control.recorded_environment import (
+from trainmaster.control.attempt.recorded_environment import (
     PROGRAM,
     environment_at,
     note_environment,
     note_found,
 )
-from trainmaster.control.run_facts import RunFacts
+from trainmaster.control.loop.run_facts import RunFacts
+from trainmaster.control.task.layout import Home
 from trainmaster.service.runs.capsule import differences
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.facts import Fact

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from trainmaster.control.decide_task import Effect, EffectKind, Policy
-from trainmaster.control.layout import AttemptPlace
-from trainmaster.control.measuring import trace_of
-from trainmaster.control.progress import TaskProgress
-from trainmaster.control.recording import MOST_DURATIONS, MOST_TRACES, Recorder, Where
-from trainmaster.control.run_state import Task
+from trainmaster.control.decide.task import Effect, EffectKind, Policy
+from trainmaster.control.loop.recording import MOST_DURATIONS, MOST_TRACES, Recorder, Where
+from trainmaster.control.loop.run_state import Task
+from trainmaster.control.measure.measuring import trace_of
+from trainmaster.control.measure.progress import TaskProgress
+from trainmaster.control.task.layout import AttemptPlace
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
 from trainmaster.executors.member_metrics import MemberMetrics
 from trainmaster.spec import read_recipe

@@ -11,13 +11,13 @@ import pytest
 
 from trainmaster.artifacts import CheckpointSeries
 from trainmaster.artifacts.manifest import DamagedArtifactError
-from trainmaster.control import staging
-from trainmaster.control.attempt_actions import AttemptActions
-from trainmaster.control.job_context import TaskContext
-from trainmaster.control.layout import Home
-from trainmaster.control.restored import note_restored, noted_restored
-from trainmaster.control.run_state import Task
-from trainmaster.control.site_errors import RelayError
+from trainmaster.control.attempt import staging
+from trainmaster.control.attempt.restored import note_restored, noted_restored
+from trainmaster.control.loop.attempt_actions import AttemptActions
+from trainmaster.control.loop.run_state import Task
+from trainmaster.control.task.job_context import TaskContext
+from trainmaster.control.task.layout import Home
+from trainmaster.control.task.site_errors import RelayError
 from trainmaster.objects.errors import FullStoreError, UnreachableStoreError
 from trainmaster.spec import Distributed, Experiment, Recipe
 from trainmaster.spec.errors import PublishError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.control.role_files import read_role, require_role, required_names
+from trainmaster.control.checks.role_files import read_role, require_role, required_names
 from trainmaster.spec.errors import UsageError
 
 

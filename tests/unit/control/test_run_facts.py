@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from trainmaster.control.run_facts import RunFacts
+from trainmaster.control.loop.run_facts import RunFacts
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.facts import Fact
 

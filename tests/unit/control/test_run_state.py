@@ -7,7 +7,7 @@ from control_nouns import experiment, run_state, task
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.control.run_state import tally
+from trainmaster.control.loop.run_state import tally
 from trainmaster.db.changes import Progress, TaskChange
 from trainmaster.spec.states import EndReason, State
 

@@ -17,14 +17,14 @@ from trainmaster.artifacts import CheckpointSeries
 from trainmaster.cluster import attempt_nodes
 from trainmaster.cluster.node_files import patience as node_patience
 from trainmaster.cluster.node_files.remote_site import RemoteSite
-from trainmaster.control import restoring, saving, staging, unpublished
-from trainmaster.control.attempt_actions import AttemptActions
-from trainmaster.control.effects import Job
-from trainmaster.control.job_context import TaskContext
-from trainmaster.control.layout import Home
-from trainmaster.control.restored import note_restored
-from trainmaster.control.run_state import Task
-from trainmaster.control.site_errors import NodeGoneError, RelayError
+from trainmaster.control.attempt import restoring, saving, staging, unpublished
+from trainmaster.control.attempt.restored import note_restored
+from trainmaster.control.decide.effects import Job
+from trainmaster.control.loop.attempt_actions import AttemptActions
+from trainmaster.control.loop.run_state import Task
+from trainmaster.control.task.job_context import TaskContext
+from trainmaster.control.task.layout import Home
+from trainmaster.control.task.site_errors import NodeGoneError, RelayError
 from trainmaster.spec import Distributed, Experiment, Recipe
 from trainmaster.spec.errors import PublishError, UsageError
 from trainmaster.spec.states import EndReason

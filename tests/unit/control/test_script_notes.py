@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.control.inputs import _script_notes as script_notes
+from trainmaster.control.checks.inputs import _script_notes as script_notes
 from trainmaster.spec import Recipe
 
 RECIPE = "provider: aws\nexperiments: {{train: {{command: python train.py, {keys}}}}}\n"

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 from control_nouns import experiment, run_state
 
-from trainmaster.control.loading import LOOKAHEAD, shape_of
-from trainmaster.control.preflight import check_parts
-from trainmaster.control.run_state import Task
-from trainmaster.control.searching import Searcher, keeps_results
+from trainmaster.control.checks.preflight import check_parts
+from trainmaster.control.loop.loading import LOOKAHEAD, shape_of
+from trainmaster.control.loop.run_state import Task
+from trainmaster.control.loop.searching import Searcher, keeps_results
 from trainmaster.db.changes import TaskChange
 from trainmaster.spec import Distributed, Parameter, Recipe, Search
 from trainmaster.spec import Experiment as RecipeExperiment

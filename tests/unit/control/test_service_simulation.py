@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from trainmaster.control.budget import Meter
-from trainmaster.control.controller import Controller
-from trainmaster.control.decide_service import Replica
-from trainmaster.control.decide_task import Policy
-from trainmaster.control.health import Heard
-from trainmaster.control.loading import Shape
-from trainmaster.control.services import Load, ServedModel, Services, services_from_rows
+from trainmaster.control.decide.budget import Meter
+from trainmaster.control.decide.service import Replica
+from trainmaster.control.decide.task import Policy
+from trainmaster.control.loop.controller import Controller
+from trainmaster.control.loop.health import Heard
+from trainmaster.control.loop.loading import Shape
+from trainmaster.control.loop.services import Load, ServedModel, Services, services_from_rows
 from trainmaster.db.changes import EndpointChange, ReplicaChange
 from trainmaster.executors.base import Capacity, Phase
 from trainmaster.spec.serve import Replicas, Scale, Serve

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.control.contents import Preparations, content_of, part_hash
-from trainmaster.control.preflight import check_parts
+from trainmaster.control.checks.preflight import check_parts
+from trainmaster.control.task.contents import Preparations, content_of, part_hash
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 

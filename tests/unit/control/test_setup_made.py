@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.control.setup import Setup
+from trainmaster.control.attempt.setup import Setup
 from trainmaster.spec.errors import UsageError
 
 PYTHON = f'#!/bin/sh\nif [ "$2" = venv ]; then mkdir -p "$3/bin"; else exec {sys.executable} "$@"; fi\n'

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from trainmaster.control.controller import Controller
+from trainmaster.control.loop.controller import Controller
 from trainmaster.db.changes import Note, Progress
 from trainmaster.spec.states import TRANSITIONS, EndReason, State
 from trainmaster.testing.simulated_store import SimulatedStore

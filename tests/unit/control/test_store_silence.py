@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainmaster.control.store_silence import AGAIN_S, PATIENCE_S, StoreSilence
+from trainmaster.control.notes.store_silence import AGAIN_S, PATIENCE_S, StoreSilence
 
 
 class NoTasks:

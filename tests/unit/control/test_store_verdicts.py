@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainmaster.artifacts.manifest import DamagedArtifactError
-from trainmaster.control.store_verdicts import Moment, StoreVerdict, verdict
+from trainmaster.control.decide.store_verdicts import Moment, StoreVerdict, verdict
 from trainmaster.objects.errors import StoreTrouble, trouble_of
 from trainmaster.volumes.packed.faults import DamagedChunkError, SourceChangedError
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from test_saving_without_nodes import Site, context
 
-from trainmaster.control import saving
-from trainmaster.control.decide_saving import recovering
-from trainmaster.control.decide_saving import saving as saved
-from trainmaster.control.effects import EffectKind, Job, ObservedTask, Policy
-from trainmaster.control.run_state import Task
-from trainmaster.control.system_log import LIMIT_BYTES, put_system_log, system_log_command
+from trainmaster.control.attempt import saving
+from trainmaster.control.attempt.system_log import LIMIT_BYTES, put_system_log, system_log_command
+from trainmaster.control.decide.effects import EffectKind, Job, ObservedTask, Policy
+from trainmaster.control.decide.saving import recovering
+from trainmaster.control.decide.saving import saving as saved
+from trainmaster.control.loop.run_state import Task
 from trainmaster.db.changes import Note
 from trainmaster.executors.base import GangStatus, Phase
 from trainmaster.spec.states import EndReason, State

@@ -6,7 +6,7 @@ from control_nouns import NOW, experiment, run_state
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.control.decide_task import Effect, EffectKind, Job, ObservedTask, Policy, decide_task
+from trainmaster.control.decide.task import Effect, EffectKind, Job, ObservedTask, Policy, decide_task
 from trainmaster.db.changes import TaskChange
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
 from trainmaster.spec.states import TRANSITIONS, EndReason, State, may_follow

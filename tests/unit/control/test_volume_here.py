@@ -7,8 +7,13 @@ from typing import NoReturn
 
 import pytest
 
-from trainmaster.control.data_sources import pinned_volume, provide_volume, volume_place, withdraw_volumes
-from trainmaster.control.run_facts import RunFacts
+from trainmaster.control.attempt.data_sources import (
+    pinned_volume,
+    provide_volume,
+    volume_place,
+    withdraw_volumes,
+)
+from trainmaster.control.loop.run_facts import RunFacts
 from trainmaster.spec.facts import Fact
 from trainmaster.volumes.mounting import MountError, providing
 from trainmaster.volumes.packed import push

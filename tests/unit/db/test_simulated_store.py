@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 from database_nouns import NOW, new_run
 
-from trainmaster.control.loading import ended_rows, run_state_from_rows
+from trainmaster.control.loop.loading import ended_rows, run_state_from_rows
 from trainmaster.db import Database, Lease, run_facts, tables
 from trainmaster.spec.errors import LeaseLostError, UsageError
 from trainmaster.testing.simulated_store import SimulatedStore

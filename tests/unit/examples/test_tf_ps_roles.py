@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trainmaster.cluster.renting.available_offers import AvailableOffers
 from trainmaster.cluster.renting.plan_clusters import plan_clusters
-from trainmaster.control.role_files import require_role
+from trainmaster.control.checks.role_files import require_role
 from trainmaster.providers.inventory import InventoryHost
 from trainmaster.spec import read_recipe
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.control import measuring
+from trainmaster.control.measure import measuring
 from trainmaster.executors import Usage, read_usage, total_usage
 from trainmaster.executors.usage import logged_bytes, node_samples
 

@@ -11,12 +11,12 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.artifacts import fetch
-from trainmaster.control import saving
-from trainmaster.control.attempt_actions import AttemptActions
-from trainmaster.control.attempt_words import is_quick
-from trainmaster.control.layout import Home
-from trainmaster.control.run_state import Task
-from trainmaster.control.staged_data import addresses, note_served
+from trainmaster.control.attempt import saving
+from trainmaster.control.attempt.staged_data import addresses, note_served
+from trainmaster.control.loop.attempt_actions import AttemptActions
+from trainmaster.control.loop.run_state import Task
+from trainmaster.control.task.attempt_words import is_quick
+from trainmaster.control.task.layout import Home
 from trainmaster.hdfs import staging
 from trainmaster.hdfs.manifests import Manifests
 from trainmaster.hdfs.serving import Served

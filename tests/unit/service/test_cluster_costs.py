@@ -16,8 +16,8 @@ from trainmaster.advisor.quote.quote import Interval
 from trainmaster.advisor.quote.timing import DRAWS
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
-from trainmaster.control.measuring import trace_of
-from trainmaster.control.run_state import ExperimentState, RunState, Task
+from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
+from trainmaster.control.measure.measuring import trace_of
 from trainmaster.service.cluster_costs import RecordedClusterCosts, where_in
 from trainmaster.service.quotes.preparation import Preparation
 from trainmaster.service.quotes.quote_record import QuoteRecord

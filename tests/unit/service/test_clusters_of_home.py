@@ -14,7 +14,7 @@ from sqlalchemy import text
 
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, Database
 from trainmaster.providers.base import Node, NodeState, ProviderGoneError
 from trainmaster.providers.place import ProviderPlace

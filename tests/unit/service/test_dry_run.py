@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.service.renting import dry_run
 from trainmaster.spec import read_recipe
 from trainmaster.spec.errors import UsageError

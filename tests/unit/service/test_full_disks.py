@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.service.full_disks import full_disk
 
 

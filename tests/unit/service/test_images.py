@@ -11,9 +11,9 @@ import pytest
 
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.quote.quote import Rented
-from trainmaster.control.contents import Preparations, content_of, of_nodes, setup_hash
-from trainmaster.control.layout import Home
-from trainmaster.control.preflight import check_parts
+from trainmaster.control.checks.preflight import check_parts
+from trainmaster.control.task.contents import Preparations, content_of, of_nodes, setup_hash
+from trainmaster.control.task.layout import Home
 from trainmaster.providers.base import BakedImage
 from trainmaster.service import images as images_module
 from trainmaster.service.images import HomeImages, image_recipe

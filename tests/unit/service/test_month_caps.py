@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import ledger
 from trainmaster.db.ledger import ALL
 from trainmaster.service import Service

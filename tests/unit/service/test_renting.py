@@ -19,7 +19,7 @@ from trainmaster.advisor.quote.quote import (
     Quote,
     Rented,
 )
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.providers import StalePrices
 from trainmaster.service.quotes.candidate_offers import candidate_offers_of
 from trainmaster.service.quotes.prices import CATALOGUE

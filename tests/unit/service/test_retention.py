@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from trainmaster.artifacts import publish
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, ClosedAttempt, Database, RunChange, TaskChange, registry, tables
 from trainmaster.db import retention as rows
 from trainmaster.db.registry_rows import NewVersionRow, RunModel

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import Database, access
 from trainmaster.service.uploads.uploads import UploadConflictError, Uploads
 from trainmaster.service.users.caller import caller

@@ -10,7 +10,7 @@ import warnings
 
 import pytest
 
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import quote_requests as rows
 from trainmaster.service import Service
 from trainmaster.service.quotes.quote_requests import QUOTE

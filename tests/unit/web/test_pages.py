@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.artifacts import CheckpointSeries
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, ClosedAttempt, RunChange, Submission, TaskChange
 from trainmaster.providers.base import BakedImage
 from trainmaster.service import Service

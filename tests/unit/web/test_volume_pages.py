@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.service import Service
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")

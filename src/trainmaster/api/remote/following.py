@@ -26,7 +26,7 @@ _LABEL: Final = re.compile(rb"[^ ]+/\d+#\d+ [^ ]+ \| ")
 
 def first_members(recipe: Recipe) -> dict[str, str]:
     """By experiment, whose output is shown."""
-    from trainmaster.control.gangs import member_names
+    from trainmaster.control.task.gangs import member_names
 
     return {name: "{}-{}".format(*member_names(found)[0]) for name, found in recipe.experiments.items()}
 

@@ -23,7 +23,7 @@ from trainmaster.api.rest.state import (
     Submitter,
     Transfer,
 )
-from trainmaster.control.framework_notes import framework_notes
+from trainmaster.control.checks.framework_notes import framework_notes
 from trainmaster.service import capabilities_of
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.runs.log_search import LINES

@@ -12,8 +12,8 @@ from trainmaster.cluster.node_files.fetching import fetch
 from trainmaster.cluster.node_files.merging import tree_of
 from trainmaster.cluster.node_files.patience import patiently
 from trainmaster.cluster.node_files.sending import Source
-from trainmaster.control.gangs import dispensable_of
-from trainmaster.control.restored import noted_restored
+from trainmaster.control.attempt.restored import noted_restored
+from trainmaster.control.task.gangs import dispensable_of
 
 if TYPE_CHECKING:
     from trainmaster.cluster.attempt_nodes import AttemptNodes
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trainmaster.cluster.node_files.files import NodeFiles
     from trainmaster.cluster.node_files.merging import Tree
     from trainmaster.cluster.node_files.paths import NodePaths
-    from trainmaster.control.job_context import TaskContext
+    from trainmaster.control.task.job_context import TaskContext
 
 
 class NodeCheckpoints:

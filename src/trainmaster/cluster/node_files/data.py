@@ -37,10 +37,10 @@ from trainmaster.cluster.node_files.store_reach import StoreReach
 from trainmaster.cluster.node_files.tables import packed_columns
 from trainmaster.cluster.node_files.voice import NoWayError
 from trainmaster.cluster.node_files.worker_client import NO_ROOM_HINT, OrderError, StoreRefusedError
-from trainmaster.control.data_sources import volume_url
-from trainmaster.control.site_errors import RelayError
-from trainmaster.control.staged_data import output_of
-from trainmaster.control.store_verdicts import Moment, StoreVerdict, verdict
+from trainmaster.control.attempt.data_sources import volume_url
+from trainmaster.control.attempt.staged_data import output_of
+from trainmaster.control.decide.store_verdicts import Moment, StoreVerdict, verdict
+from trainmaster.control.task.site_errors import RelayError
 from trainmaster.objects.delegated_credentials import DelegatedCredentials
 from trainmaster.objects.errors import ObjectStoreError, StoreTrouble, trouble_of, url_of
 from trainmaster.objects.narrowing import TooWideKeysError
@@ -53,7 +53,7 @@ from trainmaster.volumes.reading.place import LIMIT_VARIABLE
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
     from trainmaster.cluster.node_files.paths import NodePaths
-    from trainmaster.control.job_context import TaskContext
+    from trainmaster.control.task.job_context import TaskContext
 
 _ASK_TIMEOUT_S: Final = 60.0
 #: At the end of a run, how long mounts that are being made are waited for.
@@ -301,7 +301,7 @@ class NodeData:
         self._outages.answers(sources(wanted))
 
     def _volume(self, context: TaskContext, name: str, volume: str, order: dict[str, Any]) -> Wanted:
-        from trainmaster.control.data_sources import pinned_volume
+        from trainmaster.control.attempt.data_sources import pinned_volume
         from trainmaster.objects.object_store import ObjectStore
         from trainmaster.volumes.packed.addresses import volume_address
         from trainmaster.volumes.packed.head import read_head

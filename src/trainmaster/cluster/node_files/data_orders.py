@@ -21,8 +21,8 @@ from typing import Final
 
 from trainmaster.cluster.node_files.tables import unpack_columns
 from trainmaster.cluster.node_files.voice import NoWayError, Order, Voice
-from trainmaster.control.data_sources import fetch_models, fetch_url, open_web
-from trainmaster.control.locking import locked
+from trainmaster.control.attempt.data_sources import fetch_models, fetch_url, open_web
+from trainmaster.control.task.locking import locked
 from trainmaster.spec.redaction import redacted
 from trainmaster.volumes.mounting.asking import ask_stores
 from trainmaster.volumes.mounting.delegated_credentials import renew

@@ -18,7 +18,7 @@ from trainmaster.cluster.node_files.merging import looks, merge_trees, tree_of
 from trainmaster.cluster.node_files.sending import Source, send
 from trainmaster.cluster.node_files.store_reach import StoreReach
 from trainmaster.cluster.node_files.worker_client import StoreRefusedError
-from trainmaster.control.site_errors import RelayError
+from trainmaster.control.task.site_errors import RelayError
 from trainmaster.objects.delegated_credentials import DelegatedCredentials, store_environment, store_host
 from trainmaster.objects.narrowing import Grant, TooWideKeysError
 from trainmaster.spec.clocks import boot_s

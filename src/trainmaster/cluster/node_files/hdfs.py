@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.cluster.node_files.data_wanted import Wanted, require_lendable, with_keys
 from trainmaster.cluster.node_files.files import NodeFiles, each
-from trainmaster.control.data_sources import HDFS
-from trainmaster.control.site_errors import RelayError
-from trainmaster.control.staged_data import note_served, url_of
+from trainmaster.control.attempt.data_sources import HDFS
+from trainmaster.control.attempt.staged_data import note_served, url_of
+from trainmaster.control.task.site_errors import RelayError
 from trainmaster.hdfs.configuration import copies_on
 from trainmaster.hdfs.serving import Served, served_as_json
 from trainmaster.hdfs.watchdog import STATE, write
@@ -26,7 +26,7 @@ from trainmaster.transport.errors import CommandError
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
     from trainmaster.cluster.node_files.paths import NodePaths
-    from trainmaster.control.job_context import TaskContext
+    from trainmaster.control.task.job_context import TaskContext
 
 _LOOK_S: Final = 2.0
 _ASK_TIMEOUT_S: Final = 60.0

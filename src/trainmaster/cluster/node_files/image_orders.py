@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
 
 from trainmaster.cluster.node_files.voice import Order, Voice
-from trainmaster.control.local_images import LocalImages, end_all, own_user
-from trainmaster.control.locking import locked
-from trainmaster.control.setup import Setup, end_setups
+from trainmaster.control.attempt.local_images import LocalImages, end_all, own_user
+from trainmaster.control.attempt.setup import Setup, end_setups
+from trainmaster.control.task.locking import locked
 from trainmaster.executors.engines import Engine, Image, find_engine
 from trainmaster.spec.errors import UsageError
 

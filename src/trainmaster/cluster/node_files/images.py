@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.cluster.node_files.worker_client import OrderError
-from trainmaster.control.images import BroughtImages, image_of
+from trainmaster.control.attempt.images import BroughtImages, image_of
 from trainmaster.executors.base import Container
 from trainmaster.executors.engines import Engine, Image, find_engine
 from trainmaster.spec.errors import UsageError
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
     from trainmaster.cluster.node_files.files import NodeFiles
     from trainmaster.cluster.node_files.paths import NodePaths
-    from trainmaster.control.job_context import TaskContext
+    from trainmaster.control.task.job_context import TaskContext
 
 _PIECE_BYTES: Final = 1 << 20
 _COMPRESSION: Final = 1  # a network is mostly faster than better compression

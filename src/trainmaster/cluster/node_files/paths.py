@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 
 _DIGEST_CHARACTERS: Final = 20
 

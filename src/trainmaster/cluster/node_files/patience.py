@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from trainmaster.control.site_errors import NodeGoneError
+from trainmaster.control.task.site_errors import NodeGoneError
 from trainmaster.spec.errors import ProviderError, one_line
 from trainmaster.transport.errors import CommandError, ConnectionLostError
 

@@ -29,11 +29,11 @@ from trainmaster.cluster.node_files.staging import NodeStaging
 from trainmaster.cluster.node_files.trees import remove
 from trainmaster.cluster.node_verdicts import NodeVerdicts
 from trainmaster.cluster.roles.node_roles import NodeRoles
-from trainmaster.control.environment import UNBUFFERED
-from trainmaster.control.gangs import helpers_of
-from trainmaster.control.layout import Home
-from trainmaster.control.site_errors import NodeGoneError, RelayError
-from trainmaster.control.system_log import WAIT_S, write_system_log
+from trainmaster.control.attempt.system_log import WAIT_S, write_system_log
+from trainmaster.control.task.environment import UNBUFFERED
+from trainmaster.control.task.gangs import helpers_of
+from trainmaster.control.task.layout import Home
+from trainmaster.control.task.site_errors import NodeGoneError, RelayError
 from trainmaster.objects.delegated_credentials import DelegatedCredentials
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line
 from trainmaster.transport.errors import CommandError
@@ -41,7 +41,7 @@ from trainmaster.transport.errors import CommandError
 if TYPE_CHECKING:
     from trainmaster.artifacts import JSON
     from trainmaster.cluster.node_access import NodeAccess
-    from trainmaster.control.job_context import TaskContext
+    from trainmaster.control.task.job_context import TaskContext
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ _USUAL_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/b
 
 
 class RemoteSite:
-    """See `trainmaster.control.job_context.Site`. Threads share it; close it.
+    """See `trainmaster.control.task.job_context.Site`. Threads share it; close it.
 
     Takes functions instead of cluster objects, so that it imports no cluster: hence ten arguments.
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from trainmaster.cluster.node_files.worker_client import OrderError
-from trainmaster.control.contents import Preparations
-from trainmaster.control.recorded_environment import PROGRAM, environment_in, note_found
-from trainmaster.control.staging import setup_of
+from trainmaster.control.attempt.recorded_environment import PROGRAM, environment_in, note_found
+from trainmaster.control.attempt.staging import setup_of
+from trainmaster.control.task.contents import Preparations
 from trainmaster.spec.errors import UsageError
 from trainmaster.transport.errors import CommandError
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trainmaster.cluster.node_files.files import NodeFiles
     from trainmaster.cluster.node_files.images import NodeImages
     from trainmaster.cluster.node_files.paths import NodePaths
-    from trainmaster.control.job_context import TaskContext
+    from trainmaster.control.task.job_context import TaskContext
     from trainmaster.executors.engines import Image
     from trainmaster.spec import DataSource
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from trainmaster.artifacts.scratch import move_into_place, scratch_directory
-from trainmaster.control.locking import locked
+from trainmaster.control.task.locking import locked
 from trainmaster.volumes.packed.faults import DamagedVolumeError
 from trainmaster.volumes.packed.flat import CODES
 from trainmaster.volumes.packed.materialising import META_NAME

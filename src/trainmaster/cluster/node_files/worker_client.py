@@ -17,7 +17,7 @@ from trainmaster.artifacts.sending import ToSend, listed_entry
 from trainmaster.cluster.node_files.merging import Tree
 from trainmaster.cluster.node_files.trees import TreeEntry, TreeError, digest
 from trainmaster.cluster.node_files.voice import ENDING
-from trainmaster.control.store_verdicts import Moment, StoreVerdict, verdict
+from trainmaster.control.decide.store_verdicts import Moment, StoreVerdict, verdict
 from trainmaster.objects.errors import known_trouble
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line
 from trainmaster.transport.errors import CommandError, ConnectionLostError, RemoteTimeoutError

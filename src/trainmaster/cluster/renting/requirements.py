@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainmaster.control.gangs import slots_per_machine
+from trainmaster.control.task.gangs import slots_per_machine
 from trainmaster.spec import Experiment, Hardware, Recipe
 
 WORKER = "worker"

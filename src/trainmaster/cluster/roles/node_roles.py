@@ -30,9 +30,9 @@ from trainmaster.cluster.roles.playbook import (
 )
 from trainmaster.cluster.roles.role_sources import RoleSources
 from trainmaster.cluster.roles.role_state import RoleState, end_command, read_command, write_command
-from trainmaster.control.ansible import CALL_VARIABLE, RUN_VARIABLE, call, find_program
-from trainmaster.control.marked_processes import end_marked
-from trainmaster.control.role_files import read_role
+from trainmaster.control.checks.ansible import CALL_VARIABLE, RUN_VARIABLE, call, find_program
+from trainmaster.control.checks.role_files import read_role
+from trainmaster.control.task.marked_processes import end_marked
 from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.transport.errors import CommandError, UnreachableError
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from trainmaster.cluster.attempt_nodes import Members
     from trainmaster.cluster.node_access import NodeAccess
     from trainmaster.cluster.node_files.files import NodeFiles
-    from trainmaster.control.job_context import TaskContext
+    from trainmaster.control.task.job_context import TaskContext
 
 #: Machines that Ansible works at together; a task of it costs this machine a process each.
 _MOST_FORKS: Final = 32

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from trainmaster.control.locking import locked
-from trainmaster.control.role_files import require_role, required_names
+from trainmaster.control.checks.role_files import require_role, required_names
+from trainmaster.control.task.locking import locked
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.roles import Roles, is_requirements
 

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from trainmaster.control.ansible import CALL_VARIABLE
+from trainmaster.control.checks.ansible import CALL_VARIABLE
 
 
 @dataclass(frozen=True, slots=True)

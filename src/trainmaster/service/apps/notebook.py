@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster import library
-from trainmaster.control.environment import base_environment, with_library
+from trainmaster.control.task.environment import base_environment, with_library
 from trainmaster.executors._processes import kept_environment
 from trainmaster.service.apps.app_host import AppKind
 from trainmaster.service.apps.notebook_files import Furnished, furnish

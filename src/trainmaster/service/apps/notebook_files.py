@@ -13,7 +13,7 @@ from trainmaster.spec.errors import TrainmasterError
 if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
 
-    from trainmaster.control.job_context import TaskContext
+    from trainmaster.control.task.job_context import TaskContext
     from trainmaster.service.service import Service
 
 #: So much of models and checkpoints is brought to one notebook; what is larger is named.
@@ -50,8 +50,8 @@ def furnish(service: Service, run: str, directory: Path, *, most_bytes: int = MO
         TrainmasterError: the run's code cannot be had.
     """
     from trainmaster.artifacts import materialise
-    from trainmaster.control.attempt_actions import AttemptActions
-    from trainmaster.control.run_state import Task
+    from trainmaster.control.loop.attempt_actions import AttemptActions
+    from trainmaster.control.loop.run_state import Task
     from trainmaster.service.runs.run_names import owner_of
 
     row, found = service.database.run_row(run), Furnished()

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from trainmaster.artifacts.scratch import is_occupied, move_into_place, scratch_directory
 from trainmaster.artifacts.unpacking import UnpackError, UnpackLimits, unpack
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import copies
 from trainmaster.db.engine import SCHEMA_REVISION, open_database
 from trainmaster.db.migrations import FIRST_REVISION

@@ -27,7 +27,7 @@ from trainmaster.service.driving.encryption import KEY_FILE_VARIABLE
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
-    from trainmaster.control.layout import Home
+    from trainmaster.control.task.layout import Home
     from trainmaster.db import Database
 
 #: A file that gets shorter while it is read is read so often.

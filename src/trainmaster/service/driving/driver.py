@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.control.controller import Pace
+from trainmaster.control.loop.controller import Pace
 from trainmaster.db import Patience
 from trainmaster.db.held_runs import HeldDatabase, HeldRuns, add_note, undriven
 from trainmaster.executors.core_dumps import forbid_core_dumps
@@ -32,7 +32,7 @@ from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import LeaseLostError, StoreError, TrainmasterError, one_line
 
 if TYPE_CHECKING:
-    from trainmaster.control.controller import Controller
+    from trainmaster.control.loop.controller import Controller
     from trainmaster.service.driving.worlds import Session
 
 #: How often it is looked for runs to take, and for those that are to stop.

@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmaster.control.attempt_actions import AttemptActions
-from trainmaster.control.controller import USUAL_PACE, Controller, Pace
-from trainmaster.control.loading import load_run_state
-from trainmaster.control.run_facts import RunFacts
-from trainmaster.control.saving_money import SavingMoney
-from trainmaster.control.store_silence import StoreSilence
+from trainmaster.control.decide.saving_money import SavingMoney
+from trainmaster.control.loop.attempt_actions import AttemptActions
+from trainmaster.control.loop.controller import USUAL_PACE, Controller, Pace
+from trainmaster.control.loop.loading import load_run_state
+from trainmaster.control.loop.run_facts import RunFacts
+from trainmaster.control.notes.store_silence import StoreSilence
 from trainmaster.db.run_facts import facts_of, put_fact
 from trainmaster.executors.core_dumps import forbid_core_dumps
 from trainmaster.providers.capabilities import capabilities_of
@@ -28,7 +28,7 @@ from trainmaster.spec.facts import Fact
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
-    from trainmaster.control.controller import Watcher
+    from trainmaster.control.loop.controller import Watcher
     from trainmaster.db import Database, Lease
     from trainmaster.service.driving.replication import Replication
     from trainmaster.service.notifications.delivery import Delivery
@@ -214,7 +214,7 @@ def _drive(
             world.finish(controller)
             data = home.data_directory(run)
             if data.is_dir():
-                from trainmaster.control.data_sources import withdraw_volumes
+                from trainmaster.control.attempt.data_sources import withdraw_volumes
 
                 withdraw_volumes(data)
 

@@ -13,7 +13,7 @@ from trainmaster.spec.errors import TrainmasterError, one_line
 
 if TYPE_CHECKING:
     from trainmaster.cluster.record import ClusterRecord
-    from trainmaster.control.layout import Home
+    from trainmaster.control.task.layout import Home
     from trainmaster.providers.base import Node
 
 _AT_ONCE: Final = 16

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.control.locking import locked
+from trainmaster.control.task.locking import locked
 from trainmaster.db import sealed
 from trainmaster.service.driving.encryption import (
     HEAD_BYTES,

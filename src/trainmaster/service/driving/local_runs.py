@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import unquote, urlsplit
 
-from trainmaster.control.isolation import MOST_PROCESSES, Isolation
+from trainmaster.control.task.isolation import MOST_PROCESSES, Isolation
 from trainmaster.executors import sandbox
 from trainmaster.executors._processes import attempt_group
 from trainmaster.executors.enclosures import Enclosure
@@ -24,7 +24,7 @@ from trainmaster.spec.units import format_duration, parse_duration
 if TYPE_CHECKING:
     import subprocess
 
-    from trainmaster.control.layout import Home
+    from trainmaster.control.task.layout import Home
     from trainmaster.db import Database
 
 VARIABLE: Final = "TRAINMASTER_LOCAL_RUNS"

@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.control.layout import RunFiles
-from trainmaster.control.preflight import why_bound_by_data
+from trainmaster.control.checks.preflight import why_bound_by_data
+from trainmaster.control.task.layout import RunFiles
 from trainmaster.db import run_files
 from trainmaster.db.run_files import SECRETS, private_place
 from trainmaster.objects import ObjectStore
@@ -30,7 +30,7 @@ from trainmaster.spec.private_files import make_private, write_private
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
-    from trainmaster.control.layout import Home
+    from trainmaster.control.task.layout import Home
     from trainmaster.db import Database, Lease
     from trainmaster.providers.place import ProviderPlace
     from trainmaster.service.driving.encryption import SealingKey
@@ -107,7 +107,7 @@ class RunReplicas:
 
     def files(self, row: Mapping[Any, Any]) -> RunFiles:
         """A replica of the files of a run that is elsewhere, as the database has them now."""
-        from trainmaster.control.locking import locked
+        from trainmaster.control.task.locking import locked
 
         root = self._home.cache / _REPLICAS / row["id"]
         make_private(root)
@@ -131,7 +131,7 @@ class RunReplicas:
             NotFoundError: none are kept.
             SealedError: they were sealed with another server's key.
         """
-        from trainmaster.control.locking import locked
+        from trainmaster.control.task.locking import locked
         from trainmaster.providers.place import ProviderPlace
 
         root = self._home.root / _ACCESS / row["id"]

@@ -18,8 +18,8 @@ from trainmaster.cluster.decision import WaitLimits
 from trainmaster.cluster.member_places import MemberPlaces
 from trainmaster.cluster.node_provisioner import NodeProvisioner
 from trainmaster.cluster.record import ClusterRecord, ClusterState, fits, readable, resumed
-from trainmaster.control.budget import USUAL_LEASE_S
-from trainmaster.control.system_log import system_log_command
+from trainmaster.control.attempt.system_log import system_log_command
+from trainmaster.control.decide.budget import USUAL_LEASE_S
 from trainmaster.db import queries
 from trainmaster.db.leases import is_alive
 from trainmaster.providers.capabilities import capabilities_of
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from trainmaster.cluster.bootstrap.host_result import PhaseReport
     from trainmaster.cluster.node_files.remote_site import RemoteSite
     from trainmaster.cluster.observed import Formation
-    from trainmaster.control.layout import Home
+    from trainmaster.control.task.layout import Home
     from trainmaster.db import Database, Lease
     from trainmaster.executors.base import ClusterEngine
     from trainmaster.providers.base import Provider

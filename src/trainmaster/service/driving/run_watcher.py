@@ -9,11 +9,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmaster.control.attempt_words import FAILURE_TAIL_BYTES, last_error
-from trainmaster.control.effects import EffectKind
-from trainmaster.control.gangs import member_names
-from trainmaster.control.reconcile import Turn
-from trainmaster.control.run_state import ExperimentState, RunState, Task
+from trainmaster.control.decide.effects import EffectKind
+from trainmaster.control.loop.reconcile import Turn
+from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
+from trainmaster.control.task.attempt_words import FAILURE_TAIL_BYTES, last_error
+from trainmaster.control.task.gangs import member_names
 from trainmaster.db.changes import ExperimentChange, Note, TaskChange
 from trainmaster.executors.logs import line_start, log_end, read_log, read_tail
 from trainmaster.providers.capabilities import capabilities_of
@@ -37,7 +37,7 @@ from trainmaster.service.runs.standings import Standings
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
-    from trainmaster.control.progress import TaskProgress
+    from trainmaster.control.measure.progress import TaskProgress
     from trainmaster.service.driving.worlds import Session
     from trainmaster.service.service import Service
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.artifacts import materialise, take_snapshot
 from trainmaster.artifacts.owner import give_up_claim
-from trainmaster.control.preflight import why_bound_by_data
+from trainmaster.control.checks.preflight import why_bound_by_data
 from trainmaster.db import AcceptedRun, Database, Lease, Submission, run_facts
 from trainmaster.db.endpoint_changes import registering
 from trainmaster.providers.capabilities import capabilities_of

@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.control.gangs import slots_of
+from trainmaster.control.task.gangs import slots_of
 from trainmaster.db import Submission, access
 from trainmaster.db.ledger import ALL
 from trainmaster.providers.capabilities import capabilities_of

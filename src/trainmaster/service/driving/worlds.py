@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from trainmaster.control.budget import Meter
-from trainmaster.control.environment import base_environment
-from trainmaster.control.gangs import slots_of
-from trainmaster.control.loading import load_policies
-from trainmaster.control.surroundings import Clusters, OwnMachine
+from trainmaster.control.decide.budget import Meter
+from trainmaster.control.loop.loading import load_policies
+from trainmaster.control.loop.surroundings import Clusters, OwnMachine
+from trainmaster.control.task.environment import base_environment
+from trainmaster.control.task.gangs import slots_of
 from trainmaster.executors import Capacity, detect_capacity
 from trainmaster.service.quotes.history import histories
 from trainmaster.spec.clocks import steady_s
@@ -20,11 +20,11 @@ from trainmaster.spec.states import EndReason
 
 if TYPE_CHECKING:
     from trainmaster.cluster.cluster_executor import ClusterExecutor
-    from trainmaster.control.controller import Controller
-    from trainmaster.control.decide_task import Policy
-    from trainmaster.control.isolation import Isolation
-    from trainmaster.control.job_context import Site
-    from trainmaster.control.recording import Where
+    from trainmaster.control.decide.task import Policy
+    from trainmaster.control.loop.controller import Controller
+    from trainmaster.control.loop.recording import Where
+    from trainmaster.control.task.isolation import Isolation
+    from trainmaster.control.task.job_context import Site
     from trainmaster.db import Database, Lease
     from trainmaster.executors.base import Executor
     from trainmaster.executors.capacity import NodeCapacity
@@ -149,7 +149,7 @@ def world_of_machines(
 ) -> Iterator[World]:
     """Members are on machines that are rented, or in an inventory; they are let go of at the end."""
     from trainmaster.cluster.baking import Baking
-    from trainmaster.control.contents import Preparations
+    from trainmaster.control.task.contents import Preparations
     from trainmaster.service.cluster_costs import RecordedClusterCosts, where_in
     from trainmaster.service.driving.run_clusters import RunClusters
     from trainmaster.service.quotes.preparation import preparations_of

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from trainmaster.control.gangs import member_names
-from trainmaster.control.health import HealthChecks
-from trainmaster.control.services import Load, ServedModel, Services, services_from_rows
+from trainmaster.control.loop.health import HealthChecks
+from trainmaster.control.loop.services import Load, ServedModel, Services, services_from_rows
+from trainmaster.control.task.gangs import member_names
 from trainmaster.db import endpoint_rows as rows
 from trainmaster.db.endpoint_changes import NewEndpoint
 from trainmaster.db.queries import RunFilter

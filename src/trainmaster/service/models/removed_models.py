@@ -11,7 +11,7 @@ from trainmaster.objects import ObjectStore
 from trainmaster.spec.errors import PublishError, one_line
 
 if TYPE_CHECKING:
-    from trainmaster.control.layout import Home
+    from trainmaster.control.task.layout import Home
     from trainmaster.db import Database
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import Database, Lease, queries
 from trainmaster.db.leases import RENEW_S
 from trainmaster.service.runs.run_names import owner_of
@@ -19,7 +19,7 @@ from trainmaster.spec.errors import NotFoundError, StoreError, UsageError, one_l
 from trainmaster.spec.states import WHOLE
 
 if TYPE_CHECKING:
-    from trainmaster.control.job_context import TaskContext
+    from trainmaster.control.task.job_context import TaskContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ def save_kept(database: Database, home_of: Callable[[str], Home], run: str) -> l
     rows = queries.kept_models(database, run)
     if not rows:
         return []
-    from trainmaster.control.attempt_actions import AttemptActions
-    from trainmaster.control.run_state import Task
+    from trainmaster.control.loop.attempt_actions import AttemptActions
+    from trainmaster.control.loop.run_state import Task
 
     recipe, home = stored_recipe(database.run_row(run)), home_of(run)
     actions = AttemptActions(
@@ -89,7 +89,7 @@ def save_kept(database: Database, home_of: Callable[[str], Home], run: str) -> l
 
 def _saved(database: Database, lease: Lease, context: TaskContext, metrics: Any) -> SavedModel:  # noqa: ANN401
     """Publish one of them, and record that."""
-    from trainmaster.control.unpublished import publish_kept
+    from trainmaster.control.attempt.unpublished import publish_kept
 
     experiment, task, uri = context.experiment.name, context.task, context.model_uri
     try:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from trainmaster.control.notifier import Message, Notifier, make_notifier
+from trainmaster.control.notes.notifier import Message, Notifier, make_notifier
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.spec.errors import StoreError, TrainmasterError
 from trainmaster.spec.redaction import redacted

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.objects.delegated_credentials import store_environment
 from trainmaster.objects.narrowing import ROLE_VARIABLE as LEND_VARIABLE
 from trainmaster.providers.capabilities import OfferSource, capabilities_of
@@ -150,7 +150,7 @@ def policy_of(
 
 def _read_from(source: DataSource, store_url: str) -> list[str]:
     """Where data of a run lie on S3."""
-    from trainmaster.control.data_sources import volume_url
+    from trainmaster.control.attempt.data_sources import volume_url
     from trainmaster.objects import ObjectStore
     from trainmaster.volumes.packed.addresses import volume_address
     from trainmaster.volumes.packed.head import read_head

@@ -19,8 +19,8 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from trainmaster.control.data_sources import parts_of
-from trainmaster.control.preflight import why_bound_by_data
+from trainmaster.control.attempt.data_sources import parts_of
+from trainmaster.control.checks.preflight import why_bound_by_data
 from trainmaster.db import Note, run_transfer
 from trainmaster.objects.registry import package_of
 from trainmaster.providers.capabilities import OfferSource, capabilities_of
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from trainmaster.cluster.cluster_executor import ClusterExecutor
     from trainmaster.cluster.node_access import NodeAccess
     from trainmaster.cluster.renting.plan import ClusterPlan
-    from trainmaster.control.controller import Watcher
+    from trainmaster.control.loop.controller import Watcher
     from trainmaster.db import Lease
     from trainmaster.service.driving.driving import OnStart
     from trainmaster.service.driving.worlds import Session

@@ -19,9 +19,9 @@ from trainmaster.spec.errors import LeaseLostError, PublishError, StoreError, Us
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
-    from trainmaster.control.layout import Home
-    from trainmaster.control.run_state import RunState
-    from trainmaster.control.surroundings import RunRecords
+    from trainmaster.control.loop.run_state import RunState
+    from trainmaster.control.loop.surroundings import RunRecords
+    from trainmaster.control.task.layout import Home
     from trainmaster.db import Change, Database, Lease
     from trainmaster.service.driving.encryption import SealingKey
     from trainmaster.service.on_cluster.driver_store import DriverStore

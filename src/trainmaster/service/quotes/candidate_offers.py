@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trainmaster.advisor.market.memory_floor import Shares
     from trainmaster.advisor.model.measurement import Measurement
     from trainmaster.cluster.renting.available_offers import AvailableOffers
-    from trainmaster.control.layout import Home
+    from trainmaster.control.task.layout import Home
     from trainmaster.providers import Catalogue
     from trainmaster.providers.inventory import InventoryHost
 

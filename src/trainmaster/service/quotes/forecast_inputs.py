@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from trainmaster.cluster.renting.requirements import Needs
-from trainmaster.control.gangs import slots_of
+from trainmaster.control.task.gangs import slots_of
 from trainmaster.spec import Experiment, Recipe
 
 if TYPE_CHECKING:

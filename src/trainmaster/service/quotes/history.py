@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from sqlalchemy.engine import RowMapping
 
 from trainmaster.artifacts import take_snapshot
-from trainmaster.control.decide_task import Policy
-from trainmaster.control.layout import Home
-from trainmaster.control.recording import Recorded, Recorder, Where
+from trainmaster.control.decide.task import Policy
+from trainmaster.control.loop.recording import Recorded, Recorder, Where
+from trainmaster.control.task.layout import Home
 from trainmaster.db import Database, NewMeasurement
 from trainmaster.executors import NodeCapacity, detect_capacity
 from trainmaster.service.quotes.fingerprint import Fingerprint, code_of, fingerprint_of, local_device

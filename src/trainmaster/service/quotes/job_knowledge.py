@@ -13,7 +13,7 @@ from trainmaster.spec.errors import UsageError, one_line
 
 if TYPE_CHECKING:
     from trainmaster.advisor.model.knowledge import Knowledge
-    from trainmaster.control.profile_progress import ProfileProgress
+    from trainmaster.control.measure.profile_progress import ProfileProgress
     from trainmaster.service.quotes.knowledge_builder import KnowledgeBuilder
     from trainmaster.service.quotes.profiling import Profiler
     from trainmaster.service.quotes.quote_options import QuoteOptions

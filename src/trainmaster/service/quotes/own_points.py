@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.control.gangs import workers_per_node
+from trainmaster.control.task.gangs import workers_per_node
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import UsageError
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from trainmaster.control.contents import Preparations, content_of
+from trainmaster.control.task.contents import Preparations, content_of
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.units import format_duration

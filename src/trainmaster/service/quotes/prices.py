@@ -16,7 +16,7 @@ from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec.errors import TrainmasterError, UsageError, one_line
 
 if TYPE_CHECKING:
-    from trainmaster.control.layout import Home
+    from trainmaster.control.task.layout import Home
     from trainmaster.providers import Catalogue, Offer
     from trainmaster.spec import Recipe
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.artifacts import Snapshot, materialise, take_snapshot
-from trainmaster.control.attempt_actions import AttemptActions
-from trainmaster.control.environment import base_environment
-from trainmaster.control.gangs import slots_of, slots_per_member, workers_per_node
-from trainmaster.control.preflight import check_directories, check_machine, check_parts
-from trainmaster.control.profile_attempt import ProfileAttempt, Window
-from trainmaster.control.profile_place import ProfilePlace, clear_leftovers
-from trainmaster.control.profile_progress import ProfileProgress
+from trainmaster.control.checks.preflight import check_directories, check_machine, check_parts
+from trainmaster.control.loop.attempt_actions import AttemptActions
+from trainmaster.control.measure.profile_attempt import ProfileAttempt, Window
+from trainmaster.control.measure.profile_place import ProfilePlace, clear_leftovers
+from trainmaster.control.measure.profile_progress import ProfileProgress
+from trainmaster.control.task.environment import base_environment
+from trainmaster.control.task.gangs import slots_of, slots_per_member, workers_per_node
 from trainmaster.db import NewMeasurement, queries
 from trainmaster.executors import Capacity, LocalExecutor, NodeCapacity, detect_capacity
 from trainmaster.providers.capabilities import capabilities_of
@@ -33,7 +33,7 @@ from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.spec.private_files import write_private
 
 if TYPE_CHECKING:
-    from trainmaster.control.layout import Home
+    from trainmaster.control.task.layout import Home
     from trainmaster.service.service import Service
 
 #: Numbers of workers that are measured where the recipe leaves it open.

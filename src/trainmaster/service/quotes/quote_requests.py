@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
 
     from trainmaster.advisor.quote.quote import Quote
-    from trainmaster.control.profile_progress import ProfileProgress
+    from trainmaster.control.measure.profile_progress import ProfileProgress
     from trainmaster.service.driving.submissions import Submissions
     from trainmaster.service.quotes.quote_options import QuoteOptions
     from trainmaster.service.run_planning import RunPlanner

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote
     from trainmaster.advisor.quote.quoting import Subject
     from trainmaster.advisor.quote.supply import Market
-    from trainmaster.control.profile_progress import ProfileProgress
+    from trainmaster.control.measure.profile_progress import ProfileProgress
     from trainmaster.providers import Catalogue
     from trainmaster.service.service import Service
 
@@ -274,7 +274,7 @@ class Quoter:
 
     def _market(self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions) -> Market:
         from trainmaster.advisor.quote.supply import Market
-        from trainmaster.control.gangs import slots_of
+        from trainmaster.control.task.gangs import slots_of
         from trainmaster.executors import detect_capacity
         from trainmaster.providers.aws.settings import USUAL_EXTRAS
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.control.recording import Where
+from trainmaster.control.loop.recording import Where
 from trainmaster.db import Database, NewQuoteRow, Note
 from trainmaster.executors import detect_capacity
 from trainmaster.service.quotes.quote_record import QuoteRecord, most_usd, told, told_in_full
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from trainmaster.advisor.model.devices import Device
     from trainmaster.advisor.model.measurement import Measurement
     from trainmaster.advisor.quote.forecast import Doing
-    from trainmaster.control.progress import TaskProgress
-    from trainmaster.control.run_state import ExperimentState, RunState
+    from trainmaster.control.loop.run_state import ExperimentState, RunState
+    from trainmaster.control.measure.progress import TaskProgress
     from trainmaster.service.cluster_costs import ClusterCosts
     from trainmaster.service.quotes.history import History
 
@@ -198,7 +198,7 @@ class QuoteTracker:
         self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
     ) -> None:
         """What the steps of this run say; of tasks without steps, what the store has learnt meanwhile."""
-        from trainmaster.control.measuring import measurement_of
+        from trainmaster.control.measure.measuring import measurement_of
 
         for (name, number), found in progress.items():
             task = run_state.experiments[name].live.get(number)

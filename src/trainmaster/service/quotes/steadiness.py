@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
-    from trainmaster.control.progress import TaskProgress
-    from trainmaster.control.run_state import ExperimentState, RunState, Task
+    from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
+    from trainmaster.control.measure.progress import TaskProgress
 
     Progresses = Mapping[tuple[str, int], TaskProgress]
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.control.budget import SWITCH_OFF_S, USUAL_LEASE_S
+from trainmaster.control.decide.budget import SWITCH_OFF_S, USUAL_LEASE_S
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec.units import dollars, price
 

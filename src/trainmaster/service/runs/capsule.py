@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from trainmaster.control.recorded_environment import environment_at
+from trainmaster.control.attempt.recorded_environment import environment_at
 from trainmaster.db import queries
 from trainmaster.service.runs.lineage import lineage
 from trainmaster.spec.errors import PublishError, UsageError

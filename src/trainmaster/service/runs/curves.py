@@ -13,7 +13,7 @@ from trainmaster.spec.errors import NotFoundError
 from trainmaster.spec.states import FINISHED, State
 
 if TYPE_CHECKING:
-    from trainmaster.control.layout import AttemptPlace, RunFiles
+    from trainmaster.control.task.layout import AttemptPlace, RunFiles
     from trainmaster.executors.metrics import Metrics
     from trainmaster.spec import Experiment
     from trainmaster.sweeps import Curve
@@ -207,7 +207,7 @@ def _read(experiment: Experiment, places: Iterable[AttemptPlace], curves: dict[s
 
 def attempt_reports(experiment: Experiment, place: AttemptPlace) -> Iterator[Metrics]:
     """What the first member of an attempt reported; if nothing, then what it printed."""
-    from trainmaster.control.gangs import member_names
+    from trainmaster.control.task.gangs import member_names
     from trainmaster.executors.member_metrics import MemberMetrics
 
     member = "{}-{}".format(*member_names(experiment)[0])

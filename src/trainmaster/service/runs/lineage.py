@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.control.recorded_environment import environment_noted_before
+from trainmaster.control.attempt.recorded_environment import environment_noted_before
 from trainmaster.db import queries
 from trainmaster.db.run_facts import facts_of
 from trainmaster.service.runs.stored_recipe import stored_recipe
@@ -17,7 +17,7 @@ from trainmaster.spec.facts import Fact
 from trainmaster.spec.redaction import redacted
 
 if TYPE_CHECKING:
-    from trainmaster.control.layout import Home
+    from trainmaster.control.task.layout import Home
     from trainmaster.service.open_home import OpenHome
 
 
@@ -32,7 +32,7 @@ def lineage(opened: OpenHome, run: str, experiment: str, task: int) -> dict[str,
         ``made_by``, if a task of a run has pushed that version: the run; and ``workflow``: ``workflow``,
         ``trigger`` and ``cause`` of what started the run, or None.
     """
-    from trainmaster.control.data_sources import BUILT_IN_PREFIX, volume_url
+    from trainmaster.control.attempt.data_sources import BUILT_IN_PREFIX, volume_url
 
     database = opened.database
     row = database.run_row(run)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainmaster.control.gangs import member_names
-from trainmaster.control.layout import SYSTEM
+from trainmaster.control.task.gangs import member_names
+from trainmaster.control.task.layout import SYSTEM
 from trainmaster.db import queries
 from trainmaster.executors.logs import READ_BYTES, line_start, log_end, read_log
 from trainmaster.executors.usage import logged_bytes

@@ -72,7 +72,7 @@ class RunDetails:
 
     def members(self) -> list[str]:
         """Names of all that write logs, such as ``worker-0``."""
-        from trainmaster.control.gangs import member_names
+        from trainmaster.control.task.gangs import member_names
 
         found = (member_names(experiment) for experiment in self.recipe().experiments.values())
         return sorted({"{}-{}".format(*name) for names in found for name in names})

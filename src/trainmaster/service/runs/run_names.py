@@ -13,7 +13,7 @@ from trainmaster.spec.processes import this_user
 if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
 
-    from trainmaster.control.layout import Home
+    from trainmaster.control.task.layout import Home
     from trainmaster.db import Database
 
 #: 40 random bits: of a thousand runs of one name, two have drawn the same once in two million times.

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.control.gangs import member_names
-from trainmaster.control.layout import SYSTEM
+from trainmaster.control.task.gangs import member_names
+from trainmaster.control.task.layout import SYSTEM
 from trainmaster.db import queries
 from trainmaster.executors.logs import line_start, log_end, read_log
 from trainmaster.executors.member_metrics import MemberMetrics

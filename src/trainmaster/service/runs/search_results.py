@@ -15,7 +15,7 @@ from trainmaster.db import Database, queries
 from trainmaster.spec.states import WHOLE, EndReason, State
 
 if TYPE_CHECKING:
-    from trainmaster.control.layout import RunFiles
+    from trainmaster.control.task.layout import RunFiles
     from trainmaster.sweeps import Curve, Goal, SearchSpace, Trial
 
 #: Of these a last value counts as long as the experiment is not over.
@@ -80,8 +80,8 @@ class SearchResults:
 
 def search_results(database: Database, files: RunFiles, run: str) -> list[SearchResults]:
     """All searching experiments of a run; reads the metrics files of all their tasks."""
-    from trainmaster.control.progress import read_curve
-    from trainmaster.control.searching import TRIAL_STATES
+    from trainmaster.control.loop.searching import TRIAL_STATES
+    from trainmaster.control.measure.progress import read_curve
     from trainmaster.service.runs.stored_recipe import stored_recipe
     from trainmaster.sweeps import Goal, SearchSpace, Trial, TrialState
 

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.control.run_state import RUNNING_STATES, ExperimentState
+from trainmaster.control.loop.run_state import RUNNING_STATES, ExperimentState
 from trainmaster.db.changes import TaskChange
 from trainmaster.spec.errors import StoreError
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
-    from trainmaster.control.progress import TaskProgress
+    from trainmaster.control.measure.progress import TaskProgress
     from trainmaster.service.driving.worlds import Session
     from trainmaster.service.service import Service
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.engine import RowMapping
 
-from trainmaster.control.layout import Home
-from trainmaster.control.run_state import RUNNING_STATES, tally
+from trainmaster.control.loop.run_state import RUNNING_STATES, tally
+from trainmaster.control.task.layout import Home
 from trainmaster.db import Database, endpoint_rows, is_alive, queries
 from trainmaster.db.leases import LEASE_S, Holder, holder
 from trainmaster.db.run_rows import driven_until
@@ -25,7 +25,7 @@ from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.topics import GATE_SAID, MODEL_PROMOTED, NOT_PROMOTED
 
 if TYPE_CHECKING:
-    from trainmaster.control.layout import RunFiles
+    from trainmaster.control.task.layout import RunFiles
 
 #: A whole sweep's models belong into `trainmaster models RUN`; a summary shows the first ones.
 MAX_SHOWN_MODELS = 1000

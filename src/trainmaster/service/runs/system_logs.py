@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.cluster.member_places import PLACES, read_places
-from trainmaster.control.layout import AttemptPlace
-from trainmaster.control.system_log import WAIT_S, put_system_log, said_here, system_log_command
+from trainmaster.control.attempt.system_log import WAIT_S, put_system_log, said_here, system_log_command
+from trainmaster.control.task.layout import AttemptPlace
 from trainmaster.executors.masking import SecretMask
 from trainmaster.providers.capabilities import Capabilities, capabilities_of
 from trainmaster.service.runs.stored_recipe import stored_recipe

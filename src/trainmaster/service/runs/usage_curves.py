@@ -9,7 +9,7 @@ from trainmaster.db import queries
 from trainmaster.executors.usage import machine_samples, member_samples, node_samples
 
 if TYPE_CHECKING:
-    from trainmaster.control.layout import Home, RunFiles
+    from trainmaster.control.task.layout import Home, RunFiles
     from trainmaster.db import Database
 
 #: Of a run with more attempts the last ones are shown.

@@ -12,7 +12,7 @@ from trainmaster.spec.states import State
 if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
 
-    from trainmaster.control.layout import RunFiles
+    from trainmaster.control.task.layout import RunFiles
     from trainmaster.db import Database
 
 #: Of a run with more tasks only those that run now are looked at, and no more than so many of them.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.control.environment import read_secrets
+from trainmaster.control.task.environment import read_secrets
 from trainmaster.db import sinks
 from trainmaster.db.leases import LEASE_S, is_alive, this_process
 from trainmaster.service.notifications.delivery import pause_s

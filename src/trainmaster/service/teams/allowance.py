@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.control.budget import SWITCH_OFF_S, USUAL_LEASE_S
+from trainmaster.control.decide.budget import SWITCH_OFF_S, USUAL_LEASE_S
 from trainmaster.db import ledger
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
-    from trainmaster.control.budget import Meter
+    from trainmaster.control.decide.budget import Meter
     from trainmaster.db import Database
 
 #: How often it is asked for more, or whether there are limits now.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.control.environment import read_secrets
+from trainmaster.control.task.environment import read_secrets
 from trainmaster.db import team_secrets as rows
 from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.spec.errors import NotFoundError, UsageError
@@ -15,7 +15,7 @@ from trainmaster.spec.errors import NotFoundError, UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainmaster.control.layout import Home
+    from trainmaster.control.task.layout import Home
     from trainmaster.db import Database
     from trainmaster.spec import Recipe
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.control.data_sources import BUILT_IN, BUILT_IN_PREFIX
+from trainmaster.control.attempt.data_sources import BUILT_IN, BUILT_IN_PREFIX
 from trainmaster.db import uploads as rows
 from trainmaster.objects import ObjectStore
 from trainmaster.service.users.caller import NO_TEAM
@@ -23,7 +23,7 @@ from trainmaster.volumes.packed.head import Head, read_head
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trainmaster.control.layout import Home
+    from trainmaster.control.task.layout import Home
     from trainmaster.db import Database
     from trainmaster.service.users.caller import Caller
     from trainmaster.service.volumes import Collected, OpenVolume, StoredVolume, VersionCheck

@@ -18,7 +18,7 @@ from trainmaster.objects import ObjectStore
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
 
 if TYPE_CHECKING:
-    from trainmaster.control.layout import Home
+    from trainmaster.control.task.layout import Home
 
 #: As much code as a snapshot may have, and so much more for what a tar adds.
 MAX_BYTES: Final = 100 << 20

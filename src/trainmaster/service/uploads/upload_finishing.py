@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.artifacts.scratch import scratch_directory
 from trainmaster.artifacts.unpacking import ARCHIVE_SUFFIXES, UnpackError, UnpackLimits, unpack
-from trainmaster.control.data_sources import room_bytes
+from trainmaster.control.attempt.data_sources import room_bytes
 from trainmaster.db import uploads as rows
 from trainmaster.objects import ObjectStore
 from trainmaster.objects.errors import FullStoreError, error_of, trouble_of
@@ -29,7 +29,7 @@ from trainmaster.spec.units import parse_bytes
 if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
 
-    from trainmaster.control.layout import Home
+    from trainmaster.control.task.layout import Home
     from trainmaster.db import Database
     from trainmaster.service.uploads.uploads import Uploads
     from trainmaster.service.users.caller import Caller

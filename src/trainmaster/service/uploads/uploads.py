@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import RowMapping
 
-    from trainmaster.control.layout import Home
+    from trainmaster.control.task.layout import Home
     from trainmaster.db import Database
     from trainmaster.service.users.caller import Caller
 

@@ -10,7 +10,7 @@ from served_tcp import serving
 from trainmaster.api.administration import HomeAdministration
 from trainmaster.api.remote.administration import RemoteAdministration
 from trainmaster.api.remote.remote import RemoteClient
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.service import Service
 from trainmaster.testing.administration_contract import AdministrationContract
 from trainmaster.testing.client_contract import ClientContract

@@ -20,7 +20,7 @@ from trainmaster.api.remote.contexts import Contexts
 from trainmaster.api.remote.trust import certificate
 from trainmaster.api.rest.app import make_app, make_state
 from trainmaster.cli import opening
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.service import Service
 from trainmaster.service.self_signed import self_signed
 from trainmaster.spec.errors import AccessError, UsageError

@@ -15,7 +15,7 @@ from served_tcp import serving
 from trainmaster.api.remote import volume_push
 from trainmaster.api.remote.connection import ServerUnreachableError
 from trainmaster.api.remote.directory_tar import DirectoryTar
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.service.volumes import PushProgress, open_volume
 from trainmaster.spec.errors import PublishError, UsageError
 

@@ -20,7 +20,7 @@ from served_tcp import serving
 from trainmaster.api.remote.volume_objects import know_servers
 from trainmaster.api.remote.volumes import RemoteVolume
 from trainmaster.cli import opening
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.objects.errors import RefusingStoreError
 from trainmaster.service.volumes import GetProgress, open_volume, push
 from trainmaster.service.volumes import content as content_of

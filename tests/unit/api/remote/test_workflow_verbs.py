@@ -14,7 +14,7 @@ from served_tcp import serving
 
 from trainmaster.api import Client
 from trainmaster.cli import opening
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.service.workflows.triggers import Triggers
 from trainmaster.spec.errors import NotFoundError, UsageError
 

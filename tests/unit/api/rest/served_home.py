@@ -7,7 +7,7 @@ import os
 import warnings
 
 from trainmaster.artifacts import publish
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, ClosedAttempt, RunChange, Submission, TaskChange
 from trainmaster.service import Service
 from trainmaster.spec import Recipe

@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 
 from trainmaster.api.rest.app import make_app, make_state
 from trainmaster.api.rest.limits import TESTS_BURST
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, Submission
 from trainmaster.service import Service
 from trainmaster.service.teams.admission import Application, entrance

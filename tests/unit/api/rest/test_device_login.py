@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.service import Service
 from trainmaster.service.users import device_login as module
 from trainmaster.service.users.access import ATTEMPTS

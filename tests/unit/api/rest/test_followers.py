@@ -14,7 +14,7 @@ import uvicorn
 from trainmaster.api.rest import hubs
 from trainmaster.api.rest.app import make_app, make_state
 from trainmaster.api.rest.limits import MAX_STREAMS
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, TaskChange
 from trainmaster.service import Service
 from trainmaster.spec import Recipe

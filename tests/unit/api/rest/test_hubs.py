@@ -13,7 +13,7 @@ from sqlalchemy import event
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
 from trainmaster.api.rest.hubs import Hub
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun
 from trainmaster.db.held_runs import add_note
 from trainmaster.service import Service

@@ -7,7 +7,7 @@ import runpy
 from pathlib import Path
 
 from trainmaster.api.rest.app import make_app, make_state
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.service import Service
 
 ROOT = Path(__file__).parents[4]

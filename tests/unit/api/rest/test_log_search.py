@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from served_home import Served
 
-from trainmaster.control.system_log import put_system_log
+from trainmaster.control.attempt.system_log import put_system_log
 from trainmaster.db.queries import ALL_RUNS
 from trainmaster.service.runs import log_search
 from trainmaster.service.runs.log_search import OF_A_RUN, search_logs

@@ -13,7 +13,7 @@ import warnings
 
 import pytest
 
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.objects.errors import FullStoreError
 from trainmaster.service import Service
 from trainmaster.service.driving.submissions import RunRequest

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmaster.cluster.roles.role_state import RoleState, end_command, read_command, write_command
-from trainmaster.control.ansible import CALL_VARIABLE
+from trainmaster.control.checks.ansible import CALL_VARIABLE
 
 
 def shell(command: str) -> str:

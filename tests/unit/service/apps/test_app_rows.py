@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.api.local_apps import LocalApps
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, Submission, TaskChange, apps
 from trainmaster.db.leases import this_process
 from trainmaster.service import Service

@@ -9,7 +9,7 @@ import pytest
 
 from trainmaster.cluster.member_places import PLACES
 from trainmaster.cluster.node_provisioner import root_on_nodes
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun
 from trainmaster.service import Service
 from trainmaster.service.apps import node_events

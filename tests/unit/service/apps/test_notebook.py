@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trainmaster.artifacts import publish
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, Submission, TaskChange, apps
 from trainmaster.service import Service
 from trainmaster.service.apps import notebook

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import Database, copies
 from trainmaster.db import tables as t
 from trainmaster.db.run_rows import AcceptedRun

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, ExperimentChange, Patience, Submission, TaskChange
 from trainmaster.db.held_runs import HeldDatabase, HeldRuns, undriven
 from trainmaster.db.queries import events

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainmaster.control.effects import Policy
-from trainmaster.control.isolation import MOST_GRACE_S, Isolation
-from trainmaster.control.layout import Home
-from trainmaster.control.outcome import classify
+from trainmaster.control.decide.effects import Policy
+from trainmaster.control.decide.outcome import classify
+from trainmaster.control.task.isolation import MOST_GRACE_S, Isolation
+from trainmaster.control.task.layout import Home
 from trainmaster.db import queries
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
 from trainmaster.service import cloud_metadata

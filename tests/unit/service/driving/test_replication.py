@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import (
     AcceptedRun,
     ClosedAttempt,

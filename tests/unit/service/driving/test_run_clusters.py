@@ -16,7 +16,7 @@ pytest.importorskip("asyncssh", reason="asyncssh is not installed")
 
 from trainmaster.cluster.record import ClusterRecord, ClusterState, DamagedClusterError, Machine, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, Database, Lease
 from trainmaster.service.driving import run_clusters as machines_module
 from trainmaster.service.driving.run_clusters import RunClusters

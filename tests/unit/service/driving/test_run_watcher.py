@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainmaster.control.effects import Effect, EffectKind
-from trainmaster.control.layout import AttemptPlace
-from trainmaster.control.reconcile import Turn
-from trainmaster.control.run_state import ExperimentState, RunState
+from trainmaster.control.decide.effects import Effect, EffectKind
+from trainmaster.control.loop.reconcile import Turn
+from trainmaster.control.loop.run_state import ExperimentState, RunState
+from trainmaster.control.task.layout import AttemptPlace
 from trainmaster.db.changes import ClosedAttempt, ExperimentChange, Note, TaskChange
 from trainmaster.service.driving.run_watcher import (
     AttemptEnded,

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, Database, Submission
 from trainmaster.service import Service, renting, run_planning
 from trainmaster.service.driving import local_runs

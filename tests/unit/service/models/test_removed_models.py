@@ -6,7 +6,7 @@ import pytest
 
 from trainmaster.artifacts import publish
 from trainmaster.artifacts.publishing import read_manifest
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, ClosedAttempt, RunChange, TaskChange, registry, tables
 from trainmaster.db import removed_models as rows
 from trainmaster.db.registry_rows import NewVersionRow, RunModel, UsedVersion, use

@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from http_receiver import HttpReceiver, answer
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, RunChange, Submission, access, webhook_rows
 from trainmaster.service import Service
 from trainmaster.service.notifications.mail_server import SMTP_VARIABLE

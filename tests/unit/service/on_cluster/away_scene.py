@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("boto3", reason="boto3 is not installed")
 
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun
 from trainmaster.db.run_files import SECRETS, private_place
 from trainmaster.service import Service

@@ -12,7 +12,7 @@ from away_scene import RUN, Scene, killed, lost_when_it_drives
 
 from trainmaster.api import EmbeddedClient
 from trainmaster.cli.drive import drive
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import RunChange, run_transfer
 from trainmaster.db import database as db_module
 from trainmaster.service import Service

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("blake3", reason="the extra `volumes` is not installed")
 
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import quote_requests as rows
 from trainmaster.service import Service
 from trainmaster.service.driving.submissions import Submissions

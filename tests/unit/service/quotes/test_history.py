@@ -8,7 +8,7 @@ import pytest
 
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.model.profile import Point
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, Database, NewMeasurement, Submission
 from trainmaster.service.quotes.history import experience_of, histories
 from trainmaster.spec import Strategy, read_recipe

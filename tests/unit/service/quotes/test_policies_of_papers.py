@@ -15,7 +15,7 @@ from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.papers.bandwidth import traffic_mbps
 from trainmaster.advisor.papers.policies import BandwidthUnknown
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import NewMeasurement
 from trainmaster.db import quote_requests as rows
 from trainmaster.providers import load_catalogue

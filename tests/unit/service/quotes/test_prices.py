@@ -10,7 +10,7 @@ from datetime import date, timedelta
 import pytest
 
 from trainmaster.cluster.renting.plan_clusters import plan_clusters
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.providers import load_catalogue
 from trainmaster.service.quotes.candidate_offers import candidate_offers_of
 from trainmaster.service.quotes.prices import Prices, named_regions

@@ -11,8 +11,8 @@ import pytest
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.quote.quote import Interval
-from trainmaster.control.measuring import trace_of
-from trainmaster.control.run_state import ExperimentState, RunState, Task
+from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
+from trainmaster.control.measure.measuring import trace_of
 from trainmaster.service.quotes.quote_record import QuoteRecord, quote_summary, record_truth
 from trainmaster.service.quotes.quote_tracker import QuoteTracker, _Measured
 from trainmaster.service.quotes.steadiness import share_done

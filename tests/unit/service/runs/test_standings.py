@@ -11,7 +11,7 @@ from rich.console import Console
 
 from trainmaster.cli.live import LiveDisplay
 from trainmaster.cli.watching import best_lines
-from trainmaster.control.run_state import ExperimentState, RunState, Task
+from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
 from trainmaster.db.changes import ClosedAttempt, TaskChange
 from trainmaster.service.driving.run_watcher import run_view
 from trainmaster.service.runs import search_results

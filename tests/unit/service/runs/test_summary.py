@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainmaster.api import Client
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, Database
 from trainmaster.service import Service
 from trainmaster.service.runs import summary

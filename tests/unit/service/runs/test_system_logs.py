@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.cluster.member_places import PLACES
-from trainmaster.control.layout import RunFiles
+from trainmaster.control.task.layout import RunFiles
 from trainmaster.service.runs import system_logs
 from trainmaster.service.runs.system_logs import fetch_system_log
 from trainmaster.service.shells import SshWay

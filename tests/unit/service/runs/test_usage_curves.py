@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import queries
 from trainmaster.service.runs.usage_curves import node_curves
 

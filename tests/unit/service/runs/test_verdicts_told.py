@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainmaster.cli.output import verdict_lines
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, ExperimentChange
 from trainmaster.db.changes import Note, Promotion
 from trainmaster.service import Service

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 from fake_mlflow import FakeMlflow
 
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, ClosedAttempt, RunChange, TaskChange, sinks
 from trainmaster.service import Service
 from trainmaster.service.notifications.webhook_targets import ReceiverResponse

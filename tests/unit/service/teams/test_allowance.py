@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmaster.control.budget import Meter
+from trainmaster.control.decide.budget import Meter
 from trainmaster.db import AcceptedRun, Database, NewQuoteRow, RunChange, Submission, access, ledger
 from trainmaster.db.cluster_rows import ClusterRow
 from trainmaster.db.ledger import ALL

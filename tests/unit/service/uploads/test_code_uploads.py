@@ -12,7 +12,7 @@ import zipfile
 
 import pytest
 
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.service.uploads import code_uploads
 from trainmaster.service.uploads.code_uploads import CodeUploads, TeamQuotaError, collect_code
 from trainmaster.spec.errors import NotFoundError, UsageError

@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from trainmaster.control.layout import Home
+from trainmaster.control.task.layout import Home
 from trainmaster.service.uploads import git_code
 from trainmaster.service.uploads.code_uploads import CodeUploads
 from trainmaster.service.uploads.git_code import GitCode

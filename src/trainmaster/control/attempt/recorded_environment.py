@@ -1,0 +1,91 @@
+"""With which Python and packages the members of a run work, written down by experiment."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.facts import Fact
+
+if TYPE_CHECKING:
+    from trainmaster.control.task.job_context import TaskContext
+    from trainmaster.control.task.layout import Home
+
+_SITES: Final = ("site-packages", "dist-packages")
+#: For the Python of a machine that has none of ours; 3.6 will do.
+PROGRAM: Final = """
+import glob, json, os, sys
+sites = [p for p in sys.path if p.endswith(("site-packages", "dist-packages"))]
+files = [f for p in sites for f in glob.glob(glob.escape(p) + "/*.dist-info")]
+names = [os.path.basename(f)[:-10].partition("-") for f in files]
+system = os.uname()
+print(json.dumps({"python": "%d.%d.%d" % sys.version_info[:3], "platform": system[0] + " " + system[4],
+                  "packages": dict(sorted((n.lower(), v) for n, _, v in names))}))
+"""
+
+
+def note_environment(context: TaskContext) -> None:
+    """Write down what members find, unless that was done; their nodes tell it of theirs."""
+    if context.site is not None:
+        return
+    if context.images is None:
+        note_found(context, lambda: environment_at(context.venv))
+    else:
+        images = context.images
+        note_found(
+            context, lambda: environment_in(context.experiment.container or "", images.prepare(context).id)
+        )
+
+
+def note_found(context: TaskContext, find: Callable[[], dict[str, Any]]) -> None:
+    """Write down the environment of an experiment, unless that was done.
+
+    Args:
+        context: of an attempt at one of its tasks.
+        find: asked for it; what it has no answer for is left out.
+    """
+    experiment = context.experiment.name
+
+    def look() -> str:
+        before = environment_noted_before(context.home, context.run, experiment)
+        return json.dumps(find() if before is None else before)
+
+    with suppress(OSError, ValueError, TrainmasterError):  # nothing is trained less for it
+        context.facts.settled(Fact.ENVIRONMENT, experiment, look)
+
+
+def environment_in(image: str, identity: str) -> dict[str, Any]:
+    """``image`` and ``digest`` of a container; the rest is what the image has."""
+    return {"python": "", "platform": "", "packages": {}, "image": image, "digest": identity}
+
+
+def environment_at(venv: Path | None = None) -> dict[str, Any]:
+    """``python``, ``platform`` and ``packages`` (versions by name) of a virtual environment, or our own."""
+    sites = [Path(place) for place in sys.path if place.endswith(_SITES)]
+    if venv is not None:
+        sites = list(venv.glob("lib/python3*/site-packages"))
+    names = [path.name for site in sites if site.is_dir() for path in site.glob("*.dist-info")]
+    pairs = (name.removesuffix(".dist-info").partition("-") for name in names)
+    system = os.uname()
+    return {
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "platform": f"{system.sysname} {system.machine}",
+        "packages": dict(sorted((name.lower(), version) for name, _, version in pairs)),
+    }
+
+
+def environment_noted_before(home: Home, run: str, experiment: str) -> dict[str, Any] | None:
+    """What an earlier Trainmaster wrote of a run, into a file of whoever drove it; None if it is not here."""
+    try:
+        found: dict[str, Any] = json.loads(
+            (home.run_directory(run) / f"environment-{experiment}.json").read_text()
+        )
+    except (OSError, ValueError):
+        return None
+    return found

@@ -1,0 +1,160 @@
+"""`Setup`: the virtual environment of a recipe's ``setup``, made once, here and on nodes by the same code.
+
+On a node `cluster/node_files/image_orders.py` makes it, in our runtime.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from trainmaster.control.task.locking import locked
+from trainmaster.control.task.marked_processes import end_marked
+from trainmaster.spec.errors import UsageError
+
+#: Marks all processes of a setup; its value is the place of the environment.
+_VARIABLE: Final = "TRAINMASTER_SETUP"
+#: With it bash would take itself for a login's shell and run its start-up files.
+_OF_A_LOGIN: Final = ("SSH_CLIENT", "SSH2_CLIENT")
+#: So long a directory that cannot be removed is tried again.
+_REMOVED_S: Final = 10.0
+_WORDS_BYTES: Final = 2000
+_FINDS_VENV: Final = "import sys; print('%d.%d' % sys.version_info[:2]); import ensurepip, venv"
+_under_way: set[Path] = set()
+
+InImage = Callable[["Setup", BinaryIO, Mapping[str, str]], int]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """All that goes into an environment; it travels to a node as JSON.
+
+    Attributes:
+        path: where it goes; its log and its lock lie beside it.
+        script: the recipe's.
+        code: working directory of the script.
+        variables: what the script finds.
+        python: of the host; in an image, the image's own is taken.
+        image: what the script runs in; empty without.
+        identity: of the host's Python, or of the image: with another one, it is made anew.
+    """
+
+    path: str
+    script: str
+    code: str
+    variables: Mapping[str, str]
+    python: str = ""
+    image: str = ""
+    identity: str = ""
+
+    @property
+    def log(self) -> Path:
+        """What is said while it is made."""
+        return Path(f"{self.path}.log")
+
+    def make(self, in_image: InImage | None = None) -> bool:
+        """Make it unless it is there; whether it was not. No process of its script is left.
+
+        Args:
+            in_image: runs one in an image; see `LocalImages.set_up`.
+
+        Raises:
+            UsageError: it failed; its log is named.
+        """
+        path, ready = Path(self.path), Path(self.path, "ready")
+        with locked(path):
+            if ready.is_file() and ready.read_text(encoding="utf-8") == self.identity:
+                return False
+            with self.log.open("wb") as output, _marked(path) as marker:
+                _remove(path)
+                if in_image is None:
+                    code = self._on_host(output, marker)
+                else:
+                    path.mkdir()
+                    code = in_image(self, output, marker)
+            if code != 0:
+                words = self.said(_WORDS_BYTES).decode("utf-8", "replace").strip().splitlines()[-3:]
+                raise UsageError(
+                    f"setup failed with exit code {code}: {' / '.join(words) or 'without a word'}",
+                    f"Its whole output: {self.log}",
+                )
+            ready.write_text(self.identity, encoding="utf-8")
+        return True
+
+    def said(self, limit_bytes: int) -> bytes:
+        """The end of its log."""
+        with self.log.open("rb") as file:
+            file.seek(max(0, self.log.stat().st_size - limit_bytes))
+            return file.read()
+
+    def _on_host(self, output: BinaryIO, marker: dict[str, str]) -> int:
+        base = {name: value for name, value in os.environ.items() if name not in _OF_A_LOGIN} | marker
+        code = _run([self.python, "-m", "venv", self.path], output, base, str(Path(self.path).parent))
+        if code != 0:
+            found = subprocess.run([self.python, "-I", "-c", _FINDS_VENV], capture_output=True, check=False)
+            if found.returncode != 0:
+                package = f"python{found.stdout.decode().strip()}-venv"
+                raise UsageError(
+                    f"{self.python} cannot make virtual environments: install {package} "
+                    f"(Debian: apt install {package})"
+                )
+            return code
+        env = {**base, **self.variables, "VIRTUAL_ENV": self.path}
+        env["PATH"] = f"{self.path}/bin:{env.get('PATH', os.defpath)}"
+        script = ["bash", "-euo", "pipefail", "-c", "--", self.script, "setup"]
+        return _run(script, output, env, self.code)
+
+
+@atexit.register
+def end_setups() -> None:
+    """The run is over or interrupted while a thread still waits for a setup."""
+    for path in list(_under_way):
+        end_marked(_VARIABLE, _mark(path))
+
+
+@contextmanager
+def _marked(path: Path) -> Iterator[dict[str, str]]:
+    """What processes of a setup are found by; none of them is left afterwards, nor of one that was killed."""
+    mark = _mark(path)
+    _under_way.add(path)
+    try:
+        end_marked(_VARIABLE, mark)
+        yield {_VARIABLE: mark}
+    finally:
+        end_marked(_VARIABLE, mark)
+        _under_way.discard(path)
+
+
+def _mark(path: Path) -> str:
+    """Differs from that of the same path in another container of the machine."""
+    status = path.parent.stat()
+    return f"{path} {status.st_dev}:{status.st_ino}"
+
+
+def _run(command: list[str], output: BinaryIO, env: Mapping[str, str], cwd: str) -> int:
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        env=env,
+        cwd=cwd,
+        check=False,
+        start_new_session=True,  # Ctrl-C is for us: we end it
+    ).returncode
+
+
+def _remove(path: Path) -> None:
+    """An engine that just ends a container may still put something there, or make the directory anew."""
+    deadline = time.monotonic() + _REMOVED_S
+    while path.exists():
+        shutil.rmtree(path, ignore_errors=time.monotonic() < deadline)
+        time.sleep(0.01)

@@ -1,0 +1,252 @@
+"""What a recipe needs from outside: told before anything is dialled, rented or started if it is not there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from trainmaster.control.checks.framework_notes import framework_notes
+from trainmaster.control.checks.preflight import (
+    check_data_parts,
+    check_directories,
+    check_urls,
+    check_volumes,
+)
+from trainmaster.control.decide.store_verdicts import Moment, StoreVerdict, verdict
+from trainmaster.control.task.layout import Home
+from trainmaster.objects.errors import trouble_of
+from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.spec import Recipe
+from trainmaster.spec.data_source import DataSource
+from trainmaster.spec.errors import PublishError, TrainmasterError, UsageError, one_line
+
+#: A server that has not answered by then is not waited for: the task will ask it again.
+_ANSWER_S: Final = 10.0
+#: So many files of the code are looked through for a metric, and no larger ones.
+_MOST_FILES: Final = 1000
+_MOST_BYTES: Final = 1 << 20
+_ESTIMATOR: Final = re.compile(r"\b(?:tf|tensorflow)\.(?:estimator|contrib)\b")
+_TENSORFLOW: Final = re.compile(r"tensorflow/tensorflow:(\d+)\.(\d+)")
+_REFUSALS: Final = (401, 403, 404, 410)
+_CORRECT: Final = "Correct the URL."
+
+
+def check_inputs(
+    recipe: Recipe,
+    home: Home,
+    environ: Mapping[str, str],
+    values: Mapping[str, Mapping[str, str]],
+    *,
+    measures: bool = False,
+    asks_urls: bool = True,
+) -> list[str]:
+    """Look for the code, data, images and the object store of a run, without bringing anything here.
+
+    Args:
+        recipe: of any provider.
+        home: where volumes and models lie.
+        environ: the caller's.
+        values: secrets, by experiment.
+        measures: tasks run on this machine, and nothing is kept: a store that takes nothing is only a note.
+        asks_urls: False where others have sent it: this machine may reach what they may not.
+
+    Returns:
+        Notes for the user: what does not answer here, but may where the tasks run.
+
+    Raises:
+        UsageError: naming all that is not there, each with its key; nothing was started.
+    """
+    excluded = (home.root, home.cache)
+    _all(
+        lambda: check_data_parts(recipe),
+        lambda: check_directories(recipe),
+        lambda: _check_code(recipe, excluded),
+        lambda: check_urls(recipe),
+    )
+    notes = framework_notes(recipe, environ)  # the network is asked if nothing is wrong on this machine
+    here = measures or capabilities_of(recipe.provider).is_here
+    if measures:
+        try:
+            check_store(home)
+        except UsageError as error:
+            notes.append(f"a run would be refused: {one_line(error)}")
+    _all(
+        *([] if measures else [lambda: check_store(home)]),
+        lambda: check_volumes(recipe, home.store_url),
+        *([lambda: notes.extend(_check_answers(recipe, home, values, here=here))] if asks_urls else []),
+        *([lambda: notes.extend(_check_images(recipe, environ, here=here))] if asks_urls else []),
+    )
+    return [*notes, *_script_notes(recipe)]
+
+
+def _script_notes(recipe: Recipe) -> Iterator[str]:
+    """What the scripts in the code seem to do, and what will hardly come of it; a slip, perhaps."""
+    code = recipe.directory / Path(recipe.code).expanduser()
+    if not code.is_dir():
+        return
+    files = [file for file in islice(code.rglob("*.py"), _MOST_FILES) if file.stat().st_size <= _MOST_BYTES]
+    text = "\n".join(file.read_text(errors="replace") for file in files)
+    for name, experiment in recipe.experiments.items():
+        until, pattern = experiment.ends_at, experiment.metrics_pattern
+        known = f"{experiment.command}\n{pattern or ''}\n{text}"
+        if until is not None and text and until.metric not in known:
+            yield (
+                f"experiments.{name}.until: neither the command nor the code names {until.metric}; it ends "
+                f"nothing unless that is reported: trainmaster.report({until.metric}=...), or metrics.pattern"
+            )
+        is_staged = any(source.stage == "hdfs" for source in experiment.data.values())
+        if is_staged and "hdfs://" in known and "TRAINMASTER_OUTPUT_HDFS" not in known:
+            yield (
+                f"experiments.{name}: what its script writes to hdfs:// is lost with the cluster, but for "
+                "what is below TRAINMASTER_OUTPUT_HDFS: that becomes part of the model"
+            )
+        image = _TENSORFLOW.search(experiment.container or "")
+        lacks = image is None or (int(image[1]), int(image[2])) >= (2, 16)
+        brings = experiment.setup is not None or (experiment.container is not None and image is None)
+        if experiment.launcher == "tensorflow" and _ESTIMATOR.search(text) and lacks and not brings:
+            yield (
+                f"experiments.{name}: the code uses tf.estimator, which TensorFlow has no more from 2.16 on; "
+                "take container: docker.io/tensorflow/tensorflow:1.15.5-py3 (or 2.15.0), and chief: worker"
+            )
+
+
+def check_store(home: Home) -> None:
+    """Refuse an object store elsewhere that cannot be written: a model that cannot be kept is worth nothing.
+
+    Raises:
+        UsageError: it cannot be reached, or refuses our credentials.
+    """
+    from trainmaster.objects import ObjectStore
+
+    try:
+        store = ObjectStore(home.store_url)
+        if not store.is_local:  # a directory is made when the run is written down
+            store.check_writable()
+    except (PublishError, UsageError) as error:
+        raise UsageError(f"TRAINMASTER_STORE: {error.args[0]}", error.hint) from error
+
+
+def _all(*checks: Callable[[], None]) -> None:
+    """Make all checks, and tell everything that they refuse in one go."""
+    refusals = []
+    for check in checks:
+        try:
+            check()
+        except UsageError as error:
+            refusals.append(error)
+    if len(refusals) == 1:
+        raise refusals[0]
+    if refusals:
+        raise UsageError("\n".join(map(one_line, refusals)))
+
+
+def _check_code(recipe: Recipe, excluded: tuple[Path, ...]) -> None:
+    from trainmaster.artifacts.snapshot import check_code
+
+    check_code(recipe.code, recipe.directory, exclude=excluded)
+
+
+def _check_answers(
+    recipe: Recipe, home: Home, values: Mapping[str, Mapping[str, str]], *, here: bool
+) -> Iterator[str]:
+    """Ask for the first bytes of what URLs name."""
+    for experiment in recipe.experiments.values():
+        known = {**experiment.env, **values.get(experiment.name, {})}
+        for name, source in experiment.data.items():
+            if source.url is None:
+                continue
+            from trainmaster.control.attempt.data_sources import url_directory
+
+            if url_directory(home.cache, source.url, source.sha256).is_dir():
+                continue
+            where = f"experiments.{experiment.name}.data.{name}.url"
+            try:
+                _ask(source, source.url_with(known))
+            except (UsageError, _NoAnswerError) as error:
+                if here or isinstance(error, UsageError):
+                    raise UsageError(f"{where}: {error.args[0]}", error.hint) from error
+                # Machines elsewhere may have another network than this one.
+                yield f"{where}: cannot be read from this machine: {one_line(error)}"
+
+
+class _NoAnswerError(TrainmasterError):
+    """The store does not answer just now, or not on this machine."""
+
+
+def _ask(source: DataSource, url: str) -> None:
+    """Ask for what a URL names.
+
+    Raises:
+        UsageError: there is no such thing, or it refuses us.
+        _NoAnswerError: it cannot be asked.
+    """
+    import http.client
+    import urllib.error
+
+    from trainmaster.control.attempt.data_sources import open_web
+    from trainmaster.objects import ObjectStore
+
+    scheme = urlsplit(url).scheme
+    if scheme == "file":  # machines elsewhere get it from this one
+        if not (path := Path(unquote(urlsplit(url).path))).exists():
+            raise UsageError(f"there is no {path}", _CORRECT)
+    elif scheme in ("http", "https"):
+        try:
+            try:
+                open_web(url, _ANSWER_S, "HEAD").close()
+            except urllib.error.HTTPError:  # not every server knows HEAD; signed URLs are for GET
+                open_web(url, _ANSWER_S).close()
+        except urllib.error.HTTPError as error:
+            if error.code in _REFUSALS:
+                raise UsageError(f"{source.url}: {error.code} {error.reason}", _CORRECT) from error
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            reason = getattr(error, "reason", None) or error or type(error).__name__
+            raise _NoAnswerError(f"{source.url}: {reason}", "Is it there? Look at the URL.") from error
+    else:
+        try:
+            found = next(iter(ObjectStore(url).list()), None)
+        except PublishError as error:
+            is_fault = verdict(Moment.CHECK, trouble_of(error)) is StoreVerdict.USER_ERROR
+            kind = UsageError if is_fault else _NoAnswerError
+            raise kind(error.args[0], error.hint) from error
+        if found is None:
+            raise UsageError(f"{source.url}: there are no objects below", _CORRECT)
+
+
+def _check_images(recipe: Recipe, environ: Mapping[str, str], *, here: bool) -> Iterator[str]:
+    """Look for the images of containers, here and at their registries."""
+    wanted = {e.container: e.name for e in recipe.experiments.values() if e.container is not None}
+    if not wanted:
+        return
+    from trainmaster.control.checks.registries import look_for_image
+    from trainmaster.executors.engines import find_engine
+
+    try:
+        engine = find_engine(environ)
+    except UsageError:
+        if here:
+            raise
+        engine = None
+    for image, name in wanted.items():
+        where = f"experiments.{name}.container"
+        if engine is not None and engine.image(image) is not None:
+            continue  # machines elsewhere that find it nowhere are sent ours
+        if here and engine is not None:
+            if engine.ask("manifest", "inspect", image)[0]:  # says little; it may ask for a login
+                try:
+                    engine.pull(image, set())
+                except UsageError as error:
+                    raise UsageError(f"{where}: {error.args[0]}", error.hint) from error
+            continue
+        found = look_for_image(image)
+        if found.is_missing and capabilities_of(recipe.provider).rents:  # hosts of one's own may have it
+            raise UsageError(
+                f"{where}: {found.words}",
+                "Check its name, push it, or build it on this machine: then it is sent to the others.",
+            )
+        if found.words:
+            yield f"{where}: {found.words}; it must be on the machines, or they must be let in there"

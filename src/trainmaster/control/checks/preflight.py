@@ -1,0 +1,375 @@
+"""Before anything starts: does this version have what the recipe asks for, and this machine too?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from trainmaster.control.task.gangs import gpus_of, member_names, slots_of, slots_per_member
+from trainmaster.executors import NodeCapacity
+from trainmaster.launchers import get_launcher
+from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.spec import DataSource, Experiment, Recipe
+from trainmaster.spec.errors import MissingPartError, TrainmasterError, UsageError
+from trainmaster.spec.redaction import has_secret
+from trainmaster.spec.roles import is_requirements
+
+
+def check_parts(recipe: Recipe) -> None:
+    """Refuse what this version cannot do yet, naming each key and the missing part.
+
+    Raises:
+        MissingPartError: with one line per key.
+        UsageError: there is no such provider.
+    """
+    check_names(recipe)
+    check_baking(recipe)
+    check_roles(recipe)
+    missing = list(_missing(recipe))
+    if missing:
+        raise MissingPartError(
+            "\n".join(missing),
+            "The recipe can be read, but this cannot be run.",
+        )
+
+
+def check_baking(recipe: Recipe) -> None:
+    """Refuse images where a provider makes none, or of what does not belong into one.
+
+    Raises:
+        UsageError: naming the key.
+    """
+    if not recipe.bake:
+        return
+    with _named(recipe, "bake"):
+        require_baker(recipe.provider)
+    for experiment in recipe.experiments.values():
+        for key in ("data", "roles"):
+            if getattr(experiment, key):
+                with _named(recipe, "experiments", experiment.name, key):
+                    raise UsageError(
+                        "an image is made of its machines: it would be in there for later runs",
+                        "Leave it out, as `trainmaster image build` does.",
+                    )
+    if not any(each.setup or each.container for each in recipe.experiments.values()):
+        with _named(recipe, "bake"):
+            raise UsageError(
+                "no experiment has `setup` or `container`: there is nothing to put into an image",
+                "Its machines start from the provider's own image.",
+            )
+
+
+def require_baker(provider: str) -> None:
+    """Refuse a provider that makes no images.
+
+    Raises:
+        UsageError: saying what is to be done instead.
+    """
+    if not capabilities_of(provider).rents:
+        raise UsageError(
+            f"provider {provider}: its machines stay, and keep what `setup` made and images of containers",
+            "The first run puts it there, and later ones find it: no image is needed.",
+        )
+    if not capabilities_of(provider).bakes:
+        raise UsageError(
+            f"provider {provider} makes no images of its machines", "Name one that does: aws or lab."
+        )
+
+
+def check_roles(recipe: Recipe) -> None:
+    """Refuse Ansible's roles where there is no machine for them, or no Ansible.
+
+    Raises:
+        UsageError: naming the key.
+        MissingPartError: Ansible is not installed.
+    """
+    for experiment in recipe.experiments.values():
+        if experiment.roles is None:
+            continue
+        with _named(recipe, "experiments", experiment.name, "roles"):
+            if capabilities_of(recipe.provider).is_here:
+                raise UsageError(
+                    f"Ansible makes machines ready over SSH, and provider {recipe.provider} is this one",
+                    "Write `setup`, or put it into the inventory of provider hosts.",
+                )
+            from trainmaster.control.checks.ansible import find_program
+
+            find_program("ansible-playbook")
+
+
+def check_names(recipe: Recipe) -> None:
+    """Refuse an unknown provider, framework, sampler, pruner or option of a search.
+
+    Looks at nothing but the recipe and the names that are installed; loads no library.
+
+    Raises:
+        UsageError: naming the key, with the names that there are.
+        MissingPartError: a plug-in has the name, but cannot be loaded.
+    """
+    if not capabilities_of(recipe.provider).is_here:
+        from trainmaster.providers.finding import PROVIDERS
+
+        with _named(recipe, "provider"):
+            PROVIDERS.check(recipe.provider)
+    for number, subscription in enumerate(recipe.notify):
+        from trainmaster.control.notes.notifier import NOTIFIERS
+
+        with _named(recipe, "notify", str(number), "by"):
+            NOTIFIERS.check(subscription.notifier)
+    for experiment in recipe.experiments.values():
+        where = ("experiments", experiment.name)
+        with _named(recipe, *where, "framework"):
+            get_launcher(experiment.launcher)
+        if (search := experiment.search) is not None:
+            from trainmaster.sweeps import pruner_class, sampler_class, wrong_options
+
+            with _named(recipe, *where, "search", "sampler"):
+                sampler_class(search.sampler)
+            with _named(recipe, *where, "search", "pruner"):
+                pruner_class(search.pruner or "none")
+            for option, error in wrong_options(search).items():
+                options = ("options", option) if option in search.options else (option,)
+                raise recipe.refused([((*where, "search", *options), error)])
+
+
+@contextmanager
+def _named(recipe: Recipe, *key: str) -> Iterator[None]:
+    """Name the key at fault, and its place in the recipe unless the fault is this machine's."""
+    try:
+        yield
+    except MissingPartError as error:
+        raise MissingPartError(f"{'.'.join(key)}: {error.args[0]}", error.hint) from error
+    except UsageError as error:
+        raise recipe.refused([(key, error)]) from error
+
+
+def check_notify(recipe: Recipe, environ: Mapping[str, str]) -> None:
+    """Refuse what a notifier cannot do with its ``to``; sends nothing.
+
+    Raises:
+        UsageError: naming the key.
+        MissingPartError: a plug-in has the name, but cannot be loaded.
+    """
+    for number, subscription in enumerate(recipe.notify):
+        from trainmaster.control.notes.notifier import make_notifier
+
+        with _named(recipe, "notify", str(number)):
+            make_notifier(subscription.notifier, subscription.to, environ)
+
+
+def check_directories(recipe: Recipe) -> None:
+    """Refuse ``data: {dir: ...}`` and ``roles`` that are not there or not right: tasks would find out late.
+
+    Raises:
+        UsageError: naming the key and the path.
+    """
+    for experiment, key, source in _sources(recipe):
+        path = recipe.directory / Path(source.directory or "").expanduser()
+        if source.directory is not None and not path.exists():
+            with _named(recipe, "experiments", experiment.name, "data", key, "dir"):
+                hint = "A relative path starts at the recipe's folder."
+                raise UsageError(f"there is no {path.resolve()}", hint)
+    code = recipe.directory / Path(recipe.code).expanduser()
+    for experiment in recipe.experiments.values():
+        if experiment.roles is None:
+            continue
+        from trainmaster.control.checks.role_files import require_role, require_variables
+
+        for entry in experiment.roles.entries:
+            if code.is_dir() and not (code / entry).exists():
+                with _named(recipe, "experiments", experiment.name, "roles"):
+                    hint = "A relative path starts at the top of the code."
+                    raise UsageError(f"there is no {entry} in {code.resolve()}", hint)
+            if code.is_dir() and not is_requirements(entry):
+                with _named(recipe, "experiments", experiment.name):
+                    require_role(code / entry, entry)
+                    for group, entries in experiment.roles.groups.items():
+                        if entry in entries:
+                            require_variables(
+                                code / entry, entry, experiment.roles.variables_of(group, entry)
+                            )
+
+
+def check_urls(recipe: Recipe) -> None:
+    """Refuse URLs with placeholders that have no value.
+
+    Raises:
+        UsageError: naming the key.
+    """
+    for experiment, key, source in _sources(recipe):
+        with _named(recipe, "experiments", experiment.name, "data", key, "url"):
+            source.url_with(dict.fromkeys([*experiment.env, *experiment.secrets], ""))
+
+
+def data_notes(recipe: Recipe) -> list[str]:
+    """What the user is to know of data that anybody on the way could change, or that give a secret away."""
+    urls = [(f"{each.name}: data.{key}.url", source) for each, key, source in _sources(recipe) if source.url]
+    signed = [
+        f"{where} holds a signature or a key, which is written down with the run; "
+        "write ${NAME} instead, and the name under `secrets`"
+        for where, source in urls
+        if has_secret(source.url or "")
+    ]
+    signed += [
+        f"notify.{number}.to holds a key, which is written down with the run; write $NAME and export it"
+        for number, subscription in enumerate(recipe.notify)
+        if has_secret(subscription.to)
+    ]
+    return signed + [
+        f"{where}: whoever is on the way can change what comes by http://; add `sha256`, or use https://"
+        for where, source in urls
+        if (source.url or "").lower().startswith("http://") and not source.sha256
+    ]
+
+
+def check_volumes(recipe: Recipe, store_url: str) -> None:
+    """Refuse volumes that are not there, naming the key.
+
+    Raises:
+        UsageError: there is no such volume.
+    """
+    for experiment, key, source in _sources(recipe):
+        if source.volume is not None:
+            from trainmaster.control.attempt.data_sources import require_volume, volume_url
+
+            with _named(recipe, "experiments", experiment.name, "data", key, "volume"):
+                require_volume(source.volume, volume_url(source.volume, store_url))
+
+
+def check_data_parts(recipe: Recipe) -> None:
+    """Refuse data that need what is not installed here, where they are brought from.
+
+    Raises:
+        MissingPartError: naming the key.
+    """
+    for experiment, key, source in _sources(recipe):
+        from trainmaster.control.attempt.data_sources import parts_of  # a run without data loads none of it
+
+        for part in parts_of(source):
+            if part.missing:
+                with _named(recipe, "experiments", experiment.name, "data", key):
+                    raise MissingPartError(
+                        f"it needs {' and '.join(part.missing)}, not installed on this machine",
+                        f"pip install '{part.package}', wherever the tasks run.",
+                    )
+
+
+def why_bound_by_data(recipe: Recipe, snapshot: Path | None = None) -> str:
+    """Which data of a recipe no other machine than this one can bring, and why; empty if there are none.
+
+    Args:
+        recipe: of a run.
+        snapshot: of its code; None: it is not made yet.
+    """
+    for experiment, key, source in _sources(recipe):
+        if why := _why_bound(recipe, source, snapshot):
+            return f"experiments.{experiment.name}.data.{key}.{why}"
+    return ""
+
+
+def _why_bound(recipe: Recipe, source: DataSource, snapshot: Path | None) -> str:
+    if source.directory is not None and not _is_code(recipe, source.directory, snapshot):
+        return (
+            f"dir: {source.directory} is on this machine only, as it is no part of the code: "
+            "push it as a volume, or have it in the recipe's folder with `code: .`"
+        )
+    for kind, text in (("url", source.url), ("volume", source.volume), ("model", source.model_uri)):
+        scheme, mark, rest = (text or "").partition("://")
+        is_path = kind == "volume" and scheme.startswith(("/", "."))
+        if is_path or (mark and (scheme.lower() in ("file", "memory") or _is_this_machine(rest))):
+            return f"{kind}: {text} is on this machine only: put it on an object store"
+    return ""
+
+
+def _is_code(recipe: Recipe, directory: str, snapshot: Path | None) -> bool:
+    """Whether a directory with data goes where the code does, as far as that is known."""
+    inside = Path(os.path.normpath(directory))
+    if recipe.code != "." or inside.is_absolute() or inside.parts[:1] in (("..",), ("~",)):
+        return False
+    if snapshot is None:
+        return True
+    place = (snapshot / inside).resolve()
+    return place.is_dir() and place.is_relative_to(snapshot.resolve())
+
+
+def _is_this_machine(rest: str) -> bool:
+    """Whether what comes after ``SCHEME://`` names the machine that asks, whichever that is."""
+    host = rest.partition("/")[0].rpartition("@")[2]
+    return host.partition(":")[0] == "localhost" or host.startswith(("127.", "[::1]"))
+
+
+def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:
+    """Does one machine have what the experiments ask for?
+
+    Args:
+        recipe: of any provider; what is not for ``local`` is not for this machine.
+        machine: what it has.
+
+    Returns:
+        Notes for the user: wishes that mean nothing here, and what was capped.
+
+    Raises:
+        UsageError: a demand that this machine can never meet.
+    """
+    if not capabilities_of(recipe.provider).is_here:
+        return []
+    if any(experiment.container is not None for experiment in recipe.experiments.values()):
+        from trainmaster.executors.engines import find_engine
+
+        find_engine(os.environ)
+    notes = []
+    cores, memory_bytes = machine.cores, machine.memory_bytes
+    for experiment in recipe.experiments.values():
+        name, hardware = experiment.name, experiment.hardware
+        members = member_names(experiment)
+        gpus = [gpus_of(experiment, role, is_here=True) for role, _ in members]
+        wishes = [key for key in ("instance", "gpu", "spot", "region") if getattr(hardware, key)]
+        notes += [f"{name}: hardware.{key} is only a wish on this machine" for key in wishes]
+        each = f" for each of {len(members)} members" if len(members) > 1 else ""
+        if hardware.cpus and slots_of(experiment) > cores:
+            raise UsageError(
+                f"experiments.{name}.hardware.cpus: {slots_per_member(experiment)}{each}, "
+                f"this machine has {cores}",
+                "Ask for less, or use another provider.",
+            )
+        if hardware.memory_bytes and hardware.memory_bytes > memory_bytes:
+            raise UsageError(
+                f"experiments.{name}.hardware.memory: {hardware.memory_bytes / 1e9:.1f} GB, "
+                f"this machine has {memory_bytes / 1e9:.1f} GB",
+                "Ask for less, or use another provider.",
+            )
+        if sum(gpus) > len(machine.gpus):
+            raise UsageError(
+                f"experiments.{name}.hardware.gpus: {max(gpus)}{each}, this machine has {len(machine.gpus)}",
+                "Ask for less, or use another provider.",
+            )
+        if experiment.workers and experiment.workers > cores and len(experiment.tasks(recipe.seed)) > cores:
+            notes.append(
+                f"{name}: workers: {experiment.workers} is more than this machine's {cores} slots; capped"
+            )
+    return notes
+
+
+def _sources(recipe: Recipe) -> Iterator[tuple[Experiment, str, DataSource]]:
+    """Everything under ``data``, with its name there."""
+    for experiment in recipe.experiments.values():
+        for name, source in experiment.data.items():
+            yield experiment, name, source
+
+
+def _missing(recipe: Recipe) -> Iterator[str]:
+    for experiment in recipe.experiments.values():
+        where = f"experiments.{experiment.name}"
+        if experiment.search is not None:
+            from trainmaster.sweeps import make_pruner, make_sampler
+
+            try:
+                make_sampler(experiment, 0)
+                make_pruner(experiment.search)
+            except TrainmasterError as error:
+                yield f"{where}.search: {error}"
+        if experiment.distributed is not None and experiment.distributed.is_flexible:
+            workers = f"{where}.distributed.workers: {experiment.distributed.workers}"
+            yield f"{workers}: no quote has chosen a number; `trainmaster run` does"

@@ -1,0 +1,150 @@
+"""What to do next about one task: pure, without a clock or a cluster.
+
+`decide_task` looks at a task, at what was observed of it, and at the recipe's policy, and gives
+the next step: transitions to commit, then effects to perform. It is called again with the
+result, so each state needs to know only what may follow it. Every effect may be repeated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trainmaster.control.decide.backoff import backoff_s, stage_pause_s
+from trainmaster.control.decide.effects import Effect, EffectKind, Job, ObservedTask, Policy, Step
+from trainmaster.control.decide.outcome import Outcome, classify
+from trainmaster.control.decide.saving import (
+    DIED_AT_ONCE_S,
+    begin,
+    effect,
+    move,
+    next_attempt,
+    recovering,
+    saving,
+    stopping,
+)
+from trainmaster.control.loop.run_state import Task
+from trainmaster.db.changes import Progress
+from trainmaster.executors.base import Phase
+from trainmaster.spec.states import MAX_FREE_RESTARTS, MAX_STAGE_TRIES, EndReason, State
+
+__all__ = ["DIED_AT_ONCE_S", "Effect", "EffectKind", "Job", "ObservedTask", "Policy", "Step", "decide_task"]
+
+
+def decide_task(task: Task, seen: ObservedTask, policy: Policy, now: float) -> list[Step]:
+    """The next step of a task that is not DONE: transitions, then effects.
+
+    Args:
+        task: as recorded.
+        seen: as observed.
+        policy: from the recipe.
+        now: Unix seconds.
+    """
+    if seen.wanted is not None and task.state in (State.WAITING, State.PLANNED):
+        return _end_unbegun(task, seen.wanted, now)
+    # A finished attempt is kept, not thrown away.
+    stoppable = task.state not in (State.SAVING, State.STOPPING)
+    if seen.wanted is not None and stoppable:
+        return [move(task, State.STOPPING, seen.wanted, seen.why, {"end_reason": seen.wanted})]
+    match task.state:
+        case State.WAITING:
+            return [move(task, State.PLANNED)]
+        case State.PLANNED:
+            return [next_attempt(task)]
+        case State.ACQUIRING:
+            if seen.gang.phase is Phase.UNKNOWN:
+                return [effect(task, EffectKind.SUBMIT)]
+            return [] if seen.gang.phase is Phase.QUEUED else [move(task, State.STAGING)]
+        case State.STAGING:
+            return _staging(task, seen, now)
+        case State.RUNNING:
+            return _running(task, seen, policy, now)
+        case State.RECOVERING:
+            return recovering(task, seen, now)
+        case State.SAVING:
+            return saving(task, seen, policy, now)
+        case State.STOPPING:
+            return stopping(task, seen, policy, now)
+        case State.DONE:
+            return []
+
+
+def _staging(task: Task, seen: ObservedTask, now: float) -> list[Step]:
+    match seen.gang.phase:
+        case Phase.UNKNOWN:  # the control process that held the slots is gone, and they with it
+            return [effect(task, EffectKind.SUBMIT)]
+        case Phase.QUEUED:
+            return []
+        case Phase.GRANTED:
+            job = seen.jobs.get(EffectKind.STAGE)
+            if job is None:
+                return begin(task, EffectKind.STAGE, now)
+            if not job.done or seen.launched:
+                return []
+            if job.error and (job.lacks_room or job.reason is EndReason.NODE_LOST):
+                again = _stage_again(task, now, is_bounded=not job.lacks_room)
+                if again is not None:
+                    return again
+            if job.error:
+                reason = EndReason.USER_ERROR if job.users_fault else EndReason.INTERNAL
+                return [move(task, State.STOPPING, reason, job.error, fields={"end_reason": reason})]
+            fields = {**job.fields, "tries": 0} if task.tries else job.fields
+            return [Progress(task.experiment, task.number, fields), effect(task, EffectKind.LAUNCH)]
+        case Phase.RUNNING | Phase.EXITED:
+            started_at = seen.gang.started_at
+            return [move(task, State.RUNNING, fields={"started_at": started_at} if started_at else {})]
+
+
+def _stage_again(task: Task, now: float, *, is_bounded: bool) -> list[Step] | None:
+    """Count a stage that has failed, or begin it anew when its turn comes; None if it failed too often."""
+    if task.try_at:  # it is counted
+        return begin(task, EffectKind.STAGE, now)
+    if is_bounded and task.tries >= MAX_STAGE_TRIES:
+        return None
+    count = task.tries + 1
+    counted = {"tries": count, "try_at": now + stage_pause_s(count)}
+    return [Progress(task.experiment, task.number, counted)]
+
+
+def _running(task: Task, seen: ObservedTask, policy: Policy, now: float) -> list[Step]:
+    match seen.gang.phase:
+        case Phase.RUNNING:
+            if task.end_reason is EndReason.UNTIL:  # it is recorded: whoever drives it from now on knows
+                return [effect(task, EffectKind.STOP, policy.grace_s)]
+            if seen.reached:
+                return [Progress(task.experiment, task.number, {"end_reason": EndReason.UNTIL})]
+            since = now if seen.running_since is None else seen.running_since
+            if policy.timeout_s is not None and now - since >= policy.timeout_s:
+                return [effect(task, EffectKind.STOP, policy.grace_s)]
+            checkpoint = seen.jobs.get(EffectKind.CHECKPOINT)
+            if task.kept_checkpoint is not None and checkpoint is not None and checkpoint.progressed:
+                # There is a newer one: what could not be saved of an earlier attempt is needed no more.
+                return [Progress(task.experiment, task.number, {"kept_checkpoint": None})]
+            if now - seen.last_checkpoint_at >= policy.checkpoint_every_s and (
+                checkpoint is None or checkpoint.done
+            ):
+                return [effect(task, EffectKind.CHECKPOINT)]
+            return []
+        case Phase.EXITED:
+            has_reached = task.end_reason is EndReason.UNTIL
+            timeout_s = None if has_reached else policy.timeout_s
+            outcome = classify(seen.gang, timeout_s, policy.helpers, policy.timeout_name)
+            if has_reached and outcome.reason is EndReason.PREEMPTED:  # it was we who stopped it
+                outcome = Outcome(EndReason.UNTIL, seen.reached or f"until {policy.until}: it held")
+        case _:  # it ran, and its node knows nothing of it any more
+            outcome = Outcome(EndReason.NODE_LOST, "its node lost all trace of it")
+    fields: dict[str, object] = {"end_reason": outcome.reason}
+    if outcome.reason.uses_retry and task.retries_used < policy.retries:
+        fields["retries_used"] = task.retries_used + 1
+        fields["not_before"] = now + backoff_s(task.retries_used + 1)
+        return [move(task, State.RECOVERING, outcome.reason, outcome.message, fields)]
+    if outcome.reason.is_free_retry and task.free_restarts < MAX_FREE_RESTARTS:
+        fields["free_restarts"] = task.free_restarts + 1
+        return [move(task, State.RECOVERING, outcome.reason, outcome.message, fields)]
+    return [move(task, State.SAVING, outcome.reason, outcome.message, fields)]
+
+
+def _end_unbegun(task: Task, reason: EndReason, now: float) -> list[Step]:
+    """Nothing of it is under way; an attempt it had before `resume` is closed and stays as it is."""
+    ended = move(task, State.STOPPING, reason, fields={"end_reason": reason})
+    done = replace(ended, before=State.STOPPING, after=State.DONE, fields={"ended_at": now})
+    return [ended, done]

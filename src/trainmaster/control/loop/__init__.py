@@ -1,0 +1,1 @@
+"""The loop over a run: what it observes, holds in memory, and has done."""

@@ -1,0 +1,531 @@
+"""`Controller`: observes, decides, commits, acts, until its run is over.
+
+One process drives a run, as long as it holds the run's lease. It may be killed at any line:
+what is committed is true, and every effect may be repeated by the next controller.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from trainmaster.control.decide.budget import Meter
+from trainmaster.control.decide.effects import Effect, EffectKind, MoreMemory, ObservedTask, Policy
+from trainmaster.control.decide.saving_money import SavingMoney
+from trainmaster.control.loop.reconcile import Turn, reconcile
+from trainmaster.control.loop.run_state import RunState, Task
+from trainmaster.control.loop.surroundings import (
+    Actions,
+    Clusters,
+    CostAllowance,
+    Forecaster,
+    OwnMachine,
+    RunRecords,
+)
+from trainmaster.control.notes.job_notes import JobNotes
+from trainmaster.control.notes.until_notes import UntilNotes
+from trainmaster.control.task.layout import attempt_id
+from trainmaster.db import Change, Lease, Note, Progress
+from trainmaster.db.leases import RENEW_S
+from trainmaster.executors.base import Executor, GangStatus, Phase, QueuePlace
+from trainmaster.spec.approval import AwaitedApproval
+from trainmaster.spec.clocks import steady_s
+from trainmaster.spec.errors import (
+    InterruptedByUser,
+    LeaseLostError,
+    StoreError,
+    TrainmasterError,
+    UsageError,
+    one_line,
+)
+from trainmaster.spec.gate import Gate, GateResult
+from trainmaster.spec.states import EndReason, State
+
+if TYPE_CHECKING:
+    from trainmaster.control.loop.recording import Recorder
+    from trainmaster.control.loop.services import Services
+    from trainmaster.control.loop.surroundings import Actions, Clusters, CostAllowance, Forecaster, RunRecords
+    from trainmaster.control.measure.progress import TaskProgress
+    from trainmaster.control.notes.store_silence import StoreSilence
+
+#: So long machines are looked for once somebody has asked for the end.
+FIND_S = 60.0
+#: How often the loop looks whether a background job has ended.
+JOB_POLL_S = 0.01
+#: Before a run is left all of it is saved once; after so long what was saved is old.
+LEAVES_S = 60.0
+FORECAST_LOOK_S = 1.0
+MACHINES_LOOK_S = 0.5
+#: Ends of a run whose machines cannot be had: they are not waited for.
+_WITHOUT_MACHINES = (EndReason.INTERNAL, EndReason.USER_ERROR)
+SAVING_LOOK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often a controller does what it does by itself, in seconds.
+
+    Attributes:
+        idle_s: longest sleep; also how late a `cancel` of another process or a signal may be seen.
+        progress_s: what running tasks report is read.
+        stored_s: the last of that is written down.
+    """
+
+    idle_s: float = 0.2
+    progress_s: float = 0.5
+    stored_s: float = 2.0
+
+
+USUAL_PACE = Pace()
+
+
+class Watcher(Protocol):
+    """Watches a controller at work; must be quick and never raise."""
+
+    def turned(
+        self, run_state: RunState, turn: Turn, progress: Mapping[tuple[str, int], TaskProgress]
+    ) -> None:
+        """Something was decided, or some time has passed."""
+
+    def output(self, task: Task, member: str) -> None:
+        """A member of a task's present attempt has written to its log."""
+
+    def say(self, line: str) -> None:
+        """Something that belongs to the run, and is no event of it: a line for the user."""
+
+
+@dataclass(kw_only=True)
+class Controller:
+    """Drives one run to its end.
+
+    Args:
+        database: the database.
+        lease: the right to drive the run.
+        run_state: the run as recorded.
+        actions: performs what is decided.
+        executor: opened for this run.
+        policies: per experiment.
+        watcher: shows what happens.
+        meter: what it costs, and may cost.
+        allowance: lets it cost less, where others draw on the same money.
+        forecaster: compares it with its quote.
+        recorder: keeps what the attempts show of their speed.
+        machines: rents what the run needs.
+        saving: how long its machines may wait for something to be saved.
+        silence: whether the store of its models answers; without it that is taken for granted.
+        judge: what a gate says of an experiment of the run by what is recorded; needed where there is one.
+        services: look after the experiments that serve; needed where there is one.
+        clock: gives Unix seconds that never jump.
+        wall: gives Unix seconds as other processes have them, for what they read.
+        pace: how often it looks.
+        leaves: says whether another driver goes on from now on; asked while nothing of ours is under way.
+
+    Attributes:
+        is_over: the run is recorded to be DONE. If that cannot be written, another driver goes on with all
+            that is there.
+    """
+
+    database: RunRecords
+    lease: Lease
+    run_state: RunState
+    actions: Actions
+    executor: Executor
+    policies: Mapping[str, Policy]
+    watcher: Watcher | None = None
+    meter: Meter | None = None
+    allowance: CostAllowance | None = None
+    forecaster: Forecaster | None = None
+    recorder: Recorder | None = None
+    machines: Clusters = field(default_factory=OwnMachine)
+    saving: SavingMoney = field(default_factory=SavingMoney)
+    silence: StoreSilence | None = None
+    judge: Callable[[str, Gate], GateResult] | None = None
+    services: Services | None = None
+    clock: Callable[[], float] = steady_s
+    wall: Callable[[], float] = time.time
+    pace: Pace = USUAL_PACE
+    leaves: Callable[[], bool] | None = None
+    interrupts: int = field(default=0, init=False)
+    is_over: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing is known of any attempt yet."""
+        self.jobs = self.actions.jobs
+        self._notes = JobNotes(self.saving)
+        self._until_notes = UntilNotes({name: policy.until for name, policy in self.policies.items()})
+        self._gangs: dict[str, GangStatus] = {}
+        self._launched: set[str] = set()
+        self._stopping: dict[str, float] = {}
+        self._checkpoint_at: dict[str, float] = {}
+        self._running_since: dict[str, float] = {}  # by our clock: nodes have their own
+        self._progress: dict[tuple[str, int], TaskProgress] = {}
+        self._doomed: dict[tuple[str, int], str] = {}
+        self._reached: dict[str, str] = {}
+        self._wanted: EndReason | None = None
+        self._why_wanted = ""
+        self._renewed_at = self._forecast_at = self.clock()
+        self._read_at = self._stored_at = self._asked_at = self._machines_at = self._saving_at = 0.0
+        self._left_s = math.inf
+        self._leaves_at = -math.inf
+        self._saved_to_leave: set[str] = set()
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing is remembered of any attempt: all were forgotten as they ended."""
+        return not (self._gangs or self._launched or self._stopping or self._checkpoint_at)
+
+    def interrupt(self) -> int:
+        """Ctrl-C: the first asks the members to stop, the second does not wait for them. Signal-safe.
+
+        Returns:
+            How often that was asked.
+        """
+        self.interrupts += 1
+        return self.interrupts
+
+    def run(self) -> RunState:
+        """Drive the run until it is DONE, or left to another driver.
+
+        Raises:
+            InterruptedByUser: the user interrupted it; its members have ended, it can be resumed.
+            LeaseLostError: another process drives it now.
+            StoreError: the database refused a write.
+            ExecutorError: the node cannot be reached.
+        """
+        self._adopt()
+        while True:
+            now = self.clock()
+            told: list[Change] = [*self._look_at_machines(now), *self._watch_budget(now)]
+            self._watch_saving(now)
+            self._ask_gates()
+            wanted = EndReason.CANCELLED if self.interrupts else self._wanted
+            if self.services is not None and wanted is None:
+                told += self.services.look(self.run_state, self._gangs, now)
+            turn = reconcile(self.run_state, self._look, self.policies, self.actions.columns, wanted, now)
+            turn.changes += self._progress_changes(now)
+            turn.changes += self._notes.look(self.run_state, self.jobs, self._checkpoint_at, now)
+            turn.changes += self._until_notes.look(self._progress, now)
+            if self.silence is not None:
+                turn.changes += self.silence.look(self.run_state, self.jobs.pending, now)
+            turn.changes += self._waits(now)
+            turn.changes += self._forecasts(now)
+            turn.changes += told
+            if turn.changes:
+                self.database.commit(self.lease, turn.changes, self.wall())
+                self._renewed_at = now
+            self.is_over = self.run_state.state is State.DONE
+            for effect in turn.effects:
+                if effect.kind is EffectKind.CHECKPOINT and self._is_saved_to_leave(effect, now):
+                    continue
+                self._keep_lease()  # a driver that slept while another took over must not act any more
+                self._perform(effect)
+            if self.watcher:
+                self.watcher.turned(self.run_state, turn, self._progress)
+            if self.run_state.state is State.DONE:
+                break
+            is_due = self.leaves is not None and self._is_at_rest() and self.leaves()
+            if is_due and self._is_all_saved(now):
+                return self.run_state
+            self._observe(0.0 if turn.changes else JOB_POLL_S if self.jobs.pending else self.pace.idle_s)
+        if self.recorder is not None:
+            self.recorder.flush(self.clock())
+        if self.interrupts:
+            raise InterruptedByUser(
+                f"{self.run_state.run} was interrupted",
+                f"`trainmaster resume {self.run_state.run}` goes on with it.",
+            )
+        return self.run_state
+
+    def _is_at_rest(self) -> bool:
+        """Whether nothing is under way, and what was launched is recorded to run."""
+        return not self.jobs.pending and not any(
+            task.state is State.STAGING and self._id(task) in self._launched
+            for task in self.run_state.live_tasks()
+        )
+
+    def _is_all_saved(self, now: float) -> bool:
+        """Whether all that runs was saved just now; what was not is, and then it is asked again."""
+        if now - self._leaves_at > LEAVES_S:
+            self._leaves_at = now
+            self._saved_to_leave.clear()
+        left = [
+            Effect(EffectKind.CHECKPOINT, task.experiment, task.number, task.attempt)
+            for task in self.run_state.live_tasks()
+            if task.state is State.RUNNING and self._id(task) not in self._saved_to_leave
+        ]
+        for each in left:
+            self._saved_to_leave.add(self._attempt(each))
+            self._perform(each)
+        return not left
+
+    def _is_saved_to_leave(self, effect: Effect, now: float) -> bool:
+        """Whether it need not be saved once more: where that takes long, there would never be an end."""
+        return now - self._leaves_at <= LEAVES_S and self._attempt(effect) in self._saved_to_leave
+
+    # --- observing ---------------------------------------------------------------------------
+
+    def _adopt(self) -> None:
+        """Learn what became of the attempts that an earlier controller had begun."""
+        tasks = {self._id(task): task for task in self.run_state.live_tasks() if task.attempt}
+        self._find(list(tasks))
+        for status in self.executor.observe(list(tasks)):
+            if tasks[status.attempt].state is not State.WAITING:
+                self._gangs[status.attempt] = status
+                if status.started_at is not None:
+                    self._running_since[status.attempt] = min(status.started_at, self.clock())
+                if State.RUNNING is (task := tasks[status.attempt]).state or status.phase is Phase.RUNNING:
+                    self.actions.adopt(task)
+            elif status.phase is Phase.EXITED:  # recorded, but its controller died before it said so
+                self.executor.forget([status.attempt])
+        self._wanted = self.database.stop_wanted(self.run_state.run)
+
+    def _find(self, attempts: list[str]) -> None:
+        """Wait for the machines that attempts may run on: of what cannot be asked nothing can be said.
+
+        Who asks once for the end wants saved what has ended meanwhile; but a machine may never answer.
+        """
+        asked_at = float("inf")
+        while not self.machines.find(attempts):
+            now = self.clock()
+            if notes := [*self._look_at_machines(now), *self._watch_budget(now)]:
+                self.database.commit(self.lease, notes, self.wall())
+                self._renewed_at = now
+            if self.watcher:
+                self.watcher.turned(self.run_state, Turn([*notes]), self._progress)
+            wanted = self._wanted or self.database.stop_wanted(self.run_state.run)
+            if self.interrupts > 1 or wanted in (EndReason.BUDGET, *_WITHOUT_MACHINES):
+                return  # that cannot wait
+            if self.interrupts or wanted:
+                asked_at = min(asked_at, now)
+            if now - asked_at > FIND_S:
+                return
+            self._keep_lease()
+
+    def _observe(self, timeout_s: float) -> None:
+        for status in self.executor.changes(timeout_s):
+            if status.attempt in self._gangs:  # not news of what is recorded already
+                self._gangs[status.attempt] = status
+                if status.phase is Phase.RUNNING:
+                    self._running_since.setdefault(status.attempt, self.clock())
+        self.jobs.collect()
+        if self.watcher:
+            tasks = {self._id(task): task for task in self.run_state.live_tasks() if task.attempt}
+            for attempt, member in self.executor.output():
+                if attempt in tasks:
+                    self.watcher.output(tasks[attempt], member)
+        now = self.clock()
+        if now - self._asked_at >= self.pace.idle_s:  # a busy loop must not spend its time on asking
+            self._asked_at = now
+            self._wanted = self.database.stop_wanted(self.run_state.run)
+            self._hear_people()
+        self._keep_lease()
+        if now - self._read_at >= self.pace.progress_s:
+            self._read_at = now
+            self._read_progress(now)
+
+    def _waits(self, now: float) -> list[Change]:
+        """Nothing of the run goes on, as others hold what it needs, or a person is to say something."""
+        place: QueuePlace | AwaitedApproval | None = None
+        if self.run_state.state is not State.DONE:
+            place = self.run_state.awaited_approval() or self.executor.queue_place()
+        return self.run_state.queue_wait.look(place, now)
+
+    def _hear_people(self) -> None:
+        """What people have said of experiments that need their approval, once one has asked."""
+        if any(each.awaits_approval for each in self.run_state.experiments.values()):
+            for name, said in self.database.approvals(self.run_state.run).items():
+                self.run_state.experiments[name].approval = said
+
+    def _keep_lease(self) -> None:
+        now = self.clock()
+        if now - self._renewed_at >= RENEW_S:
+            self.database.renew(self.lease, self.wall())
+            self._renewed_at = now
+
+    def _look(self, task: Task, wanted: EndReason | None) -> ObservedTask:
+        attempt = self._id(task)
+        gang = self._gangs.get(attempt) or GangStatus(attempt, Phase.UNKNOWN)
+        why = self._why_wanted
+        if wanted is None and task.key in self._doomed:
+            wanted, why = EndReason.PRUNED, self._doomed[task.key]
+        elif wanted is None and self.services is not None and task.key in self.services.ends:
+            wanted, why = self.services.ends[task.key]
+        return ObservedTask(
+            gang=gang,
+            jobs=self.jobs.of(task.experiment, task.number, task.attempt),
+            wanted=wanted,
+            why=why,
+            hurry=self.interrupts > 1,
+            launched=attempt in self._launched,
+            running_since=self._running_since.get(attempt),
+            last_checkpoint_at=self._checkpoint_at.get(attempt)
+            or self._running_since.get(attempt)
+            or self.clock(),
+            is_wait_over=self.saving.is_used,
+            saving_usd=self.saving.spent_usd,
+            left_s=self._left_s,
+            is_store_silent=self.silence is not None and self.silence.is_silent,
+            more_memory=self._more_memory(task, gang),
+            reached=self._reached.get(attempt, ""),
+        )
+
+    def _more_memory(self, task: Task, gang: GangStatus) -> MoreMemory | None:
+        """Larger machines for the next attempt of one that ran out of memory, where they are rented."""
+        if task.state is not State.RECOVERING:
+            return None
+        jobs = self.jobs.of(task.experiment, task.number, task.attempt).values()
+        if EndReason.OOM not in (task.end_reason, *(job.reason for job in jobs)):
+            return None
+        return self.machines.more_memory(gang, self._why_over(task))
+
+    def _why_over(self, task: Task) -> str:
+        """What is known of the end of an attempt, for people."""
+        jobs = self.jobs.of(task.experiment, task.number, task.attempt).values()
+        return next((job.message for job in jobs if job.message), task.message)
+
+    def _read_progress(self, now: float) -> None:
+        running = {}
+        for task in self.run_state.live_tasks():
+            if task.state is State.RUNNING:
+                progress = self.actions.follow(task, self._progress.get(task.key))
+                progress.update(now)
+                running[task.key] = progress
+                if progress.reached:
+                    self._reached[self._id(task)] = progress.reached
+                if self.recorder is not None:
+                    self.recorder.look(task, progress, self._gangs.get(self._id(task)), now)
+        self._progress = running
+        for experiment in self.run_state.experiments.values():
+            if experiment.state is State.RUNNING and experiment.results is not None:
+                of_it = {
+                    number: found for (name, number), found in running.items() if name == experiment.name
+                }
+                for number, why in self.actions.judge(experiment, of_it).items():
+                    self._doomed[experiment.name, number] = why
+
+    def _progress_changes(self, now: float) -> list[Progress]:
+        if now - self._stored_at < self.pace.stored_s:
+            return []
+        self._stored_at = now
+        changes = []
+        for (experiment, number), progress in self._progress.items():
+            task = self.run_state.experiments[experiment].live.get(number)
+            if progress.changed and task is not None and task.state is State.RUNNING:
+                progress.changed = False
+                change = Progress(experiment, number, {"metrics": {**task.metrics, **progress.metrics}})
+                self.run_state.apply(change)
+                changes.append(change)
+        return changes
+
+    def _watch_budget(self, now: float) -> list[Note]:
+        """End the run in time to stay below its cap; written down, so that no other controller forgets it."""
+        if self.meter is None or self._wanted is not None:
+            return []
+        if self.allowance is not None:
+            self.allowance.look(self.meter, now)
+        if not self.meter.must_end(now):
+            return []
+        self.database.want_stop(self.run_state.run, EndReason.BUDGET)
+        self._wanted, self._why_wanted = EndReason.BUDGET, self.meter.why_over(now)
+        return [Note(f"the run ends: {self._why_wanted}")]
+
+    def _watch_saving(self, now: float) -> None:
+        """How long what cannot be saved may wait: at last its money, or that of the run, is used up."""
+        if self.meter is None:
+            return
+        if self._wanted is EndReason.BUDGET:
+            self._left_s = self.meter.must_be_over(now) - now
+        if now - self._saving_at >= SAVING_LOOK_S:
+            self._saving_at = now
+            usd_per_hour = self.meter.bill(now + 3600) - self.meter.bill(now)
+            self.saving.look(self.run_state.live_tasks(), usd_per_hour, now)
+
+    def _ask_gates(self) -> None:
+        """Have what gates say of experiments whose tasks are recorded to have succeeded."""
+        for experiment in self.run_state.experiments.values():
+            if experiment.awaits_verdict:
+                assert self.judge is not None
+                assert experiment.gate is not None
+                experiment.verdict = self.judge(experiment.name, experiment.gate)
+
+    def _look_at_machines(self, now: float) -> list[Note]:
+        """What was rented and given back; if there is no way to have what is needed, the run ends."""
+        if now - self._machines_at < MACHINES_LOOK_S or self._wanted in _WITHOUT_MACHINES:
+            return []
+        self._machines_at = now
+        try:
+            return self.machines.look(self.run_state, self.meter, now)
+        except (LeaseLostError, StoreError):
+            raise
+        except TrainmasterError as error:
+            from trainmaster.providers.base import ProviderGoneError  # what rents nothing never needs it
+
+            is_users = isinstance(error, UsageError) and not isinstance(error, ProviderGoneError)
+            self._wanted = EndReason.USER_ERROR if is_users else EndReason.INTERNAL
+            self._why_wanted = one_line(error)
+            self.database.want_stop(self.run_state.run, self._wanted)
+            return [Note(self._why_wanted)]
+
+    def _forecasts(self, now: float) -> list[Note]:
+        if self.forecaster is None or now - self._forecast_at < FORECAST_LOOK_S:
+            return []
+        self._forecast_at = now
+        return self.forecaster.look(self.run_state, self._progress, now)
+
+    # --- acting --------------------------------------------------------------------------------
+
+    def _perform(self, effect: Effect) -> None:
+        attempt = self._attempt(effect)
+        task = self.run_state.experiments[effect.experiment].live.get(effect.task)
+        if effect.kind is EffectKind.FORGET:
+            self.actions.clean_up(effect)
+            gang = self._gangs.get(attempt)
+            if self.recorder is not None:
+                self.recorder.ended(effect, gang, self.clock())
+            if gang is None or gang.phase is not Phase.EXITED:
+                # Given up without having seen its end: the node must not bring it back to life.
+                self.executor.stop(attempt, 0.0)
+            self.executor.forget([attempt])
+            self.jobs.drop(effect.experiment, effect.task, effect.attempt)
+            for memory in (self._gangs, self._stopping, self._checkpoint_at, self._running_since):
+                memory.pop(attempt, None)
+            self._notes.forget(attempt)
+            self._launched.discard(attempt)
+            self._reached.pop(attempt, None)
+            self._doomed.pop((effect.experiment, effect.task), None)
+            if self.services is not None:
+                self.services.forget(effect.experiment, effect.task, effect.attempt)
+            return
+        if task is None or task.attempt != effect.attempt:
+            return  # a later step of the same turn has overtaken it
+        match effect.kind:
+            case EffectKind.SUBMIT:
+                self._launched.discard(attempt)
+                # What was staged for a place that it has lost says nothing about the next one.
+                self.jobs.drop(effect.experiment, effect.task, effect.attempt)
+                self.executor.submit([self.actions.request(task)])
+                self._gangs[attempt] = GangStatus(attempt, Phase.QUEUED)
+            case EffectKind.LAUNCH:
+                self.executor.launch(attempt, self.actions.launch_environment(task, self._gangs[attempt]))
+                self._launched.add(attempt)
+            case EffectKind.STOP:
+                if self._stopping.get(attempt, float("inf")) > effect.grace_s:
+                    self.executor.stop(attempt, effect.grace_s)
+                    self._stopping[attempt] = effect.grace_s
+            case EffectKind.ENLARGE:
+                gang = self._gangs.get(attempt) or GangStatus(attempt, Phase.UNKNOWN)
+                self.machines.enlarge(gang, self._why_over(task))
+            case EffectKind.CHECKPOINT:
+                self._checkpoint_at[attempt] = self.clock()
+                self.actions.begin(effect.kind, task)
+            case _:
+                self.actions.begin(effect.kind, task)
+
+    def _attempt(self, effect: Effect) -> str:
+        return attempt_id(self.run_state.run, effect.experiment, effect.task, effect.attempt)
+
+    def _id(self, task: Task) -> str:
+        return attempt_id(self.run_state.run, task.experiment, task.number, task.attempt)

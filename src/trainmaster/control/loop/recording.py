@@ -1,0 +1,184 @@
+"""`Recorder`: the attempts of a run are measurements too; it keeps them beside those of profiles.
+
+Cheap, because every task of every run passes by: of tasks without steps only the first few are kept, and
+what it takes to make a measurement is imported when the first one is made.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmaster.control.task.layout import attempt_id
+from trainmaster.executors.base import GangStatus, Phase
+
+if TYPE_CHECKING:
+    from trainmaster.advisor.model.measurement import Measurement
+    from trainmaster.control.decide.task import Effect, Policy
+    from trainmaster.control.loop.run_state import Task
+    from trainmaster.control.measure.progress import TaskProgress
+    from trainmaster.spec import Recipe
+
+#: Per experiment and control process: tasks without steps whose duration is kept, and attempts with steps.
+MOST_DURATIONS = 20
+MOST_TRACES = 100
+#: A long attempt is kept that often while it runs.
+KEEP_EVERY_S = 60.0
+#: A driver that follows an attempt only later than that has not seen its first steps.
+LATE_S = 5.0
+#: What is left of a file when an attempt has ended: at most so many pieces of it are read.
+_LAST_READS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A measurement of an attempt.
+
+    Attributes:
+        attempt: its id; a later one with it takes its place.
+        experiment: name.
+        measurement: what it showed.
+    """
+
+    attempt: str
+    experiment: str
+    measurement: Measurement
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """What attempts run on.
+
+    Attributes:
+        offer: name of the instance type, or ``local``.
+        cores: of one machine.
+    """
+
+    offer: str
+    cores: int
+
+
+@dataclass(slots=True)
+class _Followed:
+    """An attempt that was seen to run long enough to be looked at."""
+
+    progress: TaskProgress
+    kept_at: float
+    late: bool
+
+
+@dataclass(kw_only=True)
+class Recorder:
+    """Of one run, in one control process.
+
+    Args:
+        run: its id.
+        recipe: of the run.
+        policies: tell which members' ends say nothing.
+        where: what the attempts of an experiment run on.
+        attempt_directory: of an experiment, task and attempt.
+        keep: stores measurements; must not raise.
+    """
+
+    run: str
+    recipe: Recipe
+    policies: Mapping[str, Policy]
+    where: Callable[[str], Where]
+    attempt_directory: Callable[[str, int, int], Path]
+    keep: Callable[[Sequence[Recorded]], None]
+    _followed: dict[str, _Followed] = field(default_factory=dict, init=False)
+    _durations: list[tuple[Effect, GangStatus]] = field(default_factory=list, init=False)
+    _short: Counter[str] = field(default_factory=Counter, init=False)
+    _traced: Counter[str] = field(default_factory=Counter, init=False)
+
+    def look(self, task: Task, progress: TaskProgress, gang: GangStatus | None, now: float) -> None:
+        """A task runs, and this is what it has told so far; what a service does is no measure of anything."""
+        if self.recipe.experiments[task.experiment].serve is not None:
+            return
+        attempt = attempt_id(self.run, task.experiment, task.number, task.attempt)
+        known = self._followed.get(attempt)
+        if known is None:
+            started_at = gang.started_at if gang is not None else None
+            late = started_at is None or now - started_at > LATE_S
+            self._followed[attempt] = _Followed(progress, now, late)
+        elif now - known.kept_at >= KEEP_EVERY_S:
+            known.kept_at = now
+            if gang is not None and self._traced[task.experiment] < MOST_TRACES:
+                found = self._measure(task.experiment, known, progress.directory, gang, None, now)
+                if found is not None:
+                    self.keep([Recorded(attempt, task.experiment, found)])
+
+    def ended(self, effect: Effect, gang: GangStatus | None, now: float) -> None:
+        """An attempt is over, and its end is recorded."""
+        if self.recipe.experiments[effect.experiment].serve is not None:
+            return
+        attempt = attempt_id(self.run, effect.experiment, effect.task, effect.attempt)
+        known = self._followed.pop(attempt, None)
+        if gang is None or gang.phase is not Phase.EXITED or gang.started_at is None or gang.ended_at is None:
+            return
+        if known is not None and self._traced[effect.experiment] < MOST_TRACES:
+            for _ in range(_LAST_READS):
+                if not known.progress.update(gang.ended_at):
+                    break
+            found = self._measure(
+                effect.experiment, known, known.progress.directory, gang, self._end_of(effect, gang), now
+            )
+            if found is not None and found.point is not None:
+                self._traced[effect.experiment] += 1
+                self.keep([Recorded(attempt, effect.experiment, found)])
+                return
+        if self._short[effect.experiment] < MOST_DURATIONS and self._end_of(effect, gang) is not None:
+            self._short[effect.experiment] += 1
+            self._durations.append((effect, gang))
+            if self._short[effect.experiment] == MOST_DURATIONS:
+                self.flush(now)
+
+    def flush(self, now: float) -> None:
+        """Keep what was put by."""
+        found, self._durations = self._durations, []
+        recorded = []
+        for effect, gang in found:
+            directory = self.attempt_directory(effect.experiment, effect.task, effect.attempt)
+            end = self._end_of(effect, gang)
+            measured = self._measure(effect.experiment, None, directory, gang, end, now)
+            if measured is not None:
+                attempt = attempt_id(self.run, effect.experiment, effect.task, effect.attempt)
+                recorded.append(Recorded(attempt, effect.experiment, measured))
+        if recorded:
+            self.keep(recorded)
+
+    def _end_of(self, effect: Effect, gang: GangStatus) -> float | None:
+        """When it ended, if it ended by itself and well."""
+        from trainmaster.control.decide.outcome import classify
+
+        outcome = classify(gang, None, self.policies[effect.experiment].helpers)
+        return gang.ended_at if outcome.reason.is_success else None
+
+    def _measure(
+        self,
+        experiment: str,
+        followed: _Followed | None,
+        directory: Path,
+        gang: GangStatus,
+        ended_at: float | None,
+        now: float,
+    ) -> Measurement | None:
+        from trainmaster.control.measure.measuring import measurement_of
+
+        trace = followed.progress.trace if followed is not None and not followed.late else None
+        where = self.where(experiment)
+        places = {place for member, place in gang.addresses.items() if member.startswith("worker-")}
+        return measurement_of(
+            self.recipe.experiments[experiment],
+            trace,
+            directory,
+            started_at=gang.started_at or now,
+            ended_at=ended_at,
+            now=now,
+            cores=where.cores,
+            offer=where.offer,
+            nodes=max(len(places), 1),
+        )

@@ -1,0 +1,152 @@
+"""`Searcher`: the search of one experiment, between the board and what `trainmaster.sweeps` knows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from trainmaster.control.loop import run_state
+from trainmaster.control.task.gangs import slots_of, slots_per_machine
+from trainmaster.spec import Experiment
+from trainmaster.spec.states import EndReason, State
+from trainmaster.sweeps import Curve, Trial, TrialState, make_pruner, make_sampler, sampler_class
+
+if TYPE_CHECKING:
+    from trainmaster.control.measure.progress import TaskProgress
+
+#: It has run under an earlier controller, and will not be seen to run again soon.
+_ENDING = (State.SAVING, State.RECOVERING, State.STOPPING)
+#: Of trials that are over; all others have failed.
+TRIAL_STATES = {
+    EndReason.SUCCEEDED: TrialState.COMPLETE,
+    EndReason.UNTIL: TrialState.COMPLETE,
+    EndReason.PRUNED: TrialState.PRUNED,
+}
+
+
+class Searcher:
+    """Chooses the parameters of new tasks and judges running ones; the board is its only memory that counts.
+
+    Args:
+        experiment: with a ``search``.
+        seed: the recipe's.
+        read_curve: what all attempts of a task that is over have reported, from their files.
+
+    Attributes:
+        chooses: parameters are chosen when a task is planned; otherwise they are known beforehand.
+        prunes: running tasks are judged.
+    """
+
+    def __init__(
+        self, experiment: Experiment, seed: int, read_curve: Callable[[run_state.Task], Curve]
+    ) -> None:
+        assert experiment.search is not None
+        self._metric = experiment.search.metric
+        self.chooses = experiment.search.chooses_later
+        self._sampler = make_sampler(experiment, seed) if self.chooses else None
+        self._pruner = make_pruner(experiment.search)
+        self.prunes = self._pruner is not None
+        self._read_curve = read_curve
+        self._ended: dict[int, Trial] = {}
+        self._curves: dict[int, Curve] = {}
+        self._final: dict[int, Trial] = {}
+        self._judged: dict[int, float] = {}
+
+    def columns(self, experiment: run_state.ExperimentState, number: int) -> Mapping[str, object] | None:
+        """The columns of a new task; None if it has to wait for others."""
+        assert self._sampler is not None
+        history = [self._trial(experiment, at) for at in range(number)] if self._sampler.looks_back else []
+        suggestion = self._sampler.ask(history, number)
+        if suggestion is None:
+            return None
+        found: dict[str, object] = {"parameters": suggestion.parameters}
+        return found if suggestion.parent is None else {**found, "parent": suggestion.parent}
+
+    def judge(
+        self, experiment: run_state.ExperimentState, running: Mapping[int, TaskProgress]
+    ) -> dict[int, str]:
+        """Which tasks are to be pruned, and why; looks only at those that have reported something new."""
+        verdicts: dict[int, str] = {}
+        if self._pruner is None:
+            return verdicts
+        curves = {number: found.curve for number, found in running.items() if found.curve is not None}
+        self._curves.update(curves)
+        for number, curve in curves.items():
+            judged = self._judged.get(number, -math.inf)
+            if not len(curve) or curve.last_step <= judged:
+                continue
+            self._judged[number] = curve.last_step
+            own = Trial(number, {}, TrialState.RUNNING, None, curve)
+            others = [self._with_curve(experiment, at) for at in range(experiment.created) if at != number]
+            why = self._pruner.verdict(own, others, judged)
+            if why:
+                verdicts[number] = f"{self._metric} {why}"
+        return verdicts
+
+    def _trial(self, experiment: run_state.ExperimentState, number: int) -> Trial:
+        """A trial with the last point of its curve: the same, whether it was seen to end or loaded."""
+        known = self._ended.get(number)
+        if known is not None:
+            return known
+        task = (experiment.results or {}).get(number)
+        if task is None:
+            return Trial(number, experiment.live[number].parameters)
+        assert task.end_reason is not None
+        state = TRIAL_STATES.get(task.end_reason, TrialState.FAILED)
+        value = _number(task.metrics, self._metric) if state is not TrialState.FAILED else None
+        step = _number(task.metrics, "step")
+        curve = Curve() if value is None or step is None else Curve([(step, value)])
+        self._ended[number] = Trial(number, task.parameters, state, value, curve)
+        return self._ended[number]
+
+    def _with_curve(self, experiment: run_state.ExperimentState, number: int) -> Trial:
+        known = self._final.get(number)
+        if known is not None:
+            return known
+        trial = self._trial(experiment, number)
+        if trial.is_over:
+            # The last lines may have been written after the last look; or an earlier controller saw them.
+            self._curves.pop(number, None)
+            curve = self._read_curve((experiment.results or {})[number])
+            final = Trial(number, trial.parameters, trial.state, trial.value, curve)
+            self._final[number] = final
+            return final
+        if number not in self._curves and experiment.live[number].state in _ENDING:
+            self._curves[number] = self._read_curve(experiment.live[number])
+        return Trial(number, trial.parameters, trial.state, trial.value, self._curves.get(number, Curve()))
+
+
+def keeps_results(experiment: Experiment) -> bool:
+    """True if somebody learns from the tasks of an experiment that are over."""
+    search = experiment.search
+    if search is None:
+        return False
+    prunes = make_pruner(search) is not None
+    return prunes or (search.chooses_later and sampler_class(search.sampler).looks_back)
+
+
+def window_of(experiment: Experiment, slots: int, lookahead: int) -> int:
+    """How many tasks may be under way at once.
+
+    A few more than fit wait at the node, so that no slot is ever idle; but a sampler that looks back is asked
+    when a slot is free and not before: each result that it has seen makes its next choice better.
+
+    Args:
+        experiment: of the recipe.
+        slots: of this machine, for this run.
+        lookahead: tasks that wait.
+    """
+    search = experiment.search
+    if search is None or not (search.chooses_later and sampler_class(search.sampler).looks_back):
+        return min(slots, experiment.workers or slots) + lookahead
+    at_once = min(slots, slots_per_machine(experiment) * (experiment.workers or slots))
+    return max(1, at_once // slots_of(experiment))
+
+
+def _number(metrics: Mapping[str, object], name: str) -> float | None:
+    """A metric; NaN where it was no finite number (None in the store)."""
+    value = metrics.get(name, "")
+    if value is None:
+        return math.nan
+    return float(value) if isinstance(value, int | float) else None

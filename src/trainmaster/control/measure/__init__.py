@@ -1,0 +1,1 @@
+"""How fast a task is: profiling attempts, progress, measurements."""

@@ -1,0 +1,227 @@
+"""From what was seen of an attempt to a `Measurement`: for profiling attempts and for those of real runs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.control.task.gangs import member_names
+from trainmaster.executors.usage import Usage, read_usage
+from trainmaster.spec import Experiment, Strategy
+
+if TYPE_CHECKING:
+    from trainmaster.advisor.model.profile import Point
+    from trainmaster.advisor.model.step_trace import Steady, StepTrace
+    from trainmaster.advisor.model.time_shares import TimeShares
+
+#: Fewer blocks of steps than that are no measurement of a step.
+MIN_BLOCKS = 3
+_MOST_FILES = 10_000
+#: Members are sampled about that often.
+_LOOK_S = 1.0
+
+
+def trace_of(experiment: Experiment, resolution_s: float) -> StepTrace:
+    """An empty trace that knows what the recipe tells about steps.
+
+    Args:
+        experiment: with a fixed number of workers.
+        resolution_s: how often somebody will look.
+    """
+    from trainmaster.advisor.model.step_trace import StepTrace
+
+    values = experiment.builtin_values()
+    batch: float | None = values.get("batch_global")
+    per_epoch: float | None = None
+    if batch and experiment.examples:
+        per_epoch = math.ceil(experiment.examples / batch)
+    elif experiment.steps and experiment.epochs:
+        per_epoch = experiment.steps / experiment.epochs
+    if not batch and per_epoch and experiment.examples:
+        batch = experiment.examples / per_epoch
+    return StepTrace(resolution_s, per_epoch, batch)
+
+
+def measurement_of(
+    experiment: Experiment,
+    trace: StepTrace | None,
+    directory: Path,
+    *,
+    started_at: float,
+    ended_at: float | None,
+    now: float,
+    cores: int,
+    offer: str = "local",
+    nodes: int = 1,
+    min_blocks: int = MIN_BLOCKS,
+) -> Measurement | None:
+    """What an attempt showed; None if that is nothing worth keeping.
+
+    Args:
+        experiment: with a fixed number of workers.
+        trace: of its steps; None where it was not traced.
+        directory: of the attempt; its samples are read.
+        started_at: Unix seconds, of the first member.
+        ended_at: Unix seconds, if it ended by itself and succeeded, else None.
+        now: Unix seconds.
+        cores: of the machine.
+        offer: what it ran on.
+        nodes: machines that its workers sat on.
+        min_blocks: fewer blocks of steps are no measurement.
+    """
+    found = trace.steady() if trace is not None else None
+    if found is not None and found.blocks < min_blocks:
+        found = None
+    duration_s = None if ended_at is None else max(0.0, ended_at - started_at)
+    if found is None and duration_s is None:
+        return None
+    usage = read_usage(directory, whole=False)
+    workers = [each for name, each in usage.items() if name.startswith("worker-")]
+    memory = max((each.peak_rss_bytes for each in usage.values()), default=0)
+    device_memory = max((each.gpu_memory_bytes or 0 for each in usage.values()), default=0)
+    point, servers = None, [each for name, each in usage.items() if name.startswith("ps-")]
+    if found is not None and trace is not None:
+        steady = _steady_usage(trace, directory, started_at)
+        servers = [each.usage for name, each in steady.items() if name.startswith("ps-")] or servers
+        workers = [each.usage for name, each in steady.items() if name.startswith("worker-")] or workers
+        latency_ms = 0.0 if nodes == 1 else _latency_ms(usage.values())
+        point = _point(experiment, found, steady, cores, offer, nodes, latency_ms)
+    return Measurement(
+        point,
+        startup_s=trace.startup_s(started_at) if trace is not None and point is not None else 0.0,
+        warmup_s=found.warmup_s if found is not None else 0.0,
+        pause_s=found.pause_s if found is not None else None,
+        tail_s=trace.tail_s(ended_at) if trace is not None and point and ended_at is not None else None,
+        duration_s=duration_s,
+        steps_done=round(trace.steps_done) if trace is not None and point is not None else 0,
+        memory_bytes=memory or None,
+        device_memory_bytes=device_memory or None,
+        output_bytes=_bytes_below(directory / "output"),
+        checkpoint_bytes=_bytes_below(directory / "checkpoint"),
+        cores=sum(each.cpu_share for each in workers) / len(workers) if workers else None,
+        server_cores=max((each.cpu_share for each in servers), default=None),
+        rare_share=max(0.0, found.mean_s / found.step_time_s - 1) if found is not None else 0.0,
+        step_spread=_spread(found) if found is not None else 0.0,
+        time_shares=_shares(experiment, point, workers) if point is not None else None,
+        offer=offer,
+        measured_at=now,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Steady:
+    """What a member used while it made steps, and how many."""
+
+    usage: Usage
+    steps: float
+
+
+def _steady_usage(trace: StepTrace, directory: Path, started_at: float) -> dict[str, _Steady]:
+    """Without what was used before the first step and after the newest one."""
+    if trace.first_at is None or trace.last_at is None:
+        return {}
+    begin_s, end_s = trace.first_at - started_at, trace.last_at - started_at
+    if end_s - begin_s < 2 * _LOOK_S:
+        return {}
+    until = read_usage(directory, 0.0, end_s, whole=False)
+    # What the samples cover begins with the one before that moment.
+    found = read_usage(directory, begin_s + _LOOK_S, end_s, whole=False)
+    steady = {}
+    for name, usage in found.items():
+        newest_s = until[name].seconds
+        steps = trace.steps_at(started_at + newest_s) - trace.steps_at(started_at + newest_s - usage.seconds)
+        if steps > 0 and usage.seconds >= _LOOK_S / 2:
+            steady[name] = _Steady(usage, steps)
+    return steady
+
+
+def _bytes_below(directory: Path) -> float | None:
+    """Size of the files of a directory (of its first ten thousand); None if there is nothing."""
+    total = 0
+    try:
+        for file in itertools.islice(directory.rglob("*"), _MOST_FILES):
+            status = file.lstat()
+            total += status.st_size if stat.S_ISREG(status.st_mode) else 0
+    except OSError:  # it is being changed, or gone: so much is known
+        pass
+    return float(total) or None
+
+
+def _spread(found: Steady) -> float:
+    """Of the logarithm of the step time in the next minutes: its error now, and half of what it drifted."""
+    if not math.isfinite(found.half_width_s):
+        return abs(found.drift) / 2
+    return math.hypot(found.half_width_s / found.step_time_s / 1.96, found.drift / 2)
+
+
+def _point(
+    experiment: Experiment,
+    found: Steady,
+    usage: Mapping[str, _Steady],
+    cores: int,
+    offer: str,
+    nodes: int,
+    latency_ms: float | None,
+) -> Point:
+    from trainmaster.advisor.model.profile import Point  # of tasks without steps there is none
+
+    distributed = experiment.distributed
+    sync = distributed.strategy if distributed else Strategy.ALLREDUCE
+    roles = [role for role, _ in member_names(experiment)]
+    workers = [each for name, each in usage.items() if name.startswith("worker-")]
+    servers = [each.usage for name, each in usage.items() if name.startswith("ps-")]
+    batch: float | None = experiment.builtin_values().get("batch_per_worker")
+    if batch is None and found.examples_per_step is not None:
+        # A step of all together, but where each worker goes its own way.
+        batch = found.examples_per_step / (1 if sync is Strategy.PS_ASYNC else roles.count("worker"))
+    device_memory = max((each.usage.gpu_memory_bytes or 0 for each in workers), default=0)
+    return Point(
+        sync=sync,
+        workers=roles.count("worker"),
+        nodes=nodes,
+        parameter_servers=roles.count("ps"),
+        local_batch=batch,
+        latency_ms=latency_ms,
+        step_time_s=found.step_time_s,
+        step_time_p10_s=found.p10_s,
+        step_time_p90_s=found.p90_s,
+        steps=max(1, round(found.steps)),
+        bytes_in=_mean([(each.usage.bytes_received, each.steps) for each in workers]),
+        bytes_out=_mean([(each.usage.bytes_sent, each.steps) for each in workers]),
+        server_cpu=min(1.0, max(each.cpu_share for each in servers) / cores) if servers else None,
+        peak_memory_bytes=device_memory or None,
+        offer=offer,
+    )
+
+
+def _latency_ms(usages: Iterable[Usage]) -> float | None:
+    """Between the machines of a gang, one way: half of the median round trip; None if no member knows one."""
+    from statistics import median  # every run imports this module, few are measured on several machines
+
+    trips = [each.round_trip_ms for each in usages if each.round_trip_ms is not None]
+    return median(trips) / 2 if trips else None
+
+
+def _shares(experiment: Experiment, point: Point, workers: Sequence[Usage]) -> TimeShares:
+    """Where the time went: what members kept busy. What the network took is known with the network card."""
+    from trainmaster.advisor.model.time_shares import TimeShares
+
+    busy = [each.gpu_utilisation for each in workers if each.gpu_utilisation is not None]
+    gpus = max(experiment.hardware.gpu_count, 1)
+    return TimeShares.of(
+        cores=sum(each.cpu_share for each in workers) / len(workers) if workers else None,
+        devices=sum(busy) / len(busy) / gpus if busy else None,
+        server=point.server_cpu,
+    )
+
+
+def _mean(counted: Sequence[tuple[int | None, float]]) -> float | None:
+    """Bytes per step, over the members whose traffic the kernel tells."""
+    rates = [count / steps for count, steps in counted if count is not None]
+    return sum(rates) / len(rates) if rates else None

@@ -1,0 +1,234 @@
+"""How far running tasks are: last metrics, steps per second, time left. Read from their files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmaster.control.task.attempt_words import metrics_of
+from trainmaster.control.task.gangs import member_names
+from trainmaster.control.task.job_context import TaskContext
+from trainmaster.control.task.layout import AttemptPlace
+from trainmaster.executors.member_metrics import MemberMetrics
+from trainmaster.executors.metrics import StepRate, json_safe
+from trainmaster.spec import Experiment
+from trainmaster.spec.until import Until
+
+if TYPE_CHECKING:
+    from trainmaster.advisor.model.step_trace import StepTrace
+    from trainmaster.sweeps import Curve
+
+#: A controller looks that often.
+LOOK_S = 0.5
+#: A follower of an attempt that runs already gets what was written before within that time, also from a node;
+#: a look that still brings so many bytes goes on with it.
+CATCH_UP_S = 3.0
+CATCH_UP_BYTES = 16 << 10
+
+
+@dataclass(slots=True)
+class TaskProgress:
+    """What a running attempt has told so far.
+
+    Attributes:
+        metrics: last value per key of rank 0, JSON-safe.
+        steps_per_s: recent rate, None until known.
+        examples_per_s: the same; where only examples are counted, both are known if ``examples_per_step`` is.
+        eta_s: seconds left until ``total_steps`` or ``total_examples``, None if unknown.
+        epochs: of the recipe; what the script prints of their length counts where the recipe says none.
+        changed: there is something new since this was last set to False.
+        metric: of the search, if it has a pruner.
+        curve: that metric by step, over all attempts.
+        trace: of its steps, once the first one was seen.
+        make_trace: makes an empty one, if steps are to be measured.
+        goes_on: it begins with what an attempt before it (or another task) has left.
+        is_behind: it ran before it was followed: how fast it was then is not to be seen from what it wrote.
+        from_step: the step that it has gone on from, as it says itself; of one that was followed later, the
+            last one before that. None until that is known, and of attempts that begin with nothing.
+        came_to: the last step of the attempt before it, None if unknown.
+        until: what ends it early.
+        reached: what it reported when that held, in words; empty before.
+    """
+
+    source: MemberMetrics
+    total_steps: int | None
+    total_examples: int | None = None
+    epochs: int | None = None
+    examples_per_step: int | None = None
+    rate: StepRate = field(default_factory=StepRate)
+    metrics: dict[str, object] = field(default_factory=dict)
+    changed: bool = False
+    metric: str | None = None
+    curve: Curve | None = None
+    trace: StepTrace | None = None
+    make_trace: Callable[[], StepTrace] | None = None
+    goes_on: bool = False
+    is_behind: bool = False
+    from_step: float | None = None
+    came_to: float | None = None
+    until: Until | None = None
+    reached: str = ""
+    _has_begun: bool = field(default=False, init=False)
+    _caught_up_at: float | None = field(default=None, init=False)
+
+    @classmethod
+    def of(
+        cls,
+        context: TaskContext,
+        curve: Curve | None = None,
+        resolution_s: float = LOOK_S,
+        *,
+        earlier: Mapping[str, object] | None = None,
+        is_behind: bool = False,
+    ) -> TaskProgress:
+        """Start to follow an attempt.
+
+        Args:
+            context: the attempt.
+            curve: of the attempts before, to be continued; None if no curve is needed.
+            resolution_s: how often `update` will be called.
+            earlier: the last metrics of the attempt before it.
+            is_behind: it has run for a while.
+        """
+        experiment, search = context.experiment, context.experiment.search
+        values = experiment.builtin_values()
+        epochs, examples = experiment.epochs, experiment.examples
+
+        def trace() -> StepTrace:
+            from trainmaster.control.measure.measuring import trace_of
+
+            return trace_of(experiment, resolution_s)
+
+        return cls(
+            source=metrics_of(context),
+            total_steps=values.get("steps"),
+            total_examples=epochs * examples if epochs and examples else None,
+            epochs=epochs,
+            examples_per_step=values.get("batch_global"),
+            metric=search.metric if search is not None and curve is not None else None,
+            curve=curve,
+            make_trace=trace,
+            goes_on=context.attempt > 1 or context.parent is not None,
+            is_behind=is_behind,
+            came_to=None if is_behind else _number(earlier or {}, "step"),
+            until=experiment.ends_at,
+        )
+
+    @property
+    def directory(self) -> Path:
+        """Of the attempt."""
+        return self.source.directory
+
+    @property
+    def steps_per_s(self) -> float | None:
+        """Recent rate."""
+        return self.rate.steps_per_s
+
+    @property
+    def examples_per_s(self) -> float | None:
+        """Recent rate."""
+        return self.rate.examples_per_s
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds left."""
+        left_s = self.rate.eta_s(self.total_steps) if self.total_steps else None
+        if left_s is None and self.total_examples and self.rate.steps_per_s is None:
+            left_s = self.rate.examples_eta_s(self.total_examples)
+        return left_s
+
+    def update(self, now: float) -> bool:
+        """Read what is new; a bounded amount per call. False if there was nothing."""
+        rows, size = self.source.read()
+        if self.source.per_epoch:
+            self._learn_totals(self.source.per_epoch)
+        if rows and self.trace is None and self.make_trace is not None:
+            self.trace = self.make_trace()
+        for row in rows:
+            self.metrics.update(json_safe(row))
+            self.changed = True
+            if self.until is not None and not self.reached and self.until.holds(row):
+                self.reached = self.until.reached({**self.metrics, **row})
+            if self.metric is not None and self.curve is not None:
+                self._draw(row, self.metric, self.curve)
+            if self.trace is not None:
+                self.trace.add(now, row.get("step"), row.get("examples"), row.get("epoch"))
+        if rows:
+            if self.is_behind or self._begins(rows):  # nothing of that was done since we looked last
+                self.rate = StepRate()
+                if self.trace is not None:
+                    self.trace.restart(now)
+            step, examples = _number(self.metrics, "step"), _number(self.metrics, "examples")
+            if step is None and examples is not None and self.examples_per_step:
+                step = examples / self.examples_per_step
+            self.rate.observe(now, step, examples)
+        if self.is_behind:
+            self._catch_up(now, size)
+        return bool(size)
+
+    def _learn_totals(self, per_epoch: Mapping[str, int]) -> None:
+        """Where the recipe has only ``epochs``, what is printed tells how long one is."""
+        if self.epochs and self.total_steps is None and self.total_examples is None:
+            self.total_steps = self.epochs * per_epoch.get("step", 0) or None
+            self.total_examples = self.epochs * per_epoch.get("examples", 0) or None
+
+    def _begins(self, rows: Iterable[Mapping[str, object]]) -> bool:
+        """Whether an attempt that goes on shows its first progress only now: a step 0 before it is none."""
+        if not self.goes_on or self._has_begun:
+            return False
+        for row in rows:
+            step = _number(row, "step")
+            done = step if step is not None else _number(row, "examples") or _number(row, "epoch")
+            if done and done > 0:
+                self._has_begun, self.from_step = True, step
+                break
+        return True
+
+    def _catch_up(self, now: float, size: int) -> None:
+        """What is there already comes at once, or in pieces, if it has to come from a node."""
+        if self._caught_up_at is None:
+            self._caught_up_at = now + CATCH_UP_S
+        if now >= self._caught_up_at and size < CATCH_UP_BYTES:
+            self.is_behind, self._has_begun = False, True
+            self.from_step = _number(self.metrics, "step")
+
+    def _draw(self, row: Mapping[str, object], metric: str, curve: Curve) -> None:
+        value = row.get(metric)
+        if not isinstance(value, int | float):
+            return
+        for key in ("step", "epoch"):
+            step = row.get(key, self.metrics.get(key))
+            if isinstance(step, int | float):
+                curve.add(step, value)
+                return
+        curve.add(curve.last_step + 1 if len(curve) else 1, value)
+
+
+def _number(row: Mapping[str, object], key: str) -> float | None:
+    value = row.get(key)
+    return value if isinstance(value, int | float) else None
+
+
+def read_curve(experiment: Experiment, places: Iterable[AttemptPlace]) -> Curve:
+    """A search's metric by step, over attempts at one task, read from the files that they left.
+
+    Args:
+        experiment: with a ``search``.
+        places: of the attempts, the first one first.
+    """
+    from trainmaster.sweeps import Curve
+
+    curve = Curve()
+    first = "{}-{}".format(*member_names(experiment)[0])
+    for place in places:
+        progress = TaskProgress(
+            source=MemberMetrics(place.directory, first, experiment.metrics_pattern),
+            total_steps=None,
+            metric=experiment.search.metric if experiment.search else None,
+            curve=curve,
+        )
+        while progress.update(0.0):
+            pass
+    return curve

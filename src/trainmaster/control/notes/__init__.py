@@ -1,0 +1,1 @@
+"""What is said to the user while a run goes on."""

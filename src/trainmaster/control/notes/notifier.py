@@ -1,0 +1,97 @@
+"""`Notifier`: what tells somebody of an event, and how one is found by its name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Protocol
+
+from trainmaster.spec.plugins import PluginRegistry
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One event, as it is sent to one subscriber.
+
+    Attributes:
+        id: the same each time that this message is sent, so that a receiver can leave out what it has had.
+        run: id of the run.
+        event: id of the event; those of later events are larger.
+        at: Unix seconds.
+        kind: ``run``, ``experiment``, ``task`` or ``note``.
+        before: the state until then; None if it is no change of a state.
+        after: the state since then; None if it is no change of a state.
+        reason: why it ended; None if it did not end.
+        message: for people; may be empty.
+        experiment: None if it is about the whole run.
+        task: None if it is about no single task.
+        attempt: None if it is about no single attempt.
+    """
+
+    id: str
+    run: str
+    event: int
+    at: float
+    kind: str
+    before: str | None = None
+    after: str | None = None
+    reason: str | None = None
+    message: str = ""
+    experiment: str | None = None
+    task: int | None = None
+    attempt: int | None = None
+
+    @classmethod
+    def of(cls, row: Mapping[Any, Any]) -> Message:
+        """From a row of `Database.messages`."""
+        names = ("at", "kind", "before", "after", "reason", "message", "experiment", "task", "attempt")
+        message_id = f"{row['run_id']}.{row['event_id']}.{row['subscription']}"
+        return cls(message_id, row["run_id"], row["event_id"], **{name: row[name] for name in names})
+
+    def json(self) -> str:
+        """One JSON object on one line."""
+        return json.dumps(asdict(self))
+
+
+class Notifier(Protocol):
+    """Tells one subscriber. Made with its ``to`` and the driver's environment, for each message anew.
+
+    Whatever `send` raises means that the message was not taken: it is sent again, for a day.
+    It is sent again, too, when the driver dies before it has written down that it was taken.
+    """
+
+    def __init__(self, to: str, environ: Mapping[str, str]) -> None:
+        """Look at what the recipe says; nothing is sent.
+
+        Args:
+            to: as in the recipe.
+            environ: variables of whoever runs or resumes; secrets are there, never in ``to``.
+
+        Raises:
+            UsageError: ``to`` can never be right.
+        """
+
+    def send(self, message: Message, timeout_s: float) -> None:
+        """Send one message; return when it was taken.
+
+        Args:
+            message: what happened.
+            timeout_s: raise after so many seconds: others wait behind it.
+        """
+
+
+NOTIFIERS: Final = PluginRegistry(
+    "notifier", {"command": "trainmaster.control.notes.command_notifier:CommandNotifier"}
+)
+
+
+def make_notifier(name: str, to: str, environ: Mapping[str, str]) -> Notifier:
+    """A notifier by its name.
+
+    Raises:
+        UsageError: the name is unknown, or ``to`` is wrong.
+        MissingPartError: a plug-in has the name, but cannot be loaded.
+    """
+    found: Notifier = NOTIFIERS.make(name, to, environ)
+    return found

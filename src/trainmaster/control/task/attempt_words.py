@@ -1,0 +1,130 @@
+"""What members of an attempt have left: last metrics, why they failed, whether there is more to save."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from trainmaster.control.decide.effects import Job
+from trainmaster.control.task.job_context import TaskContext
+from trainmaster.executors.logs import read_tail
+from trainmaster.executors.member_metrics import MemberMetrics
+from trainmaster.executors.metrics import json_safe
+from trainmaster.spec.states import EndReason
+
+#: How much of the end of a log is searched for metrics and for known failures.
+METRICS_TAIL_BYTES = 4 << 20
+FAILURE_TAIL_BYTES = 16 << 10
+#: Of these ends the script can hardly say why: the kernel or the cloud took something away.
+TELLING: Final = frozenset({EndReason.OOM, EndReason.NODE_LOST})
+
+_OUT_OF_MEMORY = re.compile(
+    r"^(MemoryError\b|.*\bCUDA out of memory|.*\bOutOfMemoryError\b|.*std::bad_alloc"
+    r"|.*[Cc]annot allocate memory|.*can't allocate memory|.*RESOURCE_EXHAUSTED: (OOM|Out of memory)"
+    r"|fatal error: out of memory)",
+    re.MULTILINE,
+)
+
+#: The line of a Python traceback that says what went wrong.
+_EXCEPTION = re.compile(
+    r"^(?:\[\w+\]: )?(?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt|Failure)\b(?::.*)?$", re.MULTILINE
+)
+
+
+def last_error(tail: str) -> str:
+    r"""What a log that ends with a failure says of it: the last exception of Python, else the last line.
+
+    >>> last_error("Traceback (most recent call last):\n  ...\nKeyError: 'lr'\n(see https://example.org)\n")
+    "KeyError: 'lr'"
+    """
+    found = _EXCEPTION.findall(tail)
+    lines = found or [line for line in tail.splitlines() if line.strip()]
+    return lines[-1].strip()[:200] if lines else ""
+
+
+def last_metrics(context: TaskContext) -> dict[str, object]:
+    """The last value per key of rank 0: from its metrics file, else from its log."""
+    metrics = metrics_of(context)
+    metrics.skip(METRICS_TAIL_BYTES)
+    for _ in metrics.rows(final=True):
+        pass
+    return json_safe(metrics.last)
+
+
+def metrics_of(context: TaskContext) -> MemberMetrics:
+    """What rank 0 reports, from the beginning."""
+    return MemberMetrics(context.place.directory, context.members[0], context.experiment.metrics_pattern)
+
+
+def saved_metrics(context: TaskContext) -> Job:
+    """All that is to be saved of an attempt that ended well and left no files."""
+    metrics = last_metrics(context)
+    missing = missing_metric(context, metrics)
+    fields: dict[str, object] = {"metrics": metrics} if metrics else {}
+    return Job(done=True, error=missing, users_fault=bool(missing), fields=fields)
+
+
+def missing_metric(context: TaskContext, metrics: Mapping[str, object]) -> str:
+    """What is wrong if a search cannot tell how good this task is; NaN (None here) is an answer too."""
+    search = context.experiment.search
+    if search is None:
+        return ""
+    found = metrics.get(search.metric, "")
+    if search.metric in metrics and (found is None or isinstance(found, int | float)):
+        return ""
+    seen = ", ".join(sorted(metrics)) or "none at all"
+    wrong = f"was {found!r}, which is no number" if search.metric in metrics else "never appeared"
+    return (
+        f"the metric {search.metric!r} of the search {wrong}; metrics seen: {seen}. "
+        f"Report it with trainmaster.report({search.metric}=...), set metrics.pattern, "
+        f'or let the command append {{"{search.metric}": ...}} to the file $TRAINMASTER_METRICS.'
+    )
+
+
+def explain_failure(context: TaskContext) -> tuple[EndReason | None, str]:
+    """A better reason and message than the exit code, read from the members' logs."""
+    for name in context.members:
+        if not size_of(context.place.log(name)):
+            continue
+        tail = read_tail(context.place.directory, name, FAILURE_TAIL_BYTES).decode("utf-8", "replace")
+        found = _OUT_OF_MEMORY.search(tail)
+        if found:
+            return EndReason.OOM, f"{name} ran out of memory: {found.group(0).strip()[:200]}"
+        advice = context.launcher.explain(tail)
+        if advice:
+            return None, advice
+    return None, ""
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file; 0 if it is not there."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def is_quick(context: TaskContext) -> bool:
+    """True if an ended attempt left no files and little to read, so that saving needs no background job."""
+    if context.site is not None or context.staged or context.end_reason in TELLING:  # it has to be fetched
+        return False
+    place = context.place
+    try:
+        if any(has_entries(part) for part in context.parts.values()) or has_entries(place.checkpoint):
+            return False
+        first = context.members[0]
+        return size_of(place.log(first)) < 1 << 16 and size_of(place.metrics(first)) < 1 << 16
+    except OSError:  # the script made something else of them: the job will say what
+        return False
+
+
+def has_entries(directory: Path) -> bool:
+    """Whether there is anything in a directory."""
+    try:
+        with os.scandir(directory) as entries:
+            return next(entries, None) is not None
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,377 @@
+"""`TaskContext`: everything that the background jobs of one attempt need to know; `Site`: where it runs.
+
+Staging and saving work on directories of this machine. A site brings them to the nodes before members start,
+and fetches what they left, so that nothing else has to know of nodes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Protocol
+from urllib.parse import quote
+
+from trainmaster.control.loop.run_facts import RunFacts
+from trainmaster.control.task.layout import AttemptPlace, Home
+from trainmaster.launchers import Launcher
+from trainmaster.spec import Experiment, ParameterValue, Recipe
+from trainmaster.spec.states import EndReason
+
+if TYPE_CHECKING:
+    from trainmaster.artifacts import JSON, CheckpointSeries, Listing
+    from trainmaster.artifacts.owner import Owner
+    from trainmaster.control.attempt.setup import Setup
+    from trainmaster.executors.base import Container
+    from trainmaster.executors.engines import Image
+
+
+@dataclass(frozen=True, slots=True)
+class TaskContext:
+    """One attempt at one task, with its recipe and places.
+
+    Attributes:
+        members: names in rank order; the first is rank 0 or the chief.
+        attempt: 1-based.
+        place: directory of the attempt.
+        bad_checkpoints: numbers that are never restored again.
+        parameters: of the task.
+        variables: the recipe's ``env`` and secrets; they go nowhere but into processes.
+        kept_model: attempt whose model lies here, as it could not be published yet.
+        kept_checkpoint: the same of its last checkpoint.
+        end_reason: how it has ended, once that was judged.
+        parent: number of the task whose last checkpoint the first attempt starts from.
+        images: of the run, if the experiment names one as ``container``.
+        environments: where each experiment's ``setup`` goes, once that was worked out.
+        listings: what each checkpoint directory held when it was last published or restored.
+        site: the nodes that it runs on; None for this machine.
+        owner: what its artifacts say of whose they are.
+        is_foreign: others have sent its recipe: this machine fetches no URL for it.
+        isolation: how its members are kept apart from this machine, if they are here.
+        facts: what was found out of the run.
+    """
+
+    home: Home
+    run: str
+    recipe: Recipe
+    experiment: Experiment
+    launcher: Launcher
+    task: int
+    attempt: int
+    place: AttemptPlace
+    members: tuple[str, ...]
+    bad_checkpoints: tuple[int, ...]
+    parameters: dict[str, ParameterValue]
+    kept_model: int | None = None
+    kept_checkpoint: int | None = None
+    end_reason: EndReason | None = None
+    parent: int | None = None
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    images: OwnImages | None = None
+    environments: dict[str, Path] = field(default_factory=dict)
+    listings: dict[Path, Listing] = field(default_factory=dict)
+    site: Site | None = None
+    owner: Owner | None = None
+    is_foreign: bool = False
+    isolation: Apart | None = None
+    facts: RunFacts = field(default_factory=RunFacts)
+
+    @property
+    def checkpoints(self) -> CheckpointSeries:
+        """Those of the task."""
+        from trainmaster.artifacts import CheckpointSeries
+
+        return CheckpointSeries(self.checkpoints_uri, self.owner)
+
+    @property
+    def checkpoints_uri(self) -> str:
+        """Where the numbered checkpoints of the task are published."""
+        return self.home.checkpoints_uri(self.run, self.experiment.name, self.task)
+
+    @property
+    def parent_checkpoints_uri(self) -> str | None:
+        """Where those of its parent are published."""
+        if self.parent is None:
+            return None
+        return self.home.checkpoints_uri(self.run, self.experiment.name, self.parent)
+
+    @property
+    def model_uri(self) -> str:
+        """Where the model of the attempt is published."""
+        return self.model_uri_of(self.attempt)
+
+    def model_uri_of(self, attempt: int) -> str:
+        """Where the model of one of the task's attempts is published."""
+        return self.home.model_uri(self.run, self.experiment.name, self.task, attempt)
+
+    @property
+    def parts(self) -> dict[str, Path]:
+        """Output directories of the members: what the model is made of."""
+        place = self.place
+        return {
+            "" if rank == 0 else f"members/{name}": place.output(name, first=rank == 0)
+            for rank, name in enumerate(self.members)
+        }
+
+    def masked(self, said: str) -> str:
+        """What a program has said that got the secrets, without their values."""
+        from trainmaster.executors.masking import SecretMask
+
+        names = [name for name in self.experiment.secrets if name in self.variables]
+        return SecretMask([self.variables[name] for name in names]).text(said)
+
+    @property
+    def data_places(self) -> dict[str, Path]:
+        """Where the members find their data here, by name; what is in an HDFS is no place here."""
+        return {
+            name: self.data_path(name)
+            for name, source in self.experiment.data.items()
+            if source.stage is None
+        }
+
+    @property
+    def staged(self) -> list[str]:
+        """Names of data that are staged into an HDFS."""
+        return [name for name, source in self.experiment.data.items() if source.stage is not None]
+
+    def data_path(self, name: str) -> Path:
+        """Where the members find the data called ``name``."""
+        source = self.experiment.data[name]
+        if source.directory is not None:
+            return (self.recipe.directory / Path(source.directory).expanduser()).resolve()
+        if source.url is not None:
+            from trainmaster.control.attempt.data_sources import url_directory
+
+            return url_directory(self.home.cache, source.url, source.sha256)
+        if source.volume is not None:
+            from trainmaster.control.attempt.data_sources import volume_place
+
+            return self.home.data_directory(self.run) / volume_place(source.volume)
+        if source.model is not None:
+            name = f"model-{quote(source.model, safe='@')}"  # an experiment has no "@" or "%"
+            return self.home.data_directory(self.run) / name
+        best = f"-best-{quote(source.best, safe='')}" if source.best else ""  # may be called val/loss
+        return self.home.data_directory(self.run) / f"{source.experiment}{best}"
+
+    def seen(self, data: Mapping[str, Path]) -> list[Path]:
+        """What members see of the machine they are on, here: code, working directories, data, environments.
+
+        Args:
+            data: where they find it there.
+        """
+        code = self.home.code_directory(self.run)
+        paths = [code, self.place.directory, *data.values()]
+        places = (source.at or "" for source in self.experiment.data.values())
+        paths += [code.parent / at.split("/")[1] for at in places if at.startswith("../")]
+        if self.experiment.setup is not None:
+            paths.append(self.home.cache / "environments")
+        return list(dict.fromkeys(paths))
+
+    @property
+    def venv(self) -> Path | None:
+        """The cached virtual environment here that the experiment's ``setup`` makes; None without ``setup``.
+
+        Its name is a hash of what goes into it: the script, the Python or the image, and every file of the
+        code that the script mentions.
+        """
+        setup = self.experiment.setup
+        if setup is None:
+            return None
+        name = self.experiment.name
+        if name not in self.environments:  # the setup itself may change the files that it mentions
+            self.environments[name] = self._venv(setup)
+        return self.environments[name]
+
+    def _venv(self, setup: str) -> Path:
+        from trainmaster.control.task.contents import of_nodes, setup_hash
+
+        code = self.home.code_directory(self.run)
+        if self.site is not None:
+            python = of_nodes(self.experiment)
+        else:
+            python = sys.version if self.images is None else self.images.prepare(self).id
+        return self.home.cache / "environments" / setup_hash(setup, python, code)
+
+
+class Apart(Protocol):
+    """How members here are kept apart from this machine; see `Isolation`."""
+
+    def hand_over(self, context: TaskContext) -> None:
+        """Let the members of an attempt that was staged read what is for them, and write what is theirs."""
+
+
+class ImageSource(Protocol):
+    """Where a run's images come from: this machine's engine, or those of its nodes."""
+
+    def request(self, context: TaskContext, data: Mapping[str, Path]) -> Container:
+        """The container of an attempt's members; what it mounts is there once it was staged."""
+
+    def environment(self, name: str) -> dict[str, str]:
+        """What a member finds in an image that is ready, with what every member gets on top."""
+
+    def additions(self, name: str) -> dict[str, str]:
+        """What every member gets that the image does not set."""
+
+
+class OwnImages(ImageSource, Protocol):
+    """Those that this machine's engine has; see `Images`."""
+
+    def prepare(self, context: TaskContext) -> Image:
+        """Bring an image here unless it is."""
+
+    def set_up(self, context: TaskContext, setup: Setup, output: BinaryIO, marker: Mapping[str, str]) -> int:
+        """Run the recipe's ``setup`` in it; gives the exit code."""
+
+
+class Site(Protocol):
+    """The nodes of a run's clusters, as jobs of attempts see them. Threads share it.
+
+    Attributes:
+        library: a directory on every node that goes to the end of PYTHONPATH.
+    """
+
+    @property
+    def library(self) -> str:
+        """See above."""
+
+    @property
+    def images(self) -> ImageSource:
+        """What experiments name as ``container``, as nodes have it."""
+
+    def slots(self, experiment: str) -> Sequence[int]:
+        """Slots of each node of an experiment's cluster; empty if unknown."""
+
+    def environment(self, experiment: str) -> Mapping[str, str]:
+        """What members find on a node before anything of the recipe is added; nothing of the caller's."""
+
+    def path(self, here: Path) -> str:
+        """Where a path of this machine's home or cache, or of the user's data, lies on every node."""
+
+    def provide(self, context: TaskContext, name: str, models: Sequence[tuple[int, str]]) -> None:
+        """Have the nodes of an attempt get data themselves, from where they lie.
+
+        Args:
+            context: the attempt.
+            name: of the data: a volume, a URL, or the models of another experiment.
+            models: the tasks and URIs of those.
+
+        Raises:
+            RelayError: not all of the nodes can do so; those that could have them.
+            UsageError: there is no such volume.
+            TrainmasterError: a node cannot be reached, or has failed to get them.
+        """
+
+    def adopt(self, context: TaskContext) -> None:
+        """Go on with what an earlier driver did for an attempt while it runs; never waits."""
+
+    def bring(self, context: TaskContext) -> None:
+        """Put everything that a staged attempt needs on the nodes that its gang was granted.
+
+        Raises:
+            UsageError: the recipe's ``setup`` failed on a node, or its ``container`` cannot be had there.
+            TrainmasterError: a node cannot be reached or has no room.
+        """
+
+    def fetch_checkpoint(self, context: TaskContext, *, is_patient: bool = False) -> bool:
+        """Make the attempt's checkpoint directory here what those of its nodes are together.
+
+        Args:
+            context: the attempt.
+            is_patient: a node that does not answer is asked again for a while.
+
+        Returns:
+            False if it changed while it was read: what is here is not to be published.
+
+        Raises:
+            NodeGoneError: a node is gone: its part is lost, and the rest is no checkpoint.
+            TrainmasterError: a node cannot be reached.
+        """
+
+    def fetch_output(
+        self, context: TaskContext, *, is_final: bool = True, limit_bytes: int | None = None
+    ) -> None:
+        """Make the members' output directories here what they are on their nodes; the attempt has ended.
+
+        Args:
+            context: the attempt.
+            is_final: it must all be had, and patience is shown; else what cannot be had is left out.
+            limit_bytes: most bytes of a member.
+
+        Raises:
+            TrainmasterError: a node cannot be reached.
+        """
+
+    def publish_checkpoint(self, context: TaskContext, *, is_patient: bool = False) -> int | None:
+        """Have the nodes upload the attempt's checkpoint directories, and commit them as one checkpoint.
+
+        Args:
+            context: the attempt.
+            is_patient: a node that does not answer is asked again for a while.
+
+        Returns:
+            Its number; None if there is nothing, or nothing new.
+
+        Raises:
+            RelayError: the nodes cannot use the store.
+            UnstableDirectory: something changed while it was uploaded; nothing was published.
+            NodeGoneError: a node is gone: its part is lost, and the rest is no checkpoint.
+            TrainmasterError: a node cannot be reached, or nothing can be published.
+        """
+
+    def publish_model(self, context: TaskContext, extra: Mapping[str, JSON]) -> bool:
+        """Have the nodes upload what an attempt that ended well left, and commit it as its model.
+
+        Args:
+            context: the attempt.
+            extra: kept in the manifest.
+
+        Returns:
+            False if they left nothing.
+
+        Raises:
+            RelayError: the nodes cannot use the store.
+            TrainmasterError: a node cannot be reached, or nothing can be published.
+        """
+
+    def restore_checkpoint(self, context: TaskContext, uri: str, *, is_own: bool = True) -> None:
+        """Have the nodes download a checkpoint to where the attempt finds it.
+
+        Args:
+            context: the attempt.
+            uri: of the checkpoint.
+            is_own: it is the task's own: as long as nothing changes, nothing new is published.
+
+        Raises:
+            RelayError: the nodes cannot use the store; or it is damaged.
+            TrainmasterError: a node cannot be reached.
+        """
+
+    def where(self, context: TaskContext) -> str:
+        """Where what an attempt left lies, in words: its nodes, and the directory there."""
+
+    def full_disks(self, context: TaskContext) -> str:
+        """Which of an attempt's nodes have no room left, in words; empty if none, or if unknown.
+
+        A member that fails for want of room can hardly write down why.
+        """
+
+    def keep_system_logs(self, context: TaskContext) -> None:
+        """Keep what operating systems of an attempt's nodes say, also of lost ones, as far as it can be had.
+
+        Raises:
+            OSError: it cannot be written here.
+        """
+
+    def lost_data(self, context: TaskContext) -> tuple[bool, str]:
+        """Whether nodes of an attempt lost data that they had; what went wrong there with data, in words."""
+
+    def clean_up(self, context: TaskContext, *, is_saved: bool = True) -> None:
+        """Remove an attempt's directories from its nodes, unless what it left should be here and is not.
+
+        Nodes that cannot be reached keep them.
+
+        Args:
+            context: the attempt.
+            is_saved: nothing is there that could be saved, and is not.
+        """
