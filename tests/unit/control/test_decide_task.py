@@ -11,7 +11,7 @@ from trainmaster.control.decide.backoff import MAX_BACKOFF_S, backoff_s
 from trainmaster.control.decide.saving import NOT_REACHED
 from trainmaster.control.decide.task import DIED_AT_ONCE_S, Effect, EffectKind, Job, Policy, decide_task
 from trainmaster.db.changes import Progress, TaskChange
-from trainmaster.executors.base import Phase
+from trainmaster.executors.base import MemberStatus, Phase
 from trainmaster.spec.states import MAX_FREE_RESTARTS, MAX_STAGE_TRIES, EndReason, State
 from trainmaster.spec.until import Until
 
@@ -467,3 +467,34 @@ def test_what_ended_by_itself_says_why_until_did_not_end_it():
     move = only_move(decide(saved, seen(exited(), {EffectKind.SAVE: job}), UNTIL))
     assert move.reason is EndReason.SUCCEEDED
     assert move.message == "until accuracy >= 0.9 was not reached: the last accuracy is 0.5"
+
+
+@pytest.mark.parametrize(
+    ("still_s", "longest_pause_s", "is_lost", "stops"),
+    [
+        (89, 1, True, False),
+        (90, 1, True, True),
+        (90, 1, False, False),
+        (299, 100, True, False),
+        (300, 100, True, True),
+        (9000, None, True, False),
+    ],
+)
+def test_what_waits_in_vain_for_a_lost_member_is_stopped(still_s, longest_pause_s, is_lost, stops):
+    lives = MemberStatus("chief-0", 7, NOW - 500, None)
+    status = gang(Phase.RUNNING, lives, member("worker-1", lost=is_lost))
+    found = replace(seen(status), moved_at=NOW - still_s, longest_pause_s=longest_pause_s)
+    steps = decide(task(State.RUNNING), found, replace(POLICY, timeout_s=None))
+    assert kinds(steps) == [EffectKind.STOP] * stops
+    assert not kinds(
+        decide(task(State.RUNNING), replace(found, moved_at=None), replace(POLICY, timeout_s=None))
+    )
+
+
+def test_what_waited_in_vain_goes_on_from_its_checkpoint_and_says_why():
+    members = member("chief-0", signal=15, stopped=True), member("worker-1", lost=True)
+    found = replace(seen(exited(*members)), moved_at=NOW - 97, longest_pause_s=1.0)
+    move = only_move(decide(task(State.RUNNING), found))
+    assert (move.after, move.reason) == (State.RECOVERING, EndReason.NODE_LOST)
+    assert move.message == "worker-1 was lost with its machine, and the others reported nothing more for 97 s"
+    assert move.fields["free_restarts"] == 1

@@ -200,3 +200,21 @@ def test_a_metric_of_until_that_never_comes_is_told_once(tmp_path):
     (note,) = notes.look(of_run, 100.0 + MISSED_AFTER_S)
     assert "acc is not reported; reported are accuracy, step so far" in note.message
     assert notes.look(of_run, 1000.0) == []
+
+
+def test_how_long_it_reports_nothing_is_known(tmp_path):
+    progress, say = start(tmp_path)
+    progress.update(100.0)
+    assert (progress.moved_at, progress.longest_pause_s) == (None, None)
+    found = []
+    for now, line in (
+        (101.0, "step 1 loss 0.5"),
+        (103.0, ""),
+        (106.0, "step 2 loss 0.4"),
+        (107.0, "step 3 loss 0.3"),
+    ):
+        if line:
+            say(line)
+        progress.update(now)
+        found.append((progress.moved_at, progress.longest_pause_s))
+    assert found == [(101.0, None), (101.0, None), (106.0, 5.0), (107.0, 5.0)]

@@ -132,6 +132,8 @@ class ObservedTask:
         is_store_silent: the store answers nothing: what is under way with it may take for ever.
         more_memory: of an attempt that ran out of it; None where there are no larger machines to choose.
         reached: what its first member reported when `until` held, in words; empty before.
+        moved_at: when it last reported anything, by the clock of ``now``; None before.
+        longest_pause_s: between two of its reports; None until there were two.
     """
 
     gang: GangStatus
@@ -148,6 +150,8 @@ class ObservedTask:
     is_store_silent: bool = False
     more_memory: MoreMemory | None = None
     reached: str = ""
+    moved_at: float | None = None
+    longest_pause_s: float | None = None
 
 
 Step = TaskChange | Progress | Note | Effect

@@ -29,6 +29,11 @@ from trainmaster.spec.states import MAX_FREE_RESTARTS, MAX_STAGE_TRIES, EndReaso
 
 __all__ = ["DIED_AT_ONCE_S", "Effect", "EffectKind", "Job", "ObservedTask", "Policy", "Step", "decide_task"]
 
+#: What goes on without a lost member hangs if it reports nothing for so long, and for so many times
+#: its longest pause between two reports.
+HANGS_S = 90.0
+HANGS_PAUSES = 3
+
 
 def decide_task(task: Task, seen: ObservedTask, policy: Policy, now: float) -> list[Step]:
     """The next step of a task that is not DONE: transitions, then effects.
@@ -112,6 +117,8 @@ def _running(task: Task, seen: ObservedTask, policy: Policy, now: float) -> list
                 return [effect(task, EffectKind.STOP, policy.grace_s)]
             if seen.reached:
                 return [Progress(task.experiment, task.number, {"end_reason": EndReason.UNTIL})]
+            if _hangs_without_a_member(seen, now):
+                return [effect(task, EffectKind.STOP, policy.grace_s)]
             since = now if seen.running_since is None else seen.running_since
             if policy.timeout_s is not None and now - since >= policy.timeout_s:
                 return [effect(task, EffectKind.STOP, policy.grace_s)]
@@ -130,6 +137,10 @@ def _running(task: Task, seen: ObservedTask, policy: Policy, now: float) -> list
             outcome = classify(seen.gang, timeout_s, policy.helpers, policy.timeout_name)
             if has_reached and outcome.reason is EndReason.PREEMPTED:  # it was we who stopped it
                 outcome = Outcome(EndReason.UNTIL, seen.reached or f"until {policy.until}: it held")
+            elif outcome.reason is EndReason.NODE_LOST and _hangs_without_a_member(seen, now):
+                name = next(member.name for member in seen.gang.members if member.lost)
+                what = f"{name} was lost with its machine, and the others reported nothing more"
+                outcome = Outcome(EndReason.NODE_LOST, f"{what} for {now - (seen.moved_at or now):.0f} s")
         case _:  # it ran, and its node knows nothing of it any more
             outcome = Outcome(EndReason.NODE_LOST, "its node lost all trace of it")
     fields: dict[str, object] = {"end_reason": outcome.reason}
@@ -141,6 +152,18 @@ def _running(task: Task, seen: ObservedTask, policy: Policy, now: float) -> list
         fields["free_restarts"] = task.free_restarts + 1
         return [move(task, State.RECOVERING, outcome.reason, outcome.message, fields)]
     return [move(task, State.SAVING, outcome.reason, outcome.message, fields)]
+
+
+def _hangs_without_a_member(seen: ObservedTask, now: float) -> bool:
+    """Whether what is left of a gang that goes on without a lost member waits for that in vain.
+
+    Who waits for the answer of a machine that is cut off, with nothing left to send, is never told that it is
+    gone: TCP notices only what is sent, and that after a quarter of an hour.
+    """
+    if seen.moved_at is None or seen.longest_pause_s is None:  # it does not report how far it is
+        return False
+    patience_s = max(HANGS_S, HANGS_PAUSES * seen.longest_pause_s)
+    return any(member.lost for member in seen.gang.members) and now - seen.moved_at >= patience_s
 
 
 def _end_unbegun(task: Task, reason: EndReason, now: float) -> list[Step]:

@@ -346,7 +346,7 @@ class Controller:
             self._renewed_at = now
 
     def _look(self, task: Task, wanted: EndReason | None) -> ObservedTask:
-        attempt = self._id(task)
+        attempt, progress = self._id(task), self._progress.get(task.key)
         gang = self._gangs.get(attempt) or GangStatus(attempt, Phase.UNKNOWN)
         why = self._why_wanted
         if wanted is None and task.key in self._doomed:
@@ -370,6 +370,8 @@ class Controller:
             is_store_silent=self.silence is not None and self.silence.is_silent,
             more_memory=self._more_memory(task, gang),
             reached=self._reached.get(attempt, ""),
+            moved_at=progress.moved_at if progress else None,
+            longest_pause_s=progress.longest_pause_s if progress else None,
         )
 
     def _more_memory(self, task: Task, gang: GangStatus) -> MoreMemory | None:

@@ -50,6 +50,8 @@ class TaskProgress:
         came_to: the last step of the attempt before it, None if unknown.
         until: what ends it early.
         reached: what it reported when that held, in words; empty before.
+        moved_at: when it last reported anything, by the clock of `update`; None before.
+        longest_pause_s: between two looks that brought something; None until there were two.
     """
 
     source: MemberMetrics
@@ -70,6 +72,8 @@ class TaskProgress:
     came_to: float | None = None
     until: Until | None = None
     reached: str = ""
+    moved_at: float | None = field(default=None, init=False)
+    longest_pause_s: float | None = field(default=None, init=False)
     _has_begun: bool = field(default=False, init=False)
     _caught_up_at: float | None = field(default=None, init=False)
 
@@ -156,6 +160,9 @@ class TaskProgress:
             if self.trace is not None:
                 self.trace.add(now, row.get("step"), row.get("examples"), row.get("epoch"))
         if rows:
+            if self.moved_at is not None:
+                self.longest_pause_s = max(self.longest_pause_s or 0.0, now - self.moved_at)
+            self.moved_at = now
             if self.is_behind or self._begins(rows):  # nothing of that was done since we looked last
                 self.rate = StepRate()
                 if self.trace is not None:
