@@ -82,8 +82,10 @@ def _tell(found: dict[str, Any]) -> None:
     from trainmaster.spec.units import dollars
 
     many = "1 machine" if found["machines"] == 1 else f"{found['machines']} machines"
-    costs = any(each["usd_per_hour"] for each in found["candidates"])
-    cost = f", {dollars(found['usd'])} at {dollars(found['usd_per_hour'])} per hour" if costs else ""
+    costs = any(each["usd_per_hour"] is not None for each in found["candidates"])
+    cost = ""
+    if found["usd"] is not None:
+        cost = f", {dollars(found['usd'])} at {dollars(found['usd_per_hour'])} per hour"
     how = "measured" if found["is_measured"] else "not measured"
     show(f"{many}: {found['seconds']:.4g} s{cost} ({how}; rule {found['rule']}, {found['profile']})")
     for each in found["others"]:
@@ -102,8 +104,14 @@ def _tell(found: dict[str, Any]) -> None:
             f"{each['low_s']:.4g} to {each['high_s']:.4g} s" if found["rule"] == "model" else "-",
             "yes" if each["is_measured"] else "no",
             each["note"],
-            *([dollars(each["usd_per_hour"]), dollars(each["usd"])] if costs else []),
+            *(_dollars(each[key]) for key in ("usd_per_hour", "usd") if costs),
         ]
         for each in found["candidates"]
     ]
     show(table([*header, *(["per hour", "in all"] if costs else [])], rows))
+
+
+def _dollars(usd: float | None) -> str:
+    from trainmaster.spec.units import dollars
+
+    return "unknown" if usd is None else dollars(usd)

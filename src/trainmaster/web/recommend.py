@@ -35,7 +35,7 @@ class RecommendForm(BaseModel):
     epochs: str = "1"
     alpha: str = "1"
     beta: str = "0"
-    usd_per_hour: str = "0"
+    usd_per_hour: str = ""
     max_usd_per_hour: str = ""
     max_usd: str = ""
     max_workers: str = ""

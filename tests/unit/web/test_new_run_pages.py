@@ -325,6 +325,7 @@ def test_the_recommender_draws_time_against_machines(browser):
     assert "Take <strong>3</strong> machines" in page
     assert page.count("<circle") == 3
     assert "guessed" not in page, "one machine cannot do that batch"
+    assert ("unknown</td>" in page, "$" in page) == (True, False), "no price is known"
     page = browser.get("/recommend?batch=1280&latency_ms=100").text
     assert "Take <strong>1</strong> machine:" in page
     assert "<em>lookup</em> says 2, 63 s" in page

@@ -84,6 +84,7 @@ def looked_up(
             hint = "Raise budget.per_hour, budget.total or --max-workers."
         raise type(error)(f"experiments.{name}: {error.args[0]}", hint) from None
     best = candidates[0]
+    usd = best.usd or 0.0  # each row has its offer's price
     nodes = next(p.nodes or 1 for p, of, _ in points if of == offer and p.workers == best.workers)
     shape = ClusterShape(worker=Rented.of(offer, nodes), workers=best.workers)
     if best.note:
@@ -92,7 +93,7 @@ def looked_up(
         name,
         shape,
         Interval(best.time_s, best.time_s, best.time_s),
-        Interval(best.usd, best.usd, best.usd),
+        Interval(usd, usd, usd),
         measurements=sum(row.time_s is not None for row in rows),
         candidates=len(candidates),
         notes=notes,

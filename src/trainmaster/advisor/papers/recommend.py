@@ -90,10 +90,10 @@ class Wish:
         if self.epochs == 0 or self.alpha == self.beta == 0:
             raise UsageError("epochs, or alpha and beta, are 0", "Give more than 0.")
 
-    def price_of(self, workers: int) -> Decimal:
-        """US dollars per hour of so many machines, without the traps of binary fractions."""
+    def price_of(self, workers: int) -> Decimal | None:
+        """US dollars per hour of so many machines, without the traps of binary fractions; None: unknown."""
         if not self.usd_per_hour:
-            return Decimal(0)
+            return None
         prices = [Decimal(str(price)) for price in self.usd_per_hour[:workers]]
         return sum(prices, Decimal(0)) + (workers - len(prices)) * Decimal(str(self.usd_per_hour[-1]))
 
@@ -107,7 +107,7 @@ class SizeCandidate:
         time_s: of the wished epochs, seconds: as it was measured, else the model's best guess.
         low_s, high_s: 5 % and 95 % quantiles of the model.
         is_measured: whether this number was measured with this batch and latency.
-        usd_per_hour: of all of them.
+        usd_per_hour: of all of them; None where no price is known.
         usd: of all of them, for that time.
         objective: what is minimised.
         bottleneck: what limits it, in words.
@@ -119,8 +119,8 @@ class SizeCandidate:
     low_s: float
     high_s: float
     is_measured: bool
-    usd_per_hour: float
-    usd: float
+    usd_per_hour: float | None
+    usd: float | None
     objective: float
     bottleneck: str
     note: str = ""
@@ -198,6 +198,13 @@ def by_rule(table: MeasuredTable, wish: Wish) -> tuple[list[SizeCandidate], tupl
             "Take a smaller batch, or allow more machines.",
         )
     prices = {n: table_price(table, n, wish) for n in sizes}
+    if (
+        wish.beta or wish.max_usd_per_hour is not None or wish.max_usd is not None
+    ) and None in prices.values():
+        raise UsageError(
+            "a cap in dollars, or beta, needs what a machine costs, which is not known",
+            "Give usd_per_hour, or a column usd_per_hour in the table.",
+        )
     if wish.rule == "model":
         times = _predicted(table, wish, latency_ms, sizes)
     else:
@@ -206,7 +213,8 @@ def by_rule(table: MeasuredTable, wish: Wish) -> tuple[list[SizeCandidate], tupl
     for n in sizes:
         known, time = found.get(n), times[n]
         time_s = (known.time_s if known else time.typical_s) * wish.epochs
-        usd_per_hour = float(prices[n])
+        price = prices[n]
+        usd_per_hour = None if price is None else float(price)
         candidates.append(
             SizeCandidate(
                 n,
@@ -215,8 +223,8 @@ def by_rule(table: MeasuredTable, wish: Wish) -> tuple[list[SizeCandidate], tupl
                 time.high_s * wish.epochs,
                 known is not None and known.is_literal,
                 usd_per_hour,
-                usd_per_hour * time_s / 3600,
-                wish.alpha * time_s + wish.beta * usd_per_hour,
+                None if usd_per_hour is None else usd_per_hour * time_s / 3600,
+                wish.alpha * time_s + wish.beta * (usd_per_hour or 0.0),
                 time.bottleneck,
                 known.note if known else "",
             )
@@ -228,10 +236,12 @@ def by_rule(table: MeasuredTable, wish: Wish) -> tuple[list[SizeCandidate], tupl
     return kept, notes
 
 
-def _keeps(candidate: SizeCandidate, usd_per_hour: Decimal, wish: Wish) -> bool:
+def _keeps(candidate: SizeCandidate, usd_per_hour: Decimal | None, wish: Wish) -> bool:
     """Whether it is below the caps; dollars of a time are compared with a tolerance, prices exactly."""
     if wish.max_workers is not None and candidate.workers > wish.max_workers:
         return False
+    if usd_per_hour is None or candidate.usd is None:  # then there is no cap of dollars
+        return True
     if wish.max_usd_per_hour is not None and usd_per_hour > Decimal(str(wish.max_usd_per_hour)):
         return False
     return wish.max_usd is None or candidate.usd <= wish.max_usd * (1 + 1e-9)
@@ -245,16 +255,17 @@ def _too_dear(candidates: Sequence[SizeCandidate], wish: Wish) -> UsageError:
             f"this batch was measured on {fewest} machines or more, and max_workers is {wish.max_workers}",
             "Raise max_workers, or take the rule `model`.",
         )
-    rate = min(each.usd_per_hour for each in allowed)
-    usd = min(each.usd for each in allowed)
+    rate = min(each.usd_per_hour or 0.0 for each in allowed)
+    usd = min(each.usd or 0.0 for each in allowed)
     caps = [
         f"${cap:g}{unit}"
         for cap, unit in ((wish.max_usd_per_hour, " per hour"), (wish.max_usd, ""))
         if cap is not None
     ]
+    plural = "" if wish.epochs == 1 else "s"
     return UsageError(
         f"no number of machines costs at most {' and '.join(caps)}: "
-        f"the cheapest are ${rate:.4g} per hour, and ${usd:.4g} for {wish.epochs:g} epochs",
+        f"the cheapest are ${rate:.4g} per hour, and ${usd:.4g} for {wish.epochs:g} epoch{plural}",
         "Raise the caps (max_usd_per_hour, max_usd).",
     )
 
@@ -272,8 +283,8 @@ def _too_large(table: MeasuredTable, batch: float, left_out: Sequence[int]) -> l
     ]
 
 
-def table_price(table: MeasuredTable, workers: int, wish: Wish) -> Decimal:
-    """US dollars per hour of so many machines: as the table has it, else as it was told."""
+def table_price(table: MeasuredTable, workers: int, wish: Wish) -> Decimal | None:
+    """US dollars per hour of so many machines: as the table has it, else as it was told, else None."""
     for row in table.rows:
         if row.workers == workers and row.usd_per_hour is not None:
             return Decimal(str(row.usd_per_hour))

@@ -23,8 +23,8 @@ class Candidate(BaseModel):
     low_s: float = Field(description="5 % quantile of the model")
     high_s: float = Field(description="95 % quantile of the model")
     is_measured: bool = Field(description="with this batch and latency")
-    usd_per_hour: float
-    usd: float = Field(description="for `time_s`")
+    usd_per_hour: float | None = Field(description="null: no price is known")
+    usd: float | None = Field(description="for `time_s`")
     objective: float = Field(description="alpha * time_s + beta * usd_per_hour")
     bottleneck: str
     note: str = Field(description="where the time is from, if it is not simply a row of the table")
@@ -46,8 +46,8 @@ class Recommendation(BaseModel):
     seconds: float
     rule: str
     is_measured: bool
-    usd: float
-    usd_per_hour: float
+    usd: float | None = Field(description="null: no price is known")
+    usd_per_hour: float | None
     workers: int = Field(description="the same as `machines`")
     profile: str
     points: int = Field(description="how many were measured")

@@ -113,6 +113,10 @@ def test_anwars_question_is_answered_for_his_job_and_ones_own(served):
     assert (third["machines"], third["usd_per_hour"]) == (3, 0.3), "3 x 0.1 is 0.3"
     project = ask("batch=64000&latency_ms=0&usd_per_hour=0.0928&max_usd=0.04").json()
     assert (project["machines"], round(project["usd"], 4)) == (3, 0.0389)
+    assert (found["usd"], found["usd_per_hour"]) == (None, None), "no price is known"
+    for dollars in ("max_usd=1", "max_usd_per_hour=1", "beta=2"):
+        unknown = ask(f"batch=64000&latency_ms=0&{dollars}")
+        assert (unknown.status_code, "Give usd_per_hour" in unknown.text) == (422, True)
     each = ask(
         "batch=64000&latency_ms=0&usd_per_hour=1&usd_per_hour=2&usd_per_hour=7&max_usd_per_hour=9"
     ).json()
