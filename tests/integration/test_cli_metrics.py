@@ -53,6 +53,22 @@ def test_common_patterns_are_tried(tm):
     assert found["accuracy"] == 0.9
 
 
+def test_options_are_no_metrics_and_a_result_that_is_lost_is_told(tm):
+    tm.write(
+        "train.py",
+        """
+        print({'num_workers': 4, 'max_steps': 1000, 'seed': 3407, 'top_k': -1, 'learning_rate': 0.0005})
+        for step, bound in enumerate((-3.5, -2.5, "nan", "nan")):
+            print(f"Iteration {step} lower bound {bound}")
+    """,
+    )
+    ended = tm.call("run", tm.task("python train.py; touch $TRAINMASTER_OUTPUT_DIR/model"))
+    assert "main/0: lower_bound is nan since step 2\n" in ended.err
+    assert "model main/0  step=3 lower_bound=nan  " in ended.err
+    (model,) = tm.call("models", "latest", "--json").json["models"]
+    assert model["metrics"] == {"step": 3, "lower_bound": None}
+
+
 def test_strange_numbers_stay_json(tm):
     tm.write(
         "train.py",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from trainmaster.spec.errors import TrainmasterError, UsageError
+from trainmaster.spec.metric_names import in_order, says_how_good
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.states import EndReason
 from trainmaster.spec.units import format_duration
@@ -225,26 +226,27 @@ def unsaved_text(unsaved: dict[str, Any]) -> str:
 
 
 def metrics_text(metrics: Mapping[str, Any], limit: int = 6) -> str:
-    """Metrics on one line, ``step`` first; of too many those that matter.
+    """Metrics on one line: how far it is, then how good; of too many those that matter.
 
-    >>> words = {"step": 98, "epoch": 3, "lr": 5, "loss": 7, "ppl": 9, "val_loss": 8, "test_loss": 6}
+    >>> words = {"seed": 1, "epoch": 3, "loss": 7, "time": 9, "val_loss": None, "test_acc": 6, "step": 98}
     >>> metrics_text(words)
-    'step=98 epoch=3 loss=7 ppl=9 val_loss=8 test_loss=6'
+    'step=98 epoch=3 loss=7 val_loss=nan test_acc=6 seed=1'
     >>> metrics_text(words, limit=4)
-    'step=98 epoch=3 val_loss=8 test_loss=6'
+    'step=98 epoch=3 val_loss=nan test_acc=6'
     """
-    matter = set(sorted(metrics, key=_rank)[:limit])
-    ordered = sorted(metrics.items(), key=lambda item: item[0] != "step")
-    return " ".join(f"{key}={number(value)}" for key, value in ordered if key in matter)
+    ordered = in_order(metrics)
+    matter = set(sorted(ordered, key=_rank)[:limit])
+    shown = {key: "nan" if metrics[key] is None else number(metrics[key]) for key in ordered if key in matter}
+    return " ".join(f"{key}={value}" for key, value in shown.items())
 
 
 def _rank(metric: str) -> int:
-    """How far it is, how good it is, all else, what is only set."""
+    """Of too many: how far it is, what counts in the end, what is trained by, all else."""
     if metric in ("step", "epoch"):
         return 0
-    if metric.startswith(("test_", "val_", "eval_")):
-        return 1
-    return 3 if metric in ("lr", "learning_rate", "grad_norm") else 2
+    if not says_how_good(metric):
+        return 3
+    return 1 if metric.startswith(("test", "val", "eval")) else 2
 
 
 def usage_text(usage: dict[str, Any]) -> str:

@@ -7,18 +7,16 @@ Nothing here raises, and no pattern looks back again and again: a line is bounde
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from trainmaster.executors.metrics import Metrics
+from trainmaster.spec.metric_names import RESULTS
 
 NUMBER = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|nan|inf(?:inity)?)"
 
-_SCORES = (
-    r"(?:log)?loss|accuracy|(?:acc|prec)@?\d{1,2}|acc|auc|f1|mae|mse|rmse|mape|r2|perplexity|ppl|bleu|wer|cer|"
-    r"m?iou|reward|lr|learning[_ ]rate|grad_norm"
-)
+_SCORES = rf"{RESULTS}|lr|learning[_ ]rate|grad_norm"
 _SCORE_NAME = rf"(?:[a-z]\w*[_/])?(?:{_SCORES})"
 _NAME = rf"{_SCORE_NAME}|(?:train|val|valid|validation|dev|test|eval)_\w+"
 
@@ -41,6 +39,17 @@ _COUNTER = re.compile(
     re.I,
 )
 _WORD = re.compile(r"[^\W\d_]{2,}")
+_IS_RESULT = re.compile(rf"(?:[a-z]\w*[_/])?(?:{RESULTS})|\w+/s", re.I)
+# What scripts are given, for whatever data: "eval_interval = 250", "train_batch_size=8", "min_lr = 1e-4".
+_IS_SETTING = re.compile(
+    r"(?:\w*_)?(?:lr|learning[_ ]rate|max_grad_norm|interval|every|freq|frequency|iters?|steps?|epochs|batch|"
+    r"batches|size|split|ratio|fraction|seed|workers|samples|length|dir|path|file|only)",
+    re.I,
+)
+_ANY_NAME = re.compile(r"(?<![\w.@/-])[A-Za-z_][\w.@/-]*['\"]?\s?[=:](?!//)")
+_COUNTERS = frozenset({"epoch", "step", "global_step", "iteration", "iter"})
+#: So many names beside the known ones are the options of a script.
+MOST_UNKNOWN = 3
 _SUBSETS = {"training": "train", "valid": "val", "validation": "val"}
 
 
@@ -56,6 +65,26 @@ def _score(match: re.Match[str]) -> tuple[str, float | int]:
     if subset := (match["of"] or "").lower():
         key = f"{_SUBSETS.get(subset, subset)}_{key}"
     return key, number(match["value"], match["percent"] or "")
+
+
+def is_configuration(text: str, names: Iterable[str]) -> bool:
+    """Whether a line that says neither step nor epoch has options in it, and no metrics.
+
+    >>> is_configuration("{'num_workers': 4, 'top_k': -1, 'n_layer': 2, 'seed': 3, 'lr': 0.1}", ["lr"])
+    True
+    >>> is_configuration("eval_interval = 250 # keep frequent", ["eval_interval"])
+    True
+    >>> is_configuration("val_dice=0.8 time=3.5", ["val_dice"])
+    False
+
+    Args:
+        text: the line.
+        names: the known ones in it.
+    """
+    if any(_IS_RESULT.fullmatch(name) for name in names):
+        return False
+    told = [name for name in names if not _IS_SETTING.fullmatch(name)]
+    return not told or len(_ANY_NAME.findall(text)) - len(told) > MOST_UNKNOWN
 
 
 def prints(text: str) -> Metrics:
@@ -85,7 +114,7 @@ def prints(text: str) -> Metrics:
     # "step 1 loss 2" and nothing else is no prose, either
     if vague and counters and not re.search(r"\w", _without(text, spans + vague_spans)):
         return counters | vague | row
-    if not row:
+    if not row or "Namespace(" in text or (not counters and is_configuration(text, row)):
         return {}
     most_words = len(spans) + 1 if len(spans) > 1 else 0
     if not clear and len(_WORD.findall(_without(text, spans))) > most_words:
@@ -103,9 +132,12 @@ _DICT_PAIR = re.compile(rf"""['"]([A-Za-z_][\w/@.-]*)['"]:\s*['"]?({NUMBER})['"]
 
 
 def dictionary(text: str) -> Metrics:
-    """A printed dictionary, unless none of its names is well known."""
+    """A printed dictionary, unless none of its names is well known, or they are options."""
     pairs: Metrics = {key: number(value) for key, value in _DICT_PAIR.findall(text)}
-    return pairs if any(_PAIR.match(f"{key}=0") for key in pairs) else {}
+    known = [key for key in pairs if _PAIR.match(f"{key}=0")]
+    if not known or (not pairs.keys() & _COUNTERS and is_configuration(text, known)):
+        return {}
+    return pairs
 
 
 def _scores(text: str) -> Metrics:
@@ -194,6 +226,7 @@ _DETECTRON = re.compile(r"\biter: (\d{1,12}) +total_loss: ")
 _MNIST_TEST = re.compile(
     rf"Test set: Average loss: ({NUMBER}), Accuracy: (\d{{1,12}})/(\d{{1,12}}) \( *\d{{1,3}}%\)", re.I
 )
+_TRIAL = re.compile(rf"Trial (\d{{1,12}}) finished with value: ({NUMBER})(?=\s|\.?$)", re.I)
 _EVALUATION = re.compile(r"\W*(Test|Val|Eval)[a-z]*: +\[ *\d+/ *\d+\]")
 _AVERAGE = re.compile(rf"(?<![\w@])([A-Za-z][\w@]*):?\s+{NUMBER}\s+\(\s*({NUMBER})\)", re.I)
 
@@ -253,6 +286,8 @@ def other(text: str) -> Metrics | None:
         return {"step": int(match[1]), **_scores(text)}
     if "Test set: " in text and (match := _MNIST_TEST.search(text)):
         return {"test_loss": number(match[1]), "test_accuracy": int(match[2]) / max(1, int(match[3]))}
+    if " finished with value: " in text and (match := _TRIAL.search(text)):
+        return {"step": int(match[1]), "value": number(match[2])}  # Optuna
     if "/" in text and (match := _EVALUATION.match(text)):
         subset = match[1].lower()
         return {

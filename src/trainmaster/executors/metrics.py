@@ -1,6 +1,7 @@
 """What a task says of itself: its metrics file, and its speed.
 
 * `MetricsReader` follows the JSON lines that ``trainmaster.report`` appends.
+* `NotFinite` tells which metrics ended as NaN.
 * `StepRate` turns steps over time into a rate and a time left.
 
 What scripts print is read by `trainmaster.executors.log_metrics.LogMetrics`.
@@ -20,10 +21,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trainmaster.spec.metric_names import in_order
+
 Metrics = dict[str, float | int | str | bool]
 
 MAX_KEYS = 1000  # a script that makes up a new name each step must not fill the memory
 CHUNK = 1 << 20  # bytes taken from a metrics file at once; a longer line is skipped
+_MOST_TOLD = 3  # metrics that are not finite, by name
 _MAX_TEXT = 200  # characters of a name or of a text value
 
 
@@ -44,6 +48,43 @@ def remember(last: Metrics, row: Metrics) -> None:
     last.update(row if len(last) < MAX_KEYS else {key: row[key] for key in row.keys() & last.keys()})
     while len(last) > MAX_KEYS:
         last.popitem()  # the newest name
+
+
+class NotFinite:
+    """Metrics whose last value is NaN or an infinity, and since when.
+
+    >>> metrics = NotFinite()
+    >>> for step, loss in enumerate([0.5, math.nan, 0.4, math.nan, math.inf]):
+    ...     metrics.add({"step": step, "loss": loss})
+    >>> metrics.words
+    'loss is inf since step 3'
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[str, tuple[float | int | None, float]] = {}
+        self._step: float | int | None = None
+
+    def add(self, row: Mapping[str, object]) -> None:
+        """One more report."""
+        step = row.get("step")
+        if isinstance(step, int | float):
+            self._step = step
+        for key, value in row.items():
+            if not isinstance(value, float) or math.isfinite(value):
+                self._since.pop(key, None)
+            elif key in self._since or len(self._since) < MAX_KEYS:
+                self._since[key] = (self._since.get(key, (self._step, 0.0))[0], value)
+
+    @property
+    def words(self) -> str:
+        """For people; empty if all is well."""
+        names = in_order(self._since)
+        told = []
+        for name in names[:_MOST_TOLD]:
+            step, value = self._since[name]
+            told.append(f"{name} is {value}" + ("" if step is None else f" since step {step:g}"))
+        more = len(names) - len(told)
+        return ", ".join(told) + (f", and {more} more metrics are not finite" if more else "")
 
 
 class MetricsReader:

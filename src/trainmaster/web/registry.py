@@ -10,6 +10,7 @@ from fastapi.responses import Response
 
 from trainmaster.api.rest.registry import Readable, Writable
 from trainmaster.api.rest.state import State
+from trainmaster.spec.metric_names import in_order
 from trainmaster.web.new_run import volumes_of
 from trainmaster.web.rendering import page, redirect
 
@@ -38,7 +39,7 @@ def register(
 def model(request: Request, name: str, registry: Readable, state: State) -> Response:
     """One of them."""
     found = registry.show(name)
-    metrics = list(dict.fromkeys(key for each in found["versions"] for key in each["metrics"]))
+    metrics = in_order(dict.fromkeys(key for each in found["versions"] for key in each["metrics"]))
     caller = request.state.caller
     may_move = "run" in caller.scopes
     volumes = volumes_of(state, caller) if may_move else []

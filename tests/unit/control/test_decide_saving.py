@@ -96,6 +96,15 @@ def test_what_could_be_saved_at_last_is_no_failure():
     assert end_of(decide(of, last)).reason is EndReason.SUCCEEDED
 
 
+@pytest.mark.parametrize("end", [EndReason.SUCCEEDED, EndReason.CANCELLED])
+def test_a_metric_that_is_not_finite_is_told(end):
+    kind = EffectKind.SAVE if end is EndReason.SUCCEEDED else EffectKind.RECOVER
+    job = Job(done=True, note="loss is nan since step 3")
+    steps = decide(task(State.SAVING, end_reason=end), ended({kind: job}))
+    assert [step.message for step in steps if isinstance(step, Note)] == ["loss is nan since step 3"]
+    assert end_of(steps).reason is end
+
+
 def test_a_save_under_way_is_not_cut_short_by_a_cancel_but_by_the_cap():
     of = task(State.SAVING, end_reason=EndReason.SUCCEEDED)
     under_way = {EffectKind.SAVE: Job()}

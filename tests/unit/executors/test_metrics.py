@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from trainmaster.executors import metrics
 from trainmaster.executors.log_metrics import LogMetrics
-from trainmaster.executors.metrics import CHUNK, MAX_KEYS, MetricsReader, StepRate, json_safe
+from trainmaster.executors.metrics import CHUNK, MAX_KEYS, MetricsReader, NotFinite, StepRate, json_safe
 from trainmaster.spec.errors import UsageError
 
 # --- the metrics file ---
@@ -312,6 +312,9 @@ def test_bars_that_do_not_train_are_no_steps(line):
         ),
         ("[2026-11-20 10:00:00] INFO train: step 120 loss 0.4", {"step": 120, "loss": 0.4}),
         ("loss 0.4", {"loss": 0.4}),
+        ("val_dice=0.8 lr=0.1 time=3 a=1", {"val_dice": 0.8, "lr": 0.1}),
+        ("iteration: 12, reward 3.5", {"step": 12, "reward": 3.5}),
+        ("Iter 12: a=1 b=2 c=3 d=4 lr=0.1", {"step": 12, "lr": 0.1}),
         ("valid_iou: 0.5 validation_x = 2 dev_y=3", {"valid_iou": 0.5, "validation_x": 2, "dev_y": 3}),
         (f"step {'9' * 3000} loss: 0.4 lr: {'1' * 900}", {"loss": 0.4, "lr": math.inf}),
         ("Val Loss: 0.4 Acc: 98.5%", {"val_loss": 0.4, "acc": 0.985}),
@@ -355,6 +358,11 @@ def test_prints(line, expected):
         "Epoch 1: val_loss improved from inf to 0.34102, saving model to best.keras",
         "3/10 tests - passed: 5",
         "{'name': 'x', 'size': 3}",
+        "{'lr': 0.1, 'momentum': 0.9}",
+        "Namespace(epoch=90, lr=0.1, test_loss=1)",
+        "TrainConfig(lr=0.1, eval_iters=5, val_x=1, a=1, b=2, c=3, d=4)",
+        "train_batch_size: 32",
+        "--lr=0.1 --epochs=3 --test_size=0.2",
         "error: 404, precision=16, epochs: 20",
         "Traceback (most recent call last):",
         '  File "train.py", line 3, in <module>',
@@ -469,11 +477,26 @@ def test_nothing_like_a_metric_raises(text):
         "num_updates ",
         "| epoch 1 | batches |",
         "epoch 1: {",
+        "Trial 1 finished with value: ",
     ],
 )
 def test_no_line_makes_a_pattern_look_back_again_and_again(start, part):
     rows((start + part * 4096)[:4096])
     rows((start + part * 4096)[:4094] + "•}")
+
+
+# --- what is lost ---
+
+
+def test_which_metrics_are_not_finite_and_since_when():
+    tested = NotFinite()
+    assert tested.words == ""
+    tested.add({"loss": math.nan})
+    assert tested.words == "loss is nan"
+    tested.add({"step": 4, "loss": 1.0, "z": math.inf, "y": math.nan, "x": math.nan, "text": "nan"})
+    tested.add({"step": 5, "acc": -math.inf, "y": math.nan})
+    told = "acc is -inf since step 5, z is inf since step 4, y is nan since step 4"
+    assert tested.words == f"{told}, and 1 more metrics are not finite"
 
 
 # --- speed ---

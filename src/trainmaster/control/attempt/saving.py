@@ -184,7 +184,7 @@ def remove_unrecorded_models(context: TaskContext) -> None:
 
 def recover(context: TaskContext) -> Job:
     """Keep what an attempt that ended badly leaves behind: its last checkpoint, metrics, a better reason."""
-    metrics = last_metrics(context)
+    metrics, not_finite = last_metrics(context)
     fields: dict[str, object] = {"metrics": metrics} if metrics else {}
     error, unsaved = "", False
     progressed = bool(metrics)
@@ -211,10 +211,10 @@ def recover(context: TaskContext) -> Job:
         if is_lost:  # whatever the script said of it, it was not the script's fault
             reason, message = EndReason.NODE_LOST, words
         message = message or words
-    note = keep_system_logs(context) if TELLING & {reason, context.end_reason} else ""
+    system = keep_system_logs(context) if TELLING & {reason, context.end_reason} else ""
     return Job(
         done=True,
-        note=note,
+        note="; ".join(filter(None, (not_finite, system))),
         error=error,
         fields=fields,
         reason=reason,

@@ -58,7 +58,7 @@ class Job:
         fields: columns of the task to set (``restored``, ``model_uri``, ``metrics``, ...).
         reason: a better reason than the exit code alone gives (OOM read from the log).
         message: a better message than the exit code alone gives.
-        note: RECOVER: what else the user is told.
+        note: RECOVER, SAVE: what else the user is told.
         progressed: RECOVER: the attempt had reported metrics or published a checkpoint.
         unsaved: RECOVER, SAVE, KEEP: what could not be saved is still there, and may be saved later.
         place: where it is then, in words.

@@ -12,7 +12,7 @@ from trainmaster.control.decide.effects import Job
 from trainmaster.control.task.job_context import TaskContext
 from trainmaster.executors.logs import read_tail
 from trainmaster.executors.member_metrics import MemberMetrics
-from trainmaster.executors.metrics import json_safe
+from trainmaster.executors.metrics import NotFinite, json_safe
 from trainmaster.spec.states import EndReason
 
 #: How much of the end of a log is searched for metrics and for known failures.
@@ -45,13 +45,16 @@ def last_error(tail: str) -> str:
     return lines[-1].strip()[:200] if lines else ""
 
 
-def last_metrics(context: TaskContext) -> dict[str, object]:
-    """The last value per key of rank 0: from its metrics file, else from its log."""
-    metrics = metrics_of(context)
+def last_metrics(context: TaskContext) -> tuple[dict[str, object], str]:
+    """The last value per key of rank 0, from its metrics file, else from its log; and which are not finite.
+
+    Of a trial the latter is empty: its search knows that it is the worst.
+    """
+    metrics, not_finite = metrics_of(context), NotFinite()
     metrics.skip(METRICS_TAIL_BYTES)
-    for _ in metrics.rows(final=True):
-        pass
-    return json_safe(metrics.last)
+    for row in metrics.rows(final=True):
+        not_finite.add(row)
+    return json_safe(metrics.last), "" if context.experiment.search else not_finite.words
 
 
 def metrics_of(context: TaskContext) -> MemberMetrics:
@@ -61,10 +64,10 @@ def metrics_of(context: TaskContext) -> MemberMetrics:
 
 def saved_metrics(context: TaskContext) -> Job:
     """All that is to be saved of an attempt that ended well and left no files."""
-    metrics = last_metrics(context)
+    metrics, not_finite = last_metrics(context)
     missing = missing_metric(context, metrics)
     fields: dict[str, object] = {"metrics": metrics} if metrics else {}
-    return Job(done=True, error=missing, users_fault=bool(missing), fields=fields)
+    return Job(done=True, error=missing, users_fault=bool(missing), fields=fields, note=not_finite)
 
 
 def missing_metric(context: TaskContext, metrics: Mapping[str, object]) -> str:

@@ -6,6 +6,7 @@ import difflib
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.metric_names import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,8 +39,9 @@ def compare(found: TeamRuns, runs: Sequence[str]) -> dict[str, Any]:
         raise UsageError(f"{len(ids)} runs to compare", f"Mark up to {MAX_RUNS}.")
     compared = [_run(found, run) for run in ids]
     recipes = [found.recipe(run) for run in ids]
+    goals = {key: goal for each in compared for key, goal in each.pop("goals").items()}
     return {
-        "metrics": {key: goal for each in compared for key, goal in each.pop("goals").items()},
+        "metrics": {key: goals[key] for key in in_order(goals)},
         "runs": compared,
         "diffs": [
             {"run": run, "lines": recipe_diff(recipes[0], recipe, ids[0], run)}

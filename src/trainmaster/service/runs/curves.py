@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from trainmaster.db import Database, queries
 from trainmaster.spec.errors import NotFoundError
+from trainmaster.spec.metric_names import in_order
 from trainmaster.spec.states import FINISHED, State
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _COUNTERS = frozenset({"step", "epoch", "examples", "seconds", "time", "timestam
 _SMALLER_IS_BETTER = frozenset({"loss", "error", "err", "perplexity", "mae", "mse", "rmse"})
 #: Of an experiment with more tasks so many are drawn, evenly chosen: more lines hide each other.
 MAX_TASKS = 200
-#: Of a task that reports more metrics, the first ones.
+#: Of a task that reports more metrics, the first ones: of results first.
 MAX_METRICS = 8
 
 
@@ -52,7 +53,7 @@ class TaskCurves:
         number: of the task.
         parameters: its parameters.
         bad: it ended, and did not succeed.
-        metrics: a curve per metric, in the order in which they were reported first.
+        metrics: a curve per metric: losses and other results first, else as they were reported first.
     """
 
     number: int
@@ -81,7 +82,7 @@ class ExperimentCurves:
     def metrics(self) -> list[str]:
         """Names of all metrics, at most `MAX_METRICS`."""
         names = dict.fromkeys(name for task in self.tasks for name in task.metrics)
-        return list(names)[:MAX_METRICS]
+        return in_order(names)[:MAX_METRICS]
 
 
 def run_curves(database: Database, files: RunFiles, run: str) -> list[ExperimentCurves]:
@@ -96,11 +97,12 @@ def run_curves(database: Database, files: RunFiles, run: str) -> list[Experiment
         tasks = []
         for row in (rows[index] for index in _evenly(len(rows))):
             bad = row["state"] == State.DONE and row["reason"] not in FINISHED
-            task = TaskCurves(row["number"], json.loads(row["parameters"]), bad)
+            curves: dict[str, Curve] = {}
             places = (files.attempt(run, name, row["number"], n) for n in range(1, row["attempt"] + 1))
-            axis = _read(experiment, places, task.metrics) or axis
-            if task.metrics:
-                tasks.append(task)
+            axis = _read(experiment, places, curves) or axis
+            if curves:
+                curves = {key: curves[key] for key in in_order(curves)}
+                tasks.append(TaskCurves(row["number"], json.loads(row["parameters"]), bad, curves))
         if tasks:
             found.append(ExperimentCurves(name, len(rows), tasks, axis))
     return found

@@ -1,0 +1,42 @@
+"""What names of metrics tell: which say how good something is, and so come first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+#: As part of a pattern: names of results, which parts of other names may stand before.
+RESULTS: Final = (
+    r"(?:log)?loss|accuracy|(?:acc|prec)@?\d{1,2}|acc|auc|f1|mae|mse|rmse|mape|r2|perplexity|ppl|bleu|wer|cer|"
+    r"m?iou|reward|lower[_ ]bound|elbo"
+)
+_HOW_FAR: Final = ("step", "epoch")
+_SAYS_HOW_GOOD: Final = re.compile(rf"loss|accuracy|reward|(?<![a-z])(?:{RESULTS})(?![a-z])", re.I)
+_IS_SET: Final = frozenset({"lr", "learning_rate", "grad_norm"})
+
+
+def says_how_good(name: str) -> bool:
+    """Whether a metric is a loss, an accuracy, a reward or the like.
+
+    >>> says_how_good("val_loss"), says_how_good("train/acc"), says_how_good("mean_reward")
+    (True, True, True)
+    >>> says_how_good("seed"), says_how_good("accelerators")
+    (False, False)
+    """
+    return _SAYS_HOW_GOOD.search(name) is not None
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """How far it is, how good it is, all else, what is only set; else as they come.
+
+    >>> in_order(["seed", "lr", "loss", "step", "val_acc"])
+    ['step', 'loss', 'val_acc', 'seed', 'lr']
+    """
+
+    def rank(name: str) -> int:
+        if name in _HOW_FAR:
+            return _HOW_FAR.index(name)
+        return 4 if name in _IS_SET else 2 if says_how_good(name) else 3
+
+    return sorted(names, key=rank)
