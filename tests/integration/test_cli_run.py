@@ -53,6 +53,22 @@ def test_a_run_prints_one_json_object(tm):
     tm.until_quiet()
 
 
+def test_what_gitignore_leaves_out_is_told_and_can_be_included(tm):
+    recipe = tm.recipe({"name": "job", "experiments": {"main": {"command": "cat data/input.txt"}}})
+    (recipe.parent / "data").mkdir()
+    (recipe.parent / "data/input.txt").write_text("to be\n")
+    (recipe.parent / ".gitignore").write_text("input.txt\n")
+    told = "note: not sent, as .gitignore says: 1 file, 6 bytes: data/input.txt (6 bytes) (`code: {include: "
+    checked = tm.call("check", recipe, "--json")
+    assert told in checked.err
+    left_out = {"path": "data/input.txt", "size_bytes": 6, "files": 1}
+    assert json.loads(checked.out)["not_sent"] == [left_out]
+    assert told in tm.call("run", recipe, code=1).err
+    sent = tm.call("run", recipe, "--set", "code.include=[data/*.txt]")
+    assert "to be" in sent.err
+    assert "not sent" not in sent.err
+
+
 def test_what_run_tells_is_no_result(tm):
     result = tm.call("run", tm.task("echo visible"))
     assert result.out == ""

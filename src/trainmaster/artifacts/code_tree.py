@@ -1,12 +1,15 @@
-# ruff: noqa: PTH113, PTH115, PTH116, PTH123
+# ruff: noqa: PTH113, PTH115, PTH116, PTH123, PTH208
 # Names are any bytes and files are many: os functions on plain text are exact, and four times as fast.
 """Which files of a directory are the user's code, and whether they are few enough to be copied around."""
 
+import json
 import os
+import re
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,6 +24,13 @@ LIMIT_BYTES = 100_000_000
 _NEVER = frozenset((".git", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache"))
 # What makes a directory an environment of venv or conda.
 _ENVIRONMENT_MARKS = frozenset(("pyvenv.cfg", "conda-meta"))
+# Ignored names that are not worth telling: tools write them, and write them again. Of names with a dot, all.
+_MADE = frozenset(("build", "dist", "htmlcov", "lightning_logs", "mlruns", "node_modules", "wandb"))
+_MADE_ENDINGS = (".egg-info", ".log", ".pyc", ".pyo", ".swp", "~")
+# So many ignored files are looked at for their sizes: a folder of results may hold millions.
+_MOST_MEASURED = 20_000
+# What needs no quotes in a list of YAML.
+_PLAIN = re.compile(r"[\w./-]+")
 # Once it is too large, how long we go on looking for what makes it so.
 _BLAME_S = 1.0
 
@@ -33,6 +43,21 @@ class CodeFile(NamedTuple):
     is_executable: bool
 
 
+@dataclass(frozen=True, slots=True)
+class NotSent:
+    """A file or a folder (its name ends with a slash) that .gitignore leaves out.
+
+    Attributes:
+        path: below the code.
+        size_bytes: of all files in it.
+        files: how many; of a very large folder those that were counted.
+    """
+
+    path: str
+    size_bytes: int
+    files: int
+
+
 @dataclass(slots=True)
 class CodeTree:
     """What belongs to the code.
@@ -43,6 +68,7 @@ class CodeTree:
         folders: parents before their children.
         notes: what was left out that the user may miss.
         total_bytes: the size of all files.
+        ignored: what .gitignore leaves out and somebody may miss, with its places.
     """
 
     files: list[CodeFile] = field(default_factory=list)
@@ -50,14 +76,51 @@ class CodeTree:
     folders: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     total_bytes: int = 0
+    ignored: list[tuple[str, str]] = field(default_factory=list)
+
+    def not_sent(self) -> tuple[NotSent, ...]:
+        """What .gitignore leaves out, the largest first."""
+        if not self.ignored:
+            return ()
+        sent, found, left = {file.place for file in self.files}, [], _MOST_MEASURED
+        for path, place in self.ignored:
+            sizes = list(islice(_sizes_of(place, sent), left))
+            left -= len(sizes)
+            if sizes:
+                found.append(NotSent(path, sum(sizes), len(sizes)))
+        return tuple(sorted(found, key=lambda each: (-each.size_bytes, each.path)))
+
+
+def not_sent_note(not_sent: Sequence[NotSent]) -> str:
+    """What .gitignore leaves out as a line for people; empty if it is nothing."""
+    if not not_sent:
+        return ""
+    count, size_bytes = sum(each.files for each in not_sent), sum(each.size_bytes for each in not_sent)
+    largest = ", ".join(f"{each.path} ({_size(each.size_bytes)})" for each in not_sent[:3])
+    name = not_sent[0].path
+    pattern = name if _PLAIN.fullmatch(name) else json.dumps(name)
+    return (
+        f"not sent, as .gitignore says: {count} file{'s' * (count != 1)}, {_size(size_bytes)}: {largest}"
+        f"{', ...' * (len(not_sent) > 3)} (`code: {{include: [{pattern}]}}` sends it)"
+    )
 
 
 # The .gitignore files that hold for a directory, the nearest last. For each: how many characters of a path
 # lie above it, and what is to be put in front because it lies itself above the code.
 _Rules = tuple[tuple[int, str, "GitIgnoreSpec"], ...]
+# A folder to be looked into, the rules that hold there, and whether it is ignored: then only what is
+# included by name is taken of it.
+_Pending = tuple[str, _Rules, bool]
 
 
-def scan_code(directory: Path, source: str, exclude: Sequence[Path], *, is_filtered: bool) -> CodeTree:
+def scan_code(
+    directory: Path,
+    source: str,
+    exclude: Sequence[Path],
+    *,
+    is_filtered: bool,
+    include: Sequence[str] = (),
+) -> CodeTree:
     """Finds the code below a directory, reading nothing but .gitignore files.
 
     Left out are what .gitignore files say (those of the enclosing git work tree too), .git,
@@ -69,36 +132,52 @@ def scan_code(directory: Path, source: str, exclude: Sequence[Path], *, is_filte
         source: what the recipe calls it, for messages.
         exclude: directories to be left out.
         is_filtered: False takes everything but ``.git``.
+        include: patterns as in a .gitignore at the top of the code: what is taken whatever these say.
 
     Raises:
-        UsageError: it is over 100 MB, or a directory cannot be read.
+        UsageError: it is over 100 MB, a directory cannot be read, or nothing fits ``include``.
     """
-    return _Scan(directory, source, exclude, is_filtered).run()
+    return _Scan(directory, source, exclude, is_filtered, include).run()
 
 
 class _Scan:
-    def __init__(self, directory: Path, source: str, exclude: Sequence[Path], is_filtered: bool) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        source: str,
+        exclude: Sequence[Path],
+        is_filtered: bool,
+        include: Sequence[str],
+    ) -> None:
         self._root = os.fspath(directory)
         self._source = source
         self._is_filtered = is_filtered
         self._excluded = _identities(exclude)
+        self._included = _spec(include) if include else None
+        self._has_included = False
+        self._folders: set[str] = set()
+        self._include = include
         self._tree = CodeTree()
         self._sizes: list[tuple[str, int]] = []
         self._links: dict[str, str] = {}
 
     def run(self) -> CodeTree:
         tree = self._tree
-        pending: list[tuple[str, _Rules]] = [("", _rules_above(self._root) if self._is_filtered else ())]
+        pending: list[_Pending] = [("", _rules_above(self._root) if self._is_filtered else (), False)]
         give_up_s = float("inf")
         while pending:
-            folder, rules = pending.pop()
-            self._enter(folder, rules, pending)
+            self._enter(*pending.pop(), pending)
             if tree.total_bytes > LIMIT_BYTES:
                 give_up_s = min(give_up_s, time.monotonic() + _BLAME_S)
                 if time.monotonic() > give_up_s:
                     break
         if tree.total_bytes > LIMIT_BYTES:
             raise self._too_large(is_complete=not pending)
+        if self._included is not None and not self._has_included:
+            raise UsageError(
+                f"code.include: {', '.join(self._include)}: there is no such file in {self._root}.",
+                "Write patterns as in a .gitignore at the top of the code, such as data/*.txt.",
+            )
         for path, target in sorted(self._links.items()):
             if link_stays_inside(path, self._links):
                 tree.links.append((path, target))
@@ -109,7 +188,7 @@ class _Scan:
                 )
         return tree
 
-    def _enter(self, folder: str, rules: _Rules, pending: list[tuple[str, _Rules]]) -> None:
+    def _enter(self, folder: str, rules: _Rules, is_ignored: bool, pending: list[_Pending]) -> None:
         place = f"{self._root}/{folder}" if folder else self._root
         try:
             with os.scandir(place) as found:
@@ -124,33 +203,60 @@ class _Scan:
         names = {entry.name for entry in entries}
         if self._is_filtered and folder and names & _ENVIRONMENT_MARKS:
             return
-        if folder:
-            self._tree.folders.append(folder)
+        if not is_ignored:
+            self._take_folder(folder)
         if self._is_filtered and ".gitignore" in names:
             spec = _read_rules(f"{place}/.gitignore")
             rules = (*rules, (len(folder) + 1 if folder else 0, "", spec))
         for entry in entries:
             path = f"{folder}/{entry.name}" if folder else entry.name
-            self._see(entry, path, rules, pending)
+            self._see(entry, path, rules, is_ignored, pending)
 
     def _see(
-        self, entry: "os.DirEntry[str]", path: str, rules: _Rules, pending: list[tuple[str, _Rules]]
+        self,
+        entry: "os.DirEntry[str]",
+        path: str,
+        rules: _Rules,
+        is_ignored: bool,
+        pending: list[_Pending],
     ) -> None:
         if entry.name == ".git" or (self._is_filtered and entry.name in _NEVER):
             return
         is_folder = entry.is_dir(follow_symlinks=False)
-        if rules and _is_ignored(f"{path}/" if is_folder else path, rules):
-            return
+        name = f"{path}/" if is_folder else path
+        was_ignored = is_ignored
+        if self._included is not None and self._included.match_file(name):
+            self._has_included |= not is_folder
+            if is_ignored and not is_folder:
+                self._take_folder(path.rpartition("/")[0])
+            is_ignored = False
+        elif is_ignored or (rules and _is_ignored(name, rules)):
+            is_ignored = True
         try:
             if is_folder:
-                if not (self._excluded and _identity(entry.path) in self._excluded):
-                    pending.append((path, rules))
-            elif entry.is_symlink():
+                if self._excluded and _identity(entry.path) in self._excluded:
+                    return
+                if not is_ignored or self._included is not None:
+                    pending.append((path, rules, is_ignored))
+            if is_ignored and not was_ignored and not _is_made(entry.name):
+                self._tree.ignored.append((name, entry.path))
+            if is_ignored or is_folder:
+                return
+            if entry.is_symlink():
                 self._links[path] = os.readlink(entry.path)
             else:
                 self._see_file(entry, path)
         except FileNotFoundError:
             return
+
+    def _take_folder(self, folder: str) -> None:
+        """Take a folder, and those above it that were ignored until something in them was included."""
+        missing = []
+        while folder and folder not in self._folders:
+            missing.append(folder)
+            folder = folder.rpartition("/")[0]
+        self._folders.update(missing)
+        self._tree.folders += reversed(missing)
 
     def _see_file(self, entry: "os.DirEntry[str]", path: str) -> None:
         status = entry.stat(follow_symlinks=False)
@@ -199,8 +305,29 @@ def _size(size_bytes: int) -> str:
     if size_bytes >= 1_000_000_000:
         return f"{size_bytes / 1e9:.1f} GB"
     if size_bytes >= 1_000_000:
-        return f"{size_bytes / 1e6:.0f} MB"
-    return f"{size_bytes / 1e3:.0f} kB"
+        return f"{size_bytes / 1e6:.{size_bytes < 10_000_000:d}f} MB"
+    return f"{size_bytes / 1e3:.0f} kB" if size_bytes >= 1_000 else f"{size_bytes} bytes"
+
+
+def _is_made(name: str) -> bool:
+    return name.startswith(".") or name in _MADE or name in _NEVER or name.endswith(_MADE_ENDINGS)
+
+
+def _sizes_of(place: str, sent: Collection[str]) -> Iterator[int]:
+    """Sizes of the files at and below a place that are not sent, and that somebody may miss."""
+    try:
+        status = os.lstat(place)
+        if stat.S_ISREG(status.st_mode) and place.rstrip("/") not in sent:
+            yield status.st_size
+        if not stat.S_ISDIR(status.st_mode):
+            return
+        names = os.listdir(place)
+    except OSError:
+        return
+    if not _ENVIRONMENT_MARKS.intersection(names):
+        for name in names:
+            if not _is_made(name):
+                yield from _sizes_of(f"{place}/{name}", sent)
 
 
 def _identities(paths: Sequence[Path]) -> frozenset[tuple[int, int]]:
@@ -224,8 +351,17 @@ def _is_ignored(path: str, rules: _Rules) -> bool:
     return False
 
 
-def _read_rules(place: str) -> "GitIgnoreSpec":
+def _spec(lines: Iterable[str]) -> "GitIgnoreSpec":
     from pathspec import GitIgnoreSpec  # 20 ms, which most small folders need not pay
+
+    try:
+        return GitIgnoreSpec.from_lines(lines)
+    except ValueError as error:
+        raise UsageError(f"code.include: {error}.", "Write patterns as in .gitignore.") from error
+
+
+def _read_rules(place: str) -> "GitIgnoreSpec":
+    from pathspec import GitIgnoreSpec
 
     try:
         with open(place, encoding="utf-8", errors="surrogateescape") as file:

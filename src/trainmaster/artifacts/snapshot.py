@@ -9,11 +9,11 @@ own. Two runs of the same code share one master.
 import hashlib
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainmaster.artifacts.code_tree import CodeFile, CodeTree, scan_code
+from trainmaster.artifacts.code_tree import CodeFile, CodeTree, NotSent, scan_code
 from trainmaster.artifacts.scratch import is_occupied, move_into_place, scratch_directory
 from trainmaster.objects.errors import explained
 from trainmaster.spec.errors import UsageError
@@ -31,15 +31,19 @@ class Snapshot:
         path: the master copy.
         total_bytes: the size of its files.
         notes: what was left out that the user may miss.
+        not_sent: what .gitignore leaves out.
     """
 
     digest: str
     path: Path
     total_bytes: int
     notes: tuple[str, ...] = ()
+    not_sent: tuple[NotSent, ...] = ()
 
 
-def take_snapshot(source: str, base: Path, root: Path, *, exclude: Sequence[Path] = ()) -> Snapshot:
+def take_snapshot(
+    source: str, base: Path, root: Path, *, exclude: Sequence[Path] = (), include: Sequence[str] = ()
+) -> Snapshot:
     """Freezes the code that a recipe names.
 
     Safe to repeat after a crash, and from several processes at once.
@@ -50,6 +54,7 @@ def take_snapshot(source: str, base: Path, root: Path, *, exclude: Sequence[Path
         base: what a relative ``source`` is relative to.
         root: where snapshots are kept.
         exclude: directories that are left out, such as Trainmaster's own home.
+        include: patterns of what is taken of a directory although .gitignore leaves it out.
 
     Raises:
         UsageError: there is no such code, it is over 100 MB, or it cannot be read.
@@ -65,18 +70,27 @@ def take_snapshot(source: str, base: Path, root: Path, *, exclude: Sequence[Path
             else:
                 unpacked(base / Path(source).expanduser(), scratch)
             # What a commit or a wheel holds is meant to be there, whatever .gitignore says.
-            return _frozen(scratch, source, root, (), is_filtered=False)
+            return _frozen(source, root, lambda: scan_code(scratch, source, (), is_filtered=False))
     directory = _directory(source, base / Path(source).expanduser())
-    return _frozen(directory, source, root, [*exclude, root], is_filtered=True)
+    excluded = [*exclude, root]
+    return _frozen(
+        source, root, lambda: scan_code(directory, source, excluded, is_filtered=True, include=include)
+    )
 
 
-def check_code(source: str, base: Path, *, exclude: Sequence[Path] = ()) -> None:
+def check_code(
+    source: str, base: Path, *, exclude: Sequence[Path] = (), include: Sequence[str] = ()
+) -> tuple[NotSent, ...]:
     """Refuses code that `take_snapshot` would refuse, as far as that shows without copying or downloading.
 
     Args:
         source: as for `take_snapshot`.
         base: what a relative ``source`` is relative to.
         exclude: directories that are left out.
+        include: as for `take_snapshot`.
+
+    Returns:
+        What .gitignore leaves out.
 
     Raises:
         UsageError: there is no such code, or it is over 100 MB.
@@ -84,12 +98,14 @@ def check_code(source: str, base: Path, *, exclude: Sequence[Path] = ()) -> None
     from trainmaster.artifacts.code_sources import as_git
 
     if as_git(source) is not None:
-        return
+        return ()
     place = base / Path(source).expanduser()
     if not source.endswith(".whl"):
-        scan_code(_directory(source, place), source, exclude, is_filtered=True)
-    elif not place.is_file():
+        tree = scan_code(_directory(source, place), source, exclude, is_filtered=True, include=include)
+        return tree.not_sent()
+    if not place.is_file():
         raise UsageError(f"code: there is no wheel {place}.", "Build it first, or correct the name.")
+    return ()
 
 
 def _directory(source: str, directory: Path) -> Path:
@@ -126,11 +142,9 @@ def materialise(snapshot_path: Path, directory: Path) -> None:
         move_into_place(scratch, directory)
 
 
-def _frozen(
-    directory: Path, source: str, root: Path, exclude: Sequence[Path], *, is_filtered: bool
-) -> Snapshot:
+def _frozen(source: str, root: Path, scan: Callable[[], CodeTree]) -> Snapshot:
     for _ in range(_TRIES):
-        tree = scan_code(directory, source, exclude, is_filtered=is_filtered)
+        tree = scan()
         try:
             hashes = [_hash(file) for file in tree.files]
             digest = _digest(tree, hashes)
@@ -139,7 +153,7 @@ def _frozen(
                 with _writing(root), scratch_directory(root / "snapshot") as scratch:
                     _store(tree, hashes, os.fspath(scratch))
                     move_into_place(scratch, path)
-            return Snapshot(digest, path, tree.total_bytes, tuple(tree.notes))
+            return Snapshot(digest, path, tree.total_bytes, tuple(tree.notes), tree.not_sent())
         except _ChangedError:
             continue
     raise UsageError(

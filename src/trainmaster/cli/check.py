@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,7 +32,7 @@ def check(
     import json
 
     from trainmaster.cli.opening import context, unpacked
-    from trainmaster.service import Service, capabilities_of, check_names, check_urls
+    from trainmaster.service import Home, Service, capabilities_of, check_names, check_urls, not_sent_of
     from trainmaster.service.renting import check_run
     from trainmaster.service.run_planning import check_services_and_sinks
     from trainmaster.spec import read_recipe
@@ -55,7 +56,8 @@ def check(
                 }
                 sys.stdout.write(json.dumps(line) + "\n")
     if as_json:
-        print_json(found.summary())
+        not_sent = not_sent_of(found, Home.from_environment(makes=False))
+        print_json({**found.summary(), "not_sent": [asdict(each) for each in not_sent]})
     else:
         _show(found, say if tasks else show)  # beside the lines of JSON nothing else is on standard output
     if found.on and context() is None:  # a server may come later: it is no mistake in the recipe

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Interval as Interval
     from trainmaster.advisor.quote.quote import Quote as Quote
     from trainmaster.artifacts import fetch as fetch
+    from trainmaster.control.checks.inputs import not_sent_of as not_sent_of
     from trainmaster.control.checks.preflight import check_names as check_names
     from trainmaster.control.checks.preflight import check_urls as check_urls
     from trainmaster.control.measure.profile_progress import ProfilePhase as ProfilePhase
@@ -57,6 +58,7 @@ __all__, __getattr__ = lazy_exports(
         "trainmaster.advisor.quote.quote": "Alternative ExperimentQuote Interval Quote",
         "trainmaster.artifacts": "fetch",
         "trainmaster.control.task.layout": "Home",
+        "trainmaster.control.checks.inputs": "not_sent_of",
         "trainmaster.control.checks.preflight": "check_names check_urls",
         "trainmaster.control.measure.profile_progress": "ProfilePhase ProfileProgress",
         "trainmaster.db.changes": "Note",

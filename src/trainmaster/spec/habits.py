@@ -3,10 +3,49 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from dataclasses import replace
+from typing import Annotated, Any
 
 from trainmaster.spec.node import Kind, YamlNode
 from trainmaster.spec.reading import Key, Noun, Path, Problems, duration, integer, list_of, text
+
+
+class Code(Noun):
+    """What the code of a run is (``code`` in the recipe, where a text stands for ``dir``).
+
+    Attributes:
+        source: directory, wheel or git URL@ref.
+        include: patterns of what is sent although .gitignore leaves it out.
+    """
+
+    source: Annotated[str, Key("dir", text("write a directory, a wheel or a git URL@ref"))] = "."
+    include: Annotated[
+        tuple[str, ...],
+        Key(
+            "include",
+            list_of(
+                text("write a pattern as in .gitignore, such as data/*.txt"),
+                "write a list of patterns as in .gitignore",
+                single=True,
+            ),
+        ),
+    ] = ()
+
+    @classmethod
+    def prepare(cls, node: YamlNode, path: Path, problems: Problems) -> YamlNode:
+        """Take a text as the directory."""
+        if node.kind is Kind.MAPPING:
+            return node
+        directory = replace(node, stands_at=node.stands_at or path)
+        return replace(node, kind=Kind.MAPPING, entries={"dir": directory}, keys={"dir": directory}, items=[])
+
+    @classmethod
+    def check(cls, values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
+        """Refuse patterns for what has no .gitignore."""
+        source = values.get("source", ".")
+        if "include" in node.entries and (source.endswith(".whl") or "://" in source or "@" in source):
+            message = "`include` is for a directory; wheels and repositories are sent whole: leave it out"
+            problems.add(node.keys["include"], (*path, "include"), message)
 
 
 class Checkpoint(Noun):

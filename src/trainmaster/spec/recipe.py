@@ -16,6 +16,7 @@ from pydantic import Field
 from trainmaster.spec.data_source import EXPERIMENT_NAME, EXPERIMENT_NAME_RIGHT, DataSource
 from trainmaster.spec.errors import Mistake, RecipeError, TrainmasterError, UsageError
 from trainmaster.spec.experiment import Experiment, read_data, read_env, read_secrets
+from trainmaster.spec.habits import Code
 from trainmaster.spec.launcher_names import AUTO, image_of_framework, image_variable
 from trainmaster.spec.node import MAX_RECIPE_BYTES, Kind, YamlNode, compose, nearest, place, written
 from trainmaster.spec.notification import Subscription, read_notify
@@ -69,6 +70,7 @@ class Recipe(Noun):
     Attributes:
         name: of the runs; the file's stem by default.
         code: directory, wheel or git URL@ref.
+        include: patterns of what is sent of it although .gitignore leaves it out.
         main: the script that a wheel runs.
         directory: the recipe's folder; relative paths start here.
         provider: that rents the machines.
@@ -91,7 +93,8 @@ class Recipe(Noun):
     """
 
     name: Annotated[str, Key("name", pattern(EXPERIMENT_NAME, EXPERIMENT_NAME_RIGHT))]
-    code: Annotated[str, Key("code", text("write a directory, a wheel or a git URL@ref"))] = "."
+    code: Annotated[str, Key("code", noun(Code))] = "."
+    include: tuple[str, ...] = ()
     main: Annotated[str, Key("main", text("write the script that the wheel runs"))] = "main.py"
     directory: FilePath = FilePath()
     provider: Annotated[
@@ -122,7 +125,9 @@ class Recipe(Noun):
         """Check keys against each other, and finish the experiments with what the recipe gives to all."""
         from trainmaster.spec.workflow import check_workflow
 
-        is_wheel = values.get("code", ".").endswith(".whl")
+        code = values.get("code", Code())  # one key, two fields
+        values |= {"code": code.source, "include": code.include}
+        is_wheel = code.source.endswith(".whl")
         if "main" in node.entries and not is_wheel:
             problems.add(node.keys["main"], ("main",), "`main` without a wheel as `code`; leave it out")
         if "concurrency" in node.entries and "on" not in node.entries:
@@ -219,7 +224,7 @@ class Recipe(Noun):
         if "name" not in root.entries:
             changes.append(f"name={json.dumps(self.name)}")
         if code is not None and code != self.code:
-            changes.append(f"code={json.dumps(code)}")
+            changes.append(f"code{'.dir' * bool(self.include)}={json.dumps(code)}")
         for change in changes:
             root = _override(root, change)
         return written(root) if changes else self.source_text

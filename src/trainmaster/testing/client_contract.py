@@ -449,15 +449,23 @@ class RunningClientContract:
     def test_a_run_is_planned_accepted_and_seen_to_its_end(
         self, client: ClientProtocol, tmp_path: Path
     ) -> None:
-        """The code goes where the run is; what its task writes is told; the next one is cancelled."""
+        """The code goes where the run is, with what it includes; its output is told; the next one ends."""
         from trainmaster.service.driving.run_news import ExperimentMoved, RunNews
 
         project = tmp_path / "project"
         project.mkdir()
         (project / "more.txt").write_text("more\n")
+        (project / ".gitignore").write_text("*.txt\n")
+        (project / "other.txt").write_text("other\n")
         (project / "recipe.yaml").write_text(_RECIPE)
-        recipe = Recipe.read(project, overrides={"experiments.main.env.GREETING": "ho: ho"})
-        plan = last(client.plan_run(recipe, str(project / "recipe.yaml")))
+        changed = {"experiments.main.env.GREETING": "ho: ho", "code.include": ["more.*"]}
+        recipe = Recipe.read(project, overrides=changed)
+        planned = [*client.plan_run(recipe, str(project / "recipe.yaml"))]
+        assert [each for each in planned if isinstance(each, str)] == [
+            "note: not sent, as .gitignore says: 1 file, 6 bytes: other.txt (6 bytes) "
+            "(`code: {include: [other.txt]}` sends it)"
+        ]
+        plan = planned[-1]
         assert isinstance(plan, RunPlan)
         assert (plan.most_usd_per_hour, plan.provider, plan.quote) == (0.0, "local", None)
         run = client.accept_run(plan.id).run

@@ -12,7 +12,7 @@ import pytest
 
 from trainmaster.artifacts import materialise, snapshot, take_snapshot
 from trainmaster.artifacts.code_sources import as_git
-from trainmaster.artifacts.code_tree import LIMIT_BYTES
+from trainmaster.artifacts.code_tree import LIMIT_BYTES, not_sent_note
 from trainmaster.spec.errors import UsageError
 
 
@@ -87,6 +87,42 @@ class TestDirectory:
         assert files(take_snapshot(".", base, root).path) == {"train.py", "other"}
         (tmp_path / ".gitignore").write_text("code/\n*.npy")
         assert "x.npy" in files(take_snapshot(".", base, root).path), "named as code although ignored"
+
+    def test_what_gitignore_leaves_out_is_told_with_its_size(self, base, root):
+        (base / ".gitignore").write_text("*.bin\n/out/\n__pycache__/\n.env\n*.log\n/venv/\nbuild/\n*.pt\n")
+        fill(
+            base, "train.py", "__pycache__/a.pyc", ".env", "a.log", "venv/pyvenv.cfg", "venv/lib/x", "build/x"
+        )
+        fill(base, "out/a.txt", "out/__pycache__/a.pyc", "out/deep/b.txt", "lib/small.pt")
+        (base / "train.bin").write_bytes(b"x" * 1_100_000)
+        told = take_snapshot(".", base, root).not_sent
+        expected = [("train.bin", 1_100_000, 1), ("out/", 23, 2), ("lib/small.pt", 12, 1)]
+        assert [(each.path, each.size_bytes, each.files) for each in told] == expected
+        assert not_sent_note(told) == (
+            "not sent, as .gitignore says: 4 files, 1.1 MB: train.bin (1.1 MB), out/ (23 bytes), "
+            "lib/small.pt (12 bytes) (`code: {include: [train.bin]}` sends it)"
+        )
+        fill(base, "more.pt")
+        assert "lib/small.pt (12 bytes), ... (`" in not_sent_note(take_snapshot(".", base, root).not_sent)
+        assert not_sent_note(()) == ""
+
+    def test_patterns_include_what_gitignore_leaves_out(self, base, root):
+        (base / ".gitignore").write_text("/data/\n*.bin\n__pycache__/\n")
+        fill(base, "train.py", "model.bin", "data/x/input.txt", "data/x/train.bin", "data/y/z/deep.txt")
+        fill(base, "data/other/q", "__pycache__/a.txt")
+        without = take_snapshot(".", base, root)
+        assert files(without.path) == {".gitignore", "train.py"}
+        taken = take_snapshot(".", base, root, include=["data/**/*.txt", "*.txt"])
+        assert files(taken.path) == files(without.path) | {"data/x/input.txt", "data/y/z/deep.txt"}
+        assert not (taken.path / "data/other").exists()
+        assert taken.digest != without.digest
+        assert {each.path: each.files for each in taken.not_sent} == {"data/": 2, "model.bin": 1}
+        folder = take_snapshot(".", base, root, include=["data/x/", "!data/x/train.bin"])
+        assert files(folder.path) == files(without.path) | {"data/x/input.txt"}
+        # What was sent is taken as it is where it arrives: the server reads the same .gitignore.
+        assert take_snapshot(".", taken.path, root, include=["data/**/*.txt"]).digest == taken.digest
+        with pytest.raises(UsageError, match=r"code\.include: nope\.txt: there is no such file"):
+            take_snapshot(".", base, root, include=["nope.txt"])
 
     def test_what_can_be_made_again_is_left_out(self, base, root, tmp_path):
         fill(

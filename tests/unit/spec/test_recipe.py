@@ -131,6 +131,31 @@ def test_a_wheel_runs_its_main(read):
     assert recipe.experiments["a"].command == "python 'my main.py'"
 
 
+def test_code_is_a_text_or_a_directory_with_what_is_included(read):
+    recipe = read("code: {dir: src, include: ['*.bin', data/x.txt]}\nexperiments: {a: {command: x}}")
+    assert (recipe.code, recipe.include) == ("src", ("*.bin", "data/x.txt"))
+    sent = Recipe.from_text(recipe.as_yaml(code="."))  # as a server gets it
+    assert (sent.code, sent.include) == (".", recipe.include)
+    short = read("code: {include: data/}\nexperiments: {a: {command: x}}")
+    assert (short.code, short.include) == (".", ("data/",))
+    assert Recipe.from_text(read("code: src\nexperiments: {a: {command: x}}").as_yaml(code=".")).code == "."
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("[a]", "code: a list; write a directory, a wheel or a git URL@ref"),
+        ("{includes: [x]}", "code.includes: unknown key 'includes'; did you mean 'include'?"),
+        ("{dir: a.whl, include: [x]}", "code.include: `include` is for a directory"),
+        ("{dir: 'https://h/p@v1', include: [x]}", "code.include: `include` is for a directory"),
+    ],
+)
+def test_code_that_is_wrong_says_where(read, code, told):
+    with pytest.raises(UsageError) as caught:
+        read(f"code: {code}\nexperiments: {{a: {{command: x}}}}")
+    assert told in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("keys", "launcher", "members"),
     [
@@ -381,6 +406,7 @@ PATHS = st.sampled_from(
     [
         "name",
         "code",
+        "code.include",
         "budget",
         "budget.total",
         "seed",

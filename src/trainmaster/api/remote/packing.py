@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from trainmaster.artifacts import take_snapshot
+from trainmaster.artifacts.code_tree import not_sent_note
 
 if TYPE_CHECKING:
     from trainmaster.spec import Recipe
@@ -24,13 +25,13 @@ def pack(recipe: Recipe, packed: IO[bytes]) -> tuple[str, tuple[str, ...]]:
         UsageError: there is no such code, it is over 100 MB, or it cannot be read.
     """
     with tempfile.TemporaryDirectory(prefix="trainmaster-code-") as place:
-        snapshot = take_snapshot(recipe.code, recipe.directory, Path(place))
+        snapshot = take_snapshot(recipe.code, recipe.directory, Path(place), include=recipe.include)
         with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT, dereference=True) as archive:
             for path in sorted(snapshot.path.rglob("*")):
                 archive.add(path, str(path.relative_to(snapshot.path)), recursive=False, filter=_plain)
     packed.seek(0)
     digest = hashlib.file_digest(packed, "sha256").hexdigest()  # type: ignore[arg-type]
-    return digest, snapshot.notes
+    return digest, (*snapshot.notes, *filter(None, [not_sent_note(snapshot.not_sent)]))
 
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from trainmaster.artifacts.code_tree import NotSent, not_sent_note
 from trainmaster.control.checks.framework_notes import framework_notes
 from trainmaster.control.checks.preflight import (
     check_data_parts,
@@ -60,14 +62,15 @@ def check_inputs(
     Raises:
         UsageError: naming all that is not there, each with its key; nothing was started.
     """
-    excluded = (home.root, home.cache)
+    not_sent: list[NotSent] = []
     _all(
         lambda: check_data_parts(recipe),
         lambda: check_directories(recipe),
-        lambda: _check_code(recipe, excluded),
+        lambda: not_sent.extend(not_sent_of(recipe, home)),
         lambda: check_urls(recipe),
     )
-    notes = framework_notes(recipe, environ)  # the network is asked if nothing is wrong on this machine
+    notes = [note] if (note := not_sent_note(not_sent)) else []
+    notes += framework_notes(recipe, environ)  # the network is asked if nothing is wrong on this machine
     here = measures or capabilities_of(recipe.provider).is_here
     if measures:
         try:
@@ -144,10 +147,26 @@ def _all(*checks: Callable[[], None]) -> None:
         raise UsageError("\n".join(map(one_line, refusals)))
 
 
-def _check_code(recipe: Recipe, excluded: tuple[Path, ...]) -> None:
+def not_sent_of(recipe: Recipe, home: Home) -> list[NotSent]:
+    """What .gitignore leaves out of the code, but for what the recipe names as data anyway.
+
+    Raises:
+        UsageError: there is no such code, or it is over 100 MB.
+    """
     from trainmaster.artifacts.snapshot import check_code
 
-    check_code(recipe.code, recipe.directory, exclude=excluded)
+    found = check_code(recipe.code, recipe.directory, exclude=(home.root, home.cache), include=recipe.include)
+    if not found:
+        return []
+    code = recipe.directory / Path(recipe.code).expanduser()
+    named = [
+        Path(os.path.abspath(recipe.directory / Path(source.directory).expanduser()))  # noqa: PTH100
+        for experiment in recipe.experiments.values()
+        for source in experiment.data.values()
+        if source.directory is not None
+    ]
+    places = {each: Path(os.path.abspath(code / each.path)) for each in found}  # noqa: PTH100
+    return [each for each, place in places.items() if not any(map(place.is_relative_to, named))]
 
 
 def _check_answers(

@@ -82,7 +82,13 @@ def accept(
     excluded = (opened.home.root, opened.home.cache)
     private = None
     try:
-        snapshot = take_snapshot(recipe.code, recipe.directory, opened.home.snapshots, exclude=excluded)
+        snapshot = take_snapshot(
+            recipe.code,
+            recipe.directory,
+            opened.home.snapshots,
+            exclude=excluded,
+            include=recipe.include,
+        )
         notes += snapshot.notes
         materialise(snapshot.path, opened.home.code_directory(run))
         if submission is not None or moves:

@@ -62,7 +62,9 @@ def histories(
     """
     if snapshot is None:
         excluded = (home.root, home.cache)
-        snapshot = take_snapshot(recipe.code, recipe.directory, home.snapshots, exclude=excluded).path
+        snapshot = take_snapshot(
+            recipe.code, recipe.directory, home.snapshots, exclude=excluded, include=recipe.include
+        ).path
     device, code = local_device(detect_capacity()), _code_of(recipe, snapshot)
     found = {}
     for name, experiment in recipe.experiments.items():

@@ -97,7 +97,11 @@ class Profiler:
         home, machine = self._service.home, detect_capacity()
         clear_leftovers(home.root)
         snapshot = take_snapshot(
-            recipe.code, recipe.directory, home.snapshots, exclude=(home.root, home.cache)
+            recipe.code,
+            recipe.directory,
+            home.snapshots,
+            exclude=(home.root, home.cache),
+            include=recipe.include,
         )
         variables = self._service.secrets_of(recipe, environ)
         session = _Session(self, recipe, snapshot, machine, environ, variables, on_progress or _say_nothing)
