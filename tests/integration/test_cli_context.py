@@ -63,6 +63,9 @@ def test_verbs_ask_the_server_and_a_killed_one_is_waited_for(server, tm):
     tm.until(lambda: "step 4" in running.err, "half of it is told")
     os.kill(running.pid, signal.SIGINT)
     running.wait(130)
+    assert running.err.startswith(f"uses the server {server.url} (TRAINMASTER_URL)"), (
+        "before anything is sent"
+    )
     run = json.loads(tm.call("status", "--json").out)["runs"][0]["run"]
     assert f"{run} goes on; `trainmaster logs -f {run}`" in running.err
     logs = tm.start("logs", "-f", run)
@@ -85,3 +88,21 @@ def test_verbs_ask_the_server_and_a_killed_one_is_waited_for(server, tm):
 
 def _asked(run):
     return (("status", "--json"), ("status", run, "--json"), ("models", "--json"), ("logs", run))
+
+
+def test_a_login_with_one_home_sends_no_runs_of_another(server, tm):
+    tm.write("recipe.yaml", "name: job\nexperiments:\n  main: {command: echo trained}\n")
+    tm.env["XDG_CONFIG_HOME"] = str(tm.root / "config")
+    at_server, mine = tm.env["TRAINMASTER_HOME"], str(tm.root / "mine")
+    tm.env["TRAINMASTER_HOME"] = str(tm.root / "laptop")
+    said = tm.call("login", server.url, "--token", "-", prefix=f"exec <<<{server.token};").err
+    assert f"for TRAINMASTER_HOME={tm.env['TRAINMASTER_HOME']} only" in said
+    sent = tm.call("run", "recipe.yaml", "--json")
+    assert sent.err.startswith(f"uses the server {server.url} (context ")
+    tm.env["TRAINMASTER_HOME"] = mine
+    own = tm.call("run", "recipe.yaml", "--json")
+    assert "uses the server" not in own.err
+    assert tm.status("latest")["run"] == own.json["run"] != sent.json["run"]
+    tm.env["TRAINMASTER_HOME"] = at_server
+    assert [row["run"] for row in tm.call("status", "--json").json["runs"]] == [sent.json["run"]]
+    assert "you started none here" in tm.call("exec", "latest", "--", "id", code=2).err

@@ -32,7 +32,7 @@ def tensorboard(
     """Open a TensorBoard of runs, also while they go on, and print the address for your browser."""
     from trainmaster.cli.opening import open_client
 
-    client = open_client()
+    client = open_client(starts=True)
     found = client.open_tensorboard([client.resolve(run) for run in runs])
     lead(client, found, as_json=as_json)
 
@@ -66,7 +66,7 @@ def notebook(
     """Open a JupyterLab with a copy of a run's code, its data, models, checkpoints and Python."""
     from trainmaster.cli.opening import open_client
 
-    client = open_client()
+    client = open_client(starts=True)
     wished = {"gpu": gpu, "cpus": cpus, "memory": memory, "instance": instance}
     hardware = {name: value for name, value in wished.items() if value is not None}
     if provider is not None:

@@ -60,9 +60,13 @@ def login(
     connection = RestConnection(url, secret, pin)
     who = connection.get("/info")["caller"]
     context = ServerContext(name or (urlsplit(url).hostname or ""), connection.url, secret, pin)
-    Contexts().add(context)
+    contexts = Contexts()
+    contexts.add(context)
     team = f", team {who['team']}" if who["team"] else ""
-    say(f"logged in to {context.url} as {who['name']}{team}; `trainmaster context use local` leaves it")
+    where = "" if contexts.home is None else f", for TRAINMASTER_HOME={contexts.home} only"
+    say(
+        f"logged in to {context.url} as {who['name']}{team}{where}; `trainmaster context use local` leaves it"
+    )
 
 
 def _agree_to(url: str, fingerprint: str) -> None:

@@ -51,7 +51,7 @@ def build(
     if dry_run:
         show(found.as_yaml())
         return
-    client = open_client()
+    client = open_client(starts=True)
     plan = watched(client.plan_run(found, str(recipe), allow_stale=allow_stale, can_agree=yes or can_ask()))
     agree(client, plan, yes=yes)
     accepted = client.accept_run(plan.id, agreed_usd_per_hour=plan.most_usd_per_hour)

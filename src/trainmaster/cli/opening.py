@@ -120,10 +120,13 @@ def open_administration() -> AdministrationProtocol:
     return HomeAdministration(Service.from_environment())
 
 
-def open_client(*, runs_here: bool = False, makes: bool = True, goes_on: bool = True) -> ClientProtocol:
+def open_client(
+    *, starts: bool = False, runs_here: bool = False, makes: bool = True, goes_on: bool = True
+) -> ClientProtocol:
     """The server in use, or the home that the variables name, embedded in this process.
 
     Args:
+        starts: something is started, or sent to be: which server does it is said before.
         runs_here: a run will be driven on this machine: what it needs starts meanwhile.
         makes: the home, if it is not there.
         goes_on: with a run that is looked at and whose driver on its own machine is lost, in the background.
@@ -134,6 +137,9 @@ def open_client(*, runs_here: bool = False, makes: bool = True, goes_on: bool = 
     if (server := _server()) is not None:
         from trainmaster.api.remote.remote import RemoteClient
 
+        if starts and (found := context()) is not None:
+            why = f"context {found.name}" if found.name else "TRAINMASTER_URL"
+            say(f"uses the server {found.url} ({why}); `trainmaster --local` uses this machine's home")
         return RemoteClient(server)
     from trainmaster.api import EmbeddedClient
 

@@ -96,7 +96,7 @@ def quote(
         usd_per_hour=usd_per_hour,
         latency_ms=latency_ms,
     )
-    client, tell = open_client(), say if as_json else show
+    client, tell = open_client(starts=True), say if as_json else show
 
     def ask() -> Quote:
         made: Quote = watched(client.quote_recipe(found, str(recipe), options), tell)

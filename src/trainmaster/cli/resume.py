@@ -29,7 +29,7 @@ def resume(
         from trainmaster.service import give_whole_keys
 
         give_whole_keys()
-    client = open_client(goes_on=False)
+    client = open_client(starts=True, goes_on=False)
     run = client.resolve(run)
     if not client.brief(run)["driven"]:
         show_saved(client.save_models(run))

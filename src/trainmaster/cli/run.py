@@ -109,7 +109,7 @@ def run(
         check_moves(found, Home.from_environment().store_url)
         if not send_keys and (yes or not can_ask()):
             check_narrow(found)
-    client = open_client(runs_here=capabilities_of(found.provider).is_here and not detach)
+    client = open_client(starts=True, runs_here=capabilities_of(found.provider).is_here and not detach)
     plan = watched(
         client.plan_run(
             found,

@@ -64,7 +64,7 @@ def serve(
 
     if name and not re.fullmatch(SERVICE_NAME, name):  # else the file that is made of it is at fault
         raise UsageError(f"--name {name}: no name of a service", f"{SERVICE_NAME_RIGHT.capitalize()}.")
-    client = open_client(runs_here=capabilities_of(provider).is_here and not detach)
+    client = open_client(starts=True, runs_here=capabilities_of(provider).is_here and not detach)
     reference, found = _model(client, model)
     if not command:
         must_be_servable(found, code)

@@ -78,7 +78,7 @@ def resume(name: _Name, as_json: _Json = False) -> None:
 @app.command()
 def trigger(name: _Name, as_json: _Json = False) -> None:
     """Start a run by hand; it waits while another one is under way."""
-    found = _workflows().trigger(name)
+    found = _workflows(starts=True).trigger(name)
     _told(found, f"{name}: {_coming(found)}; `trainmaster workflows show {name}` has it", as_json)
 
 
@@ -186,10 +186,10 @@ def when(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _workflows() -> WorkflowsProtocol:
+def _workflows(*, starts: bool = False) -> WorkflowsProtocol:
     from trainmaster.cli.opening import open_client
 
-    return open_client().workflows
+    return open_client(starts=starts).workflows
 
 
 def _told(found: dict[str, Any], words: str, as_json: bool) -> None:

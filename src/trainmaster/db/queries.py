@@ -33,6 +33,7 @@ class RunFilter:
         name: only those whose id has this in it.
         owner: only those that were sent by a name that has this in it.
         since: only those that were begun then or later, Unix seconds.
+        senders: only those that exactly these have sent (None: that were begun at home); None for all.
     """
 
     teams: tuple[str | None, ...] | None = None
@@ -40,6 +41,7 @@ class RunFilter:
     name: str | None = None
     owner: str | None = None
     since: float | None = None
+    senders: tuple[str | None, ...] | None = None
 
     def condition(self) -> sa.ColumnElement[bool]:
         """For a query."""
@@ -54,6 +56,9 @@ class RunFilter:
             found.append(t.run.c.id.contains(self.name, autoescape=True))
         if self.owner is not None:
             found.append(t.run.c.submitted_by.contains(self.owner, autoescape=True))
+        if self.senders is not None:
+            sent = (t.run.c.submitted_by.is_not_distinct_from(each) for each in self.senders)
+            found.append(sa.or_(sa.false(), *sent))
         if self.since is not None:
             found.append(t.run.c.created_at >= self.since)
         return sa.and_(sa.true(), *found)

@@ -1,4 +1,4 @@
-"""`Contexts`: the servers that this user has logged in to, and the one that is in use; one file, 0600."""
+"""`Contexts`: the servers that were logged in to from a home, and the one in use; a file each, 0600."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from typing import Any, Final
 
 from trainmaster.spec.errors import NotFoundError, UsageError
 
+#: The home of who names none; its servers are kept with the user's configuration.
+_DEFAULT_HOME: Final = "~/.trainmaster"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
@@ -35,16 +37,22 @@ class ServerContext:
 
 
 class Contexts:
-    """Those of a user.
+    """Those of a home: who names another one in the environment means that one, and no server of others.
 
     Args:
         environ: ``TRAINMASTER_URL`` and ``TRAINMASTER_TOKEN`` are the context in use, whatever the file says.
+
+    Attributes:
+        home: the one that ``TRAINMASTER_HOME`` names; None for the user's own.
+        file: where they are kept.
     """
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self._environ = os.environ if environ is None else environ
-        base = self._environ.get("XDG_CONFIG_HOME") or "~/.config"
-        self.file = Path(base).expanduser() / "trainmaster" / "contexts.json"
+        named = Path(self._environ.get("TRAINMASTER_HOME") or _DEFAULT_HOME).expanduser().absolute()
+        self.home = None if named == Path(_DEFAULT_HOME).expanduser().absolute() else named
+        base = Path(self._environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "trainmaster"
+        self.file = (self.home or base) / "contexts.json"
 
     def current(self) -> ServerContext | None:
         """The one in use; None: this machine's home.

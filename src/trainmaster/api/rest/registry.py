@@ -61,7 +61,7 @@ def registry_of(state: State, caller: Caller) -> Registry:
     """
     if caller.team == NO_TEAM:
         raise NotFoundError("who is in no team has no models", "Ask a manager of a team for an invite.")
-    return Registry(state.service, caller.team, caller.name)
+    return Registry(state.service, caller.team, caller.name, caller.own)
 
 
 def _readable(state: State, caller: Reader) -> Registry:

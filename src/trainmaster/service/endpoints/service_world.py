@@ -15,7 +15,7 @@ from trainmaster.db.queries import RunFilter
 from trainmaster.service.endpoints.serving_recipe import must_be_servable
 from trainmaster.service.models.model_names import find_model
 from trainmaster.service.models.registry import Registry
-from trainmaster.service.runs.summary import resolve_run
+from trainmaster.service.runs.summary import OWN_AT_HOME, resolve_run
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
 from trainmaster.spec.serve import BUILT_IN_COMMAND, Serve, service_name
@@ -88,7 +88,8 @@ def served_model(opened: OpenHome, model: str) -> ServedModel:
         found = Registry(opened, opened.team, "").version(model)
         return ServedModel(f"{found['name']}@{found['version']}", found["uri"])
     own = RunFilter(teams=(opened.team,))  # what others' runs are called is not told
-    run = resolve_run(opened.database, model.partition("/")[0], own)
+    sent_by = OWN_AT_HOME if opened.team is None else ()  # in a team a recipe's `latest` would be anybody's
+    run = resolve_run(opened.database, model.partition("/")[0], own, sent_by)
     if opened.database.run_row(run)["team"] != opened.team:
         raise NotFoundError(f"{model}: there is no such model", "`trainmaster models` lists them.")
     return ServedModel(model, find_model(opened.database, model, run))

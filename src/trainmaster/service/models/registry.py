@@ -15,7 +15,7 @@ from trainmaster.db.run_rows import existing
 from trainmaster.service.models.model_diff import diff
 from trainmaster.service.models.model_names import find_model
 from trainmaster.service.runs.lineage import lineage
-from trainmaster.service.runs.summary import resolve_run
+from trainmaster.service.runs.summary import OWN_AT_HOME, resolve_run
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.model_reference import ANY_VERSION, ModelReference, checked_alias, checked_name
 
@@ -35,14 +35,17 @@ class Registry:
         opened: the home.
         team: whose; None for the owner of the home.
         by: who asks: what is done is written down with this name.
+        own: who has sent what are runs of who asks; see `Caller.own`.
     """
 
-    def __init__(self, opened: OpenHome, team: str | None, by: str) -> None:
+    def __init__(
+        self, opened: OpenHome, team: str | None, by: str, own: Sequence[str | None] = OWN_AT_HOME
+    ) -> None:
         self._opened = opened
         self._database = opened.database
         self._run_team = team
         self._team = team or ""
-        self._by = by
+        self._by, self._own = by, own
 
     # --- looking ------------------------------------------------------------------------------------
 
@@ -147,9 +150,8 @@ class Registry:
 
     def _model(self, text: str) -> dict[str, Any]:
         """A model of a run, as `queries.models` has it."""
-        run = resolve_run(
-            self._database, text.strip("/").partition("/")[0], queries.RunFilter((self._run_team,))
-        )
+        named, which = text.strip("/").partition("/")[0], queries.RunFilter((self._run_team,))
+        run = resolve_run(self._database, named, which, self._own)
         found = self._database.run_row(run)
         existing(found if found["team"] == self._run_team else None, run)
         uri = find_model(self._database, text, run)

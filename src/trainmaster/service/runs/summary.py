@@ -6,7 +6,8 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.engine import RowMapping
 
@@ -35,6 +36,8 @@ BEST_TASKS = 5
 SILENT_S = 10.0
 #: So many runs are read at once.
 _PAGE = 1000
+#: What the owner of a home has begun there, or sent to its server without an account.
+OWN_AT_HOME: Final = (None, "owner")
 _SAVING = (State.SAVING, State.RECOVERING)
 #: Of what people are shown beside it: running tasks, tasks that did not succeed, notes.
 _RUNNING, _BAD, _NOTES = 10, 5, 4
@@ -354,21 +357,32 @@ def driver(row: RowMapping, now: float) -> dict[str, Any] | None:
     return {"state": state, "pid": found.pid or None, "silent_s": round(found.silent_s, 1), **machine}
 
 
-def resolve_run(database: Database, text: str, which: queries.RunFilter = queries.ALL_RUNS) -> str:
+def resolve_run(
+    database: Database,
+    text: str,
+    which: queries.RunFilter = queries.ALL_RUNS,
+    own: Sequence[str | None] = OWN_AT_HOME,
+) -> str:
     """The id of the run that the user means: its id, a unique beginning of it, or ``latest``.
 
     Args:
         database: the database.
         text: what the user has written.
         which: only one of these.
+        own: ``latest`` is the newest of those that these have sent; see `Caller.own`.
 
     Raises:
         NotFoundError: none, or several.
     """
     if database.has_run(text):
         return text
-    if text == "latest" and (newest := queries.run_ids(database, limit=1, which=which)):
-        return newest[0]
+    if text == "latest":
+        if newest := queries.run_ids(database, limit=1, which=replace(which, senders=tuple(own))):
+            return newest[0]
+        raise NotFoundError(
+            "there is no run `latest`: that is the last one that you started, and you started none here",
+            "`trainmaster status` lists the runs; name one by its id.",
+        )
     found = queries.run_ids(database, text, limit=5, which=which)
     if len(found) == 1:
         return found[0]

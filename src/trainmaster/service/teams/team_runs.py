@@ -108,7 +108,7 @@ class TeamRuns:
 
     def resolve(self, text: str) -> str:
         """The id of the run that is meant: by its id, a unique beginning of it, or ``latest``."""
-        found = resolve_run(self._service.database, text, self._which)
+        found = resolve_run(self._service.database, text, self._which, self._caller.own)
         self.row(found)
         return found
 

@@ -101,6 +101,11 @@ class Caller:
         """As it is written down with what goes on without him."""
         return Maker(self.name, self.account, self.token, self.team)
 
+    @property
+    def own(self) -> tuple[str | None, ...]:
+        """Who has sent what are its own runs. Without team and account it is the owner of the home."""
+        return (self.name, None) if self.team is None and self.account is None else (self.name,)
+
     def sees(self, team: str | None) -> bool:
         """Whether what belongs to a team (None: to the owner of the home) is seen."""
         return self.sees_all or self.team == team

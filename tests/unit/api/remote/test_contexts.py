@@ -41,6 +41,18 @@ def test_contexts_are_kept_used_and_forgotten(environ):
             found.add(ServerContext(name, ONE.url, "tm_1"))
 
 
+def test_a_home_that_is_named_has_contexts_of_its_own(environ, tmp_path):
+    first, second = ({**environ, "TRAINMASTER_HOME": str(tmp_path / name)} for name in "ab")
+    Contexts(environ).add(ONE)
+    assert Contexts(first).current() is None, "a login without a home is not for a home that is named"
+    Contexts(second).add(TWO)
+    assert (Contexts(first).current(), Contexts(environ).current()) == (None, ONE)
+    assert Contexts(second).all() == ([TWO], "two")
+    assert Contexts(second).file.is_relative_to(tmp_path / "b"), "it goes when the home does"
+    same = {**environ, "TRAINMASTER_HOME": "~/.trainmaster"}
+    assert Contexts(same).current() == ONE, "the home that is meant without the variable"
+
+
 def test_the_file_is_its_owners_and_a_damaged_one_is_said(environ):
     found = Contexts(environ)
     found.add(ONE)
@@ -61,17 +73,24 @@ def test_variables_come_before_the_file(environ):
         Contexts({**environ, "TRAINMASTER_URL": TWO.url}).current()
 
 
-def test_verbs_ask_the_server_in_use_unless_they_stay_local(environ, monkeypatch, tmp_path):
+def test_verbs_ask_the_server_in_use_unless_they_stay_local(environ, monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("XDG_CONFIG_HOME", environ["XDG_CONFIG_HOME"])
     monkeypatch.setenv("TRAINMASTER_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(opening, "_is_local", False)
     opening.refuse_on_server("it")
-    Contexts(environ).add(TWO)
+    Contexts(environ).add(ONE)
+    assert opening.context() is None, "somebody logged in with another home"
+    Contexts().add(TWO)
     assert opening.open_client().url == TWO.url
+    assert capsys.readouterr().err == ""
+    opening.open_client(starts=True)
+    said = f"uses the server {TWO.url} (context two); `trainmaster --local` uses this machine's home\n"
+    assert capsys.readouterr() == ("", said)
     with pytest.raises(UsageError, match="it is for the machine where runs are"):
         opening.refuse_on_server("it")
     opening.stay_local()
-    local = opening.open_client()
+    local = opening.open_client(starts=True)
+    assert capsys.readouterr() == ("", "")
     assert local.directory == tmp_path / "home"
     local.close()
 
@@ -81,7 +100,7 @@ def test_a_client_takes_a_home_or_a_server(environ, monkeypatch):
     monkeypatch.delenv("TRAINMASTER_TOKEN", raising=False)
     with pytest.raises(UsageError, match="no token"):
         Client(TWO.url)
-    Contexts(environ).add(TWO)
+    Contexts().add(TWO)
     Client(TWO.url).close()
     with pytest.raises(UsageError, match="URL of one"):
         Client("directory", "tm_1")

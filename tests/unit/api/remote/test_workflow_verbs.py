@@ -54,7 +54,8 @@ def call(*words):
 
 
 def test_a_server_keeps_it_and_the_verbs_look_after_it(server, recipe):
-    said = call("run", recipe).stderr.splitlines()
+    uses, *said = call("run", recipe).stderr.splitlines()
+    assert uses.startswith(f"uses the server {server.url} ")
     assert said[0] == f"nightly is kept by {server.url}, revision 1"
     assert said[1].startswith(f"  webhook  POST {server.url}/api/v1/hooks/wf-")
     assert said[2].startswith("  schedule 0 3 * * * UTC  next 20")

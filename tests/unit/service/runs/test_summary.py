@@ -7,8 +7,11 @@ import pytest
 from trainmaster.api import Client
 from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, Database
+from trainmaster.db.run_rows import Submission
 from trainmaster.service import Service
 from trainmaster.service.runs import summary
+from trainmaster.service.teams.team_runs import TeamRuns
+from trainmaster.service.users.caller import Caller
 from trainmaster.spec import processes
 from trainmaster.spec.errors import NotFoundError, UsageError
 
@@ -81,6 +84,26 @@ def test_a_page_looks_for_each_driver_once_and_no_others(service, monkeypatch):
 @pytest.mark.parametrize(("text", "run"), [("job-3", "job-3"), ("latest", "job-4"), ("other-0", "other-0")])
 def test_the_run_that_is_meant(service, text, run):
     assert service.resolve(text) == run
+
+
+def test_latest_is_ones_own(service):
+    for number, (by, team) in enumerate([("ann", "vision"), ("anna", "vision"), ("ann", "audio")]):
+        sent = AcceptedRun(
+            f"sent-{number}", "job", "{}", "", "local", "", "file:///x", [("main", 1)],
+            submission=Submission(by, team),
+        )  # fmt: skip
+        service.database.create_run(sent, 2e9 + number)
+    assert service.resolve("latest") == "job-4", "at home it is what was begun there, not what was sent"
+    read, everything = frozenset({"read"}), frozenset({"read", "admin"})
+    for who, run in [
+        (Caller("ann", "vision", read, account="u1"), "sent-0"),
+        (Caller("anna", "vision", everything, account="u2"), "sent-1"),
+        (Caller("owner", None, everything), "job-4"),
+    ]:
+        assert TeamRuns(service, who).resolve("latest") == run
+    for who in (Caller("bob", "vision", read), Caller("bob", None, everything, account="u3")):
+        with pytest.raises(NotFoundError, match="you started none here"):
+            TeamRuns(service, who).resolve("latest")
 
 
 def test_no_run_or_several_are_meant(service):
