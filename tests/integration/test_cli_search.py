@@ -194,6 +194,24 @@ def test_nan_is_the_worst_there_is(tm, sampler):
     assert (best["task"], best["value"]) == (0, 0)
 
 
+@pytest.mark.parametrize(("best", "task", "value"), [("last", 1, 3), ("min", 0, 1), ("mean of last 3", 2, 4)])
+def test_which_value_of_a_task_counts(tm, best, task, value):
+    """Over its attempts: the best of task 0 is in its first one."""
+    command = r"""
+    losses=({{losses}})
+    if [ $TRAINMASTER_TASK = 0 ] && [ $TRAINMASTER_ATTEMPT = 1 ]; then losses=(1); fi
+    for loss in ${losses[@]}; do echo "{\"loss\": $loss}" >> $TRAINMASTER_METRICS; done
+    [ ${losses[0]} != 1 ]
+    """.replace("({{losses}})", "($TRAINMASTER_PARAM_LOSSES)")
+    losses = ["9 9 9 9", "9 9 9 3", "9 3 4 5"]
+    searched = search(**({} if best == "last" else {"best": best}))
+    ended = tm.call("run", tm.task(command, parameters={"losses": losses}, search=searched, retries=1))
+    assert f"best main/{task}  loss={value}" in ended.err.replace(f"loss={value}.0", f"loss={value}")
+    main = tm.call("status", "latest", "--json").json["experiments"]["main"]
+    assert main["best"] == {"task": task, "value": value, "parameters": {"losses": losses[task]}}
+    assert main["search"] == {"metric": "loss", "goal": "min", "best": best}
+
+
 def test_of_equal_tasks_the_lower_number_is_best(tm):
     command = 'echo "{\\"loss\\": $(( TRAINMASTER_TASK == 0 ))}" >> $TRAINMASTER_METRICS'
     summary = tm.run(tm.task(command, parameters={"x": [1, 2, 3, 4]}, search=search()))

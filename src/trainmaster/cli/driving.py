@@ -22,6 +22,7 @@ from trainmaster.cli.output import (
     quote_text,
     say,
     say_error,
+    searched,
     unsaved_text,
     without_model_text,
 )
@@ -124,7 +125,7 @@ def finish(client: ClientProtocol, run: str, *, as_json: bool) -> int:
     summary = client.status(run).json
     for name, experiment in summary["experiments"].items():
         if experiment.get("best"):
-            say(best_text(name, experiment["best"]))
+            say(best_text(name, experiment["best"], searched(experiment)))
         if "promotion" in experiment:  # what its gate has said was told when it did
             say(experiment["promotion"])
     for model in summary["models"][:SHOWN_MODELS]:

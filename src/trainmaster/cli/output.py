@@ -87,7 +87,7 @@ def verdict_lines(name: str, experiment: Mapping[str, Any]) -> list[str]:
     return lines + ([experiment["promotion"]] if "promotion" in experiment else [])
 
 
-def best_text(experiment: str, best: Mapping[str, Any], metric: str = "", place: int = 1) -> str:
+def best_text(experiment: str, best: Mapping[str, Any], metric: str, place: int = 1) -> str:
     """One of the best tasks of a search on one line.
 
     >>> best_text("sweep", {"task": 7, "value": 0.93, "parameters": {"lr": 0.01}}, "accuracy", place=2)
@@ -95,7 +95,12 @@ def best_text(experiment: str, best: Mapping[str, Any], metric: str = "", place:
     """
     values = " ".join(f"{name}={number(value)}" for name, value in best["parameters"].items())
     rank = "best" if place == 1 else f"{place}."
-    return f"{rank} {experiment}/{best['task']}  {metric or 'value'}={number(best['value'])}  {values}"
+    return f"{rank} {experiment}/{best['task']}  {metric}={number(best['value'])}  {values}"
+
+
+def searched(experiment: Mapping[str, Any]) -> str:
+    """The metric of an experiment's search; a server before 0.2 does not say it."""
+    return str(experiment.get("search", {}).get("metric", "value"))
 
 
 def quote_text(quote: dict[str, Any]) -> str:

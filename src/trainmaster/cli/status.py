@@ -25,6 +25,7 @@ from trainmaster.cli.output import (
     queue_text,
     quote_text,
     say,
+    searched,
     show,
     table,
     unsaved_text,
@@ -156,7 +157,7 @@ def _show_run(client: ClientProtocol, summary: Mapping[str, Any]) -> None:
         show(f"  {_service_text(service)}")
     for name, experiment in summary["experiments"].items():
         for place, best in enumerate(experiment.get("top", ()), 1):
-            show(f"  {best_text(name, best, place=place)}")
+            show(f"  {best_text(name, best, searched(experiment), place)}")
         for line in verdict_lines(name, experiment):
             show(f"  {line}")
     for name, experiment in summary["experiments"].items():

@@ -11,6 +11,7 @@ from trainmaster.executors.metrics import Metrics, MetricsReader
 
 if TYPE_CHECKING:
     from trainmaster.executors.log_metrics import LogMetrics
+    from trainmaster.spec.search import TaskValue
 
 
 class MemberMetrics:
@@ -19,17 +20,22 @@ class MemberMetrics:
     Attributes:
         directory: of the attempt.
         member: ``worker-0``.
+        value: of the task in its search; None if that is the last one.
 
     Args:
         directory: of the attempt.
         member: ``worker-0``.
         pattern: how its log is read; None tries the common ones.
+        value: given each row that is read; what it makes of them is the last value of its metric.
     """
 
-    def __init__(self, directory: Path, member: str, pattern: str | None = None) -> None:
+    def __init__(
+        self, directory: Path, member: str, pattern: str | None = None, value: TaskValue | None = None
+    ) -> None:
         self.directory = directory
         self.member = member
         self._pattern = pattern
+        self.value = value
         self._file = MetricsReader(self.path)
         self._began_at = 0
         self._log: LogMetrics | None = None
@@ -52,8 +58,9 @@ class MemberMetrics:
 
     @property
     def last(self) -> Metrics:
-        """The last value of each name."""
-        return self._file.last or (self._log.last if self._log else {})
+        """The last value of each name; of a search's metric the one that counts."""
+        last = self._file.last or (self._log.last if self._log else {})
+        return {**last, **self.value.metrics} if self.value is not None else last
 
     @property
     def per_epoch(self) -> dict[str, int]:
@@ -69,10 +76,14 @@ class MemberMetrics:
         before = self.offset
         rows = self._file.read(final=final)
         size = max(self.offset - before, len(rows))
-        if self.is_in_file:
-            return rows, size
-        data, end, _ = read_log(self.directory, self.member, self._log_offset)
-        return (self.printed(data, end) if data else self.finish() if final else []), size + len(data)
+        if not self.is_in_file:
+            data, end, _ = read_log(self.directory, self.member, self._log_offset)
+            rows = self.printed(data, end) if data else self.finish() if final else []
+            size += len(data)
+        if self.value is not None:
+            for row in rows:
+                self.value.add(row)
+        return rows, size
 
     def rows(self, *, final: bool = False) -> Iterator[Metrics]:
         """All rows to the present end."""

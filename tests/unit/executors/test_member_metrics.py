@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainmaster.executors.member_metrics import MemberMetrics
+from trainmaster.spec.search import Search, TaskValue
 
 KERAS = "Epoch {}/2\n100/100 - 1s - loss: {}\n"
 
@@ -47,6 +48,14 @@ def test_the_epoch_is_known_over_pieces_of_a_log_and_not_over_a_gap(member):
     assert member.printed(second[12:], end) == [{"epoch": 2, "step": 200, "loss": 0.4}]
     line = b"100/100 - 1s - loss: 0.1\n"
     assert member.printed(line, end + 1000) == [{"step": 100, "loss": 0.1}]
+
+
+def test_the_value_that_counts_in_a_search_is_the_last_of_its_metric(tmp_path):
+    search = Search(metric="loss", goal="min", best="min")
+    member = MemberMetrics(tmp_path, "worker-0", value=TaskValue(search))
+    (tmp_path / "worker-0.log").write_text("step 1 loss 0.25\nstep 2 loss nan\nstep 3 loss 0.5\n")
+    assert [row["step"] for row in member.rows()] == [1, 2, 3]
+    assert member.last == {"step": 3, "loss": 0.25}
 
 
 def test_only_the_end_of_a_log_is_read(member, tmp_path):

@@ -440,6 +440,10 @@ KEYS = {
         HEAD + "    search: {metric: a, goal: max}\n",
         f"4:13: {T}.search: a search without `parameters`",
     ),
+    "a search for the best value by the other goal": (
+        PLACE + "    parameters: {x: [1, 2]}\n    search: {metric: a, goal: max, best: min}\n",
+        f"5:42: {T}.search.best: best: min, but goal: max; write best: max for the best value of a task",
+    ),
     "a search without goal": (
         HEAD + "    search: {metric: a}\n",
         f"4:13: {T}.search: no `goal`; write goal: max or goal: min",

@@ -167,7 +167,11 @@ class RunFollower:
             TaskView(*key, dict(found), self._rates[key].steps_per_s, self._rates[key].examples_per_s, None)
             for key, found in told[-MAX_SHOWN_TASKS:]
         )
-        best = {n: ("", found["top"]) for n, found in status["experiments"].items() if found.get("top")}
+        best = {
+            name: (str(found.get("search", {}).get("metric", "value")), found["top"])
+            for name, found in status["experiments"].items()
+            if found.get("top")
+        }
         return RunView(status["run"], State(status["state"]), "queued" in status, tuple(views), tasks, best)
 
 

@@ -33,7 +33,7 @@ class TaskProgress:
     """What a running attempt has told so far.
 
     Attributes:
-        metrics: last value per key of rank 0, JSON-safe.
+        metrics: last value per key of rank 0, JSON-safe; of a search's metric the one that counts.
         steps_per_s: recent rate, None until known.
         examples_per_s: the same; where only examples are counted, both are known if ``examples_per_step`` is.
         eta_s: seconds left until ``total_steps`` or ``total_examples``, None if unknown.
@@ -160,6 +160,8 @@ class TaskProgress:
             if self.trace is not None:
                 self.trace.add(now, row.get("step"), row.get("examples"), row.get("epoch"))
         if rows:
+            if self.source.value is not None:
+                self.metrics.update(json_safe(self.source.value.metrics))
             if self.moved_at is not None:
                 self.longest_pause_s = max(self.longest_pause_s or 0.0, now - self.moved_at)
             self.moved_at = now

@@ -13,6 +13,7 @@ from trainmaster.control.task.job_context import TaskContext
 from trainmaster.executors.logs import read_tail
 from trainmaster.executors.member_metrics import MemberMetrics
 from trainmaster.executors.metrics import NotFinite, json_safe
+from trainmaster.spec.search import TaskValue
 from trainmaster.spec.states import EndReason
 
 #: How much of the end of a log is searched for metrics and for known failures.
@@ -51,15 +52,28 @@ def last_metrics(context: TaskContext) -> tuple[dict[str, object], str]:
     Of a trial the latter is empty: its search knows that it is the worst.
     """
     metrics, not_finite = metrics_of(context), NotFinite()
-    metrics.skip(METRICS_TAIL_BYTES)
+    if metrics.value is None:
+        metrics.skip(METRICS_TAIL_BYTES)
     for row in metrics.rows(final=True):
         not_finite.add(row)
     return json_safe(metrics.last), "" if context.experiment.search else not_finite.words
 
 
 def metrics_of(context: TaskContext) -> MemberMetrics:
-    """What rank 0 reports, from the beginning."""
-    return MemberMetrics(context.place.directory, context.members[0], context.experiment.metrics_pattern)
+    """What rank 0 reports, from the beginning; what it reported in earlier attempts counts for a search."""
+    search, pattern, member = (
+        context.experiment.search,
+        context.experiment.metrics_pattern,
+        context.members[0],
+    )
+    if search is None or search.best == "last":
+        return MemberMetrics(context.place.directory, member, pattern)
+    value = TaskValue(search)
+    for number in range(1, context.attempt):
+        place = context.home.attempt(context.run, context.experiment.name, context.task, number)
+        for _ in MemberMetrics(place.directory, member, pattern, value).rows(final=True):
+            pass
+    return MemberMetrics(context.place.directory, member, pattern, value)
 
 
 def saved_metrics(context: TaskContext) -> Job:

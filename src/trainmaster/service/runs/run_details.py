@@ -135,9 +135,10 @@ class RunDetails:
         """Its searches.
 
         Returns:
-            Of each ``experiment``: ``metric``, ``goal``, ``trials`` (with a value: ``task``, ``parameters``,
-            ``state``, ``value``), ``best`` (the numbers of the best tasks, the best one first), ``measure``
-            and ``importance`` (shares of the parameters).
+            Of each ``experiment``: ``metric``, ``goal``, ``value`` (which one of a task counts), ``trials``
+            (with a value: ``task``, ``parameters``, ``state``, ``value``), ``best`` (the numbers of the best
+            tasks that were not pruned, the best one first), ``measure`` and ``importance`` (shares of the
+            parameters).
         """
         found = []
         for search in self._service.search_results(self._run):
@@ -153,13 +154,14 @@ class RunDetails:
                 if trial.value is not None and math.isfinite(trial.value)
             ]
             sign = 1 if search.goal.value == "min" else -1
-            complete = [trial for trial in trials if trial["state"] != "FAILED"]
+            complete = [trial for trial in trials if trial["state"] not in ("FAILED", "PRUNED")]
             ranked = sorted(complete, key=lambda trial: (sign * trial["value"], trial["task"]))
             found.append(
                 {
                     "experiment": search.experiment,
                     "metric": search.metric,
                     "goal": search.goal.value,
+                    "value": search.counts,
                     "trials": trials,
                     "best": [trial["task"] for trial in ranked[:BEST_TRIALS]],
                     "measure": measure,

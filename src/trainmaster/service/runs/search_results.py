@@ -62,6 +62,7 @@ class SearchResults:
         space: what it searches.
         trials: those with a row, in order, with their curves; FAILED ones too.
         best: number of the best one, if any.
+        counts: which value of a task does, as the recipe has it.
     """
 
     experiment: str
@@ -70,6 +71,7 @@ class SearchResults:
     space: SearchSpace
     trials: list[Trial]
     best: int | None
+    counts: str = "last"
 
     def importance(self) -> tuple[str, dict[str, float]]:
         """Name of the measure, and shares of the parameters in what came of the trials; they sum to 1."""
@@ -110,6 +112,7 @@ def search_results(database: Database, files: RunFiles, run: str) -> list[Search
                 space=SearchSpace(experiment.parameters, len(experiment.tasks(recipe.seed)), recipe.seed),
                 trials=trials,
                 best=best[0]["task"] if best else None,
+                counts=search.best,
             )
         )
     return found

@@ -111,6 +111,8 @@ def run_summary(database: Database, run: str, files: RunFiles | None = None) -> 
             from trainmaster.service.runs.search_results import best_tasks
 
             top = best_tasks(database, run, experiment["name"], search, BEST_TASKS)
+            asked = {key: search[key] for key in ("metric", "goal")}
+            shown["search"] = {**asked, "best": search.get("best", "last")}
             shown |= {"best": top[0] if top else None, "top": top}
         shown |= verdicts.get(experiment["name"], {})
         if stored.get(experiment["name"], {}).get("approval"):

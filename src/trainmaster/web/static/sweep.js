@@ -10,9 +10,10 @@ async function load() {
     let best = null;
     for (const trial of search.trials) {
       if (trial.state === "FAILED") continue;
-      if (best === null || (search.goal === "min" ? trial.value < best : trial.value > best)) best = trial.value;
+      const isBetter = best === null || (search.goal === "min" ? trial.value < best : trial.value > best);
+      if (isBetter && trial.state !== "PRUNED") best = trial.value;
       charts.add(search.metric, "this task", trial.task, trial.value);
-      charts.add(search.metric, "best so far", trial.task, best);
+      if (best !== null) charts.add(search.metric, "best so far", trial.task, best);
     }
     charts.draw();
   }
