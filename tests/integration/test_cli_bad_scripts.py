@@ -61,7 +61,7 @@ def test_a_value_from_the_command_line_is_no_code_either(tm):
     ("command", "words"),
     [
         ("no-such-program --x", ["127", "not found"]),
-        ("exit 3", ["exit code 3"]),
+        ("python -c '{}[7]' || { echo bye; exit 3; }", ["exit code 3 (KeyError: 7)"]),
         ("kill -SEGV $$", ["SIGSEGV"]),
         ("kill -9 $$", ["SIGKILL"]),
         ("touch f; ./f", ["126", "not executable"]),

@@ -84,7 +84,7 @@ def test_a_failure_is_told(tm):
         try:
             run.check()
         except trainmaster.errors.RunFailedError as error:
-            print(error.run == run.id, str(error).splitlines()[0].endswith("USER_ERROR: exit code 3"))
+            print(error.run == run.id, str(error).splitlines()[0].endswith("exit code 3 (this is why)"))
         """,
     )
     assert out.splitlines() == ["True False USER_ERROR this is why", "True True"]

@@ -98,7 +98,6 @@ def told(each: Happening) -> Iterator[str]:
             yield from each.output
             if not each.reason.is_success:
                 why = f": {each.message}" if each.message else ""
-                why += f" ({each.said})" if each.said else ""
                 again = "; trying again" if each.is_again else ""
                 yield f"{each.experiment}/{each.task}: attempt {each.attempt} {each.reason}{why}{again}"
 

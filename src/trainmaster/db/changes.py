@@ -21,8 +21,6 @@ class ClosedAttempt:
         ended_at: Unix seconds.
         restored: checkpoint number it started from, None for a fresh start.
         members: the members' exit records as JSON.
-        unexplained: the member whose exit code is all that ``message`` can tell; its log may say why. It is
-            for who watches, and not kept.
     """
 
     number: int
@@ -32,7 +30,6 @@ class ClosedAttempt:
     ended_at: float
     restored: int | None
     members: str
-    unexplained: str = ""
 
 
 @dataclass(frozen=True, slots=True)

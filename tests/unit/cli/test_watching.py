@@ -38,7 +38,7 @@ def test_replicas_of_a_service_are_no_tasks_to_be_done():
 
 
 ENDED = AttemptEnded(
-    "train", 0, 1, EndReason.USER_ERROR, "exit code 3", ("bye",), "KeyError: 'lr'", True, False
+    "train", 0, 1, EndReason.USER_ERROR, "exit code 3 (KeyError: 'lr')", ("bye",), True, False
 )
 
 
@@ -60,7 +60,7 @@ ENDED = AttemptEnded(
         (WentOn("train", 0, 240, 251), [f"train/0: {goes_on_text(240, 251)}"]),
         (MoreFailures("r"), ["further failures are not told: `trainmaster status r` shows them"]),
         (ENDED, ["bye", "train/0: attempt 1 USER_ERROR: exit code 3 (KeyError: 'lr'); trying again"]),
-        (replace(ENDED, reason=EndReason.SUCCEEDED, message="", said="", is_again=False), ["bye"]),
+        (replace(ENDED, reason=EndReason.SUCCEEDED, message="", is_again=False), ["bye"]),
     ],
 )
 def test_what_happens_is_told_in_lines(happened, lines):
@@ -69,7 +69,7 @@ def test_what_happens_is_told_in_lines(happened, lines):
 
 def test_what_ended_with_its_machine_waits_for_what_that_says(capsys):
     display = PlainDisplay(rents=True)
-    lost = replace(ENDED, reason=EndReason.NODE_LOST, message="", said="", is_lost=True)
+    lost = replace(ENDED, reason=EndReason.NODE_LOST, message="", is_lost=True)
     gone = Note("node-1 is lost", reason=EndReason.NODE_LOST)
     display.show(RunNews((lost, gone), None, is_over=False))
     assert capsys.readouterr().err.splitlines() == ["bye", "node-1 is lost"]

@@ -208,14 +208,25 @@ def test_recovering_runs_its_job_waits_its_turn_and_opens_the_next_attempt():
     of = task(State.RECOVERING, end_reason=EndReason.USER_ERROR, not_before=NOW + 4, message="exit code 3")
     assert kinds(decide(of, seen(exited(FAILED)))) == [EffectKind.RECOVER]
     assert decide(of, seen(exited(FAILED), {EffectKind.RECOVER: Job()})) == []
-    recovered = seen(exited(FAILED), {EffectKind.RECOVER: Job(done=True, progressed=True)})
+    job = Job(done=True, progressed=True, last_errors={FAILED.name: "KeyError: 'lr'"})
+    recovered = seen(exited(FAILED), {EffectKind.RECOVER: job})
     assert decide(of, recovered) == []
     steps = decide(of, recovered, now=NOW + 4)
     move = only_move(steps)
     assert (move.after, move.attempt, move.opens) == (State.ACQUIRING, 2, True)
     assert (move.closes.number, move.closes.reason) == (1, EndReason.USER_ERROR)
-    assert move.closes.message == "exit code 3"
+    assert move.closes.message == "exit code 3 (KeyError: 'lr')"
     assert steps[-1] == Effect(EffectKind.FORGET, "e", 0, 1)
+
+
+def test_the_reason_of_the_last_attempt_is_what_the_log_says():
+    of = task(State.SAVING, end_reason=EndReason.USER_ERROR, message="exit code 3")
+    job = Job(done=True, last_errors={FAILED.name: "KeyError: 'lr'"})
+    move = only_move(decide(of, seen(exited(FAILED), {EffectKind.RECOVER: job})))
+    assert move.message == move.closes.message == "exit code 3 (KeyError: 'lr')"
+    known = replace(job, message="NCCL is missing")
+    move = only_move(decide(of, seen(exited(FAILED), {EffectKind.RECOVER: known})))
+    assert move.message == "NCCL is missing"
 
 
 def test_the_log_may_know_a_better_reason():

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from control_nouns import exited, member
 
-from trainmaster.control.decide.outcome import classify, exit_records, unexplained
+from trainmaster.control.decide.outcome import classify, exit_records, with_last_error
 from trainmaster.spec.states import EndReason
 
 OK = member(exit_code=0)
@@ -35,8 +36,36 @@ def judged(*members, timeout_s=None, seconds=10.0, helpers=frozenset({"ps-0"})):
 )
 def test_a_single_member_that_failed(how, reason, message):
     assert judged(member(**how)) == (reason, message)
-    is_a_code_only = message.startswith("exit code")
-    assert unexplained(exited(member(**how))) == ("worker-0" if is_a_code_only else "")
+
+
+def told(how, said="KeyError: 'lr'"):
+    gang = exited(member(**how))
+    return with_last_error(classify(gang, None).message, gang, {"worker-0": said, "worker-1": "other"})
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"exit_code": 1}, "exit code 1 (KeyError: 'lr')"),
+        ({"exit_code": 127}, "exit code 127 (command not found: KeyError: 'lr')"),
+        ({"signal": 6}, "killed by SIGABRT (KeyError: 'lr')"),
+        ({"signal": 9}, "killed by SIGKILL"),
+        ({"exit_code": 137, "oom": True}, "killed by the kernel: out of memory"),
+        ({"error": "no such file"}, "could not be started: no such file"),
+    ],
+)
+def test_an_exit_code_is_told_with_what_the_log_says(how, message):
+    assert told(how) == message
+    assert told({"exit_code": 3}, said="") == "exit code 3"
+
+
+def test_the_log_of_the_member_that_failed_first_counts():
+    first = replace(member("worker-1", exit_code=1), ended_at=5.0)
+    gang = exited(member(exit_code=1), first)
+    message = classify(gang, None).message
+    assert with_last_error(message, gang, {"worker-0": "reset", "worker-1": "KeyError"}) == (
+        "worker-1: exit code 1 (KeyError)"
+    )
 
 
 def test_success_is_every_essential_member_by_itself():

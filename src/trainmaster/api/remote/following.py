@@ -145,7 +145,7 @@ class RunFollower:
                     continue
                 at = (event.experiment or "", event.task or 0, event.attempt or 0)
                 assert event.reason is not None
-                yield AttemptEnded(*at, event.reason, event.message, (), "", is_again, is_lost)
+                yield AttemptEnded(*at, event.reason, event.message, (), is_again, is_lost)
 
     def _view(self) -> RunView | None:
         from trainmaster.service.driving.run_news import MAX_SHOWN_TASKS, ExperimentView, RunView, TaskView

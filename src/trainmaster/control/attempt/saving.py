@@ -203,7 +203,7 @@ def recover(context: TaskContext) -> Job:
             error += f" What was fetched before is kept in {here}, and the next attempt goes on from it."
     if context.site is not None:
         context.site.fetch_output(context, is_final=False)
-    reason, message = explain_failure(context)
+    reason, message, last_errors = explain_failure(context)
     if not message and context.site is not None:
         message = context.site.full_disks(context)
     if reason is None and context.site is not None and context.experiment.data:
@@ -219,6 +219,7 @@ def recover(context: TaskContext) -> Job:
         fields=fields,
         reason=reason,
         message=message,
+        last_errors=last_errors,
         progressed=progressed,
         unsaved=unsaved,
         place=place_of(context) if unsaved else "",

@@ -58,6 +58,7 @@ class Job:
         fields: columns of the task to set (``restored``, ``model_uri``, ``metrics``, ...).
         reason: a better reason than the exit code alone gives (OOM read from the log).
         message: a better message than the exit code alone gives.
+        last_errors: RECOVER: what each member's log says of its end, where ``message`` knows nothing.
         note: RECOVER, SAVE: what else the user is told.
         progressed: RECOVER: the attempt had reported metrics or published a checkpoint.
         unsaved: RECOVER, SAVE, KEEP: what could not be saved is still there, and may be saved later.
@@ -71,6 +72,7 @@ class Job:
     fields: Mapping[str, object] = field(default_factory=dict)
     reason: EndReason | None = None
     message: str = ""
+    last_errors: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
     progressed: bool = False
     unsaved: bool = False

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass
+from typing import Final
 
 from trainmaster.executors.base import GangStatus, MemberStatus
 from trainmaster.spec.states import EndReason
+
+#: What a program does to itself; other signals come from outside, and its log knows nothing of them.
+_CRASHES: Final = frozenset(
+    {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +68,23 @@ def classify(
     return Outcome(EndReason.PREEMPTED, "its node was told to stop")
 
 
-def unexplained(gang: GangStatus) -> str:
-    """The member that failed first, if its exit code is all that is known of that; else nothing."""
+def with_last_error(message: str, gang: GangStatus, last_errors: Mapping[str, str]) -> str:
+    """What `classify` says of a script's failure, with what the log says of it.
+
+    It is that of the member that failed first, if its exit code or a signal of its own is all that is known.
+
+    Args:
+        message: of the outcome.
+        gang: with phase EXITED.
+        last_errors: by member.
+    """
     first = next(iter(_failed(gang)), None)
-    return first.name if first is not None and first.exit_code and not (first.error or first.oom) else ""
+    if first is None or first.error or first.oom or not (first.exit_code or first.signal in _CRASHES):
+        return message
+    said = last_errors.get(first.name)
+    if not said:
+        return message
+    return f"{message[:-1]}: {said})" if message.endswith(")") else f"{message} ({said})"
 
 
 def loss_words(gang: GangStatus) -> str:

@@ -12,7 +12,7 @@ from typing import Final
 
 from trainmaster.control.decide.backoff import LONGEST_PAUSE_S, save_pause_s
 from trainmaster.control.decide.effects import Effect, EffectKind, Job, MoreMemory, ObservedTask, Policy, Step
-from trainmaster.control.decide.outcome import classify, exit_records, loss_words, unexplained
+from trainmaster.control.decide.outcome import classify, exit_records, loss_words, with_last_error
 from trainmaster.control.loop.run_state import Task
 from trainmaster.db.changes import ClosedAttempt, Note, Progress, TaskChange
 from trainmaster.executors.base import Phase
@@ -264,7 +264,8 @@ def _again(task: Task, kind: EffectKind, job: Job, seen: ObservedTask, now: floa
 
 def _with_reason(kept: Job, last: Job | None) -> Job:
     """What became of it, with why it could not be saved."""
-    kept = replace(kept, note=kept.note or (last.note if last is not None else ""))
+    if last is not None:
+        kept = replace(kept, note=kept.note or last.note, last_errors=kept.last_errors or last.last_errors)
     if not kept.error or last is None or not last.error:
         return kept
     message, reason = kept.message or last.message, kept.reason or last.reason
@@ -309,7 +310,9 @@ def _why(task: Task, seen: ObservedTask, job: Job, reason: EndReason) -> str:
     """Why an attempt ended. What a member says of another one's end is no reason beside a machine's loss."""
     if reason is EndReason.NODE_LOST and job.reason is None:
         return loss_words(seen.gang) or task.message
-    return job.message or task.message
+    if job.message or reason is not EndReason.USER_ERROR:
+        return job.message or task.message
+    return with_last_error(task.message, seen.gang, job.last_errors)
 
 
 def _closed(
@@ -325,5 +328,4 @@ def _closed(
         ended_at=seen.gang.ended_at or now,
         restored=task.restored,
         members=exit_records(seen.gang),
-        unexplained=unexplained(seen.gang) if reason is EndReason.USER_ERROR and not job.message else "",
     )

@@ -238,7 +238,7 @@ class ProfileAttempt:
             return ExecutorError(
                 f"{self._where}: its task was lost while it was measured: {message}", "Try again."
             )
-        better = explain_failure(self._context)[1]
+        _, better, _ = explain_failure(self._context)
         lines = self._last_lines()
         said = "\n".join(["The last lines of its log:", *lines]) if lines else "It wrote nothing."
         return UsageError(f"{self._where}: its task failed while it was measured: {better or message}", said)

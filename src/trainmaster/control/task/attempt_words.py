@@ -10,6 +10,7 @@ from typing import Final
 
 from trainmaster.control.decide.effects import Job
 from trainmaster.control.task.job_context import TaskContext
+from trainmaster.control.task.last_error import last_error
 from trainmaster.executors.logs import read_tail
 from trainmaster.executors.member_metrics import MemberMetrics
 from trainmaster.executors.metrics import NotFinite, json_safe
@@ -28,22 +29,6 @@ _OUT_OF_MEMORY = re.compile(
     r"|fatal error: out of memory)",
     re.MULTILINE,
 )
-
-#: The line of a Python traceback that says what went wrong.
-_EXCEPTION = re.compile(
-    r"^(?:\[\w+\]: )?(?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt|Failure)\b(?::.*)?$", re.MULTILINE
-)
-
-
-def last_error(tail: str) -> str:
-    r"""What a log that ends with a failure says of it: the last exception of Python, else the last line.
-
-    >>> last_error("Traceback (most recent call last):\n  ...\nKeyError: 'lr'\n(see https://example.org)\n")
-    "KeyError: 'lr'"
-    """
-    found = _EXCEPTION.findall(tail)
-    lines = found or [line for line in tail.splitlines() if line.strip()]
-    return lines[-1].strip()[:200] if lines else ""
 
 
 def last_metrics(context: TaskContext) -> tuple[dict[str, object], str]:
@@ -101,19 +86,21 @@ def missing_metric(context: TaskContext, metrics: Mapping[str, object]) -> str:
     )
 
 
-def explain_failure(context: TaskContext) -> tuple[EndReason | None, str]:
-    """A better reason and message than the exit code, read from the members' logs."""
+def explain_failure(context: TaskContext) -> tuple[EndReason | None, str, dict[str, str]]:
+    """A better reason and message than the exit code, from the members' logs; else what each says last."""
+    said = {}
     for name in context.members:
         if not size_of(context.place.log(name)):
             continue
         tail = read_tail(context.place.directory, name, FAILURE_TAIL_BYTES).decode("utf-8", "replace")
         found = _OUT_OF_MEMORY.search(tail)
         if found:
-            return EndReason.OOM, f"{name} ran out of memory: {found.group(0).strip()[:200]}"
+            return EndReason.OOM, f"{name} ran out of memory: {found.group(0).strip()[:200]}", {}
         advice = context.launcher.explain(tail)
         if advice:
-            return None, advice
-    return None, ""
+            return None, advice, {}
+        said[name] = last_error(tail)
+    return None, "", said
 
 
 def size_of(path: Path) -> int:

@@ -44,7 +44,6 @@ class AttemptEnded:
 
     Attributes:
         output: the last lines that its first member wrote, where they are shown.
-        said: of one that failed and whose output is not shown: what it said last.
         is_again: another one follows.
         is_lost: it ended with its machine, of which a note tells.
     """
@@ -55,7 +54,6 @@ class AttemptEnded:
     reason: EndReason
     message: str
     output: tuple[str, ...]
-    said: str
     is_again: bool
     is_lost: bool
 

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 from trainmaster.control.decide.effects import EffectKind
 from trainmaster.control.loop.reconcile import Turn
 from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
-from trainmaster.control.task.attempt_words import FAILURE_TAIL_BYTES, last_error
 from trainmaster.control.task.gangs import member_names
 from trainmaster.db.changes import ExperimentChange, Note, TaskChange
-from trainmaster.executors.logs import line_start, log_end, read_log, read_tail
+from trainmaster.executors.logs import line_start, log_end, read_log
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.driving.run_news import (
     LOST,
@@ -122,8 +121,7 @@ class RunWatcher:
                 return
         key = (change.experiment, change.task, closes.number)
         output = tuple(self._echo.lines(*key, final=True))
-        said = self._echo.last_error(*key, closes.unexplained) if closes.unexplained else ""
-        yield AttemptEnded(*key, closes.reason, closes.message, output, said, change.opens, lost)
+        yield AttemptEnded(*key, closes.reason, closes.message, output, change.opens, lost)
 
     def _went_on(self, progress: Mapping[tuple[str, int], TaskProgress]) -> Iterator[WentOn]:
         if self._echo.enabled:
@@ -208,13 +206,6 @@ class Echo:
         prefix = f"{experiment}/{task} | " if self._prefixed else ""
         # A progress bar rewrites its line with carriage returns: its last state is what counts.
         return [prefix + line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2] for line in whole]
-
-    def last_error(self, experiment: str, task: int, attempt: int, member: str) -> str:
-        """Of an attempt that failed and whose output is not shown: what the member said last."""
-        if self.enabled:
-            return ""
-        directory = self._home.attempt(self._run, experiment, task, attempt).directory
-        return last_error(read_tail(directory, member, FAILURE_TAIL_BYTES).decode("utf-8", "replace"))
 
     def newly_staged(self, turn: Turn) -> Iterator[SetupBegun]:
         """Experiments whose ``setup`` begins with this turn."""
