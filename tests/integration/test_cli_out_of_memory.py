@@ -74,7 +74,7 @@ def test_a_member_in_a_group_of_its_own(tm, group, how, lives_s):
     )  # fmt: skip
     summary = tm.run(tm.task(command), code=1)
     assert summary["reason"] == "OOM", summary
-    assert "killed by the kernel: out of memory" in summary["experiments"]["main"]["message"]
+    assert "killed: out of memory" in summary["experiments"]["main"]["message"]
 
 
 def test_everything_in_a_group_with_a_limit(tm, group):
@@ -92,6 +92,27 @@ def test_everything_in_a_group_with_a_limit(tm, group):
     tasks = summary["experiments"]["main"]["tasks"]
     assert summary["reason"] == "OOM", summary
     assert (tasks["succeeded"], tasks["failed"]) == (2, 2)
+
+
+#: What comes then cannot make control groups.
+NO_GROUPS = (
+    "unshare --mount bash -c 'for each in /sys/fs/cgroup /sys/fs/cgroup/*; "
+    'do mount -o remount,bind,ro "$each" 2>&-; done; "$@"\' bash'
+)
+
+
+@pytest.mark.parametrize("prefix", ["", NO_GROUPS], ids=["bounded", "watched"])
+def test_a_task_that_takes_more_than_it_asked_for(tm, prefix):
+    memory_groups()
+    program = "import sys, time; many = int(sys.argv[1]); mine = bytearray(many << 20); time.sleep(many / 50)"
+    command = f"exec python -c '{program}' {{{{mebibytes}}}}"
+    recipe = tm.task(command, parameters={"mebibytes": [100, 500]}, hardware={"memory": "300MB"})
+    summary = tm.summary(tm.start("run", recipe, "--json", prefix=prefix).wait(1))
+    experiment = summary["experiments"]["main"]
+    assert (experiment["tasks"]["succeeded"], experiment["tasks"]["failed"]) == (1, 1)
+    assert "task 1: killed: out of memory (hardware.memory: 0.3 GB)" in experiment["message"], experiment
+    left = [place for place in memory_groups()[0].rglob("trainmaster-*") if (place / "cgroup.procs").exists()]
+    assert not [place for place in left if summary["run"] in place.name]
 
 
 def test_killed_by_somebody_else(tm):

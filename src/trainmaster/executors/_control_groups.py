@@ -121,6 +121,16 @@ def make(place: str, memory_bytes: int, processes: int) -> bool:
     return bounds
 
 
+def join(place: str, pid: int) -> None:
+    """Put a process into a control group; what it starts from now on is there, too.
+
+    Raises:
+        OSError: it may not.
+    """
+    with open(f"{place}/cgroup.procs", "w", encoding="ascii") as file:
+        file.write(str(pid))
+
+
 def remove(place: str) -> None:
     """Give up a control group that has no processes any more; again, it changes nothing."""
     try:

@@ -283,7 +283,7 @@ class GangManager:
     def _exited(self, gang: GangProcesses, index: int, status: int) -> None:
         member = gang.members[index]
         member.record_exit(status)
-        member.oom = not gang.killed and self.oom.has_killed(member, gang.enclosure)
+        member.oom = gang.took_too_much or (not gang.killed and self.oom.has_killed(member, gang.enclosure))
         if member.output is not None:
             self._outputs.drain(member.output)
         self._journal.add(gang.exit_record(index))
@@ -310,6 +310,15 @@ class GangManager:
             member.stopped = member.stopped or member.alive
         if grace_s > 0:
             self._owners.ask(gang)
+
+    def took_too_much(self, gang: GangProcesses) -> None:
+        """End a gang that has more memory than it may."""
+        if gang.took_too_much or gang.kill_at is not None:
+            return
+        gang.took_too_much = True
+        self._terminate(gang, 0.0)
+        for member in gang.members:  # that is why they end, and not because of others
+            member.stopped = False
 
     def _finish(self, gang: GangProcesses) -> None:
         """Every member has an exit record; the gang ends when no process of it is left."""

@@ -82,7 +82,11 @@ class GangProcesses:
     Attributes:
         client: that submitted it, None once it is of no use any more.
         engine: what starts and ends the containers that its members run in, None without any.
-        enclosure: what it has of its own, once it is started; None unless its members run as Unix users.
+        enclosure: what it has of its own, once it is started; None unless its members run as Unix users, or
+            their memory is bounded.
+        memory_bytes: most that its processes may take; 0 is any.
+        is_watched: nothing but us sees to that.
+        took_too_much: it was ended for that.
         remind_at: monotonic time of the next SIGTERM: a container that is just starting may miss the first.
         asked: processes that were sent SIGTERM.
         kill_at: monotonic time of the SIGKILL, None unless it was asked to stop.
@@ -114,6 +118,9 @@ class GangProcesses:
         self.lost = False
         self.engine: dict[str, Any] | None = None
         self.enclosure: Enclosure | None = None
+        self.memory_bytes = 0
+        self.is_watched = False
+        self.took_too_much = False
         self.remind_at = 0.0
         self.ports: tuple[int, ...] = ()
         self.ended_at: float | None = None
@@ -136,6 +143,7 @@ class GangProcesses:
         gang = cls(request["attempt"], client.run, request["directory"], request["grace_s"], members)
         gang.hold = request["hold"]
         gang.share_gpus = request["share_gpus"]
+        gang.memory_bytes = request.get("memory_bytes", 0)
         gang.is_on_node = any(member.directories for member in members)  # here they are made by the driver
         gang.client = client
         contained = [
@@ -166,7 +174,7 @@ class GangProcesses:
 
     def plan_enclosure(self, home_id: str) -> None:
         """Know what it has of its own, before there is anything of it."""
-        if any(member.container and member.container["kind"] == "user" for member in self.members):
+        if self._has_users or (self.memory_bytes and self.engine is None):
             from trainmaster.executors.enclosures import Enclosure
 
             self.enclosure = Enclosure.planned(self.attempt, home_id)
@@ -177,10 +185,27 @@ class GangProcesses:
         Raises:
             OSError: it cannot be made.
         """
-        if self.enclosure is not None:
+        if self.enclosure is None:
+            return
+        if self._has_users:
             seen = [member.container["sandbox"] for member in self.members if member.container]
             memory_bytes = sum(sandbox["memory_bytes"] for sandbox in seen)
             self.enclosure.open(memory_bytes, max(sandbox["processes"] for sandbox in seen))
+            return
+        self.enclosure.bound(self.memory_bytes)
+        self.is_watched = not self.enclosure.places
+
+    def take_in(self, pid: int) -> None:
+        """Bound the memory of a member that was just started."""
+        if self.memory_bytes and self.enclosure is not None and not self._has_users:
+            try:
+                self.enclosure.take_in(pid)
+            except OSError:  # it is over already, or this process may not
+                self.is_watched = True
+
+    @property
+    def _has_users(self) -> bool:
+        return any(member.container and member.container["kind"] == "user" for member in self.members)
 
     def status(self) -> list[Any]:
         """As it goes over the wire: the fields of `GangStatus`, in order."""

@@ -61,6 +61,7 @@ class Spawner:
         """
         start = self._spawn if member.container is None else self._spawn_contained
         pid = self._do(lambda: start(gang, member, base, pipe))
+        gang.take_in(pid)
         member.started_at = unix_s()
         member.pid = pid
         process = read_process(pid)
@@ -133,6 +134,7 @@ class Spawner:
             groups=os.getgroups(),
             network=network,
             filter_file=filter_file,
+            memory_bytes=gang.memory_bytes,
         )
         arguments = self._arguments(gang, member)[len(_FLAGS) :]
         markers = self._markers(gang)

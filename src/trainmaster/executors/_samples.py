@@ -64,6 +64,7 @@ class MemberSampler:
     Args:
         node_file: where the samples of the node go.
         watch: told the process ids of all members that live, at each look.
+        exceed: told of a gang whose memory nothing else bounds, and which has more than it may.
         traffic: of the node (tests have their own).
         gpus: of the node.
     """
@@ -74,9 +75,11 @@ class MemberSampler:
         watch: Callable[[Iterable[int]], None] = lambda _: None,
         traffic: Traffic | None = None,
         gpus: Gpus | None = None,
+        exceed: Callable[[GangProcesses], None] = lambda _: None,
     ) -> None:
         self._node_file = node_file
         self._watch = watch
+        self._exceed = exceed
         self._look_at: float | None = None
         self._node_at = -math.inf
         self._seen: dict[int, _SampledMember] = {}
@@ -182,9 +185,18 @@ class MemberSampler:
             if gpus:
                 gang, index = living[pid]
                 seen.gpus = share_of(gpus, trees[pid], gang.members[index].gpu_ids)
+        for gang in {id(gang): gang for gang, _ in living.values() if gang.is_watched}.values():
+            pids = [pid for root, tree in trees.items() if living[root][0] is gang for pid in tree]
+            if sum(table[pid].rss_pages for pid in pids) * self._page_bytes > gang.memory_bytes:
+                self._weigh(gang, pids)
         own = table.get(os.getpid())
         if own is not None:
             self._own_peak_bytes = max(self._own_peak_bytes, own.rss_pages * self._page_bytes)
+
+    def _weigh(self, gang: GangProcesses, pids: Iterable[int]) -> None:
+        """What processes share counts once: that takes longer to tell."""
+        if sum(map(_processes.proportional_bytes, pids)) > gang.memory_bytes:
+            self._exceed(gang)
 
     def _write(self, unix_time: float) -> None:
         lines: dict[str, list[dict[str, object]]] = {}

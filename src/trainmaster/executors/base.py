@@ -146,6 +146,8 @@ class GangRequest:
         per_node: so many members of a role share a node, and different ones are on different nodes
             (0: on as few nodes as there is room on); of no effect where there is one node only.
         directories: absolute; made on each node, with those above them, before members start there.
+        memory_bytes: most that its processes take on a node together; 0 is any. One that takes more ends as
+            ``oom``.
     """
 
     attempt: str
@@ -159,6 +161,7 @@ class GangRequest:
     share_gpus: bool = False
     per_node: int = 0
     directories: tuple[str, ...] = ()
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,6 +121,7 @@ def run_command(
     groups: Iterable[int],
     network: str = "",
     filter_file: str = "",
+    memory_bytes: int = 0,
 ) -> list[str]:
     """The engine's command line; the container then waits for `records` on its standard input.
 
@@ -134,6 +135,7 @@ def run_command(
         groups: further ones.
         network: name of the container whose network it shares; of use in a sandbox only.
         filter_file: has `system_calls`; empty for the filter of the engine.
+        memory_bytes: most that it takes, where no sandbox says so; 0 is any.
     """
     command = [container["program"], "run", "--rm", "--interactive", "--name", name]
     for key, value in labels.items():
@@ -152,6 +154,8 @@ def run_command(
             "--pids-limit=-1",
             "--security-opt=label=disable",
         ]
+        if memory_bytes and not container["rootless"]:  # whose control groups often may not bound memory
+            command += [f"--memory={memory_bytes}b", f"--memory-swap={memory_bytes}b"]
         mounts = [(path, "") for path in container["mounts"]]
     else:
         command += _sandbox_options(sandbox, network)

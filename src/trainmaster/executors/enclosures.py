@@ -1,4 +1,4 @@
-"""`Enclosure`: what the processes of one attempt have of their own, where its members run as Unix users."""
+"""`Enclosure`: what the processes of one attempt have of their own: bounds, and namespaces of Unix users."""
 
 from __future__ import annotations
 
@@ -31,13 +31,26 @@ class Enclosure:
         """That of an attempt; there is nothing of it yet."""
         return cls(_control_groups.places(container_name(home_id, attempt, "all")))
 
+    def bound(self, memory_bytes: int, processes: int = 0) -> None:
+        """Make its control groups, as far as that is allowed."""
+        self.places = [place for place in self.places if _control_groups.make(place, memory_bytes, processes)]
+
+    def take_in(self, pid: int) -> None:
+        """Put a process that was just started into its control groups.
+
+        Raises:
+            OSError: it may not.
+        """
+        for place in self.places:
+            _control_groups.join(place, pid)
+
     def open(self, memory_bytes: int, processes: int) -> None:
         """Make it.
 
         Raises:
             OSError: it cannot be made; there is nothing of it.
         """
-        self.places = [place for place in self.places if _control_groups.make(place, memory_bytes, processes)]
+        self.bound(memory_bytes, processes)
         try:
             self.descriptors = sandbox.namespaces(memory_bytes)
         except OSError:

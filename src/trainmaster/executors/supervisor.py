@@ -61,7 +61,9 @@ class Supervisor:
             home, journal, self._outputs, Spawner(home), self._changed, note, subreaper=subreaper
         )
         self._sampler = MemberSampler(
-            os.path.join(home, "supervisor", "samples.jsonl"), self.gang_manager.oom.look
+            os.path.join(home, "supervisor", "samples.jsonl"),
+            self.gang_manager.oom.look,
+            exceed=self.gang_manager.took_too_much,
         )
         self.gang_manager.on_exit = self._sampler.ended
         self._fences = Fences(os.path.join(home, "supervisor", "fences.json"), note)

@@ -51,7 +51,7 @@ def gang(*out: str) -> GangStatus:
 
 
 def test_the_next_size_with_as_many_processes_on_it():
-    found = growth(record(), ["i-1"], gang("worker-1"), "worker-1: killed by the kernel: out of memory")
+    found = growth(record(), ["i-1"], gang("worker-1"), "worker-1: killed: out of memory")
     assert found is not None
     assert [way.instance_type for way in found.after.rentals] == ["middle"], "large is 2.7 times as dear"
     assert found.after.larger == (LARGE,), "for the attempt after that"
@@ -91,7 +91,7 @@ def test_the_memory_of_a_gpu_is_another_one():
     found = growth(of, ["i-0"], gang(), cuda)
     assert [way.instance_type for way in found.after.rentals] == ["a10"]
     assert "24 GiB per GPU" in found.words(ATTEMPT)
-    found = growth(of, ["i-0"], gang("worker-0"), "worker-0: killed by the kernel: out of memory")
+    found = growth(of, ["i-0"], gang("worker-0"), "worker-0: killed: out of memory")
     assert [way.instance_type for way in found.after.rentals] == ["main", "a10"]
 
 

@@ -237,7 +237,7 @@ def test_the_log_may_know_a_better_reason():
 
 
 def test_whoever_ran_out_of_memory_for_good_is_told_what_helps():
-    killed = task(State.SAVING, end_reason=EndReason.OOM, message="killed by the kernel: out of memory")
+    killed = task(State.SAVING, end_reason=EndReason.OOM, message="killed: out of memory")
     read = Job(done=True, reason=EndReason.OOM, message="worker-0 ran out of memory")
     failed = task(State.SAVING, end_reason=EndReason.USER_ERROR)
     for of, job in ((killed, Job(done=True)), (failed, read)):

@@ -29,8 +29,8 @@ def judged(*members, timeout_s=None, seconds=10.0, helpers=frozenset({"ps-0"})):
         ({"exit_code": 255}, EndReason.USER_ERROR, "exit code 255"),
         ({"signal": 9}, EndReason.USER_ERROR, "killed by SIGKILL"),
         ({"signal": 99}, EndReason.USER_ERROR, "killed by signal 99"),
-        ({"signal": 9, "oom": True}, EndReason.OOM, "killed by the kernel: out of memory"),
-        ({"exit_code": 137, "oom": True}, EndReason.OOM, "killed by the kernel: out of memory"),
+        ({"signal": 9, "oom": True}, EndReason.OOM, "killed: out of memory"),
+        ({"exit_code": 137, "oom": True}, EndReason.OOM, "killed: out of memory"),
         ({"error": "no such file"}, EndReason.INTERNAL, "could not be started: no such file"),
     ],
 )

@@ -260,3 +260,15 @@ def test_a_node_tells_its_runs_every_ten_seconds(stage):
     stage.living.pop(11)
     stage.go(12)
     assert len(looks("worker-1")) == 1, "the next one goes on with it"
+
+
+def test_a_gang_whose_memory_nothing_else_bounds_is_told_when_it_has_too_much(stage):
+    told = []
+    stage.sampler._exceed = told.append
+    stage.member(os.getpid())
+    gang, _ = stage.living[os.getpid()]
+    for memory_bytes, is_watched, wanted in ((1, False, []), (1 << 50, True, []), (1, True, [gang])):
+        gang.memory_bytes, gang.is_watched = memory_bytes, is_watched
+        told.clear()
+        stage.go(2.0)
+        assert told[:1] == wanted

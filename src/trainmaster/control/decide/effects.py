@@ -88,6 +88,7 @@ class Policy:
         helpers: members that only serve the others: how they end says nothing about the task.
         timeout_name: what the timeout is, for who is told that it has passed.
         until: what ends the training early.
+        memory_bytes: that its machine was asked for; None for any.
     """
 
     retries: int = 0
@@ -97,6 +98,7 @@ class Policy:
     helpers: frozenset[str] = frozenset()
     timeout_name: str = "timeout"
     until: Until | None = None
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ def classify(
     timeout_s: float | None,
     helpers: AbstractSet[str] = frozenset(),
     timeout_name: str = "timeout",
+    memory_bytes: int | None = None,
 ) -> Outcome:
     """Judge an attempt whose members have all ended.
 
@@ -44,6 +45,7 @@ def classify(
         timeout_s: the recipe's timeout: an attempt stopped after that long has timed out.
         helpers: names of members that only serve the others, such as parameter servers.
         timeout_name: what it is, for people.
+        memory_bytes: what the recipe asks for; None for any.
     """
     essential = [m for m in gang.members if m.name not in helpers]
     if essential and all(_ended_well(m) for m in essential):
@@ -64,7 +66,7 @@ def classify(
             message = f"stopped after {duration_s:.0f} s ({timeout_name}: {timeout_s:g}s)"
             return Outcome(EndReason.TIMEOUT, message)
     if failed:
-        return _judge(failed[0], alone=len(gang.members) == 1)
+        return _judge(failed[0], memory_bytes, alone=len(gang.members) == 1)
     return Outcome(EndReason.PREEMPTED, "its node was told to stop")
 
 
@@ -117,12 +119,13 @@ def _is_late(member: MemberStatus, gang: GangStatus, timeout_s: float) -> bool:
     return (member.ended_at or 0.0) - (gang.started_at or 0.0) >= timeout_s
 
 
-def _judge(member: MemberStatus, *, alone: bool) -> Outcome:
+def _judge(member: MemberStatus, memory_bytes: int | None, *, alone: bool) -> Outcome:
     name = "" if alone else f"{member.name}: "
     if member.error:
         return Outcome(EndReason.INTERNAL, f"{name}could not be started: {member.error}")
     if member.oom:
-        return Outcome(EndReason.OOM, f"{name}killed by the kernel: out of memory")
+        asked = f" (hardware.memory: {memory_bytes / 1e9:.3g} GB)" if memory_bytes else ""
+        return Outcome(EndReason.OOM, f"{name}killed: out of memory{asked}")
     if member.signal is not None:
         return Outcome(EndReason.USER_ERROR, f"{name}killed by {_signal_name(member.signal)}")
     code = member.exit_code or 0

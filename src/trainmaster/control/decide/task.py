@@ -134,7 +134,7 @@ def _running(task: Task, seen: ObservedTask, policy: Policy, now: float) -> list
         case Phase.EXITED:
             has_reached = task.end_reason is EndReason.UNTIL
             timeout_s = None if has_reached else policy.timeout_s
-            outcome = classify(seen.gang, timeout_s, policy.helpers, policy.timeout_name)
+            outcome = classify(seen.gang, timeout_s, policy.helpers, policy.timeout_name, policy.memory_bytes)
             if has_reached and outcome.reason is EndReason.PREEMPTED:  # it was we who stopped it
                 outcome = Outcome(EndReason.UNTIL, seen.reached or f"until {policy.until}: it held")
             elif outcome.reason is EndReason.NODE_LOST and _hangs_without_a_member(seen, now):

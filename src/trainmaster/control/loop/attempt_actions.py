@@ -176,8 +176,9 @@ class AttemptActions:
             grace_s=experiment.grace_s,
             share_gpus=launcher.shares_gpus,
         )
-        if site is None:
-            return request
+        if site is None:  # others' tasks run on this machine, too
+            memory_bytes = (experiment.hardware.memory_bytes or 0) * len(members)
+            return replace(request, memory_bytes=memory_bytes) if self.isolation is None else request
         return replace(
             request,
             group_slots=spread_on_nodes(experiment, site.slots(experiment.name), self.slots),

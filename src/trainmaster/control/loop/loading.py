@@ -193,6 +193,7 @@ def load_policies(recipe: Recipe) -> dict[str, Policy]:
             checkpoint_every_s=math.inf if experiment.serve else checkpoints_of(experiment).every_s,
             helpers=helpers_of(experiment, get_launcher(experiment.launcher)),
             until=experiment.ends_at,
+            memory_bytes=experiment.hardware.memory_bytes,
         )
         for name, experiment in recipe.experiments.items()
     }
