@@ -88,6 +88,21 @@ def test_a_timeout(tm):
     tm.until_quiet()
 
 
+def test_a_gang_that_shows_no_sign_of_work_leaves_its_stacks_and_is_tried_again(tm):
+    wait = "import threading; lock = threading.Lock(); lock.acquire(); lock.acquire()"
+    recipe = tm.task(
+        f"test $TRAINMASTER_ATTEMPT = 2 || exec python -c '{wait}'",
+        distributed={"strategy": "allreduce", "workers": 2},
+        silence="2s",
+        retries=1,
+    )
+    result = tm.call("run", recipe, "--json")
+    assert "attempt 1 TIMEOUT: stopped after 2.0 s without a sign of work (silence)" in result.err
+    for member in ("worker-0", "worker-1"):
+        log = tm.call("logs", tm.summary(result)["run"], "--member", member).out
+        assert re.search(r"most recent call first\):\n.*File .<string>., line 1 in <module>", log), log
+
+
 def test_a_script_that_ends_well_when_it_times_out_has_still_timed_out(tm):
     recipe = tm.task("trap 'touch $NOTES/saved; exit 0' TERM; sleep 600 & wait", timeout="1s")
     assert tm.run(recipe, code=1)["reason"] == "TIMEOUT"

@@ -154,12 +154,12 @@ class ClusterConnection:
             self.waiting[gang.attempt] = gang
             self._graces[gang.attempt] = gang.grace_s
 
-    def stop(self, attempt: str, grace_s: float) -> None:
+    def stop(self, attempt: str, grace_s: float, *, stacks: bool = False) -> None:
         """Ask an attempt to end; one that was never sent is forgotten."""
         if self.waiting.pop(attempt, None) is not None:
             self.news[attempt] = GangStatus(attempt, Phase.UNKNOWN)
         self._stops[attempt] = min(grace_s, self._stops.get(attempt, grace_s))
-        self.guarded(lambda executor: executor.stop(attempt, grace_s))
+        self.guarded(lambda executor: executor.stop(attempt, grace_s, stacks=stacks))
 
     def is_asked_to_end(self, attempt: str) -> bool:
         """Whether the run's loop wants its end."""

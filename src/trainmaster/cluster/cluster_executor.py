@@ -170,9 +170,9 @@ class ClusterExecutor:
     def queue_place(self) -> None:
         """Nothing: no other run uses its machines."""
 
-    def stop(self, attempt: str, grace_s: float) -> None:
+    def stop(self, attempt: str, grace_s: float, *, stacks: bool = False) -> None:
         """Ask an attempt to end; one that was never sent is forgotten."""
-        self._connection(attempt).stop(attempt, grace_s)
+        self._connection(attempt).stop(attempt, grace_s, stacks=stacks)
 
     def forget(self, attempts: Sequence[str]) -> None:
         """Their ends are recorded."""

@@ -108,7 +108,7 @@ class GangManager:
             member.env.update(env.get(member.name, {}))
         self._start(gang)
 
-    def stop(self, attempt: str, grace_s: float) -> None:
+    def stop(self, attempt: str, grace_s: float, *, stacks: bool = False) -> None:
         """Un-queue a gang or ask its processes to end."""
         gang = self.gangs.get(attempt)
         if gang is None:
@@ -116,6 +116,7 @@ class GangManager:
         if gang.phase in (QUEUED, GRANTED):
             self._drop(gang)
         elif gang.phase == RUNNING:
+            gang.stacks = gang.stacks or stacks
             self._terminate(gang, grace_s)
 
     def forget(self, attempts: Iterable[str]) -> None:

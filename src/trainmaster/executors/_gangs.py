@@ -89,6 +89,7 @@ class GangProcesses:
         took_too_much: it was ended for that.
         remind_at: monotonic time of the next SIGTERM: a container that is just starting may miss the first.
         asked: processes that were sent SIGTERM.
+        stacks: those that can write their stacks into the log do so when they are asked.
         kill_at: monotonic time of the SIGKILL, None unless it was asked to stop.
         killed: SIGKILL was sent, so one that dies of it did not run out of memory.
         sweeping: every member has ended, but other processes of it live.
@@ -109,6 +110,7 @@ class GangProcesses:
         self.hold = False
         self.phase = QUEUED
         self.asked: set[int] = set()
+        self.stacks = False
         self.kill_at: float | None = None
         self.kill_pause_s = 0.02
         self.killed = False

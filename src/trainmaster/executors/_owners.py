@@ -113,7 +113,8 @@ def ask(gang: GangProcesses, pids: Iterable[int]) -> None:
     for pid in pids:
         if gang.engine is None and pid not in gang.asked:
             gang.asked.add(pid)
-            _signal(pid, signal.SIGTERM)
+            writes = gang.stacks and _processes.writes_stacks(pid)
+            _signal(pid, signal.SIGABRT if writes else signal.SIGTERM)
 
 
 def _kill(pids: Iterable[int]) -> None:

@@ -74,6 +74,16 @@ def proportional_bytes(pid: int) -> int:
         return 0
 
 
+def writes_stacks(pid: int) -> bool:
+    """Whether a process is a Python that SIGABRT makes write the stacks of its threads."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            is_enabled = b"\0PYTHONFAULTHANDLER=1\0" in b"\0" + file.read()
+        return is_enabled and os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python")  # noqa: PTH119, PTH115
+    except OSError:
+        return False
+
+
 def scan() -> Table:
     """All processes of the node."""
     found = (read_process(int(name)) for name in os.listdir("/proc") if name.isdigit())

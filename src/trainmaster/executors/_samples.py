@@ -64,7 +64,7 @@ class MemberSampler:
     Args:
         node_file: where the samples of the node go.
         watch: told the process ids of all members that live, at each look.
-        exceed: told of a gang whose memory nothing else bounds, and which has more than it may.
+        exceed: called with a gang whose memory nothing else bounds, and which has more than it may.
         traffic: of the node (tests have their own).
         gpus: of the node.
     """

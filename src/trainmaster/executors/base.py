@@ -336,8 +336,11 @@ class Executor(Protocol):
             None if something of it runs, nothing of it is queued, or no other run uses the machines.
         """
 
-    def stop(self, attempt: str, grace_s: float) -> None:
+    def stop(self, attempt: str, grace_s: float, *, stacks: bool = False) -> None:
         """SIGTERM to every process of the attempt, SIGKILL after ``grace_s``; also un-queues it.
+
+        With ``stacks`` Pythons that have `faulthandler` enabled get SIGABRT in place of SIGTERM: they write
+        the stacks of their threads into the log, and end.
 
         Members that are not essential get SIGTERM when the essential ones have ended: those may
         need them to save their work.

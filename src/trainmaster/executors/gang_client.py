@@ -149,9 +149,9 @@ class GangClient:
         self._grew.clear()
         return grew
 
-    def stop(self, attempt: str, grace_s: float) -> None:
+    def stop(self, attempt: str, grace_s: float, *, stacks: bool = False) -> None:
         """Stop an attempt."""
-        self.send({"do": "stop", "attempt": attempt, "grace_s": grace_s})
+        self.send({"do": "stop", "attempt": attempt, "grace_s": grace_s, "stacks": stacks})
 
     def forget(self, attempts: Sequence[str]) -> None:
         """Drop exit records."""

@@ -63,9 +63,9 @@ class LocalExecutor:
         """For what the run waits; see `Executor.queue_place`."""
         return self._client.queue_place
 
-    def stop(self, attempt: str, grace_s: float) -> None:
+    def stop(self, attempt: str, grace_s: float, *, stacks: bool = False) -> None:
         """Stop an attempt; see `Executor.stop`."""
-        self._client.stop(attempt, grace_s)
+        self._client.stop(attempt, grace_s, stacks=stacks)
 
     def forget(self, attempts: Sequence[str]) -> None:
         """Drop exit records; see `Executor.forget`."""

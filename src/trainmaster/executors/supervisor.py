@@ -145,7 +145,8 @@ class Supervisor:
             gangs = [self._status(attempt) for attempt in message["attempts"]]
             client.send({"reply": "observe", "id": message["id"], "gangs": gangs})
         elif operation == "stop":
-            self.gang_manager.stop(message["attempt"], message["grace_s"])
+            stacks = message.get("stacks", False)
+            self.gang_manager.stop(message["attempt"], message["grace_s"], stacks=stacks)
         elif operation == "recall":
             self._recall(message["attempts"])
         elif operation == "forget":

@@ -111,6 +111,67 @@ def machine_samples(home: Path) -> list[dict[str, Any]]:
     return [row for file in files for row in _lines(file, None) if _is_finite(row.get("time"))]
 
 
+class SilenceMeter:
+    """For how long no member of an attempt has shown a sign of work: a line, or time of a processor or GPU.
+
+    Traffic counts, too, where it is more than connections need to stay open. Time is that of the samples:
+    while a node cannot be heard nothing is known of it, which is no silence.
+
+    Args:
+        directory: of the attempt.
+    """
+
+    #: Less is what idle threads need.
+    CORES: Final = 0.02
+    BYTES_PER_S: Final = 10_000
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / SAMPLES_FILE
+        self._offset = 0
+        self._last: dict[str, dict[str, Any]] = {}
+        self._work_at: float | None = None
+        self._seen_at = 0.0
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds, as of the last `look`."""
+        return 0.0 if self._work_at is None else max(0.0, self._seen_at - self._work_at)
+
+    def look(self) -> float:
+        """Read what is new; seconds."""
+        try:
+            with self._path.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(self._offset, size - TAIL_BYTES))
+                data = file.read()
+        except OSError:
+            return self.silent_s
+        whole = data.rpartition(b"\n")[0]
+        self._offset = size - len(data) + len(whole)
+        for row in filter(_is_sample, _parsed(whole)):
+            if _is_finite(row.get("time")):
+                self._take(row)
+        return self.silent_s
+
+    def _take(self, row: dict[str, Any]) -> None:
+        last, self._last[row["member"]] = self._last.get(row["member"]), row
+        self._seen_at = max(self._seen_at, row["time"])
+        if last is None or self._is_at_work(last, row):
+            self._work_at = max(self._work_at or 0.0, row["time"])
+
+    def _is_at_work(self, last: dict[str, Any], row: dict[str, Any]) -> bool:
+        def more(key: str) -> float:
+            return float((row.get(key) or 0) - (last.get(key) or 0))
+
+        seconds = max(row["time"] - last["time"], 0.1)
+        return (
+            more("log_bytes") > 0
+            or more("cpu_seconds") > self.CORES * seconds
+            or (row.get("gpu_utilisation") or 0.0) > self.CORES
+            or more("bytes_sent") + more("bytes_received") > self.BYTES_PER_S * seconds
+        )
+
+
 def logged_bytes(directory: Path, member: str, at: float) -> int:
     """How long the log of a member was at some time: by its last sample until then, 0 if there was none yet.
 
@@ -192,11 +253,15 @@ def _lines(path: Path, tail_bytes: int | None) -> list[dict[str, Any]]:
                 file.readline()
             elif tail_bytes is not None:
                 file.seek(0)
-            lines = file.read().splitlines()
+            data = file.read()
     except OSError:
         return []
+    return _parsed(data)
+
+
+def _parsed(data: bytes) -> list[dict[str, Any]]:
     found = []
-    for line in lines:
+    for line in data.splitlines():
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):

@@ -150,6 +150,7 @@ class Experiment(Noun):
         metrics: how metrics are read from the output; None tries common patterns.
         retries: further attempts after a failure of the user's code.
         timeout_s: seconds that an attempt may take; None is no limit.
+        silence_s: an attempt that shows no sign of work for so many seconds is stopped; None: that is told.
         grace_s: seconds between SIGTERM and SIGKILL.
         profile: how it is measured for a quote.
         require: what its best model must reach for others to go on from it.
@@ -183,6 +184,7 @@ class Experiment(Noun):
     metrics: Annotated[Metrics | None, Key("metrics", noun(Metrics))] = None
     retries: Annotated[int, Key("retries", integer(0, 1_000_000))] = 0
     timeout_s: Annotated[float | None, Key("timeout", duration())] = None
+    silence_s: Annotated[float | None, Key("silence", duration())] = None
     grace_s: Annotated[float, Key("grace", duration(may_be_zero=True))] = 20.0
     profile: Annotated[ProfilePlan | None, Key("profile", noun(ProfilePlan))] = None
     require: Annotated[Requirement | None, Key("require", noun(Requirement))] = None

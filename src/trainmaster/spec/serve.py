@@ -24,8 +24,8 @@ _MODEL_RIGHT: Final = "write a registered model such as digits@production, or RU
 MOST_REPLICAS: Final = 1000
 #: What a service cannot have: its tasks do not end, and are all alike.
 NOT_FOR_SERVICES: Final = (
-    "parameters", "samples", "search", "distributed", "require", "promote", "timeout", "steps", "epochs",
-    "examples", "batch", "until", "profile", "retries",
+    "parameters", "samples", "search", "distributed", "require", "promote", "timeout", "silence", "steps",
+    "epochs", "examples", "batch", "until", "profile", "retries",
 )  # fmt: skip
 
 

@@ -110,7 +110,7 @@ class SimulatedExecutor:
         held = {"another-run": 1}
         return QueuePlace(1, 0, 1, held) if self._world.chance(self._slow / 10) else None
 
-    def stop(self, attempt: str, grace_s: float) -> None:
+    def stop(self, attempt: str, grace_s: float, *, stacks: bool = False) -> None:
         """See `Executor.stop`."""
         self._step("before stop")
         self._revive()

@@ -246,10 +246,10 @@ class RayClient(SimulatedExecutor):
             self._wait(self)
         return [] if self.is_lost else super().changes(0.0)
 
-    def stop(self, attempt: str, grace_s: float) -> None:
+    def stop(self, attempt: str, grace_s: float, *, stacks: bool = False) -> None:
         """See `Executor.stop`."""
         self._require()
-        super().stop(attempt, grace_s)
+        super().stop(attempt, grace_s, stacks=stacks)
 
     def forget(self, attempts: Sequence[str]) -> None:
         """See `Executor.forget`."""

@@ -196,7 +196,7 @@ class FakeExecutor:
     def output(self) -> list[tuple[str, str]]:
         return []
 
-    def stop(self, attempt: str, grace_s: float) -> None:
+    def stop(self, attempt: str, grace_s: float, *, stacks: bool = False) -> None:
         self._reach("stop", attempt, grace_s)
 
     def forget(self, attempts: Sequence[str]) -> None:

@@ -509,3 +509,21 @@ def test_what_waited_in_vain_goes_on_from_its_checkpoint_and_says_why():
     assert (move.after, move.reason) == (State.RECOVERING, EndReason.NODE_LOST)
     assert move.message == "worker-1 was lost with its machine, and the others reported nothing more for 97 s"
     assert move.fields["free_restarts"] == 1
+
+
+def test_one_that_shows_no_sign_of_work_is_recorded_then_stopped_and_ends_as_timeout():
+    policy = replace(POLICY, timeout_s=None, silence_s=600.0, retries=0)
+    running = seen(gang(Phase.RUNNING, MemberStatus("worker-0", 7, NOW - 900, None)))
+    assert kinds(decide(task(State.RUNNING), replace(running, silent_s=599.0), policy)) == []
+    silent = replace(running, silent_s=600.0)
+    assert not kinds(decide(task(State.RUNNING), silent, replace(policy, silence_s=None)))
+    assert decide(task(State.RUNNING), silent, policy) == [
+        Progress("e", 0, {"end_reason": EndReason.TIMEOUT})
+    ]
+    recorded = task(State.RUNNING, end_reason=EndReason.TIMEOUT)
+    (stop,) = decide(recorded, running, policy)  # also by a driver that has not seen the silence
+    assert (stop.kind, stop.grace_s, stop.stacks) == (EffectKind.STOP, 7, True)
+    move = only_move(decide(recorded, seen(exited(member(exit_code=134))), policy))
+    assert (move.after, move.reason) == (State.SAVING, EndReason.TIMEOUT)
+    assert move.message.startswith("stopped after 10m00s without a sign of work (silence)")
+    assert only_move(decide(recorded, seen(exited()), policy)).reason is EndReason.SUCCEEDED

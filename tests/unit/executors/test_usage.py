@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from trainmaster.control.measure import measuring
 from trainmaster.executors import Usage, read_usage, total_usage
-from trainmaster.executors.usage import logged_bytes, node_samples
+from trainmaster.executors.usage import SilenceMeter, logged_bytes, node_samples
 
 
 def line(member, seconds, cpu_seconds, rss_bytes=100, sent=None, received=None, **more):
@@ -175,3 +175,36 @@ def test_the_latency_of_a_gang_is_half_of_its_members_round_trips(tmp_path):
     assert [each.round_trip_ms for each in usage.values()] == [40.4, 40.0, None]
     assert measuring._latency_ms(usage.values()) == pytest.approx(20.1)
     assert measuring._latency_ms([usage["worker-2"]]) is None, "nobody knows it"
+
+
+@pytest.mark.parametrize(
+    ("grows", "is_silent"),
+    [
+        ({}, True),
+        ({"cpu_seconds": 0.05}, True),
+        ({"cpu_seconds": 1.0}, False),
+        ({"log_bytes": 1}, False),
+        ({"bytes_sent": 900}, True),
+        ({"bytes_sent": 900_000}, False),
+    ],
+)
+def test_how_long_there_was_no_sign_of_work(tmp_path, grows, is_silent):
+    meter = SilenceMeter(tmp_path)
+    assert meter.look() == 0
+    with (tmp_path / "samples.jsonl").open("a") as file:
+        for number in range(25):
+            for member in ("worker-0", "worker-1"):
+                steps = number if member == "worker-1" else 0
+                row = {
+                    "time": 1e9 + 5 * number,
+                    "member": member,
+                    "seconds": 5.0 * number,
+                    "peak_rss_bytes": 1,
+                }
+                for key in ("cpu_seconds", "log_bytes", "bytes_sent", "bytes_received"):
+                    row[key] = 7 + steps * grows.get(key, 0)
+                file.write(json.dumps(row) + "\n")
+            file.flush()
+            meter.look()
+        file.write('{"half": ')
+    assert meter.look() == (120 if is_silent else 0)

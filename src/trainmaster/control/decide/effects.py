@@ -38,13 +38,14 @@ class EffectKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """One thing to do for one attempt; ``grace_s`` for STOP only."""
+    """One thing to do for one attempt; ``grace_s`` and ``stacks`` (see `Executor.stop`) for STOP only."""
 
     kind: EffectKind
     experiment: str
     task: int
     attempt: int
     grace_s: float = 0.0
+    stacks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,7 @@ class Policy:
         timeout_name: what the timeout is, for who is told that it has passed.
         until: what ends the training early.
         memory_bytes: that its machine was asked for; None for any.
+        silence_s: after so long without a sign of work an attempt is stopped; None for never.
     """
 
     retries: int = 0
@@ -99,6 +101,7 @@ class Policy:
     timeout_name: str = "timeout"
     until: Until | None = None
     memory_bytes: int | None = None
+    silence_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,7 @@ class ObservedTask:
         reached: what its first member reported when `until` held, in words; empty before.
         moved_at: when it last reported anything, by the clock of ``now``; None before.
         longest_pause_s: between two of its reports; None until there were two.
+        silent_s: for how long it has shown no sign of work.
     """
 
     gang: GangStatus
@@ -156,6 +160,7 @@ class ObservedTask:
     reached: str = ""
     moved_at: float | None = None
     longest_pause_s: float | None = None
+    silent_s: float = 0.0
 
 
 Step = TaskChange | Progress | Note | Effect

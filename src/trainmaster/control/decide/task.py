@@ -26,6 +26,7 @@ from trainmaster.control.loop.run_state import Task
 from trainmaster.db.changes import Progress
 from trainmaster.executors.base import Phase
 from trainmaster.spec.states import MAX_FREE_RESTARTS, MAX_STAGE_TRIES, EndReason, State
+from trainmaster.spec.units import format_duration
 
 __all__ = ["DIED_AT_ONCE_S", "Effect", "EffectKind", "Job", "ObservedTask", "Policy", "Step", "decide_task"]
 
@@ -115,6 +116,10 @@ def _running(task: Task, seen: ObservedTask, policy: Policy, now: float) -> list
         case Phase.RUNNING:
             if task.end_reason is EndReason.UNTIL:  # it is recorded: whoever drives it from now on knows
                 return [effect(task, EffectKind.STOP, policy.grace_s)]
+            if task.end_reason is EndReason.TIMEOUT:  # recorded, too: it is stopped for its silence
+                return [replace(effect(task, EffectKind.STOP, policy.grace_s), stacks=True)]
+            if policy.silence_s is not None and seen.silent_s >= policy.silence_s:
+                return [Progress(task.experiment, task.number, {"end_reason": EndReason.TIMEOUT})]
             if seen.reached:
                 return [Progress(task.experiment, task.number, {"end_reason": EndReason.UNTIL})]
             if _hangs_without_a_member(seen, now):
@@ -137,6 +142,11 @@ def _running(task: Task, seen: ObservedTask, policy: Policy, now: float) -> list
             outcome = classify(seen.gang, timeout_s, policy.helpers, policy.timeout_name, policy.memory_bytes)
             if has_reached and outcome.reason is EndReason.PREEMPTED:  # it was we who stopped it
                 outcome = Outcome(EndReason.UNTIL, seen.reached or f"until {policy.until}: it held")
+            elif task.end_reason is EndReason.TIMEOUT and outcome.reason is not EndReason.SUCCEEDED:
+                what = f"stopped after {format_duration(policy.silence_s or 0.0)} without a sign of work"
+                outcome = Outcome(
+                    EndReason.TIMEOUT, f"{what} (silence); its log has the stacks of its Pythons"
+                )
             elif outcome.reason is EndReason.NODE_LOST and _hangs_without_a_member(seen, now):
                 name = next(member.name for member in seen.gang.members if member.lost)
                 what = f"{name} was lost with its machine, and the others reported nothing more"

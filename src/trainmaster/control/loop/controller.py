@@ -26,6 +26,7 @@ from trainmaster.control.loop.surroundings import (
     RunRecords,
 )
 from trainmaster.control.notes.job_notes import JobNotes
+from trainmaster.control.notes.silence_notes import SilenceNotes
 from trainmaster.control.notes.until_notes import UntilNotes
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.db import Change, Lease, Note, Progress
@@ -156,6 +157,9 @@ class Controller:
         self.jobs = self.actions.jobs
         self._notes = JobNotes(self.saving)
         self._until_notes = UntilNotes({name: policy.until for name, policy in self.policies.items()})
+        experiments = self.run_state.experiments
+        ends = {name: it for name, it in self.policies.items() if not experiments[name].serves}
+        self._silence_notes = SilenceNotes(ends)
         self._gangs: dict[str, GangStatus] = {}
         self._launched: set[str] = set()
         self._stopping: dict[str, float] = {}
@@ -208,6 +212,7 @@ class Controller:
             turn.changes += self._progress_changes(now)
             turn.changes += self._notes.look(self.run_state, self.jobs, self._checkpoint_at, now)
             turn.changes += self._until_notes.look(self._progress, now)
+            turn.changes += self._silence_notes.look(self._progress)
             if self.silence is not None:
                 turn.changes += self.silence.look(self.run_state, self.jobs.pending, now)
             turn.changes += self._waits(now)
@@ -347,6 +352,8 @@ class Controller:
 
     def _look(self, task: Task, wanted: EndReason | None) -> ObservedTask:
         attempt, progress = self._id(task), self._progress.get(task.key)
+        if progress is not None and progress.attempt != task.attempt:  # it is read a little later
+            progress = None
         gang = self._gangs.get(attempt) or GangStatus(attempt, Phase.UNKNOWN)
         why = self._why_wanted
         if wanted is None and task.key in self._doomed:
@@ -372,6 +379,7 @@ class Controller:
             reached=self._reached.get(attempt, ""),
             moved_at=progress.moved_at if progress else None,
             longest_pause_s=progress.longest_pause_s if progress else None,
+            silent_s=progress.silent_s if progress else 0.0,
         )
 
     def _more_memory(self, task: Task, gang: GangStatus) -> MoreMemory | None:
@@ -515,7 +523,7 @@ class Controller:
                 self._launched.add(attempt)
             case EffectKind.STOP:
                 if self._stopping.get(attempt, float("inf")) > effect.grace_s:
-                    self.executor.stop(attempt, effect.grace_s)
+                    self.executor.stop(attempt, effect.grace_s, stacks=effect.stacks)
                     self._stopping[attempt] = effect.grace_s
             case EffectKind.ENLARGE:
                 gang = self._gangs.get(attempt) or GangStatus(attempt, Phase.UNKNOWN)

@@ -194,6 +194,7 @@ def load_policies(recipe: Recipe) -> dict[str, Policy]:
             helpers=helpers_of(experiment, get_launcher(experiment.launcher)),
             until=experiment.ends_at,
             memory_bytes=experiment.hardware.memory_bytes,
+            silence_s=experiment.silence_s,
         )
         for name, experiment in recipe.experiments.items()
     }

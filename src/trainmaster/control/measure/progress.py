@@ -13,6 +13,7 @@ from trainmaster.control.task.job_context import TaskContext
 from trainmaster.control.task.layout import AttemptPlace
 from trainmaster.executors.member_metrics import MemberMetrics
 from trainmaster.executors.metrics import StepRate, json_safe
+from trainmaster.executors.usage import SilenceMeter
 from trainmaster.spec import Experiment
 from trainmaster.spec.until import Until
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 #: A controller looks that often.
 LOOK_S = 0.5
+#: Signs of work are looked for that often, from then on.
+SIGNS_AFTER_S = 10.0
+SIGNS_EVERY_S = 5.0
 #: A follower of an attempt that runs already gets what was written before within that time, also from a node;
 #: a look that still brings so many bytes goes on with it.
 CATCH_UP_S = 3.0
@@ -37,6 +41,7 @@ class TaskProgress:
         steps_per_s: recent rate, None until known.
         examples_per_s: the same; where only examples are counted, both are known if ``examples_per_step`` is.
         eta_s: seconds left until ``total_steps`` or ``total_examples``, None if unknown.
+        attempt: which one it is.
         epochs: of the recipe; what the script prints of their length counts where the recipe says none.
         changed: there is something new since this was last set to False.
         metric: of the search, if it has a pruner.
@@ -52,11 +57,13 @@ class TaskProgress:
         reached: what it reported when that held, in words; empty before.
         moved_at: when it last reported anything, by the clock of `update`; None before.
         longest_pause_s: between two looks that brought something; None until there were two.
+        silent_s: for how long it has shown no sign of work, metrics included.
     """
 
     source: MemberMetrics
     total_steps: int | None
     total_examples: int | None = None
+    attempt: int = 1
     epochs: int | None = None
     examples_per_step: int | None = None
     rate: StepRate = field(default_factory=StepRate)
@@ -74,6 +81,9 @@ class TaskProgress:
     reached: str = ""
     moved_at: float | None = field(default=None, init=False)
     longest_pause_s: float | None = field(default=None, init=False)
+    silent_s: float = field(default=0.0, init=False)
+    _signs: SilenceMeter | None = field(default=None, init=False)
+    _signs_at: float | None = field(default=None, init=False)
     _has_begun: bool = field(default=False, init=False)
     _caught_up_at: float | None = field(default=None, init=False)
 
@@ -109,6 +119,7 @@ class TaskProgress:
             source=metrics_of(context),
             total_steps=values.get("steps"),
             total_examples=epochs * examples if epochs and examples else None,
+            attempt=context.attempt,
             epochs=epochs,
             examples_per_step=values.get("batch_global"),
             metric=search.metric if search is not None and curve is not None else None,
@@ -145,6 +156,7 @@ class TaskProgress:
 
     def update(self, now: float) -> bool:
         """Read what is new; a bounded amount per call. False if there was nothing."""
+        self._look_for_signs(now)
         rows, size = self.source.read()
         if self.source.per_epoch:
             self._learn_totals(self.source.per_epoch)
@@ -176,6 +188,17 @@ class TaskProgress:
         if self.is_behind:
             self._catch_up(now, size)
         return bool(size)
+
+    def _look_for_signs(self, now: float) -> None:
+        if self._signs_at is None:
+            self._signs_at = now + SIGNS_AFTER_S
+        if now < self._signs_at:
+            return
+        self._signs_at = now + SIGNS_EVERY_S
+        if self._signs is None:
+            self._signs = SilenceMeter(self.directory)
+        silent_s = self._signs.look()
+        self.silent_s = silent_s if self.moved_at is None else min(silent_s, now - self.moved_at)
 
     def _learn_totals(self, per_epoch: Mapping[str, int]) -> None:
         """Where the recipe has only ``epochs``, what is printed tells how long one is."""

@@ -100,6 +100,8 @@ def gang_environments(
         variables = with_library(variables, library.DIRECTORY, base.get("PYTHONPATH"))
     if SERVED_MODEL in experiment.data:
         data["TRAINMASTER_MODEL_DIR"] = data.pop(f"TRAINMASTER_DATA_{SERVED_MODEL.upper()}")
+    if experiment.silence_s is not None:
+        identity["PYTHONFAULTHANDLER"] = "1"  # see `Executor.stop`
     variables = {**identity, **experiment.environment(context.parameters), **variables, **data}
     return {
         member.name: added

@@ -135,6 +135,7 @@ class Gang:
         parts: empty until it has a place.
         launched: its parts were told to start, or start by themselves.
         kill_at: when those that were asked to stop are killed, None before.
+        stacks: they are asked to write their stacks, too.
     """
 
     def __init__(
@@ -154,6 +155,7 @@ class Gang:
         self.parts: list[Part] = []
         self.launched = False
         self.kill_at: float | None = None
+        self.stacks = False
         self._refused: dict[str, MemberStatus] = {}
 
     # -- where it runs
@@ -233,8 +235,9 @@ class Gang:
             return Step()
         return self._launch(env)
 
-    def stop(self, grace_s: float, now: float) -> Step:
+    def stop(self, grace_s: float, now: float, *, stacks: bool = False) -> Step:
         """Un-queue it or end its processes."""
+        self.stacks = self.stacks or stacks
         if self.phase is Phase.EXITED:
             return Step()
         return self._terminate(grace_s, now) if self.launched else self.drop()
@@ -301,7 +304,7 @@ class Gang:
         ]
         for part in asked:
             part.asked = grace_s
-        return tuple((part, _stop(part, grace_s)) for part in asked)
+        return tuple((part, {**_stop(part, grace_s), "stacks": self.stacks}) for part in asked)
 
 
 def _stop(part: Part, grace_s: float) -> Command:

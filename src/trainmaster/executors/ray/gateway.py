@@ -136,7 +136,7 @@ class Gateway:
             case "observe":
                 self._observe(client, message)
             case "stop":
-                scheduler.stop(message["attempt"], message["grace_s"])
+                scheduler.stop(message["attempt"], message["grace_s"], stacks=message.get("stacks", False))
             case "forget":
                 scheduler.forget(message["attempts"])
             case "watch":

@@ -72,10 +72,10 @@ class Scheduler:
         if (gang := self.gangs.get(attempt)) is not None:
             self._perform(gang, gang.launch(env))
 
-    def stop(self, attempt: str, grace_s: float) -> None:
+    def stop(self, attempt: str, grace_s: float, *, stacks: bool = False) -> None:
         """Un-queue a gang or end its processes."""
         if (gang := self.gangs.get(attempt)) is not None:
-            self._perform(gang, gang.stop(grace_s, self._loop.time()))
+            self._perform(gang, gang.stop(grace_s, self._loop.time(), stacks=stacks))
 
     def forget(self, attempts: Iterable[str]) -> None:
         """Drop the records of gangs that have ended."""
