@@ -99,8 +99,12 @@ def test_a_login_with_one_home_sends_no_runs_of_another(server, tm):
     assert f"for TRAINMASTER_HOME={tm.env['TRAINMASTER_HOME']} only" in said
     sent = tm.call("run", "recipe.yaml", "--json")
     assert sent.err.startswith(f"uses the server {server.url} (context ")
+    (tm.root / "beside").mkdir()
+    data = tm.task("true", data={"images": {"dir": "../beside"}})
+    refused = tm.call("run", data, code=2).err
+    assert "data.images.dir: ../beside is outside the code, and is not sent; push it as a volume" in refused
     tm.env["TRAINMASTER_HOME"] = mine
-    own = tm.call("run", "recipe.yaml", "--json")
+    own = tm.call("run", data, "--json")
     assert "uses the server" not in own.err
     assert tm.status("latest")["run"] == own.json["run"] != sent.json["run"]
     tm.env["TRAINMASTER_HOME"] = at_server

@@ -152,3 +152,5 @@ def test_tasks_that_leave_no_model_are_noted(tm):
     )
     assert "told: step=3 loss=0.5, no model: nothing was written into TRAINMASTER_OUTPUT_DIR" in told
     assert "kept: " not in told.partition("kept: SUCCEEDED")[2]
+    refused = tm.call("models", "get", "latest", tm.root / "got", code=2).err
+    assert "latest: quiet, told left no model; the only one is of kept" in refused

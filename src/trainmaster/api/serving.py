@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -36,6 +37,12 @@ if TYPE_CHECKING:
 #: How long answers that are under way are waited for at the end, in seconds.
 _END_S: Final = 5
 _SAID_S: Final = 60.0
+_INSTALL: Final = "Run: pip install 'trainmaster[server]'"
+#: What the extra ``server`` brings; others may have brought a part of it.
+MODULES: Final = (
+    "authlib", "cronsim", "cryptography", "fastapi", "h11", "httpx2", "jinja2", "prometheus_client",
+    "python_multipart", "uvicorn", "websockets",
+)  # fmt: skip
 
 log = logging.getLogger(__name__)
 
@@ -181,6 +188,8 @@ def serve(
         MissingPartError: the extra ``server`` is not installed.
     """
     where = where.checked()
+    if missing := [name for name in MODULES if find_spec(name) is None]:
+        raise MissingPartError(f"server: {', '.join(missing)}: not installed", _INSTALL)
     try:
         import uvicorn
 
@@ -194,9 +203,7 @@ def serve(
         from trainmaster.service.endpoints.endpoint_access import EndpointAccess
         from trainmaster.service.users.single_sign_on import SignOnSettings, SingleSignOn
     except ModuleNotFoundError as error:
-        raise MissingPartError(
-            f"server: {error.name} is not installed", "Run: pip install 'trainmaster[server]'"
-        ) from error
+        raise MissingPartError(f"server: {error.name} is not installed", _INSTALL) from error
     is_secure = where.is_secure
     state = make_state(service, environ, is_private=where.is_private, is_secure=is_secure)
     if oidc is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -18,6 +18,7 @@ from trainmaster.cluster.renting.price_cap import capped, dearest_usd_per_hour, 
 from trainmaster.cluster.renting.requirements import Pick
 from trainmaster.control.checks.framework_notes import framework_notes
 from trainmaster.control.checks.preflight import check_parts, data_notes
+from trainmaster.control.checks.scripts import missing_scripts
 from trainmaster.control.decide.budget import SWITCH_OFF_S, USUAL_LEASE_S, Meter
 from trainmaster.control.decide.saving_money import saving_limit_usd
 from trainmaster.providers.capabilities import capabilities_of
@@ -221,7 +222,7 @@ def check_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> l
         UsageError: something is not there, cannot be had, or this machine or the budget do not suffice.
     """
     probe = with_fewest(with_versions(service, recipe))
-    notes = service.check_inputs(probe, environ)
+    notes = [*service.check_inputs(probe, environ), *_scripts(probe)]
     if capabilities_of(recipe.provider).is_here:
         return notes + service.check(probe, environ)
     check_parts(probe)
@@ -230,6 +231,20 @@ def check_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> l
     _check_total(probe, plans)
     check_provider(service.home, recipe.provider, environ, dials=False)
     return [*notes, *data_notes(probe), *_offer(probe, plans, notes=candidate_offers.notes).notes]
+
+
+def _scripts(recipe: Recipe) -> Iterator[str]:
+    """Notes on scripts that the code has not, and that something else may bring.
+
+    Raises:
+        UsageError: nothing could bring one.
+    """
+    for name, script, is_sure in missing_scripts(recipe):
+        key = ("experiments", name, "command")
+        what = f"there is no {script} in the code"
+        if is_sure:
+            raise recipe.refused([(key, UsageError(what, "A path begins at the code's top."))])
+        yield f"{'.'.join(key)}: {what}; unless setup, the image or data bring it, the task will fail"
 
 
 def dry_run(

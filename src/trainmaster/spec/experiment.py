@@ -109,7 +109,16 @@ _IMAGE: Final = r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*"
 _IMAGE_RIGHT: Final = "write an image's name such as python:3.12-slim"
 _VARIABLE_RIGHT: Final = "write a name of letters, digits and '_' that does not begin with a digit"
 
-read_env = mapping_of(verbatim, "write a mapping of variables", name=_VARIABLE, what=_VARIABLE_RIGHT)
+
+def _env_value(node: YamlNode, path: Path, problems: Problems) -> str:
+    """Read a value; other tools take one that is empty from the caller's shell."""
+    if node.is_null and not node.via:
+        message = f"no value; to take it from your own environment write `secrets: [{path[-1]}]`"
+        raise problems.refuse(node, path, f"{message} ('' is an empty text)")
+    return verbatim(node, path, problems)
+
+
+read_env = mapping_of(_env_value, "write a mapping of variables", name=_VARIABLE, what=_VARIABLE_RIGHT)
 read_secrets = list_of(pattern(_VARIABLE, _VARIABLE_RIGHT), "write a list of names of variables")
 read_data = mapping_of(
     noun(DataSource), "write NAME: {volume: V} or the like", name=_VARIABLE, what=_VARIABLE_RIGHT

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Final
 
 from trainmaster.spec.node import Kind, YamlNode
-from trainmaster.spec.reading import Key, Noun, Path, Problems, boolean, integer, list_of, size, text
+from trainmaster.spec.reading import (
+    Key,
+    Noun,
+    Path,
+    Problems,
+    Reader,
+    T,
+    boolean,
+    integer,
+    list_of,
+    size,
+    text,
+)
 
 _MODEL_RIGHT: Final = "write a model such as v100"
 #: No GPU is called so, but so many of them fit into a machine: the RTX 4090 is one.
 _MOST_GPUS: Final = 100
+#: As SkyPilot and dstack write them: a model and how many; at least so much, or a range.
+_COUNTED: Final = re.compile(r"([A-Za-z][\w-]*):(\d{1,3})")
+_AT_LEAST: Final = re.compile(r"(\d[\w.]*?)(?:\+|\.\.\s*[\w.]*)")
 
 
 def _gpu_model(node: YamlNode, path: Path, problems: Problems) -> str:
@@ -17,7 +33,23 @@ def _gpu_model(node: YamlNode, path: Path, problems: Problems) -> str:
     if node.kind is Kind.SCALAR and node.text.isdecimal() and int(node.text) < _MOST_GPUS:
         message = f"{node.describe()}; did you mean `gpus: {int(node.text)}`? `gpu` is a model such as v100"
         raise problems.refuse(node, path, message)
+    if counted := _COUNTED.fullmatch(node.text):
+        message = f"{node.describe()}; write `gpu: {counted[1]}, gpus: {counted[2]}` (docs/migrate.md)"
+        raise problems.refuse(node, path, message)
     return text(_MODEL_RIGHT)(node, path, problems)
+
+
+def _least(read: Reader[T], unit: str = "") -> Reader[T]:
+    """Read what a machine must have at least; other tools write so with a sign."""
+
+    def found(node: YamlNode, path: Path, problems: Problems) -> T:
+        if node.kind is Kind.SCALAR and (asked := _AT_LEAST.fullmatch(node.text.strip())):
+            right = asked[1] if not asked[1].isdecimal() else asked[1] + unit
+            message = f"{node.describe()}; write {right}: machines with more will do, too (docs/migrate.md)"
+            raise problems.refuse(node, path, message)
+        return read(node, path, problems)
+
+    return found
 
 
 class Hardware(Noun):
@@ -41,10 +73,10 @@ class Hardware(Noun):
         tuple[str, ...], Key("instance", list_of(text(), "write a list of instance types", single=True))
     ] = ()
     gpu: Annotated[str | None, Key("gpu", _gpu_model)] = None
-    gpus: Annotated[int | None, Key("gpus", integer(0, 1024))] = None
-    cpus: Annotated[int | None, Key("cpus", integer(1, 65536))] = None
-    memory_bytes: Annotated[int | None, Key("memory", size)] = None
-    disk_bytes: Annotated[int | None, Key("disk", size)] = None
+    gpus: Annotated[int | None, Key("gpus", _least(integer(0, 1024)))] = None
+    cpus: Annotated[int | None, Key("cpus", _least(integer(1, 65536)))] = None
+    memory_bytes: Annotated[int | None, Key("memory", _least(size, "GB"))] = None
+    disk_bytes: Annotated[int | None, Key("disk", _least(size, "GB"))] = None
     spot: Annotated[bool | None, Key("spot", boolean)] = None
     region: Annotated[str | None, Key("region", text("write a region's name"))] = None
 

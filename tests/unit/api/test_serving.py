@@ -1,14 +1,18 @@
 """A server's socket."""
 
 import errno
+import re
 import socket
+import tomllib
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from trainmaster.api import serving
 from trainmaster.api.serving import ServerAddress, _bound, _Mishaps
 from trainmaster.service.self_signed import self_signed
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import MissingPartError, UsageError
 
 
 def test_who_connects_gets_a_socket_that_says_it_is_tcp():
@@ -120,3 +124,19 @@ def test_what_others_could_use_is_said_at_start(options, told):
     said = ServerAddress(**options).checked().warnings()
     assert len(said) == len(told)
     assert all(part in each for part, each in zip(told, said, strict=True))
+
+
+def test_a_server_with_half_of_its_packages_names_the_others(monkeypatch):
+    monkeypatch.setattr(serving, "MODULES", ("fastapi", "nosuch_form_parser", "nosuch_metrics"))
+    with pytest.raises(MissingPartError) as refused:
+        serving.serve(None, {}, ServerAddress(), lambda _: None, lambda *_: None)
+    assert refused.value.args[0] == "server: nosuch_form_parser, nosuch_metrics: not installed"
+    assert "pip install 'trainmaster[server]'" in refused.value.hint
+
+
+def test_what_the_extra_brings_is_what_is_looked_for():
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    brought = [*extras["server"], *extras["tunnel"]]
+    names = {re.match(r"[\w-]+", each)[0].replace("-", "_") for each in brought}
+    assert names - {"trainmaster"} == set(serving.MODULES)

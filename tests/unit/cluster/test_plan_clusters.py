@@ -267,6 +267,7 @@ def test_disks_are_passed_on(recipe):
     [
         ({"instance": "smal"}, ["instance: [smal]", "The nearest types are small"]),
         ({"gpu": "h100"}, ["gpu: h100", "Its GPUs are V100"]),
+        ({"gpu": "v100-32gb"}, ["gpu: v100-32gb", "`gpu: v100` is there"]),
         ({"gpu": "v100", "gpus": 8}, ["gpus: 8", "gpu4: 4"]),
         ({"cpus": 64}, ["cpus: 64", "gpu4: 32"]),
         ({"memory": "1TiB"}, ["memory: 1024 GiB", "gpu4: 244 GiB"]),

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from trainmaster.control.checks.inputs import _script_notes as script_notes
+from trainmaster.control.checks.preflight import check_sent
+from trainmaster.control.checks.scripts import missing_scripts
 from trainmaster.spec import Recipe
+from trainmaster.spec.errors import UsageError
 
 RECIPE = "provider: aws\nexperiments: {{train: {{command: python train.py, {keys}}}}}\n"
 ESTIMATOR = "import tensorflow as tf\ntf.estimator.Estimator(model_fn, 'out')\n"
@@ -60,3 +63,51 @@ def test_a_metric_that_nothing_names_is_told(tmp_path: Path) -> None:
     (told,) = notes(tmp_path, "report(accuracy=1)\n", "until: acuracy > 0.9")
     assert told.startswith("experiments.train.until: neither the command nor the code names acuracy")
     assert not notes(tmp_path, "report(accuracy=1)\n", "until: accuracy > 0.9")
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_sure"),
+    [
+        ({"command": "python nosuch.py --lr 0.1"}, True),
+        ({"command": "set -e\nexport A=1\nB=2 exec python3 -u lib/nosuch.py"}, True),
+        ({"command": "python nosuch.py", "setup": "pip list"}, False),
+        ({"command": "python nosuch.py", "container": "python:3.12"}, False),
+        ({"command": "python nosuch.py || true"}, False),
+        ({"command": "python nosuch.py", "data": {"d": {"url": "https://a.example/a", "at": "x"}}}, False),
+        *(
+            ({"command": command}, None)
+            for command in (
+                "python train.py", "python -m nosuch", "python -c 'import a'", "python - < x",
+                "python $SCRIPT", "python ${A}.py", "python *.py", "python /opt/nosuch.py",
+                "python ../nosuch.py", "python '{s}.py'", "cd src && python nosuch.py",
+                "git clone x\npython x/nosuch.py", "cat > nosuch.py <<E\nE\npython nosuch.py",
+                "python -W ignore nosuch.py", "torchrun nosuch.py", "if test -f a; then python nosuch.py; fi",
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_a_script_that_is_not_in_the_code_is_found_and_no_other(tmp_path, keys, is_sure):
+    (tmp_path / "train.py").touch()
+    recipe = Recipe.from_dict({"experiments": {"main": keys}}, directory=tmp_path)
+    found = [(name, sure) for name, _, sure in missing_scripts(recipe)]
+    assert found == ([] if is_sure is None else [("main", is_sure)])
+
+
+def test_data_beside_the_code_are_not_sent_and_named_as_the_user_wrote_them(tmp_path):
+    code, snapshot = tmp_path / "code", tmp_path / "snapshot"
+    for place in (tmp_path / "beside", code / "sent", code / "ignored", snapshot / "sent"):
+        place.mkdir(parents=True)
+    told = {}
+    for path in ("sent", "./sent/", "/srv/data", "../beside", "ignored", "nosuch"):
+        data = {"main": {"command": "x", "data": {"d": {"dir": path}}}}
+        try:
+            check_sent(Recipe.from_dict({"experiments": data}, directory=code), snapshot)
+        except UsageError as error:
+            told[path] = str(error)
+    assert list(told) == ["../beside", "ignored", "nosuch"]
+    assert (
+        "data.d.dir: ../beside is outside the code, and is not sent; push it as a volume" in told["../beside"]
+    )
+    assert "ignored is left out of the code, and is not sent" in told["ignored"]
+    assert "there is no nosuch" in told["nosuch"]
+    assert str(tmp_path) not in "".join(told.values())

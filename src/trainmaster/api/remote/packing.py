@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING
 
 from trainmaster.artifacts import take_snapshot
 from trainmaster.artifacts.code_tree import not_sent_note
+from trainmaster.control.checks.preflight import check_sent
 
 if TYPE_CHECKING:
     from trainmaster.spec import Recipe
@@ -22,10 +23,11 @@ def pack(recipe: Recipe, packed: IO[bytes]) -> tuple[str, tuple[str, ...]]:
         The SHA-256 of the tar, and what was left out that the user may miss.
 
     Raises:
-        UsageError: there is no such code, it is over 100 MB, or it cannot be read.
+        UsageError: there is no such code, it is over 100 MB, it cannot be read, or data are outside of it.
     """
     with tempfile.TemporaryDirectory(prefix="trainmaster-code-") as place:
         snapshot = take_snapshot(recipe.code, recipe.directory, Path(place), include=recipe.include)
+        check_sent(recipe, snapshot.path)
         with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT, dereference=True) as archive:
             for path in sorted(snapshot.path.rglob("*")):
                 archive.add(path, str(path.relative_to(snapshot.path)), recursive=False, filter=_plain)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -11,6 +12,7 @@ from trainmaster.advisor.market.memory_floor import roomy
 from trainmaster.providers import Offer, OfferFilter
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.extras import unknown_extras
+from trainmaster.providers.filters import same_gpu
 from trainmaster.spec import Hardware
 from trainmaster.spec.errors import UsageError
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 #: Keys of a recipe's ``hardware`` that are not called as the filter's wishes.
 _KEYS: Final = {"instances": "instance", "memory_bytes": "memory"}
 _GIB: Final = 2**30
+#: Of a model's name: the memory that it is to have.
+_SIZE: Final = re.compile(r"-\d+GI?B$", re.IGNORECASE)
 
 
 def suited(available: AvailableOffers, hardware: Hardware, where: str) -> tuple[list[Offer], list[str]]:
@@ -68,6 +72,17 @@ def _nothing(available: AvailableOffers, wishes: OfferFilter, where: str) -> Usa
     )
 
 
+def _of_other_size(offers: Sequence[Offer], gpu: str) -> str:
+    """The same model with another memory, where a name such as A100-80GB says how much is wanted."""
+    plain = _SIZE.sub("", gpu)
+    if plain == gpu:
+        return ""
+    found = [offer for offer in offers if same_gpu(plain, offer.accelerator)]
+    sizes = {size // _GIB for offer in found if (size := offer.accelerator_memory_bytes)}
+    known = f", with {' or '.join(map(str, sorted(sizes)))} GiB each" if sizes else ""
+    return f" `gpu: {plain}` is there{known}." if found else ""
+
+
 def _nearest(offers: Sequence[Offer], wishes: OfferFilter, name: str) -> str:
     """What there is instead of one wish."""
     if name == "instances":
@@ -76,7 +91,8 @@ def _nearest(offers: Sequence[Offer], wishes: OfferFilter, name: str) -> str:
         return f"The nearest types are {', '.join(dict.fromkeys(near))}." if near else ""
     if name == "gpu":
         models = sorted({offer.accelerator for offer in offers if offer.accelerator})
-        return f"Its GPUs are {', '.join(models)}." if models else "It has no GPUs."
+        other = _of_other_size(offers, wishes.gpu or "")
+        return f"Its GPUs are {', '.join(models)}.{other}" if models else "It has no GPUs."
     if name == "region":
         return f"Its regions are {', '.join(sorted({offer.region for offer in offers}))}."
     if name == "spot":

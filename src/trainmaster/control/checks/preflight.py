@@ -192,6 +192,33 @@ def check_directories(recipe: Recipe) -> None:
                             )
 
 
+def check_sent(recipe: Recipe, snapshot: Path) -> None:
+    """Refuse directories with data that do not go to a server with the code; absolute ones are the server's.
+
+    Args:
+        recipe: in the directory of the user.
+        snapshot: of the code that is sent.
+
+    Raises:
+        UsageError: naming the key, and the path as the user wrote it.
+    """
+    for experiment, key, source in _sources(recipe):
+        path = source.directory
+        if path is None or Path(path).is_absolute():
+            continue
+        inside = Path(os.path.normpath(path))
+        leaves = recipe.code != "." or inside.parts[:1] in (("..",), ("~",))
+        if not leaves and (snapshot / inside).exists():
+            continue
+        with _named(recipe, "experiments", experiment.name, "data", key, "dir"):
+            if not (recipe.directory / Path(path).expanduser()).exists():
+                raise UsageError(f"there is no {path}", "A relative path starts at the recipe's folder.")
+            raise UsageError(
+                f"{path} is {'outside the code' if leaves else 'left out of the code'}, and is not sent",
+                f"Push it as a volume, `trainmaster volume push {path} NAME`, and write `volume: NAME`.",
+            )
+
+
 def check_urls(recipe: Recipe) -> None:
     """Refuse URLs with placeholders that have no value.
 

@@ -59,6 +59,8 @@ def find_model(database: Database, name: str, run: str | None = None) -> str:
     wanted = "/".join(parts)
     found = [row for row in rows if not parts or row[0] == wanted or row[0].startswith(f"{wanted}/")]
     if len(found) == 1:
+        if not parts:
+            _refuse_if_others_lack(database, name, run, rows[0][0])
         return str(found[0][1])
     near = found or rows
     names = ", ".join(f"{run}/{task}" for task, _ in near[:5]) + " ..." * (len(near) > 5)
@@ -66,3 +68,26 @@ def find_model(database: Database, name: str, run: str | None = None) -> str:
         raise UsageError(f"{name}: there are {len(found)} models", f"Name one of them: {names}")
     hint = f"There are: {names}" if names else "Its tasks must write files into TRAINMASTER_OUTPUT_DIR."
     raise NotFoundError(f"{name}: there is no such model", hint)
+
+
+def _refuse_if_others_lack(database: Database, name: str, run: str, task: str) -> None:
+    """Refuse a run's only model if an experiment that does not lead to it left none: that may be meant.
+
+    Raises:
+        NotFoundError: naming these.
+    """
+    own = task.rpartition("/")[0]
+    experiments = json.loads(database.run_row(run)["recipe"])["experiments"]
+    leads: set[str] = set()
+    new = [own]
+    while new:
+        leads.add(each := new.pop())
+        keys = experiments.get(each, {})
+        sources = (source.get("experiment") for source in keys.get("data", {}).values())
+        new += [before for before in (*keys.get("after", ()), *sources) if before and before not in leads]
+    others = [each for each in experiments if each not in leads]
+    if others:
+        raise NotFoundError(
+            f"{name}: {', '.join(others)} left no model; the only one is of {own}",
+            f"If that is meant, name it: {run}/{task}",
+        )

@@ -1,0 +1,52 @@
+"""Files of other tools that are given as recipes: it is said what they are, and what their keys are here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from trainmaster.spec import read_recipe
+from trainmaster.spec.errors import RecipeError
+
+MIGRATE = Path(__file__).parents[3] / "docs" / "migrate.md"
+FILES = {
+    "SkyPilot": "name: x\nresources:\n  accelerators: V100:4\nnum_nodes: 2\nrun: |\n  make\n",
+    "dstack": "type: task\nname: x\nnodes: 2\ncommands:\n  - make\n",
+    "docker-compose": "services:\n  a:\n    image: x\n",
+    "sbatch": "#!/bin/bash\n#SBATCH --nodes=2\nsrun python train.py\n",
+}
+
+
+@pytest.mark.parametrize("tool", FILES)
+def test_a_file_of_another_tool_is_named(tmp_path, tool):
+    file = tmp_path / "file.yaml"
+    file.write_text(FILES[tool])
+    with pytest.raises(RecipeError, match=f'{tool}, not a recipe: .*`; docs/migrate.md, "From {tool}"'):
+        read_recipe(file)
+    assert re.search(rf"^## From {tool}$", MIGRATE.read_text(), re.MULTILINE), "what is named is there"
+
+
+def test_a_document_in_tosca_is_converted(tmp_path):
+    file = tmp_path / "file.yaml"
+    file.write_text("tosca_definitions_version: tosca_simple_yaml_1_0\n")
+    with pytest.raises(RecipeError, match="trainmaster convert"):
+        read_recipe(file)
+
+
+def test_what_other_tools_write_as_values_is_told_in_our_words(tmp_path):
+    file = tmp_path / "recipe.yaml"
+    hardware = "{cpus: 4+, gpu: 'A100:8', memory: 16+, disk: 8GB.., gpus: 1..8}"
+    file.write_text(f"experiments:\n  main: {{command: x, env: {{KEY: null}}, hardware: {hardware}}}\n")
+    with pytest.raises(RecipeError) as refused:
+        read_recipe(file)
+    for words in (
+        "env.KEY: no value; to take it from your own environment write `secrets: [KEY]`",
+        "cpus: the text '4+'; write 4: machines with more will do",
+        "write `gpu: A100, gpus: 8`",
+        "memory: the text '16+'; write 16GB:",
+        "disk: the text '8GB..'; write 8GB:",
+        "gpus: the text '1..8'; write 1:",
+    ):
+        assert words in str(refused.value)
