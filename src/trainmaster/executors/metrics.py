@@ -27,6 +27,9 @@ Metrics = dict[str, float | int | str | bool]
 
 MAX_KEYS = 1000  # a script that makes up a new name each step must not fill the memory
 CHUNK = 1 << 20  # bytes taken from a metrics file at once; a longer line is skipped
+LEAST_S = (
+    0.4  # a rate over less is of lines that were read together, not of a speed; below a look of a driver
+)
 _MOST_TOLD = 3  # metrics that are not finite, by name
 _MAX_TEXT = 200  # characters of a name or of a text value
 
@@ -194,7 +197,7 @@ class StepRate:
     """Steps and examples per second over a recent window.
 
     A step that goes back (a restart from a checkpoint, a bar that begins anew) or a clock that
-    does begins a new window.
+    does begins a new window. What comes at once at its begin was made before: it says nothing of the speed.
 
     >>> rate = StepRate()
     >>> for second in range(5):
@@ -207,6 +210,7 @@ class StepRate:
         self._window_s = window_s
         self._points = points
         self._seen: deque[tuple[float, float | None, float | None]] = deque()
+        self._began_s = 0.0
 
     def observe(self, time_s: float, step: float | None, examples: float | None = None) -> None:
         """At ``time_s`` (of any steady clock) so many steps, or examples, or both, were done in all."""
@@ -216,8 +220,11 @@ class StepRate:
         seen, now = self._seen, (time_s, step, examples)
         if seen and (time_s < seen[-1][0] or _is_anew(seen[-1][1:], now[1:])):
             seen.clear()
+        if not seen:
+            self._began_s = time_s
         # The newest point slides along until it is far enough from the one before it to stay.
-        if len(seen) > 1 and seen[-1][0] - seen[-2][0] < self._window_s / self._points:
+        is_first = len(seen) == 1 and time_s - self._began_s < LEAST_S
+        if is_first or (len(seen) > 1 and seen[-1][0] - seen[-2][0] < self._window_s / self._points):
             seen[-1] = now
         else:
             seen.append(now)
@@ -226,12 +233,12 @@ class StepRate:
 
     @property
     def steps_per_s(self) -> float | None:
-        """None until two different times were seen."""
+        """None until it was seen over `LEAST_S`."""
         return self._rate(1)
 
     @property
     def examples_per_s(self) -> float | None:
-        """None until two different times were seen, or when examples are not counted."""
+        """None until they were seen over `LEAST_S`, or when examples are not counted."""
         return self._rate(2)
 
     def eta_s(self, total_steps: float, now_s: float | None = None) -> float | None:
@@ -254,7 +261,7 @@ class StepRate:
             return None
         first, last = self._seen[0], self._seen[-1]
         before, after = first[field], last[field]
-        if before is None or after is None or last[0] <= first[0] or after < before:
+        if before is None or after is None or last[0] - first[0] < LEAST_S or after < before:
             return None
         return (after - before) / (last[0] - first[0])
 
