@@ -127,6 +127,20 @@ _VERBS: Final = {
     ),
 }
 
+#: Where `--help` shows each, in this order.
+_PANELS: Final = {
+    "Run": ("run", "check", "quote", "resume", "cancel", "approve", "export", "convert", "examples"),
+    "Look": ("status", "logs", "metrics", "tensorboard", "score", "open", "queue", "budget"),
+    "Into a run": ("exec", "ssh", "cp", "port-forward", "notebook", "apps"),
+    "Models and services": ("models", "serve", "services"),
+    "Data": ("volume",),
+    "Machines and prices": ("offers", "recommend", "predict", "clusters", "image", "lab"),
+    "Server": (
+        "server", "login", "context", "workflows", "token", "team", "user", "secret",
+    ),
+    "Set up": ("doctor",),
+}  # fmt: skip
+
 
 class _Commands(Mapping[str, Any]):
     """Verbs by name; each is made, of its function's annotations, when it is asked for."""
@@ -172,8 +186,9 @@ class _Verbs(TyperGroup):
     def _summaries(self) -> TyperGroup:
         found = copy.copy(self)
         found.commands = {
-            name: TyperCommand(name, help=summary, hidden=name.startswith("_"))
-            for name, (_, summary) in _VERBS.items()
+            name: TyperCommand(name, help=_VERBS[name][1], rich_help_panel=panel)
+            for panel, names in _PANELS.items()
+            for name in names
         }
         return found
 

@@ -11,7 +11,7 @@ import pytest
 from rich.text import Text
 
 from command_line import invoke, whole_command
-from trainmaster.cli.app import _VERBS
+from trainmaster.cli.app import _PANELS, _VERBS
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -51,6 +51,14 @@ def test_its_documentation_names_all_its_options(verb):
     for parameter in VERBS[verb].params:
         if parameter.param_type_name == "option":
             assert any(name in text for name in parameter.opts), f"{verb} {parameter.opts}"
+
+
+def test_each_verb_is_shown_once_below_the_title_of_its_kind():
+    shown = [name for names in _PANELS.values() for name in names]
+    assert sorted(shown) == sorted(name for name in _VERBS if not name.startswith("_"))
+    lines = invoke("--help").stdout.splitlines()
+    titles = [next(i for i, line in enumerate(lines) if f" {panel} ─" in line) for panel in _PANELS]
+    assert titles == sorted(titles)
 
 
 def test_what_all_verbs_do_is_said_as_each_says_it():
