@@ -263,7 +263,18 @@ class Trainmaster:
             assert (
                 {"state", "reason", "tasks"}
                 <= experiment.keys()
-                <= {"state", "reason", "tasks", "best", "top", "usage", "saving", "until", "approval"}
+                <= {
+                    "state",
+                    "reason",
+                    "tasks",
+                    "search",
+                    "best",
+                    "top",
+                    "usage",
+                    "saving",
+                    "until",
+                    "approval",
+                }
                 | optional
             )
             tasks = experiment["tasks"]
