@@ -206,6 +206,15 @@ class CheckpointSeries:
             delete(self.uri_of(number))
         return gone
 
+    def delete_all(self) -> None:
+        """Deletes all that only we can have published: for when nothing is published or restored any more.
+
+        Raises:
+            PublishError: the store fails.
+        """
+        for number in filter(self._may_delete, self._numbers()):
+            delete(self.uri_of(number))
+
     def clear_unfinished(self) -> None:
         """Deletes what uploads that were cut off have left above the newest checkpoint.
 

@@ -54,10 +54,12 @@ class Checkpoint(Noun):
     Attributes:
         every_s: seconds between two.
         keep: the newest ones that stay.
+        keep_after: those that stay of a task that has succeeded, once its model is kept.
     """
 
     every_s: Annotated[float, Key("every", duration())] = 60.0
     keep: Annotated[int, Key("keep", integer(1, 1_000_000))] = 2
+    keep_after: Annotated[int, Key("keep_after", integer(0, 1_000_000))] = 1
 
 
 def _pattern(node: YamlNode, path: Path, problems: Problems) -> str:

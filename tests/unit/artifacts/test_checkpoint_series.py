@@ -79,6 +79,17 @@ def test_pruning_keeps_the_newest(series, parts):
     assert series.prune(0) == [3, 4], "the newest always stays"
 
 
+def test_all_go_once_nothing_needs_them(series, parts):
+    for step in range(3):
+        save(parts, step)
+        series.publish(parts, attempt=1)
+    store = ObjectStore(series.uri)
+    store.put("000004/files-0/step", b"never finished")
+    series.delete_all()
+    series.delete_all()
+    assert list(store.folders()) == []
+
+
 def lose_files(series, number) -> None:
     store = ObjectStore(series.uri_of(number))
     for folder in store.folders():

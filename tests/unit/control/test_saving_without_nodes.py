@@ -27,6 +27,8 @@ from trainmaster.control.task.layout import Home
 from trainmaster.control.task.site_errors import NodeGoneError, RelayError
 from trainmaster.spec import Distributed, Experiment, Recipe
 from trainmaster.spec.errors import PublishError, UsageError
+from trainmaster.spec.habits import Checkpoint
+from trainmaster.spec.search import Search
 from trainmaster.spec.states import EndReason
 from trainmaster.transport.errors import ConnectionLostError
 
@@ -63,6 +65,39 @@ def context(directory: Path, site: Site | None) -> TaskContext:
         site=site,  # type: ignore[arg-type]
     )  # fmt: skip
     return actions.context(Task(experiment="train", number=0, attempt=1))
+
+
+@pytest.mark.parametrize(
+    ("keep_after", "searches", "leaves_model", "stay"),
+    [
+        (None, False, True, [3]),
+        (2, False, True, [2, 3]),
+        (0, False, True, []),
+        (0, True, True, [3]),
+        (0, False, False, [2, 3]),
+    ],
+)
+def test_checkpoints_that_nothing_needs_go_with_the_success(
+    tmp_path: Path, keep_after: int | None, searches: bool, leaves_model: bool, stay: list[int]
+) -> None:
+    """Later tasks of a search may begin from one; without a model they are all that there is."""
+    asked = context(tmp_path, None)
+    plan = Checkpoint() if keep_after is None else Checkpoint(keep_after=keep_after)
+    changed = {"checkpoint": plan, "distributed": None}
+    changed |= {"search": Search(metric="loss", goal="min")} if searches else {}
+    asked = replace(asked, experiment=asked.experiment.model_copy(update=changed))
+    asked.place.make_directories(list(asked.members))
+    for step in "123":
+        (asked.place.checkpoint / "step").write_text(step)
+        if step != "3":
+            assert saving.publish_checkpoint(asked) == int(step)
+    if leaves_model:
+        (asked.place.output(asked.members[0], first=True) / "model").write_text("weights")
+    asked.place.metrics(asked.members[0]).write_text('{"loss": 1.0}\n')
+    for _ in range(2):  # a driver may be killed before it is recorded
+        job = saving.save(asked)
+        assert (job.error, "model_uri" in job.fields) == ("", leaves_model)
+        assert asked.checkpoints.complete() == stay
 
 
 @pytest.mark.parametrize("has_model", [True, False])

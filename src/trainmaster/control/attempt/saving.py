@@ -28,7 +28,7 @@ from trainmaster.control.task.attempt_words import (
     last_metrics,
     saved_metrics,
 )
-from trainmaster.control.task.gangs import checkpoints_of
+from trainmaster.control.task.gangs import checkpoints_of, kept_after
 from trainmaster.control.task.job_context import TaskContext
 from trainmaster.control.task.site_errors import NodeGoneError, RelayError
 from trainmaster.executors.metrics import json_safe
@@ -72,13 +72,27 @@ def save(context: TaskContext) -> Job:
         fields.pop("kept_model", None)
         if "model_uri" in fields:
             remove_unrecorded_models(context)
-        publish_last_checkpoint(context, fields)
+        if "model_uri" in fields and not kept_after(context.experiment):
+            drop_kept_checkpoint(context, fields)
+        else:
+            publish_last_checkpoint(context, fields)
     except (NodeGoneError, ProviderError) as error:  # what is lost then is not needed, if the model is here
         if "model_uri" not in fields:
             return _not_saved(context, error, fields)
     except (TrainmasterError, OSError) as error:
         return _not_saved(context, error, fields)
+    if "model_uri" in fields:
+        _remove_checkpoints(context)
     return replace(job, fields=fields)
+
+
+def _remove_checkpoints(context: TaskContext) -> None:
+    """Delete those that nothing needs beside the model; waste, if it cannot be done."""
+    with contextlib.suppress(TrainmasterError, OSError):
+        if keep := kept_after(context.experiment):
+            context.checkpoints.prune(keep, context.bad_checkpoints)
+        else:
+            context.checkpoints.delete_all()
 
 
 def manifest_extra(context: TaskContext, metrics: Mapping[str, object]) -> dict[str, JSON]:

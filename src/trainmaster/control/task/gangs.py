@@ -116,3 +116,8 @@ def slots_per_member(experiment: Experiment) -> int:
 def checkpoints_of(experiment: Experiment) -> Checkpoint:
     """How often checkpoints are taken; the defaults where the recipe says nothing."""
     return experiment.checkpoint or Checkpoint()
+
+
+def kept_after(experiment: Experiment) -> int:
+    """How many checkpoints stay once there is a model; later tasks of a search may begin from one."""
+    return max(checkpoints_of(experiment).keep_after, 1 if experiment.search else 0)
