@@ -50,7 +50,7 @@ def told(how, said="KeyError: 'lr'"):
         ({"exit_code": 127}, "exit code 127 (command not found: KeyError: 'lr')"),
         ({"signal": 6}, "killed by SIGABRT (KeyError: 'lr')"),
         ({"signal": 9}, "killed by SIGKILL"),
-        ({"exit_code": 137, "oom": True}, "killed by the kernel: out of memory"),
+        ({"exit_code": 137, "oom": True}, "killed: out of memory"),
         ({"error": "no such file"}, "could not be started: no such file"),
     ],
 )
