@@ -19,7 +19,7 @@ pathlib.Path(os.environ["TRAINMASTER_OUTPUT_DIR"], "weights.txt").write_text(rep
 
 def weights(tm, run):
     target = tm.root / f"got-{run}"
-    tm.call("models", "get", run, target)
+    tm.call("models", "get", f"{run}/train", target)
     return (target / "weights.txt").read_bytes()
 
 
