@@ -101,6 +101,7 @@ the job to be terminated. The first process to do so was:
          "make: *** [Makefile:2: a] Error 1\n", "a.c:1:10: fatal error: x.h: No such file or directory"),
         ("epoch 1\nerror: 0.25\nno space left\n", "no space left"),
         ("epoch 1\r 50%\rlast words\r\n\n", "last words"),
+        ("\x1b[31mTraceback (most recent call last):\x1b[0m\n  ...\n\x1b[1;35mKeyError\x1b[0m: \x1b[35m7\x1b[0m\x07\n", "KeyError: 7"),
         ("", ""),
         ("\n\n", ""),
         ("make: *** [all] Error 1\n", "make: *** [all] Error 1"),

@@ -12,6 +12,8 @@ _MOST_ABOVE_ADVICE: Final = 30
 #: What launchers put before the lines of a process: ``[rank0]:``, ``[1,0]<stderr>:``, ``0:``, ``(f pid=7)``;
 #: and the bars of an exception group.
 _PREFIX: Final = re.compile(r"\[[\w,]+\](?:<std\w+>)?: ?|\d+: |\(\w+ pid=\d+[^)]*\) ?|[\s+]*\| ?")
+#: Colours, and whatever else a terminal would do: what is told goes to terminals of others.
+_CONTROL: Final = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _TRACEBACK: Final = "Traceback (most recent call last):"
 #: The line of a Python traceback that says what went wrong; without a traceback only what is named like one.
 _RAISED: Final = re.compile(r"[A-Za-z_][\w.<>]*(?:\(\w+\))?(?::.*)?")
@@ -70,6 +72,7 @@ def last_error(tail: str) -> str:
 
 
 def _without_prefix(line: str) -> str:
+    line = _CONTROL.sub("", line)
     found = _PREFIX.match(line)
     return line[found.end() :] if found else line
 
