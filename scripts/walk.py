@@ -24,17 +24,17 @@ from dataclasses import dataclass, field
 WALKS: dict[str, tuple[tuple[str, ...], str]] = {
     "task": (
         (
-            "control.attempt_actions:AttemptActions.request",
+            "control.loop.attempt_actions:AttemptActions.request",
             "executors.local:LocalExecutor.submit",
-            "control.attempt_actions:AttemptActions.launch_environment",
+            "control.loop.attempt_actions:AttemptActions.launch_environment",
             "executors.local:LocalExecutor.launch",
             "executors._clients:Clients.receive",
             "executors._gang_manager:GangManager.grant",
         ),
         "executors._members:Spawner.spawn",
     ),
-    "checkpoint": (("control.saving:checkpoint",), ""),
-    "metric": (("executors._outputs:Outputs.serve", "control.progress:TaskProgress.update"), ""),
+    "checkpoint": (("control.attempt.saving:checkpoint",), ""),
+    "metric": (("executors._outputs:Outputs.serve", "control.measure.progress:TaskProgress.update"), ""),
 }
 _RECIPE = """\
 name: walk
