@@ -45,7 +45,7 @@ _TOLD_EVERY_S = 1.0
 
 
 class RunWatcher:
-    """Watches the loop that drives a run; fulfils `control.controller.Watcher`.
+    """Watches the loop that drives a run; fulfils `control.loop.controller.Watcher`.
 
     Args:
         service: of the home.
