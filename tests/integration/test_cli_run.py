@@ -256,7 +256,12 @@ def test_a_small_run_loads_nothing_for_machines_elsewhere_nor_for_data(tm):
     assert "trainmaster.control.loop.controller" in loaded
     heavy = {"configparser", "http.client", "tarfile", "statistics", "numpy", "boto3"}
     ours = {
-        *("providers.catalogue", "providers.inventory", "control.attempt.data_sources", "cluster.cluster_executor"),
+        *(
+            "providers.catalogue",
+            "providers.inventory",
+            "control.attempt.data_sources",
+            "cluster.cluster_executor",
+        ),
         *("objects.delegated_credentials", "objects.obstore_backend", "objects.amazon"),
     }
     assert sorted(loaded & (heavy | {f"trainmaster.{name}" for name in ours})) == []
