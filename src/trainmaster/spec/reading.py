@@ -157,9 +157,9 @@ def read_noun(noun: type[N], node: YamlNode, path: Path, problems: Problems) -> 
 
 
 def refuse_unknown_keys(node: YamlNode, path: Path, problems: Problems, known: Sequence[str]) -> None:
-    """Note every key that is not known, with the nearest one that is."""
+    """Note every key that is not known, with the nearest one that is; ``x-`` ones are the user's own."""
     for name, key in node.keys.items():
-        if name not in known:
+        if name not in known and not name.startswith("x-"):
             problems.add(
                 key, (*path, name), f"unknown key '{shorten(name)}'; {problems.suggest(name, known)}"
             )

@@ -485,3 +485,12 @@ def test_variables_of_all_experiments_are_there_once():
     recipe = Recipe.from_text(f"env: {{A: 1}}\nsecrets: [S]\ndata: {{d: {{dir: .}}}}\nexperiments:\n{lines}")
     first, *others = recipe.experiments.values()
     assert all(each.env is first.env and each.data is first.data for each in others)
+
+
+def test_keys_that_begin_with_x_are_the_users_own(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(
+        "name: x\nx-grid: &grid {lr: [1, 2]}\nexperiments:\n"
+        "  a: {command: 'echo {{lr}}', parameters: *grid, x-why: {any: thing}}\n"
+    )
+    assert [*read_recipe(path).experiments["a"].tasks(0)] == [{"lr": 1}, {"lr": 2}]
