@@ -16,7 +16,6 @@ from pydantic import Field
 from trainmaster.spec.data_source import EXPERIMENT_NAME, EXPERIMENT_NAME_RIGHT, DataSource
 from trainmaster.spec.errors import Mistake, RecipeError, TrainmasterError, UsageError
 from trainmaster.spec.experiment import Experiment, read_data, read_env, read_secrets
-from trainmaster.spec.foreign import foreign_file
 from trainmaster.spec.habits import Code
 from trainmaster.spec.launcher_names import AUTO, image_of_framework, image_variable
 from trainmaster.spec.node import MAX_RECIPE_BYTES, Kind, YamlNode, compose, nearest, place, written
@@ -42,6 +41,7 @@ from trainmaster.spec.sinks import Sinks
 from trainmaster.spec.trigger import CONCURRENCY, Trigger, read_triggers
 
 _NAME = re.compile(EXPERIMENT_NAME)
+_EXPERIMENTS: Final = re.compile(r"experiments[\"']?[ \t]*:")
 _MAX_NAME: Final = 100
 PROVIDER_NAME: Final = r"[a-z][a-z0-9_-]*"
 #: What a recipe is called by whoever names only its directory.
@@ -313,8 +313,11 @@ def read_recipe(
 def _read_text(
     source: str, shown: str, stem: str, directory: FilePath, overrides: Sequence[str], provider: str | None
 ) -> Recipe:
-    if foreign := foreign_file(source):
-        raise RecipeError(shown, [Mistake(1, 1, "", foreign)])
+    if not _EXPERIMENTS.search(source):
+        from trainmaster.spec.foreign import foreign_file  # recipes never need it
+
+        if foreign := foreign_file(source):
+            raise RecipeError(shown, [Mistake(1, 1, "", foreign)])
     root = compose(source, shown)
     if root.kind is not Kind.MAPPING:
         message = f"{root.describe()}; a recipe is a mapping with the key `experiments`"

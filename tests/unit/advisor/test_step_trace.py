@@ -91,7 +91,7 @@ def test_the_step_time_is_found(job):
     assert found.p10_s <= found.step_time_s <= found.p90_s
     mean_s = job.step_s * math.exp(job.noise**2 / 2)
     grain_s = max(job.look_s, job.every * job.step_s)
-    if (job.epoch_steps and job.epoch_steps * job.step_s < 4 * grain_s) or total_s <= 40 * grain_s:
+    if (job.epoch_steps and job.epoch_steps * job.step_s < 8 * grain_s) or total_s <= 40 * grain_s:
         return  # nobody can look into its epochs
     warm_s = job.warm_steps * job.step_s * job.warm_factor
     if warm_s > 0.4 * (total_s - job.warm_steps * job.step_s):

@@ -8,7 +8,7 @@ import pytest
 from trainmaster.cli.watching import task_text
 from trainmaster.control.measure.measuring import trace_of
 from trainmaster.control.measure.progress import TaskProgress
-from trainmaster.control.notes.until_notes import MISSED_AFTER_S, UntilNotes
+from trainmaster.control.notes.task_notes import MISSED_AFTER_S, UntilNotes
 from trainmaster.control.task.layout import AttemptPlace
 from trainmaster.spec import read_recipe
 

@@ -143,7 +143,7 @@ class Contexts:
         try:
             found = json.loads(self.file.read_text(encoding="utf-8"))
             return {"current": found["current"], "contexts": dict(found["contexts"])}
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # a home that is a file is told by whoever uses it
             return {"current": None, "contexts": {}}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(

@@ -25,9 +25,7 @@ from trainmaster.control.loop.surroundings import (
     OwnMachine,
     RunRecords,
 )
-from trainmaster.control.notes.job_notes import JobNotes
-from trainmaster.control.notes.silence_notes import SilenceNotes
-from trainmaster.control.notes.until_notes import UntilNotes
+from trainmaster.control.notes.task_notes import JobNotes, SilenceNotes, UntilNotes
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.db import Change, Lease, Note, Progress
 from trainmaster.db.leases import RENEW_S

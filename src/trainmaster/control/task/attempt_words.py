@@ -10,7 +10,6 @@ from typing import Final
 
 from trainmaster.control.decide.effects import Job
 from trainmaster.control.task.job_context import TaskContext
-from trainmaster.control.task.last_error import last_error
 from trainmaster.executors.logs import read_tail
 from trainmaster.executors.member_metrics import MemberMetrics
 from trainmaster.executors.metrics import NotFinite, json_safe
@@ -88,6 +87,8 @@ def missing_metric(context: TaskContext, metrics: Mapping[str, object]) -> str:
 
 def explain_failure(context: TaskContext) -> tuple[EndReason | None, str, dict[str, str]]:
     """A better reason and message than the exit code, from the members' logs; else what each says last."""
+    from trainmaster.control.task.last_error import last_error  # most attempts do not fail
+
     said = {}
     for name in context.members:
         if not size_of(context.place.log(name)):

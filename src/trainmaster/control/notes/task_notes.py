@@ -1,4 +1,4 @@
-"""`JobNotes`: jobs that fail without an end of their task: it goes on or waits, but the user must know."""
+"""Notes about tasks that go on: jobs that fail, an `until` that nothing reports, silences."""
 
 from __future__ import annotations
 
@@ -9,20 +9,28 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.control.decide.effects import EffectKind, Job
+from trainmaster.control.decide.effects import EffectKind, Job, Policy
 from trainmaster.control.decide.saving_money import SavingMoney
 from trainmaster.control.loop.run_state import RunState, Task
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.db import Note
 from trainmaster.spec.states import State
+from trainmaster.spec.units import format_duration
+from trainmaster.spec.until import Until
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from trainmaster.control.loop.surroundings import Background
+    from trainmaster.control.measure.progress import TaskProgress
 
 #: What waits to be saved is reported again after so long; sooner only if there is something new.
 AGAIN_S: Final = 180.0
 NEWS_S: Final = 60.0
-
+#: So long a task may report other things before its `until` metric is missed: evaluations are rare.
+MISSED_AFTER_S: Final = 60.0
+#: So long without a sign of work is told, where the recipe has no `silence`.
+TOLD_AFTER_S: Final = 600.0
 #: How long something has taken says nothing new of what is in the way.
 _DURATION: Final = re.compile(r"\b\d+(\.\d+)? ?(ms|s)\b")
 
@@ -37,7 +45,7 @@ class _Told:
 
 
 class JobNotes:
-    """Notes about the jobs of a run.
+    """Notes about jobs that fail without an end of their task: it goes on or waits, but the user must know.
 
     Args:
         saving: how long what cannot be saved may wait.
@@ -115,3 +123,57 @@ def _job_of(task: Task, jobs: Mapping[EffectKind, Job]) -> Job | None:
             return jobs.get(EffectKind.STAGE)
         case _:
             return jobs.get(EffectKind.KEEP) or jobs.get(EffectKind.RECOVER) or jobs.get(EffectKind.SAVE)
+
+
+class UntilNotes:
+    """Notes about `until` while tasks run; how they ended tells the rest.
+
+    Args:
+        untils: by experiment.
+    """
+
+    def __init__(self, untils: Mapping[str, Until | None]) -> None:
+        self._untils = {name: until for name, until in untils.items() if until is not None}
+        self._since: dict[tuple[str, int], float] = {}
+
+    def look(self, progress: Mapping[tuple[str, int], TaskProgress], now: float) -> list[Note]:
+        """What is new; nothing of an experiment one of whose tasks has reported the metric."""
+        notes = []
+        for key, found in progress.items():
+            name, until = key[0], self._untils.get(key[0])
+            if until is None or not found.metrics:
+                continue
+            if until.metric in found.metrics:
+                del self._untils[name]
+            elif now - self._since.setdefault(key, now) >= MISSED_AFTER_S:
+                del self._untils[name]
+                words = f"{until.missed(found.metrics)} so far. Nothing ends this training early"
+                notes.append(Note(f"warning: {words}", name, key[1]))
+        return notes
+
+
+class SilenceNotes:
+    """One note for each silence of an attempt.
+
+    Args:
+        policies: of experiments whose tasks are to end; replicas may wait for requests.
+    """
+
+    def __init__(self, policies: Mapping[str, Policy]) -> None:
+        self._names = {name for name, policy in policies.items() if policy.silence_s is None}
+        self._told: set[Path] = set()
+
+    def look(self, progress: Mapping[tuple[str, int], TaskProgress]) -> list[Note]:
+        """What is new."""
+        notes = []
+        for (name, number), found in progress.items():
+            if name not in self._names:
+                continue
+            if found.silent_s < TOLD_AFTER_S:
+                self._told.discard(found.directory)
+            elif found.directory not in self._told:
+                self._told.add(found.directory)
+                words = f"{format_duration(found.silent_s)} without a line, a metric or processor time"
+                advice = "`silence: 10m` in the recipe would end it, with its stacks in its log"
+                notes.append(Note(f"warning: {words}; {advice}", name, number))
+        return notes

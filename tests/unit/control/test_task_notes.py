@@ -4,7 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from trainmaster.control.decide.effects import Policy
-from trainmaster.control.notes.silence_notes import TOLD_AFTER_S, SilenceNotes
+from trainmaster.control.notes.task_notes import TOLD_AFTER_S, SilenceNotes
 
 
 def test_a_silence_is_told_once_and_the_next_one_again():
