@@ -28,13 +28,24 @@ system:
 
 # The demo needs PyTorch only; a full installation serves as well.
 $(DEMO_STAMP): pyproject.toml
+	@echo "make demo: first Trainmaster, PyTorch, NumPy and scikit-learn are installed into $(VENV), once; nothing else is changed."
+	@echo "  To download: up to 3 GB, since PyPI's PyTorch brings NVIDIA's libraries (4 minutes at 100 Mbit/s);"
+	@echo "  300 MB where pip finds a PyTorch for CPUs. Then 1 to 2 minutes to unpack and compile. Ctrl-C stops it; it can be begun again."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --editable '.[torch]'
+	@$(BIN)/python -m pip install --no-compile --disable-pip-version-check --editable '.[torch]'
+	@echo "make demo: compiling what was installed"
 	@$(COMPILE)
 	@touch $(DEMO_STAMP)
 
 demo: $(if $(wildcard $(STAMP)),install,$(DEMO_STAMP))
+	@echo "make demo: trains a small network on two processes, in ten seconds: examples/digits/recipe.yaml"
 	@$(BIN)/trainmaster run examples/digits/recipe.yaml --yes
+	@echo
+	@echo "That was a run. Next:"
+	@echo "  $(BIN)/trainmaster status latest               what it did, and what it used"
+	@echo "  $(BIN)/trainmaster models get latest my-model  its model, as files"
+	@echo "  $(BIN)/trainmaster quote examples/digits       how long it would take, and what it would cost"
+	@echo "  docs/quickstart.md                                  a script and a recipe of your own, in five minutes"
 
 lint: install
 	@$(BIN)/ruff check .

@@ -20,13 +20,13 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Final
 
-SIZES: Final = {"desk": (1280, 800), "phone": (390, 844)}
+SIZES: Final = {"desk": (1280, 800), "tall": (1280, 1240), "phone": (390, 844)}
 #: Picture, size, page, and what is scrolled to (a CSS selector; empty: the top).
 SCENES: Final = (
     ("new", "desk", "/new", ""),
     ("quote", "desk", "/quotes/{quote}", ""),
     ("run-phone", "phone", "/runs/{pipeline}", ""),
-    ("run", "desk", "/runs/{pipeline}", ""),
+    ("run", "tall", "/runs/{pipeline}", ""),
     ("machines", "desk", "/runs/{pipeline}/machines", ""),
     ("compare", "desk", "/compare?run={search}&run={again}", ""),
     ("sweep", "desk", "/runs/{search}/sweeps", ""),
@@ -39,6 +39,7 @@ rate, decay, steps = options["--lr"], options.get("--decay", 0.0), int(options["
 loss = 2.3
 for step in range(1, steps + 1):
     sum(n * n for n in range(150_000))  # so that something is seen of the processor
+    time.sleep(0.05)  # long enough for a binding quote, however fast the machine is
     loss += -rate * (loss - 0.1 - abs(rate - 0.12) - decay) + 0.02 * math.sin(step * 7.1)
     with open(os.environ["TRAINMASTER_METRICS"], "a") as file:
         file.write(json.dumps({"step": step, "loss": loss, "accuracy": 1 / (1 + loss)}) + "\\n")
