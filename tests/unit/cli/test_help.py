@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from rich.text import Text
 
 from command_line import invoke, whole_command
-from trainmaster.cli.app import _PANELS, _VERBS
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -47,57 +43,7 @@ def test_the_help_of_a_verb_is_shown_whole(verb):
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_its_documentation_names_all_its_options(verb):
-    text = "".join(path.read_text() for path in DOCS.glob("*.md"))
+    text = "".join(path.read_text() for path in DOCS.rglob("*.md"))
     for parameter in VERBS[verb].params:
         if parameter.param_type_name == "option":
             assert any(name in text for name in parameter.opts), f"{verb} {parameter.opts}"
-
-
-def test_each_verb_is_shown_once_below_the_title_of_its_kind():
-    shown = [name for names in _PANELS.values() for name in names]
-    assert sorted(shown) == sorted(name for name in _VERBS if not name.startswith("_"))
-    lines = invoke("--help").stdout.splitlines()
-    titles = [next(i for i, line in enumerate(lines) if f" {panel} ─" in line) for panel in _PANELS]
-    assert titles == sorted(titles)
-
-
-def test_what_all_verbs_do_is_said_as_each_says_it():
-    """The table of verbs has the first sentence of each, so that none is imported for the list."""
-    shown = json.loads(_in_a_process(["--help"])[-1])
-    assert len(shown) <= 15, shown
-    verbs = whole_command()
-    for name, (_, summary) in _VERBS.items():
-        assert verbs.commands[name].help.partition("\n\n")[0].replace("\n", " ") == summary, name
-        assert verbs.commands[name].name == name
-
-
-def test_a_verb_is_imported_without_the_others():
-    for words in (["status", "--help"], ["workflows", "--help"], ["statsu"]):
-        loaded = json.loads(_in_a_process(words)[-1])
-        assert not {"trainmaster.cli.quote", "trainmaster.cli.lab", "trainmaster.service"} & set(loaded), (
-            words
-        )
-    said = _in_a_process(["statsu"])
-    assert "Did you mean 'status'?" in "".join(said)
-
-
-def test_who_looks_at_runs_loads_nothing_that_only_driving_needs(tmp_path, monkeypatch):
-    monkeypatch.setenv("TRAINMASTER_HOME", str(tmp_path))
-    loaded = json.loads(_in_a_process(["status"])[-1])
-    assert len(loaded) <= 105, loaded
-    assert not {"trainmaster.control.loop.controller", "trainmaster.executors.local"} & set(loaded)
-
-
-def _in_a_process(words):
-    """Lines that it prints; the last one has the modules of ours that it has imported."""
-    program = (
-        "import atexit, json, sys\n"
-        "ours = lambda: [name for name in sys.modules if name.startswith('trainmaster')]\n"
-        "atexit.register(lambda: print(json.dumps(ours())))\n"
-        "from trainmaster.cli import main\n"
-        "main()\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, *words], stdout=-1, stderr=subprocess.STDOUT, text=True, check=False
-    )
-    return done.stdout.splitlines()
