@@ -11,9 +11,15 @@ from typing import Any
 DOCS = Path(__file__).parent.parent / "docs"
 HEAD = """# REST reference
 
-Written by `scripts/dump_openapi.py` from [openapi.json](openapi.json); [The server](server.md) explains it.
-
+Every route of a server, what it takes, and the [scope](server/teams.md#tokens) that a token needs.
 All paths are below `/api/v1`.
+
+```console
+$ curl -H "Authorization: Bearer tm_..." http://127.0.0.1:8470/api/v1/runs
+```
+
+How to begin, and what errors look like: [How does a program send a run?](server/programs.md)
+For programs: [openapi.json](openapi.json). Written by `scripts/dump_openapi.py`.
 """
 METHODS = ("get", "post", "put", "patch", "delete", "head")
 
@@ -34,7 +40,8 @@ def page(document: Mapping[str, Any]) -> str:
     for tag in dict.fromkeys(tag for tag, *_ in routes):
         lines.append(f"## {tag.capitalize()}\n")
         for _, path, method, route in (each for each in routes if each[0] == tag):
-            lines += [f"### `{method.upper()} {path}`\n", route["description"].strip() + "\n"]
+            scope = f" Scope: `{route['x-scope']}`." if "x-scope" in route else ""
+            lines += [f"### `{method.upper()} {path}`\n", route["description"].strip() + scope + "\n"]
             if taken := [*_parameters(route), *_body(document, route)]:
                 lines += [*taken, ""]
     return "\n".join(lines).rstrip() + "\n"

@@ -47,7 +47,7 @@ def export(
     run = client.resolve(run)
     reports = client.metrics(run)
     if not reports:
-        say(f"{run} has reported nothing yet; docs/tasks.md says how tasks do")
+        say(f"{run} has reported nothing yet; docs/how/metrics.md says how tasks do")
     if to_csv == "-":
         write_csv(reports, sys.stdout)
         return

@@ -1,6 +1,6 @@
 """What the members of an attempt have used, as observed: read from the samples that its node wrote.
 
-What is counted, and what is not, is told in ``docs/tasks.md``.
+What is counted, and what is not, is told in ``docs/how/observed.md``.
 """
 
 from __future__ import annotations

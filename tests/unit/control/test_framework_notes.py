@@ -112,7 +112,7 @@ def test_auto_without_an_image_is_refused_at_its_place(keys, told):
 
 
 def test_images_are_whole_references_and_those_of_the_docs():
-    page = (Path(__file__).parents[3] / "docs/tasks.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/how/container.md").read_text()
     for framework, packages in PACKAGES.items():
         for gpus, image in enumerate((packages.image, packages.gpu_image or packages.image)):
             if image:

@@ -26,17 +26,17 @@ WORDS = {2: "two", 5: "five", 7: "seven", 8: "eight", 10: "ten"}
 @pytest.mark.parametrize(
     ("page", "sentence"),
     [
-        ("server", f"scopes and an end ({access.TOKEN_S / DAY_S:g} days)"),
-        ("server", f"end after {access.SESSION_S / 3600:g} hours"),
-        ("server", f"{WORDS[access.ATTEMPTS].title()} wrong attempts to log in from one address"),
-        ("server", f"close it for {WORDS[access.ATTEMPTS_S / 60]} minutes"),
-        ("server", f"once, within {WORDS[accounts.INVITE_S / DAY_S]} days"),
-        ("server", f"Only 2xx within {TIMEOUT_S:g} seconds"),
-        ("server", "At {}, {} and {} % of the month's money".format(*WARN_AT)),
-        ("server", f"{parse_bytes(uploads._QUOTA) / 10**9:g} GB of unfinished uploads"),
-        ("server", "What is unused for a day" if uploads.UNUSED_S == DAY_S else "wrong"),
-        ("server", "is removed by it, each hour" if SWEEP_EVERY_S == 3600 else "wrong"),
-        ("server", "which needs twice its size"),
+        ("server/security", f"scopes and an end ({access.TOKEN_S / DAY_S:g} days)"),
+        ("server/security", f"end after {access.SESSION_S / 3600:g} hours"),
+        ("server/security", f"{WORDS[access.ATTEMPTS].title()} wrong attempts to log in from one address"),
+        ("server/security", f"close it for {WORDS[access.ATTEMPTS_S / 60]} minutes"),
+        ("server/teams", f"once, within {WORDS[accounts.INVITE_S / DAY_S]} days"),
+        ("server/notifications", f"Only 2xx within {TIMEOUT_S:g} seconds"),
+        ("server/budgets", "At {}, {} and {} % of the month's money".format(*WARN_AT)),
+        ("server/uploads", f"{parse_bytes(uploads._QUOTA) / 10**9:g} GB of unfinished uploads"),
+        ("server/uploads", "What is unused for a day" if uploads.UNUSED_S == DAY_S else "wrong"),
+        ("server/kept", "is removed by it, each hour" if SWEEP_EVERY_S == 3600 else "wrong"),
+        ("server/uploads", "which needs twice its size"),
         ("workflows", f"a chain of {WORDS[decisions.LONGEST_CHAIN]} others"),
         ("workflows", f"again after {triggers._RETRY_S:g} s, {2 * triggers._RETRY_S:g} s, and so on"),
     ],
@@ -47,7 +47,7 @@ def test_numbers(page, sentence):
 
 def test_how_long_what_is_kept():
     assert DAY_S == 24 * 3600
-    text = (DOCS / "server.md").read_text()
+    text = (DOCS / "server/kept.md").read_text()
     for each in KEPT:
         days = each.seconds / DAY_S
         kept = f"{days:g} day{'' if days == 1 else 's'}" if days else "at once"

@@ -20,7 +20,7 @@ from trainmaster.service.retention import DAY_S, KEPT, VARIABLE, Retention, kept
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.states import EndReason, State
 
-DOCS = Path(__file__).parents[3] / "docs" / "server.md"
+DOCS = Path(__file__).parents[3] / "docs" / "server" / "kept.md"
 NEW = AcceptedRun("r-1", "r", "{}", "r.yaml", "aws", "code", "file:///s", [("main", 1)], home_id="h")
 
 

@@ -201,7 +201,7 @@ _general = Routes(tags=["server"])
 
 @_general.get("/info")
 def info(request: Request, caller: Reader) -> dict[str, Any]:
-    """Versions, how long is kept what (seconds; docs/server.md), and who the caller is."""
+    """Versions, how long is kept what (seconds; docs/server/kept.md), and who the caller is."""
     return {
         "version": __version__,
         "oldest_client": oldest_client(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
@@ -111,7 +111,9 @@ _STATUS: Final[tuple[tuple[type[TrainmasterError], int], ...]] = (
 _RETRY_AFTER_S: Final = 5
 _ERRORS: Final = TrainmasterError.__module__
 _Dependency = TypeVar("_Dependency", bound=Callable[..., Any])
-_FINDING: Final[set[Callable[..., Any]]] = set()
+_SCOPES: Final = ("", "infer", "read", "run", "manage", "admin")
+#: What finds the caller, and the scope that it asks for.
+_FINDING: Final[dict[Callable[..., Any], str]] = {}
 
 
 @dataclass(frozen=True)
@@ -260,13 +262,17 @@ def state_of(request: HTTPConnection) -> ServerState:
     return found
 
 
-def finds_caller(dependency: _Dependency) -> _Dependency:
-    """Mark a dependency that refuses who may not ask."""
-    _FINDING.add(dependency)
-    return dependency
+def finds_caller(scope: str = "") -> Callable[[_Dependency], _Dependency]:
+    """Mark a dependency that refuses who may not ask, as it has not that scope."""
+
+    def marked(dependency: _Dependency) -> _Dependency:
+        _FINDING[dependency] = scope
+        return dependency
+
+    return marked
 
 
-@finds_caller
+@finds_caller()
 def caller_of(request: Request) -> Caller:
     """The caller, by the header ``Authorization: Bearer`` or a session's cookie, and for which team.
 
@@ -334,13 +340,13 @@ def _bearer(request: HTTPConnection) -> str | None:
     return token.strip() if kind.lower() == "bearer" else None
 
 
-@finds_caller
+@finds_caller()
 def stream_of(request: Request) -> OpenStream:
     """A dependency: for an answer that goes on, until the caller may not see it any more."""
     return OpenStream(state_of(request).streams, caller_of(request), credential_of(request))
 
 
-@finds_caller
+@finds_caller()
 def transfer_of(request: Request) -> OpenStream:
     """A dependency: for what takes long by its size, until the caller may not any more."""
     return OpenStream(state_of(request).transfers, caller_of(request), credential_of(request))
@@ -384,7 +390,7 @@ def check_same_site(request: Request, *, says: bool = True) -> None:
 def having(scope: str) -> Callable[[Request], Caller]:
     """A dependency: the caller, who must have a scope."""
 
-    @finds_caller
+    @finds_caller(scope)
     def check(request: Request) -> Caller:
         caller = caller_of(request)
         caller.need(scope)
@@ -393,7 +399,7 @@ def having(scope: str) -> Callable[[Request], Caller]:
     return check
 
 
-@finds_caller
+@finds_caller("read")
 def _runs(request: Request) -> TeamRuns:
     return TeamRuns(state_of(request).service, caller_of(request))
 
@@ -407,20 +413,22 @@ class Routes(APIRouter):
         Raises:
             TypeError: (when its module is imported) it has no scope.
         """
-        if not _finds(endpoint):
+        scopes = set(_scopes(endpoint))
+        if not scopes:
             raise TypeError(f"{endpoint.__qualname__}: {path} has no scope: add a parameter such as Reader")
+        if scope := max(scopes, key=_SCOPES.index):
+            options["openapi_extra"] = {"x-scope": scope}
         super().add_api_route(path, endpoint, **options)
 
 
-def _finds(function: Callable[..., Any]) -> bool:
+def _scopes(function: Callable[..., Any]) -> Iterator[str]:
     if function in _FINDING:
-        return True
-    marks = [
-        mark
-        for kind in get_type_hints(function, include_extras=True).values()
-        for mark in getattr(kind, "__metadata__", ())
-    ]
-    return any(_finds(mark.dependency) for mark in marks if getattr(mark, "dependency", None))
+        yield _FINDING[function]
+        return
+    for kind in get_type_hints(function, include_extras=True).values():
+        for mark in getattr(kind, "__metadata__", ()):
+            if getattr(mark, "dependency", None):
+                yield from _scopes(mark.dependency)
 
 
 #: Parameters of routes.

@@ -11,7 +11,7 @@ from fastapi import Depends, Query, Request
 from fastapi.responses import StreamingResponse
 
 from trainmaster.api.rest.models import saved
-from trainmaster.api.rest.state import Routes, Transfer, caller_of, finds_caller, state_of
+from trainmaster.api.rest.state import Routes, Submitter, Transfer, caller_of, finds_caller, state_of
 from trainmaster.service.teams.team_volumes import TeamVolumes
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _PIECE_BYTES: Final = 1 << 20
 _LEAST_BYTES: Final = 128 << 10
 
 
-@finds_caller
+@finds_caller("read")
 def volumes_of(request: Request) -> TeamVolumes:
     """The volumes that a caller sees."""
     service = state_of(request).service
@@ -51,6 +51,7 @@ def volume(name: str, found: Volumes, version: Version = None) -> dict[str, Any]
 def remove(
     name: str,
     found: Volumes,
+    _: Submitter,
     version: Annotated[int | None, Query(ge=1, description="which one; needed without `whole`")] = None,
     whole: bool = False,
 ) -> None:

@@ -148,7 +148,7 @@ class Submissions:
             recipe = Recipe.from_text(request.recipe, directory=directory, provider=request.provider)
         mistakes = list(refusals(recipe, is_shared=is_shared, team=caller.team, is_local=is_local))
         if mistakes:
-            raise UsageError("\n".join(mistakes), "See docs/server.md: what a server does not run.")
+            raise UsageError("\n".join(mistakes), "See docs/server/tasks-of-teams.md: what it does not run.")
         if is_shared and caller.team and capabilities_of(recipe.provider).is_here:
             isolation_of(self._service.home, caller.team)
             self._check_cores(recipe, caller.team)

@@ -109,7 +109,7 @@ class SignOnSettings:
                 f"{file} cannot be read: {error.strerror}", "--oidc names a TOML file."
             ) from error
         except (tomllib.TOMLDecodeError, TypeError, AttributeError, ValueError) as error:
-            raise UsageError(f"{file}: {error}", "See docs/server.md: single sign-on.") from error
+            raise UsageError(f"{file}: {error}", "See docs/server/sign-on.md.") from error
         if not found.issuer.startswith("https://") and not re.match(
             r"http://(localhost|127\.)", found.issuer
         ):

@@ -264,6 +264,9 @@ def test_the_table_has_every_route(served):
     is_open = {("GET", "/healthz"), ("POST", "/device/code"), ("POST", "/device/token")}
     is_open.add(("POST", "/api/v1/hooks/{hook}"))  # who knows the secret of a workflow's webhook
     assert found | {("GET", "/api/v1/openapi.json")} == {*routes(), *is_open}
+    told = {at: document["paths"][at[1]][at[0].lower()].get("x-scope", "known") for at in found - is_open}
+    others = {path for (method, path), scope in told.items() if routes()[method, path] != scope}
+    assert others == {"/api/v1/tokens", "/api/v1/tokens/{name}"}, "one's own are everybody's (`read`)"
 
 
 def test_a_route_without_a_scope_is_refused_when_its_module_is_imported():

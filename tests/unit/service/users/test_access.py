@@ -176,7 +176,7 @@ def test_a_token_or_invite_that_is_over_at_once_or_never_ends_is_not_made(of_hom
 
 
 def test_how_long_things_are_good(of_home, clock):
-    """As docs/server.md says."""
+    """As docs/server/security.md says."""
     for _ in range(10):
         of_home.admit_attempt("10.0.0.1")
         of_home.note_wrong_attempt("10.0.0.1")
