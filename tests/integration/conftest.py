@@ -245,7 +245,7 @@ class Trainmaster:
         """The one object on standard output, as DESIGN.md documents it."""
         assert result.out.count("\n") == 1, result.out
         found = result.json
-        optional = {"message"}
+        optional = {"message", "labels", "note"}
         if "quote" in found:
             assert {"kind", "time_s", "cost_usd", "measurements", "kept", "outside"} == found[
                 "quote"

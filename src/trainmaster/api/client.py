@@ -86,19 +86,20 @@ class Client:
         found = self._home.registry.version(model)["model"] if "@" in model else model
         return self._home.fetch_model(found, Path(directory))
 
-    def runs(self, *, limit: int | None = None, after: Run | str | None = None) -> list[Run]:
+    def runs(self, *, limit: int | None = None, after: Run | str | None = None, where: str = "") -> list[Run]:
         """Runs, newest first: all, or a page.
 
         Args:
             limit: at most so many.
             after: a run, or its id: only those that come after it, which are older.
+            where: only those with which this holds, such as ``loss < 0.3 and label:project = x``.
 
         Raises:
             NotFoundError: there is no such run.
-            UsageError: the limit is below 1.
+            UsageError: the limit is below 1, or ``where`` is no condition.
         """
         last = after.id if isinstance(after, Run) else after
-        return [Run(self._home, row["run"]) for row in self._home.listed(limit, last)["runs"]]
+        return [Run(self._home, row["run"]) for row in self._home.listed(limit, last, where)["runs"]]
 
     def run(self, run: str) -> Run:
         """One run.

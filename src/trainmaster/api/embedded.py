@@ -6,7 +6,7 @@ import os
 import secrets
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -90,9 +90,12 @@ class EmbeddedClient:
             self._away.follow(run)
         return run
 
-    def listed(self, limit: int | None = None, after: str | None = None) -> dict[str, Any]:
+    def listed(self, limit: int | None = None, after: str | None = None, where: str = "") -> dict[str, Any]:
         self._look_at_runs_away()
-        return self._service.runs(limit, after)
+        return self._service.runs(limit, after, where)
+
+    def describe(self, run: str, labels: Mapping[str, str | None], note: str | None = None) -> dict[str, Any]:
+        return self._service.describe(run, labels, note, self._environ)
 
     def _look_at_runs_away(self) -> None:
         """What all runs, or all rented machines, are shown with is what their drivers have published."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -180,8 +180,24 @@ class ClientProtocol(Protocol):
     def resolve(self, text: str) -> str:
         """The id of the run that is meant: by its id, a unique beginning of it, or ``latest``."""
 
-    def listed(self, limit: int | None = None, after: str | None = None) -> dict[str, Any]:
-        """A page of runs, newest first, those after one: the object of ``trainmaster status --json``."""
+    def listed(self, limit: int | None = None, after: str | None = None, where: str = "") -> dict[str, Any]:
+        """A page of runs, newest first, those after one: the object of ``trainmaster status --json``.
+
+        Args:
+            limit: at most so many.
+            after: id of a run.
+            where: only those with which this condition holds; see `trainmaster.spec.where`.
+
+        Raises:
+            UsageError: it is no condition.
+        """
+
+    def describe(self, run: str, labels: Mapping[str, str | None], note: str | None = None) -> dict[str, Any]:
+        """Change labels of a run (None takes one away), and its note unless that is None; then its line.
+
+        Raises:
+            UsageError: a key or value is wrong, or there are too many.
+        """
 
     def brief(self, run: str) -> dict[str, Any]:
         """The line of a run in the list of runs: quick, to be asked often."""

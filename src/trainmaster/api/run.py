@@ -57,6 +57,34 @@ class Run:
         return self.reason is EndReason.SUCCEEDED
 
     @property
+    def labels(self) -> dict[str, str]:
+        """What it is found by."""
+        return dict(self._client.brief(self.id).get("labels", {}))
+
+    @property
+    def note(self) -> str:
+        """What somebody has written on it; empty for nothing."""
+        return str(self._client.brief(self.id).get("note", ""))
+
+    def label(self, **labels: str | None) -> Run:
+        """Write labels, such as ``project="x"``; None takes one away.
+
+        Raises:
+            UsageError: a key or value is wrong, or there are too many.
+        """
+        self._client.describe(self.id, labels)
+        return self
+
+    def write_note(self, text: str) -> Run:
+        """Write a note on it instead of the one that it has; an empty one takes it away.
+
+        Raises:
+            UsageError: it is too long.
+        """
+        self._client.describe(self.id, {}, text)
+        return self
+
+    @property
     def models(self) -> list[Model]:
         """What its tasks left in ``TRAINMASTER_OUTPUT_DIR``, as far as they have ended."""
         return self._client.models(self.id)

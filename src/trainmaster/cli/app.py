@@ -41,6 +41,14 @@ _VERBS: Final = {
         "resume.resume",
         "Go on with a run: what succeeded stays, all else is done again; attaches to a run that is alive.",
     ),
+    "label": (
+        "labels.label",
+        "Change the labels of a run: KEY=VALUE writes one, KEY- takes it away; without any, show them.",
+    ),
+    "note": (
+        "labels.note",
+        "Write a note on a run, instead of the one that it has; without a text, show it.",
+    ),
     "approve": (
         "approve.approve",
         "Say yes to an experiment with `approval: required`, or no: it waits for that.",
@@ -130,7 +138,7 @@ _VERBS: Final = {
 #: Where `--help` shows each, in this order.
 _PANELS: Final = {
     "Run": ("run", "check", "quote", "resume", "cancel", "approve", "export", "convert", "examples"),
-    "Look": ("status", "logs", "metrics", "tensorboard", "score", "open", "queue", "budget"),
+    "Look": ("status", "logs", "label", "note", "metrics", "tensorboard", "score", "open", "queue", "budget"),
     "Into a run": ("exec", "ssh", "cp", "port-forward", "notebook", "apps"),
     "Models and services": ("models", "serve", "services"),
     "Data": ("volume",),

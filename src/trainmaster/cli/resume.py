@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmaster.cli.completing import run_ids
-from trainmaster.cli.output import print_json, say
+from trainmaster.cli.labels import Labels, RunOrNone, WhereText, selected
+from trainmaster.cli.output import print_json, say, say_error
+from trainmaster.spec.errors import TrainmasterError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmaster.api import ClientProtocol
 
 
 def resume(
-    run: Annotated[str, typer.Argument(autocompletion=run_ids, help="Id of the run, or `latest`.")],
+    run: RunOrNone = None,
+    label: Labels = None,
+    where: WhereText = None,
     detach: Annotated[bool, typer.Option(help="Drive the run in the background and return at once.")] = False,
     lend_keys: Annotated[
         bool,
@@ -30,7 +38,11 @@ def resume(
 
         give_whole_keys()
     client = open_client(starts=True, goes_on=False)
-    run = client.resolve(run)
+    found = selected(client, run, label, where)
+    if run is None:
+        _resume_all(client, found, as_json=as_json)
+        return
+    run = found[0]
     if not client.brief(run)["driven"]:
         show_saved(client.save_models(run))
     accepted = client.take_run(run)
@@ -48,3 +60,27 @@ def resume(
         raise typer.Exit(attach(client, client.resolve(run), as_json=as_json))
     if as_json:
         print_json(client.status(run).json)
+
+
+def _resume_all(client: ClientProtocol, runs: Sequence[str], *, as_json: bool) -> None:
+    """Go on in the background with all that have not succeeded; one that cannot is told, the others go on.
+
+    Raises:
+        Exit: some could not.
+    """
+    failed = 0
+    for run in runs:
+        try:
+            accepted = client.take_run(run)
+            if accepted is not None:
+                client.detach_run(run)
+        except TrainmasterError as error:
+            failed += 1
+            say_error(error)
+            continue
+        done = "has succeeded, or goes on already" if accepted is None else "goes on in the background"
+        say(f"{run} {done}")
+        if as_json:
+            print_json(client.brief(run))
+    if failed:
+        raise typer.Exit(1)

@@ -21,6 +21,10 @@ def run(
         list[str] | None,
         typer.Option("--set", metavar="PATH=VALUE", help="Change a key: --set experiments.train.retries=2"),
     ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option("--label", metavar="KEY=VALUE", help="Label the run: --label project=vision"),
+    ] = None,
     policy: Annotated[
         str | None,
         typer.Option(metavar="P", help="What chooses the machines, as of `quote`; the same as objective."),
@@ -94,6 +98,10 @@ def run(
         give_whole_keys()
     recipe = unpacked(recipe)
     chosen_by = [] if policy is None else [f"objective={'cheapest' if policy == 'quote' else policy}"]
+    if label:
+        from trainmaster.spec.labels import as_overrides
+
+        chosen_by += as_overrides(label)
     found = read_recipe(recipe, overrides=[*(set_ or ()), *chosen_by], provider=provider)
     if dry_run:
         refuse_on_server("--dry-run")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmaster.cli.completing import run_ids
+from trainmaster.cli.labels import Labels, WhereText, condition, labels_text
 from trainmaster.cli.output import (
     SHOWN_MODELS,
     best_text,
@@ -58,27 +59,32 @@ def status(
         int | None,
         typer.Option(min=1, metavar="N", help="At most so many runs; 20 by default, with --json all."),
     ] = None,
+    label: Labels = None,
+    where: WhereText = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """Show the runs, or one run with its experiments and models."""
     from trainmaster.cli.opening import open_client
 
+    wanted = condition(label, where)
+    if wanted and run is not None:
+        raise UsageError(f"{run}, and --label or --where", "Name a run, or choose by options; not both.")
     client = open_client()
     if watch:
         if as_json or plot is not None:
             raise UsageError("--watch shows text", "Leave out --json and --plot.")
-        _watch(client, run, limit)
+        _watch(client, run, limit, wanted)
         return
     if plot is not None:
         _plot(client, run, plot)
     if run is None:
-        print_json(client.listed(limit)) if as_json else _show_runs(client, limit)
+        print_json(client.listed(limit, where=wanted)) if as_json else _show_runs(client, limit, wanted)
         return
     summary = client.status(client.resolve(run)).json
     print_json(summary) if as_json else _show_run(client, summary)
 
 
-def _watch(client: ClientProtocol, run: str | None, limit: int | None) -> None:
+def _watch(client: ClientProtocol, run: str | None, limit: int | None, where: str) -> None:
     """Anew on the same screen, or one below the other where there is none."""
     found = None if run is None else client.resolve(run)
     while True:
@@ -87,7 +93,7 @@ def _watch(client: ClientProtocol, run: str | None, limit: int | None) -> None:
         else:
             show(time.strftime("%H:%M:%S"))
         if found is None:
-            _show_runs(client, limit)
+            _show_runs(client, limit, where)
         else:
             summary = client.status(found).json
             _show_run(client, summary)
@@ -108,12 +114,13 @@ def _plot(client: ClientProtocol, run: str | None, file: Path) -> None:
     say(f"drawn: {file}")
 
 
-def _show_runs(client: ClientProtocol, limit: int | None) -> None:
-    listed = client.listed(limit or _LISTED_RUNS)
+def _show_runs(client: ClientProtocol, limit: int | None, where: str) -> None:
+    listed = client.listed(limit or _LISTED_RUNS, where=where)
     runs = listed["runs"]
     if not runs:
-        say("no runs yet: `trainmaster run RECIPE` starts one")
+        say(f"no run is so: {where}" if where else "no runs yet: `trainmaster run RECIPE` starts one")
         return
+    labelled = any("labels" in r for r in runs)
     rows = [
         [
             r["run"],
@@ -121,10 +128,11 @@ def _show_runs(client: ClientProtocol, limit: int | None) -> None:
             duration(r["seconds"]),
             bill(r["cost_usd"]),
             duration(time.time() - r["created_at"]),
+            *([labels_text(r)] if labelled else []),
         ]
         for r in runs
     ]
-    show(table(["run", "state", "took", "cost", "age"], rows))
+    show(table(["run", "state", "took", "cost", "age", *(["labels"] if labelled else [])], rows))
     for r in runs:
         if advice := driver_advice(r):
             say(advice)
@@ -138,6 +146,9 @@ def _show_run(client: ClientProtocol, summary: Mapping[str, Any]) -> None:
     state = _run_state(summary) + (f" ({trouble})" if trouble else "")
     queued = f" ({duration(summary['queued_s'])} of them in the queue)" if "queued_s" in summary else ""
     show(f"{run}: {state}, {duration(summary['seconds'])}{queued}, {bill(summary['cost_usd'])}")
+    for name, text in (("labels", labels_text(summary)), ("note", summary.get("note", ""))):
+        if text:
+            show(f"  {name}: {text}")
     if "queued" in summary:
         show(f"  {queue_text(summary['queued'])}")
     if "kept_usd" in summary:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import RowMapping
@@ -13,6 +13,9 @@ from trainmaster.db import tables as t
 from trainmaster.db.database import Database
 from trainmaster.db.task_rows import tasks_of
 from trainmaster.spec.states import FINISHED, WHOLE, State
+
+if TYPE_CHECKING:
+    from trainmaster.spec.where import Where
 
 #: Of what is kept, or waits to be saved, a summary names the first ones.
 _MOST = 1000
@@ -34,6 +37,8 @@ class RunFilter:
         owner: only those that were sent by a name that has this in it.
         since: only those that were begun then or later, Unix seconds.
         senders: only those that exactly these have sent (None: that were begun at home); None for all.
+        where: only those of which this condition is true.
+        now: Unix seconds of `Database.clock_s`, for the age of runs in that.
     """
 
     teams: tuple[str | None, ...] | None = None
@@ -42,6 +47,20 @@ class RunFilter:
     owner: str | None = None
     since: float | None = None
     senders: tuple[str | None, ...] | None = None
+    where: Where | None = None
+    now: float = 0.0
+
+    def narrowed(self, where: str, database: Database) -> RunFilter:
+        """Only those of these with which a condition holds, too; an empty one is none.
+
+        Raises:
+            UsageError: it is no condition.
+        """
+        if not where.strip():
+            return self
+        from trainmaster.spec.where import parse_where
+
+        return replace(self, where=parse_where(where), now=database.clock_s())
 
     def condition(self) -> sa.ColumnElement[bool]:
         """For a query."""
@@ -61,6 +80,10 @@ class RunFilter:
             found.append(sa.or_(sa.false(), *sent))
         if self.since is not None:
             found.append(t.run.c.created_at >= self.since)
+        if self.where is not None:
+            from trainmaster.db.run_search import where_condition  # few lists are searched
+
+            found.append(where_condition(self.where, self.now))
         return sa.and_(sa.true(), *found)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,7 @@ class AcceptedRun:
         submission: of a run that was sent to a server.
         can_move: any server can go on with it.
         private: what only servers with the key may read, sealed, by name.
+        labels: as JSON.
     """
 
     id: str
@@ -78,6 +80,7 @@ class AcceptedRun:
     submission: Submission | None = None
     can_move: bool = False
     private: Mapping[str, bytes] = field(default_factory=dict)
+    labels: str = "{}"
 
 
 def insert_run(
@@ -267,6 +270,24 @@ def write_queue(connection: Connection, run: str, change: QueueChange, now: floa
         .where(t.run.c.id == run)
         .values(queued_at=since, queued_for=change.waits_for, queued_s=t.run.c.queued_s + change.waited_s)
     )
+
+
+def describe(
+    connection: Connection,
+    run: str,
+    change: Callable[[Mapping[str, str]], Mapping[str, str]],
+    note: str | None,
+) -> None:
+    """Change the labels of a run, and its note unless that is None.
+
+    Raises:
+        NotFoundError: there is no such run.
+    """
+    # Locked: two who change different labels at once both succeed.
+    row = connection.execute(RUN_ROW.with_for_update(), {"run": run}).mappings().first()
+    values = {"labels": json_column(change(json.loads(existing(row, run)["labels"])))}
+    values |= {} if note is None else {"note": note}
+    connection.execute(t.run.update().where(t.run.c.id == run).values(values))
 
 
 def driven_until(row: Mapping[Any, Any], now: float) -> float:

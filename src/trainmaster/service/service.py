@@ -191,9 +191,18 @@ class Service(OpenHome):
         """What people are shown of a run beside its `status`."""
         return highlights(self.database, run)
 
-    def runs(self, limit: int | None = None, after: str | None = None) -> dict[str, Any]:
-        """Runs, newest first: all, or a page; see `runs_summary`."""
-        return runs_summary(self.database, limit, after)
+    def runs(self, limit: int | None = None, after: str | None = None, where: str = "") -> dict[str, Any]:
+        """Runs, newest first: all, or a page, of those with which a condition holds; see `runs_summary`."""
+        return runs_summary(self.database, limit, after, queries.ALL_RUNS.narrowed(where, self.database))
+
+    def describe(
+        self, run: str, labels: Mapping[str, str | None], note: str | None, environ: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """Change labels and note of a run; the line of it. See `trainmaster.service.runs.describing`."""
+        from trainmaster.service.runs.describing import describe_run
+
+        describe_run(self, run, labels, note, environ)
+        return self.brief(run)
 
     def brief(self, run: str) -> dict[str, Any]:
         """The line of one run in `runs`: quicker than `status`.

@@ -65,6 +65,12 @@ def _experiments(node: YamlNode, path: Path, problems: Problems) -> dict[str, Ex
     return found
 
 
+def _labels(node: YamlNode, path: Path, problems: Problems) -> dict[str, str]:
+    from trainmaster.spec.labels import read_labels  # few recipes have any
+
+    return read_labels(node, path, problems)
+
+
 class Recipe(Noun):
     """A recipe as read: complete, checked and frozen.
 
@@ -84,6 +90,7 @@ class Recipe(Noun):
         data: data of all experiments.
         notify: who is told what happens to a run.
         sinks: where what tasks report is sent, too.
+        labels: what its runs are found by, and their cost is summed up by.
         on: what starts it again and again on a server, which keeps it: it is a workflow.
         bake: when it has succeeded, images are made of its machines; `trainmaster image build` writes it.
         concurrency: of a workflow: what a start does while a run of it is under way.
@@ -110,6 +117,7 @@ class Recipe(Noun):
     data: Annotated[dict[str, DataSource], Key("data", read_data)] = Field(default={})
     notify: Annotated[tuple[Subscription, ...], Key("notify", read_notify)] = ()
     sinks: Annotated[Sinks | None, Key("sinks", noun(Sinks))] = None
+    labels: Annotated[dict[str, str], Key("labels", _labels)] = Field(default={})
     on: Annotated[tuple[Trigger, ...], Key("on", read_triggers)] = ()
     concurrency: Annotated[str, Key("concurrency", choice(*CONCURRENCY))] = "wait"
     bake: Annotated[bool, Key("bake", boolean)] = False

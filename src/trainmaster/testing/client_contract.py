@@ -133,6 +133,33 @@ class ClientContract:
         assert client.score() == at_home.score()
         assert client.score_line("local") == at_home.score_line("local")
 
+    def test_labels_and_notes_are_written_and_looked_for(
+        self, at_home: EmbeddedClient, client: ClientProtocol
+    ) -> None:
+        """What one writes the other shows and finds; what is wrong is refused by the same words."""
+        run = "job-aaaa000001"
+        line = client.describe(run, {"project": "x", "owner": "ü"}, "two\nlines")
+        assert line == client.brief(run) == at_home.brief(run)
+        assert client.describe(run, {"owner": None, "n": "1"})["labels"] == {"n": "1", "project": "x"}
+        assert client.status(run).json["note"] == "two\nlines"
+        for where in ("label:project = x", "loss < 0.6 and run ~ aaaa", "note ~ lines"):
+            assert client.listed(5, where=where) == at_home.listed(5, where=where)
+            assert [row["run"] for row in client.listed(where=where)["runs"]] == [run]
+        assert client.listed(1, where="loss < 0.6")["older"] == 1
+        assert client.listed(5, where="loss < 0.1") == {"runs": [], "older": 0}
+        for wrong in ("loss <", "state = NONE"):
+            with pytest.raises(UsageError) as here:
+                at_home.listed(where=wrong)
+            with pytest.raises(UsageError) as there:
+                client.listed(where=wrong)
+            assert str(there.value) == str(here.value)
+        for labels, note in (({"a b": "x"}, None), ({"a": "x" * 300}, None), ({}, "x" * 5000)):
+            with pytest.raises(UsageError):
+                client.describe(run, labels, note)
+        with pytest.raises(NotFoundError, match="nosuch"):
+            client.describe("nosuch", {"a": "b"})
+        assert "note" not in client.describe(run, {}, "")
+
     def test_how_many_machines_is_recommended_as_at_home(
         self, at_home: EmbeddedClient, client: ClientProtocol
     ) -> None:

@@ -15,6 +15,7 @@ from fastapi.responses import RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from trainmaster.spec.labels import selecting
 from trainmaster.spec.metric_names import in_order
 from trainmaster.spec.units import dollars, format_duration
 
@@ -97,7 +98,7 @@ _TEMPLATES: Final = Environment(
     loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
 )
 _TEMPLATES.filters |= {"duration": duration, "usd": usd, "when": when, "number": number, "size": size}
-_TEMPLATES.filters |= {"in_order": in_order}
+_TEMPLATES.filters |= {"in_order": in_order, "selecting": selecting}
 _TEMPLATES.filters |= {"with_code": with_code, "as_title": as_title}
 
 

@@ -13,6 +13,7 @@ from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.runs.comparison import recipe_diff, varied
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.labels import parsed_changes
 from trainmaster.web.figures import bands, graph, parallel_coordinates
 from trainmaster.web.form_keys import key_of, new_key
 from trainmaster.web.mistakes import mistakes_of
@@ -228,6 +229,22 @@ def answer(
 ) -> Response:
     """Approves or denies that an experiment begins."""
     found.answer(run, experiment, state.environ, is_given=say == "approve", why=why)
+    return redirect(f"/runs/{quote(run)}")
+
+
+@router.post("/runs/{run}/describe")
+def describe(
+    run: str,
+    found: Runs,
+    state: State,
+    caller: Submitter,
+    labels: Annotated[str, Form()] = "",
+    note: Annotated[str, Form()] = "",
+) -> Response:
+    """Writes labels and a note on it: those that are there no more, are taken away."""
+    written = parsed_changes(line.strip() for line in labels.splitlines() if line.strip())
+    gone = dict.fromkeys(found.brief(run).get("labels", {}))
+    found.describe(run, {**gone, **written}, note.replace("\r\n", "\n"), state.environ)
     return redirect(f"/runs/{quote(run)}")
 
 

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
 from trainmaster.api.rest.state import Runs, State, Submitter, state_of
+from trainmaster.spec.errors import UsageError
 from trainmaster.web.rendering import PAGE_ROWS, is_part, page, redirect
 
 router = APIRouter(include_in_schema=False)
@@ -40,11 +41,20 @@ def runs(
     owner: str = "",
     team: str = "",
     since: str = "",
+    where: str = "",
 ) -> Response:
     """The list; of htmx and of our script that keeps it live only its rows are asked for."""
-    wanted = {"state": state, "name": name, "owner": owner, "team": team, "since": since}
+    wanted = {"state": state, "name": name, "owner": owner, "team": team, "since": since, "where": where}
     chosen = {key: value for key, value in wanted.items() if value}
-    listed = found.page(PAGE_ROWS, cursor or None, **{key: value or None for key, value in wanted.items()})
+    problem, listed = "", dict[str, Any](runs=[], next=None)
+    try:
+        listed = found.page(
+            PAGE_ROWS, cursor or None, **{key: value or None for key, value in wanted.items()}
+        )
+    except UsageError as error:  # who looks for runs mends what was written, where it stands
+        if not where or is_part(request):
+            raise
+        problem = str(error)
     more = urlencode({"cursor": listed["next"], **chosen}) if listed["next"] else ""
     return page(
         request,
@@ -53,6 +63,7 @@ def runs(
         more=more,
         wanted=wanted,
         is_chosen=bool(chosen),
+        problem=problem,
         server=state_of(request).url_for(request),
         states=_STATES,
         times=_TIMES,

@@ -8,7 +8,7 @@ from dataclasses import asdict, fields
 import pytest
 from database_nouns import NOW
 
-from trainmaster.db import Database, RunChange, TaskChange, queries, run_files, run_transfer
+from trainmaster.db import Database, RunChange, TaskChange, queries, run_files, run_rows, run_transfer
 from trainmaster.db import tables as t
 from trainmaster.db.patience import Try
 from trainmaster.db.run_facts import facts_of, put_fact
@@ -99,6 +99,18 @@ def test_what_was_found_out_goes_there_and_comes_back(database, lease, machine):
     assert queries.noted_at(database, run, TAKEN_BACK) > 0.0
     back = database.acquire(run, NOW)
     assert put_fact(database, back, Fact.VOLUME, "cats", "@8") == "@7"
+
+
+def test_labels_that_are_written_here_while_it_is_away_stay(database, lease, machine):
+    run, away = lease.run, {"claim": 1, "news": 0}
+    database.write(lambda to, _: run_rows.describe(to, run, lambda _: {"project": "x"}, "here"))
+    sent(database, lease, machine, away)
+    assert machine.run_row(run)["labels"] == '{"project":"x"}'
+    database.write(lambda to, _: run_rows.describe(to, run, lambda old: {**old, "b": "y"}, None))
+    rows = run_transfer.rows_of(machine, run)
+    assert run_transfer.bring(database, run, json.dumps(away), {**away, "news": 1}, [], rows, is_alive=True)
+    row = database.run_row(run)
+    assert (row["labels"], row["note"]) == ('{"project":"x","b":"y"}', "here")
 
 
 def test_nobody_drives_a_run_here_that_is_away(database, lease, machine):

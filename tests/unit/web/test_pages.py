@@ -201,6 +201,23 @@ def test_the_list_has_what_is_asked_for(site):
     assert site.browser.get("/?team=red").status_code == 404
 
 
+def test_labels_and_conditions_are_there_to_look_for_runs(site):
+    written = {"labels": 'project=a "b\n\nowner=<i>', "note": "x\r\n<b>"}
+    assert site.browser.post("/runs/digits-1/describe", data=written).status_code == 303
+    shown = site.page("/runs/digits-1")
+    assert "owner=&lt;i&gt;" in shown
+    assert "x\n&lt;b&gt;" in shown
+    link = re.search(r'href="(/\?where=[^"]+)">project=', shown)[1]
+    found = site.page(link.replace("&#34;", '"').replace("&amp;", "&"))
+    assert ("digits-1" in found, "digits-2" in found) == (True, False)
+    assert "digits-2" in site.page("/?where=loss+%3E+2.04")
+    wrong = site.page("/?where=loss+%3C")
+    assert "where, column 7" in wrong
+    assert 'value="loss &lt;"' in wrong
+    site.browser.post("/runs/digits-1/describe", data={})
+    assert "labels" not in site.service.brief("digits-1")
+
+
 def test_a_part_of_the_list_is_its_rows(site):
     rows = site.browser.get("/", headers={"hx-request": "true"}).text
     assert rows.count("<tr data-run=") == 2

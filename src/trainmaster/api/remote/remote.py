@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import tempfile
 import time
@@ -215,19 +216,23 @@ class RemoteClient:
     def resolve(self, text: str) -> str:
         return str(self._to.get("/find-run", name=text)["run"])
 
-    def listed(self, limit: int | None = None, after: str | None = None) -> dict[str, Any]:
+    def listed(self, limit: int | None = None, after: str | None = None, where: str = "") -> dict[str, Any]:
         if limit is not None and limit < 1:
             raise UsageError(f"{limit} is no number of runs to list", "Give a limit of 1 or more.")
         found: list[dict[str, Any]] = []
         older, cursor = 0, after
         while limit is None or len(found) < limit:
             most = _PAGE if limit is None else min(_PAGE, limit - len(found))
-            page = self._to.get("/runs", limit=most, cursor=cursor)
+            page = self._to.get("/runs", limit=most, cursor=cursor, where=where or None)
             found += page["runs"]
             older, cursor = page["older"], page["next"]
             if cursor is None:
                 break
         return {"runs": found} if limit is None else {"runs": found, "older": older}
+
+    def describe(self, run: str, labels: Mapping[str, str | None], note: str | None = None) -> dict[str, Any]:
+        body = json.dumps({"labels": dict(labels), "note": note}).encode()
+        return dict(self._to.ask("PATCH", f"/runs/{quoted(run)}", {}, body, repeats=True))
 
     def _text(self, run: str) -> str:
         """Its recipe."""

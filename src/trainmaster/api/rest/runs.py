@@ -30,6 +30,7 @@ from trainmaster.service.runs.log_search import LINES
 from trainmaster.service.teams.team_runs import MAX_PAGE, POINTS, TeamRuns
 from trainmaster.service.users.caller import Caller
 from trainmaster.spec.errors import TrainmasterError, UsageError
+from trainmaster.spec.labels import joined
 
 router = Routes(tags=["runs"])
 
@@ -95,6 +96,15 @@ class CancelMany(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     runs: list[str] = Field(max_length=MAX_PAGE)
+
+
+class RunDescription(BaseModel):
+    """What is changed of what people write on a run."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    labels: dict[str, str | None] = Field(default={}, description="null takes one away; others stay")
+    note: str | None = Field(default=None, description="null leaves it; an empty one takes it away")
 
 
 class ApprovalAnswer(BaseModel):
@@ -173,9 +183,21 @@ def page(
     owner: Annotated[str | None, Query(description="a part of the name of who sent them")] = None,
     team: Annotated[str | None, Query(description="whose they are")] = None,
     since: Annotated[str | None, Query(description="begun within this time, such as 24h")] = None,
+    where: Annotated[str | None, Query(description="a condition, such as loss < 0.3 and lr > 1e-3")] = None,
+    label: Annotated[
+        list[str] | None, Query(description="KEY=VALUE, KEY!=VALUE or KEY; several must all be so")
+    ] = None,
 ) -> RunPage:
     """Runs, newest first, a page at a time."""
-    return RunPage(**runs.page(limit, cursor, state, name, owner=owner, team=team, since=since))
+    wanted = joined(where or "", label or ())
+    found = runs.page(limit, cursor, state, name, owner=owner, team=team, since=since, where=wanted)
+    return RunPage(**found)
+
+
+@router.patch("/runs/{run}")
+def describe(run: str, body: RunDescription, runs: Runs, state: State, caller: Submitter) -> dict[str, Any]:
+    """Change its labels and note; then its line in the list of runs."""
+    return runs.describe(run, body.labels, body.note, state.environ)
 
 
 @router.get("/runs/{run}")

@@ -71,6 +71,8 @@ run = Table(
     Column("submitted_by", Text, doc="who sent it to a server, which has it driven; null without one"),
     Column("can_move", Boolean, nullable=False, server_default=false(), doc="any server may go on with it"),
     Column("kept_by", Text, doc="home that has its files since it took the run over; null: `home_id`"),
+    Column("labels", Text, nullable=False, server_default="{}", doc="what it is found by, as JSON"),
+    Column("note", Text, nullable=False, server_default="", doc="what somebody has to say of it"),
     Column("away", Text, doc="while a machine of its own drives it: what is known of that one, as JSON"),
 )
 Index(None, run.c.created_at)

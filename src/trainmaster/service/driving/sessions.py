@@ -65,7 +65,11 @@ def accept(
     if recipe.on and submission is None:
         raise needs_server(recipe.on[0].key)
     notes = opened.check(recipe, environ)
-    endpoints = []
+    endpoints, labels = [], "{}"
+    if recipe.labels:
+        from trainmaster.service.runs.describing import first_labels
+
+        labels = first_labels(recipe.labels, opened.secrets_of(recipe, environ))
     if any(each.serve is not None for each in recipe.experiments.values()):
         from trainmaster.service.endpoints.service_world import new_endpoints
 
@@ -126,6 +130,7 @@ def accept(
         submission=submission,
         can_move=private is not None,
         private=private or {},
+        labels=labels,
     )
     may_cost, team = 0.0 if offer is None else offer.most_usd, (submission and submission.team) or OWNER
     try:

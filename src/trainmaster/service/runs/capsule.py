@@ -81,7 +81,7 @@ def write_capsule(service: Service, run: str, file: IO[bytes]) -> None:
     }
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         _write(archive, _ABOUT, json.dumps(about, indent=2).encode())
-        _write(archive, _RECIPE, _pinned(recipe, made).encode())
+        _write(archive, _RECIPE, _pinned(recipe, made, json.loads(row["labels"])).encode())
         for path in sorted(code.rglob("*")):
             _add(archive, path, f"{_CODE}/{path.relative_to(code)}")
 
@@ -118,9 +118,9 @@ def _needs(recipe: Recipe) -> Iterator[str]:
         yield f"secrets: values of {', '.join(secrets)}"
 
 
-def _pinned(recipe: Recipe, made: Mapping[str, Mapping[str, Any]]) -> str:
-    """The recipe as YAML, with the versions of volumes and models that the run has used."""
-    changes: dict[str, str | None] = {}
+def _pinned(recipe: Recipe, made: Mapping[str, Mapping[str, Any]], labels: Mapping[str, str]) -> str:
+    """The recipe as YAML, with the versions of volumes and models that the run has used, and its labels."""
+    changes: dict[str, Any] = {} if labels == recipe.labels else {"labels": labels or None}
     for name, experiment in recipe.experiments.items():
         if recipe.code.endswith(".whl"):  # its files are unpacked, so nothing else says what is run
             changes |= {f"experiments.{name}.command": experiment.command}

@@ -148,6 +148,7 @@ def run_summary(database: Database, run: str, files: RunFiles | None = None) -> 
         **({"queued_s": round(queued_s, 3)} if (queued_s := queued_seconds(row, now)) else {}),
         **_queued(row, now),
         "cost_usd": row["cost_usd"],
+        **_described(row),
         **_bound(row, is_shared=database.is_shared),
         **({"kept_usd": kept_usd} if (kept_usd := _kept_usd(database, run)) else {}),
         **({"quote": quote} if quote else {}),
@@ -294,7 +295,14 @@ def _brief(row: RowMapping, now: float) -> dict[str, Any]:
         "driver": found,
         **({"owner": row["submitted_by"]} if row["submitted_by"] else {}),
         **({"team": row["team"]} if row["team"] else {}),
+        **_described(row),
     }
+
+
+def _described(row: RowMapping) -> dict[str, Any]:
+    """What people have written on it; empty if that is nothing."""
+    labels = json.loads(row["labels"]) if row["labels"] != "{}" else {}
+    return {**({"labels": labels} if labels else {}), **({"note": row["note"]} if row["note"] else {})}
 
 
 def run_seconds(row: RowMapping, now: float, *, is_driven: bool | None = None) -> float:

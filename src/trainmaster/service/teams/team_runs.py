@@ -75,6 +75,7 @@ class TeamRuns:
         owner: str | None = None,
         team: str | None = None,
         since: str | None = None,
+        where: str | None = None,
     ) -> dict[str, Any]:
         """``runs``, newest first, and ``next``: where the page after it begins, or None.
 
@@ -86,9 +87,10 @@ class TeamRuns:
             owner: only those that were sent by somebody whose name has this in it.
             team: only those of this one, if the caller sees it.
             since: only those that were begun within this time, such as ``24h``.
+            where: only those with which this condition holds; see `trainmaster.spec.where`.
 
         Raises:
-            UsageError: the limit or the time is none.
+            UsageError: the limit, the time or the condition is none.
         """
         if not 1 <= limit <= MAX_PAGE:
             raise UsageError(f"limit: {limit}", f"Ask for 1 to {MAX_PAGE} runs.")
@@ -101,7 +103,7 @@ class TeamRuns:
         seen: tuple[str | None, ...] | None = None if self._caller.sees_all else (self._caller.team,)
         if team is not None:
             seen = (team,) if self._caller.sees(team) else ()
-        which = RunFilter(seen, state, name, owner, begin)
+        which = RunFilter(seen, state, name, owner, begin).narrowed(where or "", self._service.database)
         found = runs_summary(self._service.database, limit, after, which)
         older = found["older"]
         return {"runs": found["runs"], "next": found["runs"][-1]["run"] if older else None, "older": older}
@@ -116,6 +118,14 @@ class TeamRuns:
         """The line of a run in the list of runs."""
         self.row(run)
         return self._service.brief(run)
+
+    def describe(
+        self, run: str, labels: Mapping[str, str | None], note: str | None, environ: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """Change its labels and note; see `Service.describe`."""
+        self._caller.need("run")
+        self.row(run)
+        return self._service.describe(run, labels, note, environ)
 
     def status(self, run: str) -> dict[str, Any]:
         """A run, as ``status --json`` has it."""

@@ -412,6 +412,8 @@ CREATE TABLE run (
     submitted_by text,
     can_move boolean DEFAULT false NOT NULL,
     kept_by text,
+    labels text DEFAULT '{}'::text NOT NULL,
+    note text DEFAULT ''::text NOT NULL,
     away text
 );
 CREATE TABLE run_fact (
@@ -683,7 +685,7 @@ INSERT INTO registered_model VALUES ('{}', '{}', '{}', '{}', 1, 1);
 INSERT INTO removed_model VALUES ('r-1', '{}', 1, '{}', '{}', '{}', 1, 1);
 INSERT INTO replica VALUES ('{}', '{}', 1, 1, '{}', '{}', '{}', '{}', 1, '{}', 1, 1, 1, 1);
 INSERT INTO replica_load VALUES ('{}', '{}', 1, 1);
-INSERT INTO run VALUES ('r-1', 'r', '{}', '/recipe.yaml', 'local', '/code', 'file:///store', 'RUNNING', NULL, '', 1000000, 1000000, NULL, NULL, 0, NULL, NULL, 0, 0, NULL, NULL, 1, 1795604896.6162004, 2, '', '', NULL, NULL, NULL, false, NULL, NULL);
+INSERT INTO run VALUES ('r-1', 'r', '{}', '/recipe.yaml', 'local', '/code', 'file:///store', 'RUNNING', NULL, '', 1000000, 1000000, NULL, NULL, 0, NULL, NULL, 0, 0, NULL, NULL, 1, 1795655744.1412508, 2, '', '', NULL, NULL, NULL, false, NULL, '{}', '', NULL);
 INSERT INTO run_fact VALUES ('r-1', '{}', '{}', '{}');
 INSERT INTO run_file VALUES (1, 'r-1', '{}', 1, '\x7b7d');
 INSERT INTO run_model VALUES ('r-1', '{}', '{}', '{}', '{}', 1);

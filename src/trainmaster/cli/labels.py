@@ -1,0 +1,109 @@
+"""``trainmaster label`` and ``note``; and how other verbs are told which runs are meant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainmaster.cli.completing import run_ids
+from trainmaster.cli.output import print_json, say, show
+from trainmaster.spec.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from trainmaster.api import ClientProtocol
+
+#: Options of verbs that act on several runs; `selected` and `condition` take them.
+Labels = Annotated[
+    list[str] | None,
+    typer.Option("--label", metavar="KEY=VALUE", help="Runs with this label; KEY!=VALUE, or KEY for any."),
+]
+WhereText = Annotated[
+    str | None,
+    typer.Option("--where", metavar="CONDITION", help="Runs such as 'loss < 0.3 and state = SUCCEEDED'."),
+]
+#: A run, where several may be meant by options instead.
+RunOrNone = Annotated[str | None, typer.Argument(autocompletion=run_ids, help="Id of the run, or `latest`.")]
+
+
+def label(
+    run: Annotated[str, typer.Argument(autocompletion=run_ids, help="Id of the run, or `latest`.")],
+    change: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE|KEY-]...", help="What to write, or take away.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the run's line as JSON.")] = False,
+) -> None:
+    """Change the labels of a run: KEY=VALUE writes one, KEY- takes it away; without any, show them."""
+    from trainmaster.cli.opening import open_client
+    from trainmaster.spec.labels import parsed_changes
+
+    changes = parsed_changes(change or ())
+    client = open_client()
+    run = client.resolve(run)
+    line = client.describe(run, changes) if changes else client.brief(run)
+    print_json(line) if as_json else show(labels_text(line) or f"{run} has no labels")
+
+
+def note(
+    run: Annotated[str, typer.Argument(autocompletion=run_ids, help="Id of the run, or `latest`.")],
+    text: Annotated[str | None, typer.Argument(help="What to write; an empty text takes it away.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the run's line as JSON.")] = False,
+) -> None:
+    """Write a note on a run, instead of the one that it has; without a text, show it."""
+    from trainmaster.cli.opening import open_client
+
+    client = open_client()
+    run = client.resolve(run)
+    line = client.brief(run) if text is None else client.describe(run, {}, text)
+    print_json(line) if as_json else show(line.get("note", f"{run} has no note"))
+
+
+def labels_text(line: Mapping[str, Any]) -> str:
+    """The labels of a run, for people; empty without any."""
+    return ", ".join(f"{key}={value}" for key, value in line.get("labels", {}).items())
+
+
+def condition(labels: Sequence[str] | None, where: str | None) -> str:
+    """What ``--label`` and ``--where`` ask together; empty without any.
+
+    Raises:
+        UsageError: one of them is wrong.
+    """
+    if not labels and where is None:
+        return ""
+    from trainmaster.spec.labels import joined
+    from trainmaster.spec.where import parse_where
+
+    wanted = joined(where or "", labels or ())
+    parse_where(wanted if where is None else where)  # told before anything is asked of a server
+    return wanted
+
+
+def selected(
+    client: ClientProtocol, run: str | None, labels: Sequence[str] | None, where: str | None
+) -> list[str]:
+    """Ids of the runs that are meant, newest first: one that is named, or all that options choose.
+
+    Args:
+        client: that has them.
+        run: id of one, a beginning of it, or ``latest``.
+        labels: as of ``--label``.
+        where: as of ``--where``.
+
+    Raises:
+        UsageError: neither is given, or both, or one is wrong.
+        NotFoundError: there is none.
+    """
+    wanted = condition(labels, where)
+    if run is None and not wanted:
+        raise UsageError("which run?", "Name one, or choose some by --label KEY=VALUE or --where CONDITION.")
+    if run is not None and wanted:
+        raise UsageError(f"{run}, and --label or --where", "Name a run, or choose by options; not both.")
+    if run is not None:
+        return [client.resolve(run)]
+    found = [row["run"] for row in client.listed(where=wanted)["runs"]]
+    if not found:
+        raise NotFoundError(f"no run is so: {wanted}", "`trainmaster status` lists the runs.")
+    say(f"{len(found)} run{'s' * (len(found) != 1)}: {', '.join(found[:10])}{' ...' * (len(found) > 10)}")
+    return found

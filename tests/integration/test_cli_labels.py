@@ -1,0 +1,50 @@
+"""Labels, notes and conditions through the command line: written, found, kept; and never a secret in them."""
+
+from __future__ import annotations
+
+import json
+
+RECIPE = """\
+name: toy
+labels: {project: vision, owner: ann}
+secrets: [TOKEN]
+experiments:
+  train:
+    retries: 0
+    parameters: {lr: [0.1, 0.001]}
+    command: 'echo step 1 loss={{lr}}; test -e $NOTES/fine'
+"""
+
+
+def test_runs_are_labelled_found_resumed_and_exported(tm):
+    env = {**tm.env, "TOKEN": "a-secret-value"}
+    recipe = tm.recipe(RECIPE)
+    refused = tm.call("run", recipe, "--label", "x=see a-secret-value", code=2, env=env)
+    assert "labels.x holds the value of a secret" in refused.err
+    assert tm.runs() == []
+    tm.call("run", recipe, "--label", "project=audio", "--label", "n=1", "--json", code=1, env=env)
+    run = tm.runs()[0]["run"]
+    assert tm.status(run)["labels"] == {"n": "1", "owner": "ann", "project": "audio"}
+    tm.call("label", run, "owner-", "stage=x a-secret-value", env=env)
+    noted = tm.call("note", run, "why a-secret-value", "--json", env=env)
+    assert noted.json["labels"] == {"n": "1", "project": "audio", "stage": "x ***"}
+    assert noted.json["note"] == "why ***"
+    shown = tm.call("status", "--where", "loss < 0.01 and lr < 0.01", "--label", "project=audio").out
+    assert "n=1, project=audio, stage=x ***" in shown
+    assert "note: why ***" in tm.call("status", run).out
+    assert "no run is so" in tm.call("status", "--label", "project=vision").err
+    wrong = tm.call("status", "--where", "loss <", code=2).err
+    assert "where, column 7" in wrong
+    assert "        ^" in wrong
+    assert "which run?" in tm.call("cancel", code=2).err
+    assert "not both" in tm.call("cancel", run, "--label", "n=1", code=2).err
+    assert "had ended" in tm.call("cancel", "--label", "n=1").err
+    (tm.notes / "fine").touch()
+    tm.call("resume", "--label", "n=1", env=env)
+    tm.until(lambda: tm.status(run)["reason"] == "SUCCEEDED", "its end")
+    assert tm.status(run)["note"] == "why ***"
+    capsule = tm.root / "c.zip"
+    tm.call("export", run, capsule)
+    again = tm.call("run", capsule, "--json", env=env)
+    assert again.json["labels"] == {"n": "1", "project": "audio", "stage": "x ***"}
+    assert "a-secret-value" not in json.dumps(tm.runs())
