@@ -162,6 +162,14 @@ class Client:
         """
         return self._home.service_url(name, port)
 
+    def configuration(self, directory: str | os.PathLike[str] = ".") -> list[dict[str, Any]]:
+        """What recipes in a directory leave open, and the files and lines that say so.
+
+        Args:
+            directory: of this machine; a server tells what it takes where a recipe says nothing.
+        """
+        return self._home.configuration(os.fspath(directory))
+
     def register_workflow(
         self,
         recipe: AnyRecipe,

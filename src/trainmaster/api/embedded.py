@@ -350,6 +350,12 @@ class EmbeddedClient:
 
     # --- quotes and machines -------------------------------------------------------------------------
 
+    def configuration(self, directory: str) -> list[dict[str, Any]]:
+        from trainmaster.spec.configuration import configured_rows
+        from trainmaster.spec.recipe import configuration_files
+
+        return configured_rows(configuration_files(Path(directory).absolute(), self._environ))
+
     def score_line(self, provider: str) -> str:
         return self._service.score_line("estimate", provider)
 

@@ -352,6 +352,16 @@ class ClientProtocol(Protocol):
     def score(self) -> dict[str, Any]:
         """How often quotes were kept: the object of ``trainmaster score --json``."""
 
+    def configuration(self, directory: str) -> list[dict[str, Any]]:
+        """What recipes in a directory leave open: the rows of ``trainmaster config show --json``.
+
+        Args:
+            directory: of this machine; a server tells what it takes where a recipe that is sent says nothing.
+
+        Raises:
+            RecipeError: a file of configuration is wrong.
+        """
+
     def score_line(self, provider: str) -> str:
         """The same of estimates for a provider, in a line; empty if too little is known."""
 

@@ -130,7 +130,7 @@ def scan_code(
     Args:
         directory: where the code is.
         source: what the recipe calls it, for messages.
-        exclude: directories to be left out.
+        exclude: directories and files to be left out.
         is_filtered: False takes everything but ``.git``.
         include: patterns as in a .gitignore at the top of the code: what is taken whatever these say.
 
@@ -262,6 +262,8 @@ class _Scan:
         status = entry.stat(follow_symlinks=False)
         if not stat.S_ISREG(status.st_mode):
             self._tree.notes.append(f"code: left out {path}: it is neither a file nor a directory")
+            return
+        if (status.st_dev, status.st_ino) in self._excluded:
             return
         self._tree.total_bytes += status.st_size
         self._tree.files.append(CodeFile(path, entry.path, bool(status.st_mode & 0o100)))

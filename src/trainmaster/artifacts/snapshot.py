@@ -53,7 +53,7 @@ def take_snapshot(
             default branch.
         base: what a relative ``source`` is relative to.
         root: where snapshots are kept.
-        exclude: directories that are left out, such as Trainmaster's own home.
+        exclude: directories and files that are left out, such as Trainmaster's own home.
         include: patterns of what is taken of a directory although .gitignore leaves it out.
 
     Raises:

@@ -113,6 +113,7 @@ _VERBS: Final = {
     "team": ("access.team_app", "Teams that share the server in use, or of this home."),
     "user": ("access.user_app", "Users of the server in use, or of this home."),
     "secret": ("access.secret_app", "Secrets of teams, for their tasks."),
+    "config": ("config.app", "What recipes leave open, and where that is said."),
     "doctor": (
         "doctor.doctor",
         "Look at this machine and home: what is there, what is missing, what to do about it.",
@@ -146,7 +147,7 @@ _PANELS: Final = {
     "Server": (
         "server", "login", "context", "workflows", "token", "team", "user", "secret",
     ),
-    "Set up": ("doctor",),
+    "Set up": ("config", "doctor"),
 }  # fmt: skip
 
 

@@ -74,12 +74,14 @@ class Mistake:
         column: 1-based column in the file.
         key_path: dotted keys, such as ``experiments.train.after``; empty for the whole file.
         message: ``what was found; what would be right``.
+        file: another than the recipe's, which that includes.
     """
 
     line: int
     column: int
     key_path: str
     message: str
+    file: str = ""
 
 
 class RecipeError(UsageError):
@@ -91,7 +93,7 @@ class RecipeError(UsageError):
         super().__init__("\n".join(self._line(mistake) for mistake in self.mistakes))
 
     def _line(self, mistake: Mistake) -> str:
-        where = f"{self.file}:{mistake.line}:{mistake.column}: "
+        where = f"{mistake.file or self.file}:{mistake.line}:{mistake.column}: "
         return where + (f"{mistake.key_path}: " if mistake.key_path else "") + mistake.message
 
 

@@ -32,6 +32,7 @@ from trainmaster.spec.reading import (
     mapping_of,
     noun,
     pattern,
+    read_file_names,
     shell_script,
     verbatim,
 )
@@ -152,6 +153,7 @@ class Experiment(Noun):
         data: by name, the recipe's own included.
         env: variables, the recipe's own included.
         secrets: names of secret variables, the recipe's own included.
+        env_file: files of variables; they are in `env` by now.
         setup: bash script that prepares a node.
         roles: Ansible roles that make its machines ready.
         command: bash script of a task, a template.
@@ -186,6 +188,7 @@ class Experiment(Noun):
     data: Annotated[dict[str, DataSource], Key("data", read_data)] = Field(default={})
     env: Annotated[dict[str, str], Key("env", read_env)] = Field(default={})
     secrets: Annotated[tuple[str, ...], Key("secrets", read_secrets)] = ()
+    env_file: Annotated[tuple[str, ...], Key("env_file", read_file_names)] = ()
     setup: Annotated[str | None, Key("setup", shell_script)] = None
     roles: Annotated[Roles | None, Key("roles", noun(Roles))] = None
     command: Annotated[str, Key("command", shell_script)] = ""

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.spec.errors import Mistake, RecipeError
+from trainmaster.spec.errors import Mistake, RecipeError, UsageError
 
 if TYPE_CHECKING:
     from ruamel.yaml.events import Event
@@ -90,7 +90,8 @@ class YamlNode:
         source: the text between the first and the last character in the file.
         size: how many nodes it stands for, itself and those behind aliases included.
         stands_at: the keys above it in the file, where it is read as if it stood elsewhere.
-        via: the ``--set`` text it came from, else empty.
+        file: that it stands in, where that is another than the one that is read.
+        via: what it was given by, such as ``--set seed=1``, else empty.
     """
 
     kind: Kind
@@ -104,6 +105,7 @@ class YamlNode:
     source: str = ""
     size: int = 1
     stands_at: tuple[str, ...] = ()
+    file: str = ""
     via: str = ""
 
     @property
@@ -375,3 +377,92 @@ def nearest(word: str, known: Sequence[str]) -> str | None:
     lowered = {name.lower(): name for name in known}
     found = difflib.get_close_matches(word.lower(), list(lowered), n=1, cutoff=0.6)
     return lowered[found[0]] if found else None
+
+
+def changed(root: YamlNode, override: str, shown: str = "") -> YamlNode:
+    """A copy of the tree with a value put in or taken away.
+
+    Args:
+        root: of the recipe.
+        override: a text ``path=value`` as for ``--set``.
+        shown: what messages call it.
+
+    Raises:
+        UsageError: it is wrong in itself.
+    """
+    path, separator, text = override.partition("=")
+    flag = shown or f"--set {override}"
+    if not separator or not path.strip():
+        raise UsageError(f"{flag}: no path=value", "Write for instance --set experiments.train.retries=5.")
+    try:
+        value = compose(text, "value") if text.strip() else YamlNode(Kind.SCALAR, 1, 1, plain=True)
+    except RecipeError as error:
+        empty = not text.strip(" ~") or text.strip() in ("null", "Null", "NULL")
+        if not empty:
+            raise UsageError(
+                f"{flag}: {error.mistakes[0].message}", "Quote the value as YAML asks."
+            ) from None
+        value = YamlNode(Kind.SCALAR, 1, 1, plain=True)
+    return _put(root, path.strip(), value, flag, ())
+
+
+def _put(parent: YamlNode, path: str, value: YamlNode, flag: str, above: tuple[str, ...]) -> YamlNode:
+    if parent.kind is not Kind.MAPPING:
+        what = parent.describe()
+        raise UsageError(
+            f"{flag}: {'.'.join(above)} is {what}, there is nothing below it", "Set it as a whole."
+        )
+    parts = path.split(".")
+    if not all(parts):
+        raise UsageError(f"{flag}: an empty key in '{path}'", "Write keys with single dots between them.")
+    # Experiments may have dots in their names: the longest key that exists is meant.
+    taken = next((n for n in range(len(parts), 0, -1) if ".".join(parts[:n]) in parent.entries), 1)
+    key, rest = ".".join(parts[:taken]), ".".join(parts[taken:])
+    child = parent.entries.get(key)
+    if child is None and above == ("experiments",):
+        near = nearest(key, list(parent.entries))
+        hint = f"Did you mean '{near}'?" if near else f"Known: {', '.join(parent.entries)}."
+        raise UsageError(f"{flag}: there is no experiment '{key}'", hint)
+    at = child or parent
+    if rest:
+        if child is None or child.is_null:
+            child = YamlNode(Kind.MAPPING, at.line, at.column, file=at.file, via=flag)
+        return with_entry(parent, key, _put(child, rest, value, flag, (*above, key)), flag)
+    if value.is_null:
+        entries = {name: node for name, node in parent.entries.items() if name != key}
+        return replace(parent, entries=entries, keys={name: parent.keys[name] for name in entries})
+    return with_entry(parent, key, _moved(value, at, flag), flag)
+
+
+def below(root: YamlNode, path: tuple[str, ...]) -> YamlNode | None:
+    """The node of a key; numbers count the items of lists."""
+    for key in path:
+        in_list = root.items[int(key)] if root.kind is Kind.LIST else None
+        found = root.entries.get(key, in_list)
+        if found is None:
+            return None
+        root = found
+    return root
+
+
+def with_entry(parent: YamlNode, key: str, child: YamlNode, via: str = "") -> YamlNode:
+    """A copy of a mapping with a value put in."""
+    known = parent.keys.get(key) or YamlNode(
+        Kind.SCALAR, child.line, child.column, text=key, file=child.file, via=via
+    )
+    return replace(parent, entries={**parent.entries, key: child}, keys={**parent.keys, key: known})
+
+
+def _moved(node: YamlNode, at: YamlNode, via: str) -> YamlNode:
+    """A copy whose mistakes are reported where it was put, and as coming from the command line."""
+    return replace(
+        node,
+        line=at.line,
+        column=at.column,
+        file=at.file,
+        source="",
+        via=via,
+        items=[_moved(item, at, via) for item in node.items],
+        entries={name: _moved(child, at, via) for name, child in node.entries.items()},
+        keys={name: _moved(key, at, via) for name, key in node.keys.items()},
+    )

@@ -48,8 +48,8 @@ class Problems:
         """Note a mistake at a node, or at a place within it."""
         line, column = place or (node.line, node.column)
         if node.via:
-            message = f"{message} (given by --set {node.via})"
-        mistake = Mistake(line, column, ".".join(node.stands_at or path), message)
+            message = f"{message} (given by {node.via})"
+        mistake = Mistake(line, column, ".".join(node.stands_at or path), message, node.file)
         if mistake not in self._known:
             self._known.add(mistake)
             self.mistakes.append(mistake)
@@ -66,7 +66,7 @@ class Problems:
 
     def in_order(self) -> list[Mistake]:
         """The mistakes as they follow in the file."""
-        return sorted(self.mistakes, key=lambda mistake: (mistake.line, mistake.column))
+        return sorted(self.mistakes, key=lambda mistake: (mistake.file, mistake.line, mistake.column))
 
     @contextmanager
     def goes_on(self) -> Iterator[None]:
@@ -402,3 +402,9 @@ def shell_script(node: YamlNode, path: Path, problems: Problems) -> str:
     if refused:
         raise ReportedMistake
     return found
+
+
+def read_file_names(node: YamlNode, path: Path, problems: Problems) -> tuple[str, ...]:
+    """Refuse names of other files: what lies beside a recipe is in it before it is read."""
+    message = "names a file, and this recipe is a text by itself; write out here what the file says"
+    raise problems.refuse(node, path, message)

@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Final
 
@@ -18,7 +17,17 @@ from trainmaster.spec.errors import Mistake, RecipeError, TrainmasterError, Usag
 from trainmaster.spec.experiment import Experiment, read_data, read_env, read_secrets
 from trainmaster.spec.habits import Code
 from trainmaster.spec.launcher_names import AUTO, image_of_framework, image_variable
-from trainmaster.spec.node import MAX_RECIPE_BYTES, Kind, YamlNode, compose, nearest, place, written
+from trainmaster.spec.node import (
+    MAX_RECIPE_BYTES,
+    Kind,
+    YamlNode,
+    below,
+    changed,
+    compose,
+    place,
+    with_entry,
+    written,
+)
 from trainmaster.spec.notification import Subscription, read_notify
 from trainmaster.spec.objective import Budget, Objective, read_objective
 from trainmaster.spec.reading import (
@@ -32,6 +41,7 @@ from trainmaster.spec.reading import (
     integer,
     noun,
     pattern,
+    read_file_names,
     read_noun,
     shorten,
     text,
@@ -95,7 +105,13 @@ class Recipe(Noun):
         bake: when it has succeeded, images are made of its machines; `trainmaster image build` writes it.
         concurrency: of a workflow: what a start does while a run of it is under way.
         experiments: by name, in the recipe's order; they include the recipe's data, env and secrets.
+        include_files: other files whose keys it has, too; they are in it by now.
+        env_file: files of variables; they are in `env` by now.
         source_text: the file as it was read, without overrides.
+        included: names and texts of the files that it includes, without what looks like a secret.
+        env_files: where values of its secrets may be.
+        notes: what was said about it when it was read.
+        configured: what it leaves open and is configured: texts ``path=value``, and the places that say so.
         overrides: what was changed of it, in order: texts ``path=value`` as for ``--set``.
         file: what messages call the file.
     """
@@ -121,11 +137,17 @@ class Recipe(Noun):
     on: Annotated[tuple[Trigger, ...], Key("on", read_triggers)] = ()
     concurrency: Annotated[str, Key("concurrency", choice(*CONCURRENCY))] = "wait"
     bake: Annotated[bool, Key("bake", boolean)] = False
+    include_files: Annotated[tuple[str, ...], Key("include", read_file_names)] = ()
+    env_file: Annotated[tuple[str, ...], Key("env_file", read_file_names)] = ()
     experiments: Annotated[
         dict[str, Experiment],
         Key("experiments", _experiments, required="write a mapping of experiments, each with a `command`"),
     ]
     source_text: str = ""
+    included: tuple[tuple[str, str], ...] = ()
+    env_files: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    configured: tuple[tuple[str, str], ...] = ()
     overrides: tuple[str, ...] = ()
     file: str = "recipe"
 
@@ -181,21 +203,28 @@ class Recipe(Noun):
 
     @classmethod
     def from_text(
-        cls, source: str, *, directory: str | os.PathLike[str] = ".", provider: str | None = None
+        cls,
+        source: str,
+        *,
+        directory: str | os.PathLike[str] = ".",
+        provider: str | None = None,
+        defaults: Sequence[FilePath] = (),
     ) -> Recipe:
-        """Check a recipe that is the text of a file.
+        """Check a recipe that is the text of a file. It includes nothing: others may have sent it.
 
         Args:
             source: YAML.
             directory: where ``code`` and other relative paths start.
             provider: replaces the recipe's ``provider``.
+            defaults: files of configuration that say what it leaves open.
 
         Raises:
             RecipeError: with all mistakes that were found.
         """
         if len(source.encode()) > MAX_RECIPE_BYTES:
             raise _too_large("recipe")
-        return _read_text(source, "recipe", "run", FilePath(directory).absolute(), (), provider)
+        folder = FilePath(directory).absolute()
+        return _read_text(source, "recipe", "run", folder, (), provider, defaults, includes=False)
 
     @classmethod
     def from_dict(
@@ -220,7 +249,8 @@ class Recipe(Noun):
         """
         source = json.dumps(_plain(content), indent=2, ensure_ascii=False) + "\n"  # JSON is YAML
         folder = FilePath(directory).absolute()
-        return _read_text(source, "<recipe>", "run", folder, _texts(overrides or {}), provider)
+        files = configuration_files(folder, os.environ)
+        return _read_text(source, "<recipe>", "run", folder, _texts(overrides or {}), provider, files)
 
     def as_yaml(self, *, code: str | None = None) -> str:
         """YAML that means this recipe wherever it is read: with its name, and with what was changed of it.
@@ -228,15 +258,28 @@ class Recipe(Noun):
         Args:
             code: what to write as its ``code``; None leaves that as it is.
         """
-        root = compose(self.source_text, "recipe")
-        changes = list(self.overrides)
+        root, changes = self.tree(), []
         if "name" not in root.entries:
             changes.append(f"name={json.dumps(self.name)}")
         if code is not None and code != self.code:
             changes.append(f"code{'.dir' * bool(self.include)}={json.dumps(code)}")
         for change in changes:
-            root = _override(root, change)
-        return written(root) if changes else self.source_text
+            root = changed(root, change)
+        is_other = changes or self.overrides or self.configured or self.included
+        return written(root) if is_other else self.source_text
+
+    def tree(self) -> YamlNode:
+        """Its keys with their places: what the file says and includes, is configured, and was changed."""
+        root = compose(self.source_text or "{}", self.file)
+        if self.included:
+            from trainmaster.spec.including import expanded
+
+            root = expanded(root, self.file, self.directory, dict(self.included)).root
+        for change, said_by in self.configured:
+            root = changed(root, change, said_by)
+        for change in self.overrides:
+            root = changed(root, change)
+        return root
 
     def refused(self, mistakes: Sequence[tuple[Path, TrainmasterError]]) -> RecipeError:
         """What was found wrong after it was read, with the places in its file.
@@ -244,18 +287,21 @@ class Recipe(Noun):
         Args:
             mistakes: keys, and what is wrong there. What an experiment has from the recipe is found there.
         """
-        root, problems = compose(self.source_text or "{}", self.file), Problems()
-        for change in self.overrides:
-            root = _override(root, change)
+        root, problems = self.tree(), Problems()
         for path, error in mistakes:
             hint = f"; {error.hint[:1].lower()}{error.hint[1:].rstrip('.')}" if error.hint else ""
             shared = path[2:]
-            if shared and _below(root, path) is None and (node := _below(root, shared)):
+            if shared and below(root, path) is None and (node := below(root, shared)):
                 problems.add(node, shared, f"{error.args[0]}{hint}")
                 continue
-            nodes = (_below(root, path[:known]) for known in range(len(path), -1, -1))
+            nodes = (below(root, path[:known]) for known in range(len(path), -1, -1))
             problems.add(next(node for node in nodes if node), path, f"{error.args[0]}{hint}")
         return RecipeError(self.file, problems.in_order())
+
+    @property
+    def secret_files(self) -> tuple[FilePath, ...]:
+        """Files with values of secrets: they are no part of the code."""
+        return tuple(map(FilePath, self.env_files))
 
     def order(self) -> list[str]:
         """Names of the experiments, each after those it depends on."""
@@ -315,13 +361,54 @@ def read_recipe(
     if file.is_dir() and (file / IN_DIRECTORY).is_file():
         file = file / IN_DIRECTORY
     shown = os.fspath(file)
-    return _read_text(_text_of(file, shown), shown, file.stem, file.absolute().parent, overrides, provider)
+    source, folder = _text_of(file, shown), file.absolute().parent
+    files = configuration_files(folder, os.environ)
+    return _read_text(source, shown, file.stem, folder, overrides, provider, files)
+
+
+def configuration_files(directory: FilePath, environ: Mapping[str, str]) -> list[FilePath]:
+    """What says what recipes in a directory leave open; the first comes first.
+
+    The nearest ``pyproject.toml`` with a table ``tool.trainmaster``, unless it is another user's than the
+    directory, and the user's own file.
+    """
+    found = []
+    try:
+        ours = {0, os.geteuid(), directory.stat().st_uid}
+        for folder in (directory, *directory.parents):
+            file = folder / "pyproject.toml"
+            if file.is_file() and file.stat().st_uid in ours and b"tool.trainmaster" in file.read_bytes():
+                found.append(file)
+                break
+    except OSError:
+        pass  # as of a directory that is not there, or that nothing may look into
+    return [*found, *own_configuration(environ)]
+
+
+def own_configuration(environ: Mapping[str, str]) -> list[FilePath]:
+    """The user's own file of configuration, if there is one."""
+    file = user_file(environ)
+    return [file] if file.is_file() else []
+
+
+def user_file(environ: Mapping[str, str]) -> FilePath:
+    """The user's own file of configuration, whether it is there or not."""
+    base = FilePath(environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
+    return base / "trainmaster" / "config.toml"
 
 
 def _read_text(
-    source: str, shown: str, stem: str, directory: FilePath, overrides: Sequence[str], provider: str | None
+    source: str,
+    shown: str,
+    stem: str,
+    directory: FilePath,
+    overrides: Sequence[str],
+    provider: str | None,
+    defaults: Sequence[FilePath] = (),
+    *,
+    includes: bool = True,
 ) -> Recipe:
-    if not _EXPERIMENTS.search(source):
+    if not _EXPERIMENTS.search(source) and not re.search(r"^include[ \t]*:", source, re.MULTILINE):
         from trainmaster.spec.foreign import foreign_file  # recipes never need it
 
         if foreign := foreign_file(source):
@@ -330,19 +417,40 @@ def _read_text(
     if root.kind is not Kind.MAPPING:
         message = f"{root.describe()}; a recipe is a mapping with the key `experiments`"
         raise RecipeError(shown, [Mistake(root.line, root.column, "", message)])
-    changes = list(overrides)
-    for override in overrides:
-        root = _override(root, override)
-    if provider is not None:
-        root = _override(root, f"provider={provider}", shown=f"provider={provider}")
-        changes.append(f"provider={provider}")
+    told: dict[str, Any] = {}
+    if includes and ("include" in root.entries or "env_file" in source):
+        from trainmaster.spec.including import expanded
+
+        found = expanded(root, shown, directory)
+        root = found.root
+        told = {
+            "included": tuple((name, redacted(text)) for name, text in found.texts.items()),
+            "env_files": tuple(found.env_files),
+            "notes": tuple(found.notes),
+        }
+    changes = [*overrides, *([] if provider is None else [f"provider={provider}"])]
+    if defaults:
+        from trainmaster.spec.configuration import defaults_for, settings_of
+
+        # A command of whoever has the server is not for what others send.
+        settings = [each for each in settings_of(defaults) if includes or each.key != "notify"]
+        said = root
+        for change in changes:
+            said = changed(said, change)
+        named = said.entries.get("provider")
+        open_keys = list(defaults_for(root, named.text if named else None, settings))
+        told["configured"] = tuple((redacted(change), said_by) for change, said_by in open_keys)
+        for change, said_by in open_keys:
+            root = changed(root, change, said_by)
+    for change in changes:
+        root = changed(root, change)
     problems = Problems()
     _explain_lost_indentation(root, problems)
     try:
         recipe = _read(root, problems, stem)
     except ReportedMistake:
         raise RecipeError(shown, problems.in_order()) from None
-    told = {"source_text": redacted(source), "overrides": tuple(redacted(each) for each in changes)}
+    told |= {"source_text": redacted(source), "overrides": tuple(redacted(each) for each in changes)}
     return _with_images(recipe.model_copy(update={"directory": directory, "file": shown, **told}), os.environ)
 
 
@@ -384,7 +492,7 @@ def _read(root: YamlNode, problems: Problems, stem: str) -> Recipe:
     if "name" not in root.entries:
         # A file may be called anything, a run becomes a directory.
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:100] or "recipe"
-        root = _with(root, "name", YamlNode(Kind.SCALAR, root.line, root.column, text=name))
+        root = with_entry(root, "name", YamlNode(Kind.SCALAR, root.line, root.column, text=name))
     if problems.mistakes:
         raise ReportedMistake
     return read_noun(Recipe, root, (), problems)
@@ -435,84 +543,6 @@ def _explain_lost_indentation(root: YamlNode, problems: Problems) -> None:
             "indent the experiments' names below it, and their keys below them"
         )
         problems.add(root.keys["experiments"], ("experiments",), message)
-
-
-def _override(root: YamlNode, override: str, shown: str = "") -> YamlNode:
-    """A copy of the tree with a value put in or taken away."""
-    path, separator, text = override.partition("=")
-    flag = shown or f"--set {override}"
-    if not separator or not path.strip():
-        raise UsageError(f"{flag}: no path=value", "Write for instance --set experiments.train.retries=5.")
-    try:
-        value = compose(text, "value") if text.strip() else YamlNode(Kind.SCALAR, 1, 1, plain=True)
-    except RecipeError as error:
-        empty = not text.strip(" ~") or text.strip() in ("null", "Null", "NULL")
-        if not empty:
-            raise UsageError(
-                f"{flag}: {error.mistakes[0].message}", "Quote the value as YAML asks."
-            ) from None
-        value = YamlNode(Kind.SCALAR, 1, 1, plain=True)
-    return _put(root, path.strip(), value, flag, override, ())
-
-
-def _put(
-    parent: YamlNode, path: str, value: YamlNode, flag: str, via: str, above: tuple[str, ...]
-) -> YamlNode:
-    if parent.kind is not Kind.MAPPING:
-        what = parent.describe()
-        raise UsageError(
-            f"{flag}: {'.'.join(above)} is {what}, there is nothing below it", "Set it as a whole."
-        )
-    parts = path.split(".")
-    if not all(parts):
-        raise UsageError(f"{flag}: an empty key in '{path}'", "Write keys with single dots between them.")
-    # Experiments may have dots in their names: the longest key that exists is meant.
-    taken = next((n for n in range(len(parts), 0, -1) if ".".join(parts[:n]) in parent.entries), 1)
-    key, rest = ".".join(parts[:taken]), ".".join(parts[taken:])
-    child = parent.entries.get(key)
-    if child is None and above == ("experiments",):
-        near = nearest(key, list(parent.entries))
-        hint = f"Did you mean '{near}'?" if near else f"Known: {', '.join(parent.entries)}."
-        raise UsageError(f"{flag}: there is no experiment '{key}'", hint)
-    at = child or parent
-    if rest:
-        if child is None or child.is_null:
-            child = YamlNode(Kind.MAPPING, at.line, at.column, via=via)
-        return _with(parent, key, _put(child, rest, value, flag, via, (*above, key)), via)
-    if value.is_null:
-        entries = {name: node for name, node in parent.entries.items() if name != key}
-        return replace(parent, entries=entries, keys={name: parent.keys[name] for name in entries})
-    return _with(parent, key, _moved(value, at, via), via)
-
-
-def _below(root: YamlNode, path: Path) -> YamlNode | None:
-    """The node of a key; numbers count the items of lists."""
-    for key in path:
-        in_list = root.items[int(key)] if root.kind is Kind.LIST else None
-        found = root.entries.get(key, in_list)
-        if found is None:
-            return None
-        root = found
-    return root
-
-
-def _with(parent: YamlNode, key: str, child: YamlNode, via: str = "") -> YamlNode:
-    known = parent.keys.get(key) or YamlNode(Kind.SCALAR, child.line, child.column, text=key, via=via)
-    return replace(parent, entries={**parent.entries, key: child}, keys={**parent.keys, key: known})
-
-
-def _moved(node: YamlNode, at: YamlNode, via: str) -> YamlNode:
-    """A copy whose mistakes are reported where it was put, and as coming from the command line."""
-    return replace(
-        node,
-        line=at.line,
-        column=at.column,
-        source="",
-        via=via,
-        items=[_moved(item, at, via) for item in node.items],
-        entries={name: _moved(child, at, via) for name, child in node.entries.items()},
-        keys={name: _moved(key, at, via) for name, key in node.keys.items()},
-    )
 
 
 def _texts(overrides: Mapping[str, object]) -> list[str]:

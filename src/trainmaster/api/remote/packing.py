@@ -26,7 +26,13 @@ def pack(recipe: Recipe, packed: IO[bytes]) -> tuple[str, tuple[str, ...]]:
         UsageError: there is no such code, it is over 100 MB, it cannot be read, or data are outside of it.
     """
     with tempfile.TemporaryDirectory(prefix="trainmaster-code-") as place:
-        snapshot = take_snapshot(recipe.code, recipe.directory, Path(place), include=recipe.include)
+        snapshot = take_snapshot(
+            recipe.code,
+            recipe.directory,
+            Path(place),
+            exclude=recipe.secret_files,
+            include=recipe.include,
+        )
         check_sent(recipe, snapshot.path)
         with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT, dereference=True) as archive:
             for path in sorted(snapshot.path.rglob("*")):

@@ -102,7 +102,10 @@ class RemoteClient:
         with tempfile.TemporaryFile() as packed:
             digest, notes = pack(recipe, packed)
             self.put_code(digest, packed)
-        return {"recipe": recipe.as_yaml(code="."), "code": digest}, notes
+        # A command that is configured here is for this machine; a server has webhooks.
+        sent = tuple(each for each in recipe.configured if not each[0].startswith("notify="))
+        text = recipe.model_copy(update={"configured": sent}).as_yaml(code=".")
+        return {"recipe": text, "code": digest}, (*recipe.notes, *notes)
 
     def put_code(self, digest: str, packed: IO[bytes]) -> None:
         """Send a tar that is named by its SHA-256, unless it is there."""
@@ -398,6 +401,9 @@ class RemoteClient:
     def score(self) -> dict[str, Any]:
         found: dict[str, Any] = self._to.get("/score")
         return found
+
+    def configuration(self, directory: str) -> list[dict[str, Any]]:
+        return list(self._to.get("/configuration")["values"])
 
     def score_line(self, provider: str) -> str:
         return str(self._to.get("/score/line", provider=provider)["line"])

@@ -29,8 +29,10 @@ from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.runs.log_search import LINES
 from trainmaster.service.teams.team_runs import MAX_PAGE, POINTS, TeamRuns
 from trainmaster.service.users.caller import Caller
+from trainmaster.spec.configuration import configured_rows
 from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.labels import joined
+from trainmaster.spec.recipe import own_configuration
 
 router = Routes(tags=["runs"])
 
@@ -171,6 +173,17 @@ def check(body: NewRun, state: State, caller: Reader) -> dict[str, Any]:
     """
     recipe = state.submissions.read(caller, body.request(state, caller))
     return {**recipe.summary(), "notes": framework_notes(recipe, state.environ)}
+
+
+@router.get("/configuration")
+def configuration(state: State, caller: Reader) -> dict[str, list[dict[str, Any]]]:
+    """What this server takes where a recipe says nothing, as `trainmaster config show` tells it."""
+    rows = configured_rows(own_configuration(state.environ))
+    return {
+        "values": [
+            {**each, "file": each["file"] and "config.toml"} for each in rows if each["key"] != "notify"
+        ]
+    }
 
 
 @router.get("/runs")

@@ -69,7 +69,7 @@ def check_inputs(
         lambda: not_sent.extend(not_sent_of(recipe, home)),
         lambda: check_urls(recipe),
     )
-    notes = [note] if (note := not_sent_note(not_sent)) else []
+    notes = [*recipe.notes, *([note] if (note := not_sent_note(not_sent)) else [])]
     notes += framework_notes(recipe, environ)  # the network is asked if nothing is wrong on this machine
     here = measures or capabilities_of(recipe.provider).is_here
     if measures:
@@ -155,7 +155,8 @@ def not_sent_of(recipe: Recipe, home: Home) -> list[NotSent]:
     """
     from trainmaster.artifacts.snapshot import check_code
 
-    found = check_code(recipe.code, recipe.directory, exclude=(home.root, home.cache), include=recipe.include)
+    excluded = (home.root, home.cache, *recipe.secret_files)
+    found = check_code(recipe.code, recipe.directory, exclude=excluded, include=recipe.include)
     if not found:
         return []
     code = recipe.directory / Path(recipe.code).expanduser()

@@ -182,9 +182,9 @@ def with_library(variables: Mapping[str, str], library: str, inherited: str | No
 
 
 def read_secrets(
-    names: Sequence[str], caller: Mapping[str, str], file: Path
+    names: Sequence[str], caller: Mapping[str, str], file: Path, env_files: Sequence[str] = ()
 ) -> tuple[dict[str, str], list[str]]:
-    """Values of secrets, from the caller's environment or the home's secret file.
+    """Values of secrets, from the caller's environment, the home's secret file or a recipe's ``env_file``.
 
     Returns:
         The values found, and the names that are nowhere.
@@ -201,6 +201,13 @@ def read_secrets(
             if separator and name.strip() in missing:
                 found[name.strip()] = value.strip()
         missing = [name for name in missing if name not in found]
+    for env_file in map(Path, env_files) if missing else ():
+        from trainmaster.spec.including import dotenv
+
+        if env_file.is_file():
+            lines = dict(dotenv(env_file.read_text(encoding="utf-8-sig")))
+            found |= {name: lines[name][1] for name in missing if name in lines}
+            missing = [name for name in missing if name not in found]
     return found, missing
 
 

@@ -15,7 +15,7 @@ import traceback
 from typing import Any, Final
 
 from trainmaster.spec.errors import RecipeError, UsageError
-from trainmaster.spec.recipe import Recipe
+from trainmaster.spec.recipe import Recipe, own_configuration
 
 MAX_EXPERIMENTS: Final = 1_000
 #: What one recipe may take. 100 KiB of YAML need 0.7 s and 70 MB.
@@ -65,7 +65,12 @@ def _forked(line: bytes) -> tuple[bytes, float]:
 def read(asked: dict[str, Any]) -> dict[str, Any]:
     """The recipe as JSON, or what is wrong with it."""
     try:
-        recipe = Recipe.from_text(asked["text"], directory=asked["directory"], provider=asked["provider"])
+        recipe = Recipe.from_text(
+            asked["text"],
+            directory=asked["directory"],
+            provider=asked["provider"],
+            defaults=own_configuration(os.environ),
+        )
     except RecipeError as error:
         found = [[each.line, each.column, each.key_path, each.message] for each in error.mistakes]
         return {"file": error.file, "mistakes": found}

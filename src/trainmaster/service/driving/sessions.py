@@ -83,7 +83,7 @@ def accept(
     now = opened.database.clock_s()
     owner = claim_name(opened.home, opened.database, recipe.name, now)
     run, home_id = owner.run, owner.home
-    excluded = (opened.home.root, opened.home.cache)
+    excluded = (opened.home.root, opened.home.cache, *recipe.secret_files)
     private = None
     try:
         snapshot = take_snapshot(

@@ -24,6 +24,7 @@ from trainmaster.service.users.caller import ForbiddenError
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import RunError, StoreError, UsageError
 from trainmaster.spec.private_files import make_private
+from trainmaster.spec.recipe import own_configuration
 
 if TYPE_CHECKING:
     from trainmaster.service.driving.worlds import Session
@@ -145,7 +146,10 @@ class Submissions:
             user = (caller.account or caller.name) if is_asked else None
             recipe = self._readers.read(request.recipe, str(directory), request.provider, user)
         else:
-            recipe = Recipe.from_text(request.recipe, directory=directory, provider=request.provider)
+            defaults = own_configuration(self._environ)
+            recipe = Recipe.from_text(
+                request.recipe, directory=directory, provider=request.provider, defaults=defaults
+            )
         mistakes = list(refusals(recipe, is_shared=is_shared, team=caller.team, is_local=is_local))
         if mistakes:
             raise UsageError("\n".join(mistakes), "See docs/server/tasks-of-teams.md: what it does not run.")

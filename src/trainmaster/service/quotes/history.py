@@ -61,7 +61,7 @@ def histories(
         UsageError: its code cannot be read.
     """
     if snapshot is None:
-        excluded = (home.root, home.cache)
+        excluded = (home.root, home.cache, *recipe.secret_files)
         snapshot = take_snapshot(
             recipe.code, recipe.directory, home.snapshots, exclude=excluded, include=recipe.include
         ).path

@@ -100,7 +100,7 @@ class Profiler:
             recipe.code,
             recipe.directory,
             home.snapshots,
-            exclude=(home.root, home.cache),
+            exclude=(home.root, home.cache, *recipe.secret_files),
             include=recipe.include,
         )
         variables = self._service.secrets_of(recipe, environ)

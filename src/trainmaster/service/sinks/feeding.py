@@ -234,7 +234,7 @@ def sink_secrets(opened: OpenHome, recipe: Recipe, environ: Mapping[str, str]) -
     """
     names = () if recipe.sinks is None else recipe.sinks.secrets
     if opened.team is None:
-        found, missing = read_secrets(names, environ, opened.home.secrets_file)
+        found, missing = read_secrets(names, environ, opened.home.secrets_file, recipe.env_files)
     else:
         found = TeamSecrets(opened.database, opened.home.root, environ).values(opened.team, names)
         missing = [name for name in names if name not in found]

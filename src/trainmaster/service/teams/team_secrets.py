@@ -111,7 +111,9 @@ def secrets_of(
     missing: list[str] = []
     for name, experiment in recipe.experiments.items():
         if team is None:
-            values[name], absent = read_secrets(experiment.secrets, environ, home.secrets_file)
+            values[name], absent = read_secrets(
+                experiment.secrets, environ, home.secrets_file, recipe.env_files
+            )
         else:
             assert database is not None, "who works for a team has opened it"
             own = TeamSecrets(database, home.root, environ).values(team, experiment.secrets)
