@@ -160,6 +160,11 @@ class ClientContract:
             client.describe("nosuch", {"a": "b"})
         assert "note" not in client.describe(run, {}, "")
 
+    def test_what_is_configured_is_told(self, at_home: EmbeddedClient, client: ClientProtocol) -> None:
+        """But to whom a home tells something, which is its owner's business."""
+        told = {each["key"]: each["value"] for each in at_home.configuration(".") if each["key"] != "notify"}
+        assert {e["key"]: e["value"] for e in client.configuration(".") if e["key"] != "notify"} == told
+
     def test_how_many_machines_is_recommended_as_at_home(
         self, at_home: EmbeddedClient, client: ClientProtocol
     ) -> None:
