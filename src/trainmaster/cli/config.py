@@ -37,7 +37,8 @@ def show_values(
     if recipe is None:
         rows = configured_rows(configuration_files(Path.cwd(), os.environ))
     else:
-        rows = recipe_rows(read_recipe(unpacked(recipe)))
+        found = read_recipe(unpacked(recipe))
+        rows = recipe_rows(found.tree(), found.file)
     server = context()
     of_server = [] if server is None else open_client().configuration(".")
     if as_json:

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 from trainmaster.spec.errors import Mistake, RecipeError, UsageError
 from trainmaster.spec.node import Kind, YamlNode, below
@@ -17,9 +17,6 @@ from trainmaster.spec.notification import Subscription, read_notify
 from trainmaster.spec.objective import Budget, Objective, read_objective
 from trainmaster.spec.reading import Key, Noun, Problems, ReportedMistake, noun, pattern, read_noun, text
 from trainmaster.spec.redaction import redacted
-
-if TYPE_CHECKING:
-    from trainmaster.spec.recipe import Recipe
 
 PROVIDER_NAME: Final = r"[a-z][a-z0-9_-]*"
 TABLE: Final = ("tool", "trainmaster")
@@ -268,12 +265,16 @@ def configured_rows(files: Sequence[FilePath]) -> list[dict[str, Any]]:
     return [known.get(key, _built_in(key)) for key in (*_KEYS, *(key for key in known if key not in _KEYS))]
 
 
-def recipe_rows(recipe: Recipe) -> list[dict[str, Any]]:
-    """The same of what holds for a recipe, whichever file says so."""
-    root = recipe.tree()
+def recipe_rows(root: YamlNode, file: str) -> list[dict[str, Any]]:
+    """The same of what holds for a recipe that was read, whichever file says so.
+
+    Args:
+        root: its tree.
+        file: what messages call it.
+    """
     paths = [tuple(key.split(".")) for key in _KEYS if key != "region"]
-    paths += [("experiments", name, "hardware", "region") for name in recipe.experiments]
-    return [_row(root, path, recipe.file) for path in paths]
+    paths += [("experiments", name, "hardware", "region") for name in root.entries["experiments"].entries]
+    return [_row(root, path, file) for path in paths]
 
 
 def _row(root: YamlNode, path: tuple[str, ...], file: str) -> dict[str, Any]:
