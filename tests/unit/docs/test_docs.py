@@ -106,7 +106,9 @@ def test_recipes_are_read_without_mistakes(block, tmp_path):
             return  # a part of an experiment: what it fills in is said elsewhere
         text = "experiments:\n  main:\n" + re.sub(r"^(?=.)", "    ", text, flags=re.MULTILINE)
     file = tmp_path / "recipe.yaml"
-    file.write_text(text)
+    file.write_text(re.sub(r"^(include|env_file): (?:\S*/)?(\S+)$", r"\1: \2", text, flags=re.MULTILINE))
+    for name in filter(None, (found.get("include"), found.get("env_file"))):
+        (tmp_path / Path(name).name).write_text("# nothing\n" if name == ".env" else "x-shared: 1\n")
     assert read_recipe(file).experiments
 
 
