@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Final
 
+from pydantic import Field
+
 from trainmaster.spec.errors import Mistake, RecipeError, UsageError
+from trainmaster.spec.labels import read_labels
 from trainmaster.spec.node import Kind, YamlNode, below
 from trainmaster.spec.notification import Subscription, read_notify
 from trainmaster.spec.objective import Budget, Objective, read_objective
@@ -26,7 +29,7 @@ _KEYS: Final = (
     "notify",
 )  # fmt: skip
 #: Keys of which each part is a value of its own.
-_IN_PARTS: Final = ("budget",)
+_IN_PARTS: Final = ("budget", "labels")
 _HEADER: Final = re.compile(r"\s*\[{1,2}\s*([^\[\]#]+?)\s*\]{1,2}\s*(?:#.*)?")
 _ASSIGNED: Final = re.compile(
     r"\s*((?:[\w-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*(?:[\w-]+|\"[^\"]*\"|'[^']*'))*)\s*="
@@ -41,6 +44,7 @@ class Configuration(Noun):
         region: of that provider, where an experiment names none.
         objective: what a better cluster is.
         budget: caps of a run, each by itself.
+        labels: what runs are found by, each by itself.
         notify: who is told what happens to a run.
     """
 
@@ -50,6 +54,7 @@ class Configuration(Noun):
     region: Annotated[str | None, Key("region", text("write a region's name"))] = None
     objective: Annotated[Objective | None, Key("objective", read_objective)] = None
     budget: Annotated[Budget | None, Key("budget", noun(Budget))] = None
+    labels: Annotated[dict[str, str], Key("labels", read_labels)] = Field(default={})
     notify: Annotated[tuple[Subscription, ...], Key("notify", read_notify)] = ()
 
 

@@ -63,11 +63,13 @@ class TestWhichComesFirst:
     def test_each_cap_by_itself(self, place):
         found = place(
             {
-                "recipe.yaml": "budget: {total: $1}\n" + HEAD,
+                "recipe.yaml": "budget: {total: $1}\nlabels: {a: own}\n" + HEAD,
                 "pyproject.toml": "[tool.trainmaster.budget]\ntotal = '$2'\nper_hour = '$2'\n",
-                "config.toml": "budget = {total = '$3', per_hour = '$3', deadline = '3h'}\n",
+                "config.toml": "budget = {total = '$3', per_hour = '$3', deadline = '3h'}\n"
+                "labels = {a = 'x', n = 3}\n",
             }
         )
+        assert read_recipe(found).labels == {"a": "own", "n": "3"}
         budget = read_recipe(found).budget
         assert (budget.total_usd, budget.usd_per_hour, budget.deadline_s) == (1, 2, 3 * 3600)
 
