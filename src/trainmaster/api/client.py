@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trainmaster.api.registry_protocol import RegistryProtocol
     from trainmaster.api.remote.remote import RemoteClient
     from trainmaster.api.results import Downloaded
+    from trainmaster.api.storage_protocol import StorageProtocol
     from trainmaster.api.workflows_protocol import WorkflowsProtocol
 
 #: A file, a directory with a ``recipe.yaml``, the keys and values of one, or one that was read.
@@ -131,6 +132,11 @@ class Client:
         plan = self._planned(found, path, notes, max_usd, agrees=agrees, allow_stale=allow_stale)
         accepted = self._home.accept_run(plan.id, agreed_usd_per_hour=plan.most_usd_per_hour, keep_s=keep_s)
         return Run(self._home, accepted.run, [*notes, *leave(self._home, accepted)])
+
+    @property
+    def storage(self) -> StorageProtocol:
+        """What takes room, and how it goes: runs that are over, caches, checkpoints."""
+        return self._home.storage
 
     @property
     def workflows(self) -> WorkflowsProtocol:

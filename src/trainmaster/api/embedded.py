@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from trainmaster.service.quotes.quote_options import QuoteOptions
     from trainmaster.service.run_planning import PlannedRun, RunPlanner
     from trainmaster.service.runs.run_picture import RunPicture
+    from trainmaster.service.storage.storage import Storage
     from trainmaster.service.volumes import RemovedVolume, VolumeInfo
     from trainmaster.spec import Recipe
 
@@ -402,6 +403,13 @@ class EmbeddedClient:
         from trainmaster.api.home_workflows import HomeWorkflows
 
         return HomeWorkflows(self._service, self._environ)
+
+    @property
+    def storage(self) -> Storage:
+        from trainmaster.service.storage.storage import Storage
+        from trainmaster.service.users.caller import SCOPES, caller
+
+        return Storage(self._service, caller(this_user(), None, SCOPES))
 
     # --- apps --------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         RunStatus,
         Watched,
     )
+    from trainmaster.api.storage_protocol import StorageProtocol
     from trainmaster.api.workflows_protocol import WorkflowsProtocol
     from trainmaster.service import OfferFilter, ProfileProgress, Quote, Wish
     from trainmaster.service.driving.run_news import RunNews
@@ -68,6 +69,10 @@ class ClientProtocol(Protocol):
     @property
     def workflows(self) -> WorkflowsProtocol:
         """Recipes that run again by themselves."""
+
+    @property
+    def storage(self) -> StorageProtocol:
+        """What takes room, and how it goes."""
 
     #: A run may be without a driver for so long, as when one hands it over, in seconds.
     undriven_s: float

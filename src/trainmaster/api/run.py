@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.api.results import LogQuery
-from trainmaster.spec.errors import RunError, RunFailedError, UndrivenError, WaitTimeoutError
+from trainmaster.spec.errors import RunError, RunFailedError, UndrivenError, UsageError, WaitTimeoutError
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
@@ -235,6 +235,22 @@ class Run:
             self._client.cancel(self.id)  # again: a `resume` at the same moment takes the wish back
             time.sleep(_POLL_S / 2)
         return self
+
+    def remove(self) -> dict[str, Any]:
+        """Remove it, once it is over, with all that nothing else needs.
+
+        Returns:
+            ``outcome`` (REMOVED, or TRIMMED: its record stays with what is needed), ``bytes``, ``parts``,
+            and ``kept``: why something stays.
+
+        Raises:
+            UsageError: all of it stays: it is not over, or something needs it.
+        """
+        [found] = self._client.storage.remove_runs([self.id])["runs"]
+        if found["outcome"] == "KEPT":
+            first = found["kept"][0]
+            raise UsageError(f"{self.id} stays: {first['why']}", first["hint"])
+        return dict(found)
 
     def resume(self, *, wait: bool = True) -> Run:
         """Go on with it: what succeeded stays, all else is done again.

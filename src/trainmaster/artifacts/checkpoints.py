@@ -177,6 +177,17 @@ class CheckpointSeries:
     def prune(self, keep: int, bad: Collection[int] = ()) -> list[int]:
         """Deletes what is older than the newest ``keep`` good checkpoints; never the last good one.
 
+        Returns:
+            The numbers that were deleted; the rest is as of `surplus`.
+        """
+        gone = self.surplus(keep, bad)
+        for number in gone:
+            delete(self.uri_of(number))
+        return gone
+
+    def surplus(self, keep: int, bad: Collection[int] = ()) -> list[int]:
+        """What is older than the newest ``keep`` good checkpoints; never the last good one.
+
         Good is what is complete, as a listing of its files shows, and not known as bad. While there is
         nothing to delete this costs one listing; else a manifest and a listing for each checkpoint.
 
@@ -184,11 +195,8 @@ class CheckpointSeries:
             keep: how many stay; at least 1, for the newest is what a restart needs.
             bad: numbers that will not be restored; the first to go.
 
-        Returns:
-            The numbers that were deleted.
-
         Raises:
-            ForeignArtifactError: one is another's; nothing was deleted.
+            ForeignArtifactError: one is another's.
             PublishError: the store fails.
         """
         numbers = self._numbers()
@@ -201,10 +209,7 @@ class CheckpointSeries:
         # not become free: the process that published it may be about to take it back.
         old = [number for number in numbers if number < good[-1] and number not in good]
         old.sort(key=lambda number: number not in bad)
-        gone = [number for number in old if self._may_delete(number)]
-        for number in gone:
-            delete(self.uri_of(number))
-        return gone
+        return [number for number in old if self._may_delete(number)]
 
     def delete_all(self) -> None:
         """Deletes all that only we can have published: for when nothing is published or restored any more.

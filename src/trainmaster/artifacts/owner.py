@@ -82,6 +82,22 @@ def claim(store_url: str, owner: Owner, who: Mapping[str, str]) -> bool:
     return ObjectStore(store_url).put_if_absent(_claim_key(owner.run), data)
 
 
+def claimed_by(store_url: str, owner: Owner) -> bool:
+    """Whether the name of a run on an object store is this one's, or free: what lies there may be deleted.
+
+    Raises:
+        PublishError: the store cannot be read.
+    """
+    found = ObjectStore(store_url).get(_claim_key(owner.run))
+    if found is None:
+        return True
+    try:
+        document = json.loads(found)
+        return (document["home"], document["created_at"]) == (owner.home, owner.created_at)
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
 def give_up_claim(store_url: str, owner: Owner) -> None:
     """Frees the name of a run that has never begun.
 

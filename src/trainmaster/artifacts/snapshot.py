@@ -10,6 +10,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -149,7 +150,7 @@ def _frozen(source: str, root: Path, scan: Callable[[], CodeTree]) -> Snapshot:
             hashes = [_hash(file) for file in tree.files]
             digest = _digest(tree, hashes)
             path = root / digest
-            if not path.is_dir():
+            if not _taken(path):
                 with _writing(root), scratch_directory(root / "snapshot") as scratch:
                     _store(tree, hashes, os.fspath(scratch))
                     move_into_place(scratch, path)
@@ -160,6 +161,16 @@ def _frozen(source: str, root: Path, scan: Callable[[], CodeTree]) -> Snapshot:
         f"code: {source}: its files keep changing while they are read.",
         "Leave out what a running program writes there, in .gitignore.",
     )
+
+
+def _taken(path: Path) -> bool:
+    """Whether a snapshot is there; what removes those that nothing needs leaves it alone for a while then."""
+    with suppress(PermissionError):  # another user's
+        try:
+            os.utime(path)
+        except FileNotFoundError:
+            return False
+    return True
 
 
 class _ChangedError(Exception):

@@ -37,6 +37,10 @@ _VERBS: Final = {
         "cancel.cancel",
         "End a run: its members get SIGTERM, time to save, then SIGKILL. It can be resumed.",
     ),
+    "rm": (
+        "removing.rm",
+        "Remove runs that are over: logs, checkpoints, unnamed models, code that no other run has.",
+    ),
     "resume": (
         "resume.resume",
         "Go on with a run: what succeeded stays, all else is done again; attaches to a run that is alive.",
@@ -143,6 +147,7 @@ _PANELS: Final = {
     "Into a run": ("exec", "ssh", "cp", "port-forward", "notebook", "apps"),
     "Models and services": ("models", "serve", "services"),
     "Data": ("volume",),
+    "Room": ("rm",),
     "Machines and prices": ("offers", "recommend", "predict", "clusters", "image", "lab"),
     "Server": (
         "server", "login", "context", "workflows", "token", "team", "user", "secret",

@@ -136,8 +136,8 @@ class Database:
         return Lease(new.id, 1, process)
 
     def has_run(self, run: str) -> bool:
-        """True if there is a run with this id."""
-        return bool(self.read(run_rows.RUN_ROW, {"run": run}))
+        """True if there is a run with this id, or was one that was removed: no name is given twice."""
+        return bool(self.read(sa.select(t.run.c.id).where(t.run.c.id == run)))
 
     def acquire(self, run: str, now: float) -> Lease | None:
         """Take the lease of a run; None if a living process holds it.

@@ -63,8 +63,8 @@ class RunFilter:
         return replace(self, where=parse_where(where), now=database.clock_s())
 
     def condition(self) -> sa.ColumnElement[bool]:
-        """For a query."""
-        found: list[sa.ColumnElement[bool]] = []
+        """For a query; runs that were removed are in none."""
+        found: list[sa.ColumnElement[bool]] = [t.run.c.removed_at.is_(None)]
         if self.teams is not None:
             found.append(
                 sa.or_(sa.false(), *(t.run.c.team.is_not_distinct_from(team) for team in self.teams))
@@ -84,7 +84,7 @@ class RunFilter:
             from trainmaster.db.run_search import where_condition  # few lists are searched
 
             found.append(where_condition(self.where, self.now))
-        return sa.and_(sa.true(), *found)
+        return sa.and_(*found)
 
 
 ALL_RUNS = RunFilter()

@@ -130,9 +130,11 @@ def add_version(connection: Connection, new: NewVersionRow, now: float) -> tuple
             t.task.c.number == model.task,
         )
     )
-    # What removes its files holds this row, too (`removed_models`).
+    # What removes the run, or its files, holds these rows, too (`removals`, `removed_models`).
+    run = sa.select(t.run.c.removed_at).where(t.run.c.id == model.run).with_for_update(read=True)
+    removed = connection.execute(run).scalar() is not None
     found = connection.execute(task.with_for_update(of=t.task)).first()
-    if found is not None and found.model_uri is None:
+    if removed or (found is not None and found.model_uri is None):
         raise NotFoundError(f"{model.run}/{model.experiment}/{model.task} has no model any more", _LEFT)
     number = last + 1
     which = (_MODEL.team == team, _MODEL.name == name)

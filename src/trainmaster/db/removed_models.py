@@ -53,7 +53,7 @@ def give_up(database: Database, row: RowMapping, before: float, now: float) -> b
         sa.select(t.experiment.c.id).where(t.experiment.c.run_id == run, t.experiment.c.name == experiment)
     )
     task = sa.select(t.task.c.id, t.task.c.model_uri).where(mine, t.task.c.number == number)
-    needs = _is_open(before)
+    needs = may_go_on(before)
     starts_from = (
         t.run_model.c.team == row["team"],
         t.run_model.c.name == row["name"],
@@ -91,8 +91,9 @@ def forget(database: Database, row: RowMapping) -> None:
     database.write(lambda connection, _: connection.execute(gone))
 
 
-def _is_open(before: float) -> sa.ColumnElement[bool]:
+def may_go_on(before: float) -> sa.ColumnElement[bool]:
     """Runs that go on, or may be gone on with."""
     succeeded = t.run.c.reason == EndReason.SUCCEEDED
-    is_over = (t.run.c.state == State.DONE) & (succeeded | (t.run.c.ended_at < before))
+    is_gone = succeeded | (t.run.c.ended_at < before) | t.run.c.removed_at.is_not(None)
+    is_over = (t.run.c.state == State.DONE) & is_gone
     return sa.not_(sa.func.coalesce(is_over, sa.false()))

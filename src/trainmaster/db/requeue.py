@@ -61,7 +61,15 @@ def requeue_rows(connection: Connection, run: str, now: float) -> None:
     connection.execute(
         t.run.update()
         .where(t.run.c.id == run)
-        .values(state=State.WAITING, reason=None, message="", ended_at=None, closed_at=None, stop_wanted=None)
+        .values(
+            state=State.WAITING,
+            reason=None,
+            message="",
+            ended_at=None,
+            closed_at=None,
+            stop_wanted=None,
+            trimmed_at=None,
+        )
     )
     events = [event_row(run, now, "run", before, State.WAITING, message="resumed")]
     events += [

@@ -79,5 +79,6 @@ def _remove(connection: Connection, key: sa.Column[Any], old: sa.Select[Any]) ->
 
 def named_code(database: Database) -> set[str]:
     """Digests of the code of all runs that any server can go on with."""
-    rows = database.read(sa.select(t.run.c.code_path).where(t.run.c.can_move).distinct())
+    query = sa.select(t.run.c.code_path).where(t.run.c.can_move, t.run.c.removed_at.is_(None))
+    rows = database.read(query.distinct())
     return {row["code_path"].rpartition("/")[2] for row in rows}

@@ -304,8 +304,10 @@ def _until_now(since: float | None, until: float, now: float) -> float:
     return 0.0 if since is None else max(0.0, min(until, now) - since)
 
 
-#: The row of the run named by the parameter ``run``.
-RUN_ROW: sa.Select[Any] = sa.select(t.run).where(t.run.c.id == sa.bindparam("run"))
+#: The row of the run named by the parameter ``run``, unless that was removed.
+RUN_ROW: sa.Select[Any] = sa.select(t.run).where(
+    t.run.c.id == sa.bindparam("run"), t.run.c.removed_at.is_(None)
+)
 #: Why somebody wants the end of the run named by the parameter ``run``.
 STOP_WANTED: sa.Select[Any] = sa.select(t.run.c.stop_wanted).where(t.run.c.id == sa.bindparam("run"))
 _RENEW = (

@@ -520,6 +520,28 @@ class RunningClientContract:
         client.cancel(second.run)
         assert [seen.brief["reason"] for seen in client.watch_run(second.run)][-1] == "CANCELLED"
 
+    def test_runs_that_are_over_are_removed_and_what_stays_says_why(
+        self, at_home: EmbeddedClient, client: ClientProtocol
+    ) -> None:
+        """What would go is told with sizes; a name keeps a run's record; what goes on stays."""
+        named, plain = "job-aaaa000001", "job-bbbb000002"
+        client.registry.register(f"{named}/main/0", "digits", "production")
+        told = client.storage.remove_runs([named, plain], dry_run=True)
+        assert [each["outcome"] for each in told["runs"]] == ["TRIMMED", "REMOVED"]
+        assert told["bytes"] == sum(each["bytes"] for each in told["runs"]) > 0
+        assert [each["run"] for each in client.listed()["runs"]] == [plain, named]
+        assert json.dumps(client.storage.remove_runs([named, plain]) | {"dry_run": True}) == json.dumps(told)
+        assert [each["run"] for each in client.listed()["runs"]] == [named]
+        assert "digits@production" in told["runs"][0]["kept"][0]["why"]
+        assert client.registry.version("digits@production")["run"] == named
+        assert client.storage.remove_runs([plain])["runs"][0]["bytes"] == 0  # as of a repeated request
+        assert client.storage.remove_runs(older_than_s=1e9)["runs"] == []
+        for wrong in ({}, {"runs": [named], "older_than_s": 1.0}, {"runs": ["nosuch-0000000000"]}):
+            assert _refusal(lambda wrong=wrong: client.storage.remove_runs(**wrong)) == _refusal(  # type: ignore[misc]
+                lambda wrong=wrong: at_home.storage.remove_runs(**wrong)  # type: ignore[misc]
+            )
+            assert _refusal(lambda wrong=wrong: client.storage.remove_runs(**wrong)) != "none"  # type: ignore[misc]
+
 
 def _output(news: Any) -> list[str]:  # noqa: ANN401 - RunNews
     return [line for each in news.happened for line in getattr(each, "output", ())]

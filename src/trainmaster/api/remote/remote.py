@@ -16,6 +16,7 @@ from trainmaster.api.remote.connection import RestConnection, quoted
 from trainmaster.api.remote.following import RunFollower, follow_logs, rows_of, searched
 from trainmaster.api.remote.listening import Listening
 from trainmaster.api.remote.registry import RemoteRegistry
+from trainmaster.api.remote.storage import RemoteStorage
 from trainmaster.api.remote.streaming import messages
 from trainmaster.api.remote.workflows import RemoteWorkflows
 from trainmaster.api.results import Accepted, Downloaded, Event, Model, RunPlan, RunStatus, Watched
@@ -61,6 +62,7 @@ class RemoteClient:
         self._planned: tuple[Recipe, RunPlan] | None = None
         self._last: tuple[str, Recipe] | None = None
         self.workflows = RemoteWorkflows(connection)
+        self.storage = RemoteStorage(connection)
 
     def close(self) -> None:
         """Give back connections; its runs go on."""

@@ -36,6 +36,7 @@ from trainmaster.api.rest import (
     run_details,
     runs,
     services,
+    storage,
     teams,
     tunnels,
     uploads,
@@ -86,6 +87,7 @@ _PARTS: Final = (
     teams,
     apps,
     services,
+    storage,
     tunnels,
 )
 

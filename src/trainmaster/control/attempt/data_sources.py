@@ -301,6 +301,8 @@ def fetch_url(
     """
     with locked(directory):
         if directory.is_dir():
+            with contextlib.suppress(OSError):
+                os.utime(directory)  # what removes those that nothing needs goes by their last use
             return
         draft = directory.with_name(f".{directory.name}.draft")
         shutil.rmtree(draft, ignore_errors=True)

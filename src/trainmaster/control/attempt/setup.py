@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -72,6 +72,8 @@ class Setup:
         path, ready = Path(self.path), Path(self.path, "ready")
         with locked(path):
             if ready.is_file() and ready.read_text(encoding="utf-8") == self.identity:
+                with suppress(OSError):
+                    os.utime(ready)  # what removes those that nothing needs goes by their last use
                 return False
             with self.log.open("wb") as output, _marked(path) as marker:
                 _remove(path)

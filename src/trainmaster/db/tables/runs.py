@@ -74,6 +74,8 @@ run = Table(
     Column("labels", Text, nullable=False, server_default="{}", doc="what it is found by, as JSON"),
     Column("note", Text, nullable=False, server_default="", doc="what somebody has to say of it"),
     Column("away", Text, doc="while a machine of its own drives it: what is known of that one, as JSON"),
+    Column("removed_at", Float, doc="since then it is shown no more, and what is left of it goes"),
+    Column("trimmed_at", Float, doc="since then only what is needed of it is there"),
 )
 Index(None, run.c.created_at)
 Index(None, run.c.team, run.c.created_at)

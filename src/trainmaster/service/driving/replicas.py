@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 #: In the home of a server: runs that it has taken over, a home each.
 TAKEN: Final = "taken"
 #: In the cache: what is only looked at.
-_REPLICAS: Final = "replicas"
+REPLICAS: Final = "replicas"
 _LAST: Final = "last-piece"
 #: In the home of a server: what leads to machines of runs that are elsewhere.
-_ACCESS: Final = "access"
+ACCESS: Final = "access"
 #: Code on the store that is older is put there again, as it may just be removed.
 _FRESH_S: Final = 24 * 3600.0
 #: A tar of as much code as a snapshot may have, and so much more for what a tar adds.
@@ -109,7 +109,7 @@ class RunReplicas:
         """A replica of the files of a run that is elsewhere, as the database has them now."""
         from trainmaster.control.task.locking import locked
 
-        root = self._home.cache / _REPLICAS / row["id"]
+        root = self._home.cache / REPLICAS / row["id"]
         make_private(root)
         with locked(root / _LAST):
             self._prepare(root, row)
@@ -134,7 +134,7 @@ class RunReplicas:
         from trainmaster.control.task.locking import locked
         from trainmaster.providers.place import ProviderPlace
 
-        root = self._home.root / _ACCESS / row["id"]
+        root = self._home.root / ACCESS / row["id"]
         make_private(root)
         with locked(root.with_name(f".{row['id']}")):
             self._forget_access(row["id"])
@@ -160,7 +160,7 @@ class RunReplicas:
 
     def _forget_access(self, but: str) -> None:
         """Keys lead nowhere any more when their run is over."""
-        for place in (self._home.root / _ACCESS).iterdir():
+        for place in (self._home.root / ACCESS).iterdir():
             if place.is_dir() and place.name != but:
                 with suppress(NotFoundError):
                     if self._database.run_row(place.name)["state"] != State.DONE:

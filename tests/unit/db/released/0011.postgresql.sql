@@ -414,7 +414,9 @@ CREATE TABLE run (
     kept_by text,
     labels text DEFAULT '{}'::text NOT NULL,
     note text DEFAULT ''::text NOT NULL,
-    away text
+    away text,
+    removed_at double precision,
+    trimmed_at double precision
 );
 CREATE TABLE run_fact (
     run_id text NOT NULL,
@@ -685,7 +687,7 @@ INSERT INTO registered_model VALUES ('{}', '{}', '{}', '{}', 1, 1);
 INSERT INTO removed_model VALUES ('r-1', '{}', 1, '{}', '{}', '{}', 1, 1);
 INSERT INTO replica VALUES ('{}', '{}', 1, 1, '{}', '{}', '{}', '{}', 1, '{}', 1, 1, 1, 1);
 INSERT INTO replica_load VALUES ('{}', '{}', 1, 1);
-INSERT INTO run VALUES ('r-1', 'r', '{}', '/recipe.yaml', 'local', '/code', 'file:///store', 'RUNNING', NULL, '', 1000000, 1000000, NULL, NULL, 0, NULL, NULL, 0, 0, NULL, NULL, 1, 1795655744.1412508, 2, '', '', NULL, NULL, NULL, false, NULL, '{}', '', NULL);
+INSERT INTO run VALUES ('r-1', 'r', '{}', '/recipe.yaml', 'local', '/code', 'file:///store', 'RUNNING', NULL, '', 1000000, 1000000, NULL, NULL, 0, NULL, NULL, 0, 0, NULL, NULL, 1, 1795657388.5132406, 2, '', '', NULL, NULL, NULL, false, NULL, '{}', '', NULL, NULL, NULL);
 INSERT INTO run_fact VALUES ('r-1', '{}', '{}', '{}');
 INSERT INTO run_file VALUES (1, 'r-1', '{}', 1, '\x7b7d');
 INSERT INTO run_model VALUES ('r-1', '{}', '{}', '{}', '{}', 1);

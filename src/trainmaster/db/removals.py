@@ -1,0 +1,340 @@
+"""Runs that are removed: marked first, so that they are shown no more, then what they have left goes.
+
+A run of which something is needed is *trimmed*: its record stays with what is needed, the rest goes. The row
+of one that is removed stays, for bills, for `score` and so that its name is never given again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from trainmaster.db import tables as t
+from trainmaster.db.cluster_rows import ENDED
+from trainmaster.db.database import Database
+from trainmaster.db.events import event_row, insert_events
+from trainmaster.db.leases import is_alive
+from trainmaster.db.patience import Try
+from trainmaster.db.queries import RunFilter
+from trainmaster.db.removed_models import may_go_on
+from trainmaster.db.run_rows import run_row
+from trainmaster.spec.states import State
+
+#: What ended without success so long ago is not gone on with any more.
+RESUMED_WITHIN_S: Final = 30 * 86_400.0
+#: So many rows of one transaction: others wait for it.
+_AT_ONCE: Final = 5000
+_OPEN_APP: Final = t.app.c.state != State.DONE
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why something stays.
+
+    Attributes:
+        why: in words.
+        hint: what to do about it.
+        by: the run that needs it; empty if it is none.
+    """
+
+    why: str
+    hint: str
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """What of a run is needed.
+
+    Attributes:
+        whole: why all of it stays.
+        models: URIs of its models that stay, and why.
+        record: why its record stays.
+    """
+
+    whole: tuple[Reason, ...] = ()
+    models: dict[str, Reason] = field(default_factory=dict)
+    record: tuple[Reason, ...] = ()
+
+    @property
+    def is_trimmed(self) -> bool:
+        """Whether it is not removed but trimmed."""
+        return bool(self.models or self.record)
+
+
+def needed(database: Database, run: str, record: Sequence[Reason] = ()) -> Needed:
+    """What of a run is needed now.
+
+    Args:
+        database: the database.
+        run: its id.
+        record: why its record is needed, beside what the database knows.
+
+    Raises:
+        NotFoundError: there is no such run.
+    """
+    now = database.clock_s()
+    return database.write(lambda connection, _: _needed(connection, run, record, now))
+
+
+def mark(database: Database, run: str, by: str, record: Sequence[Reason] = ()) -> Needed:
+    """Take a run away from all who look, or what it does not need, unless all of it is needed: what is.
+
+    What goes cannot be registered, served or gone on with from then on.
+
+    Args:
+        database: the database.
+        run: its id.
+        by: who has it removed.
+        record: as of `needed`.
+
+    Raises:
+        NotFoundError: there is no such run.
+    """
+    now = database.clock_s()
+
+    def write(connection: Connection, this: Try) -> Needed:
+        # What registers a model of it, or begins to drive it, waits for this or is waited for.
+        held = sa.select(t.run.c.removed_at).where(t.run.c.id == run)
+        row = connection.execute(held.with_for_update()).first()
+        if this.again and row is not None and row.removed_at is not None:
+            return Needed()
+        found = _needed(connection, run, record, now)
+        if found.whole:
+            return found
+        gone = t.task.c.model_uri.not_in(list(found.models))
+        unneeded = t.task.update().where(t.task.c.experiment_id.in_(_experiments(run)), gone)
+        connection.execute(unneeded.values(model_uri=None))
+        kept = t.task.update().where(t.task.c.experiment_id.in_(_experiments(run)))
+        connection.execute(kept.where(t.task.c.kept_model.is_not(None)).values(kept_model=None))
+        uris = list(found.models)
+        connection.execute(
+            t.removed_model.delete().where(
+                t.removed_model.c.run_id == run, t.removed_model.c.uri.not_in(uris)
+            )
+        )
+        values: dict[str, Any] = {"lease_token": t.run.c.lease_token + 1, "lease_owner": None}
+        values["trimmed_at" if found.is_trimmed else "removed_at"] = now
+        connection.execute(t.run.update().where(t.run.c.id == run).values(values))
+        if found.is_trimmed:
+            what = f"{by} removed its logs, output, checkpoints and the models that nothing needs"
+            insert_events(connection, [event_row(run, now, "note", message=what)])
+        return found
+
+    return database.write(write)
+
+
+def half_removed(database: Database) -> Sequence[RowMapping]:
+    """Runs that are shown no more and of which something may be left: their rows."""
+    gone = (t.run.c.removed_at.is_not(None), t.run.c.code_path != "")
+    return database.read(sa.select(t.run).where(*gone).order_by(t.run.c.removed_at))
+
+
+def trimmed(database: Database) -> Sequence[RowMapping]:
+    """Runs that were trimmed, and not resumed since."""
+    there = (t.run.c.trimmed_at.is_not(None), t.run.c.removed_at.is_(None))
+    return database.read(sa.select(t.run).where(*there))
+
+
+def removed_of(database: Database, runs: Collection[str]) -> dict[str, str | None]:
+    """Which of these runs were removed, and of which team each was."""
+    found: dict[str, str | None] = {}
+    names = list(runs)
+    for first in range(0, len(names), 500):  # databases limit the number of values
+        some = t.run.c.id.in_(names[first : first + 500])
+        query = sa.select(t.run.c.id, t.run.c.team).where(some, t.run.c.removed_at.is_not(None))
+        found |= {row["id"]: row["team"] for row in database.read(query)}
+    return found
+
+
+def code_paths(database: Database) -> list[tuple[str, str]]:
+    """Runs that were not removed, and where the snapshot of their code is."""
+    query = sa.select(t.run.c.id, t.run.c.code_path).where(t.run.c.removed_at.is_(None))
+    return [(row["id"], row["code_path"]) for row in database.read(query)]
+
+
+def ended_before(database: Database, before: float, which: RunFilter) -> list[str]:
+    """Ids of runs that ended before a time, the oldest first."""
+    over = (t.run.c.state == State.DONE, t.run.c.ended_at < before, which.condition())
+    return [row["id"] for row in database.read(sa.select(t.run.c.id).where(*over).order_by(t.run.c.ended_at))]
+
+
+def model_uris(database: Database, run: str) -> set[str]:
+    """Where models are that something knows as the run's: itself, the registry, or what removes them."""
+    of_tasks = sa.select(t.task.c.model_uri).join(t.experiment).where(t.experiment.c.run_id == run)
+    found: set[str] = set()
+    for query in (
+        of_tasks.where(t.task.c.model_uri.is_not(None)),
+        sa.select(t.model_version.c.uri.label("model_uri")).where(t.model_version.c.run_id == run),
+        sa.select(t.removed_model.c.uri.label("model_uri")).where(t.removed_model.c.run_id == run),
+    ):
+        found.update(row["model_uri"] for row in database.read(query))
+    return found
+
+
+def empty(database: Database, run: str) -> None:
+    """Remove the rows of a run that was marked and whose files are gone; may be killed and repeated."""
+    for key, which in (
+        (t.outbox.c.id, t.outbox.c.run_id == run),
+        (t.event.c.id, t.event.c.run_id == run),
+        (t.attempt.c.id, t.attempt.c.experiment_id.in_(_experiments(run))),
+        (t.task.c.id, t.task.c.experiment_id.in_(_experiments(run))),
+        (t.run_file.c.id, t.run_file.c.run_id == run),
+    ):
+        remove = key.table.delete().where(key.in_(sa.select(key).where(which).limit(_AT_ONCE)))
+        while database.write(partial(_count, remove)):
+            pass
+    endpoints = sa.select(t.endpoint.c.id).where(t.endpoint.c.run_id == run)
+    replicas = sa.select(t.replica.c.id).where(t.replica.c.endpoint_id.in_(endpoints))
+    query = sa.select(t.run.c.recipe).where(t.run.c.id == run)
+
+    def write(connection: Connection, _: Try) -> None:
+        connection.execute(t.replica_load.delete().where(t.replica_load.c.replica_id.in_(replicas)))
+        connection.execute(t.replica.delete().where(t.replica.c.endpoint_id.in_(endpoints)))
+        tables = (t.endpoint, t.run_private, t.run_fact, t.run_model, t.removed_model, t.sink_cursor, t.sink)
+        for table in tables:
+            connection.execute(table.delete().where(table.c.run_id == run))
+        left = _for_score(connection.execute(query).scalar_one())
+        empty_row = {"recipe": left, "recipe_path": "", "message": "", "notify": None, "code_path": ""}
+        connection.execute(t.run.update().where(t.run.c.id == run).values(empty_row))
+
+    database.write(write)
+
+
+def _count(remove: sa.Delete, connection: Connection, _: Try) -> int:
+    return connection.execute(remove).rowcount
+
+
+def _for_score(recipe: str) -> str:
+    """What `score` needs of a recipe: the shape of its experiments."""
+    try:
+        stored = json.loads(recipe).get("experiments", {})
+        shapes = {name: {"distributed": found.get("distributed")} for name, found in stored.items()}
+    except (ValueError, AttributeError):
+        shapes = {}
+    return json.dumps({"experiments": shapes})
+
+
+def _experiments(run: str) -> sa.Select[Any]:
+    return sa.select(t.experiment.c.id).where(t.experiment.c.run_id == run)
+
+
+# --- what needs it --------------------------------------------------------------------------------
+
+
+def _needed(connection: Connection, run: str, record: Sequence[Reason], now: float) -> Needed:
+    row = run_row(connection, run)
+    whole = [*_going_on(row, now), *_used(connection, run), *_named(connection, run, now)]
+    return Needed(tuple(whole), _models(connection, run, now), tuple(record))
+
+
+def _going_on(row: RowMapping, now: float) -> list[Reason]:
+    run = row["id"]
+    if row["state"] != State.DONE:
+        return [Reason("it is not over", f"`trainmaster cancel {run}` ends it.")]
+    if row["away"] is not None or is_alive(row["lease_owner"], row["lease_expires_at"], now):
+        return [Reason("its driver has not let go of it yet", "Try again in a moment.")]
+    return []
+
+
+def _used(connection: Connection, run: str) -> list[Reason]:
+    """Machines, services and apps of it."""
+    clusters = sa.select(t.cluster.c.id).where(t.cluster.c.run_id == run, t.cluster.c.state != ENDED)
+    services = sa.select(t.endpoint.c.name).where(t.endpoint.c.run_id == run, t.endpoint.c.ended_at.is_(None))
+    apps = sa.select(t.app.c.id, t.app.c.kind).where(
+        _OPEN_APP, (t.app.c.run_id == run) | t.app.c.runs.contains(f'"{run}"', autoescape=True)
+    )
+    return [
+        *(
+            Reason(
+                f"machines of it are rented: {name}", f"`trainmaster clusters end {name}` gives them back."
+            )
+            for name in connection.execute(clusters).scalars()
+        ),
+        *(
+            Reason(f"its service {name} answers", f"`trainmaster services end {name}` ends it.")
+            for name in connection.execute(services).scalars()
+        ),
+        *(
+            Reason(f"a {each.kind} shows it: {each.id}", f"`trainmaster apps end {each.id}` ends it.")
+            for each in connection.execute(apps)
+        ),
+    ]
+
+
+def _named(connection: Connection, run: str, now: float) -> list[Reason]:
+    """Runs that may go on, and workflows, whose recipes name it."""
+    runs = sa.select(t.run.c.id).where(
+        t.run.c.id != run,
+        may_go_on(now - RESUMED_WITHIN_S),
+        t.run.c.recipe.contains(run, autoescape=True),
+    )
+    workflows = sa.select(t.workflow.c.name).where(t.workflow.c.request.contains(run, autoescape=True))
+    return [
+        *(
+            Reason(f"the recipe of {name} names it", f"Remove that run first: `trainmaster rm {name}`.", name)
+            for name in connection.execute(runs.limit(10)).scalars()
+        ),
+        *(
+            Reason(f"workflow {name} names it", f"`trainmaster workflows rm {name}` removes that.")
+            for name in connection.execute(workflows.limit(10)).scalars()
+        ),
+    ]
+
+
+def _models(connection: Connection, run: str, now: float) -> dict[str, Reason]:
+    """Models of it that are needed."""
+    found: dict[str, Reason] = {}
+    version, alias = t.model_version.c, t.model_alias.c
+    same = (alias.team == version.team, alias.name == version.name, alias.version == version.version)
+    versions = sa.select(version.uri, version.name, version.version, alias.alias).select_from(
+        t.model_version.outerjoin(t.model_alias, sa.and_(*same))
+    )
+    names: dict[str, list[str]] = {}
+    rows = versions.where(version.run_id == run).order_by(version.name, version.version, alias.alias)
+    for row in connection.execute(rows):
+        of_it = names.setdefault(row.uri, [])
+        for name in (f"{row.name}@{row.version}", row.alias and f"{row.name}@{row.alias}"):
+            if name and name not in of_it:
+                of_it.append(name)
+    for uri, of_it in names.items():
+        why = f"its model is {', '.join(of_it)}"
+        found[uri] = Reason(why, f"`trainmaster models rm {of_it[0]}` takes it out of the registry.")
+    tasks = sa.select(t.task.c.model_uri).where(
+        t.task.c.experiment_id.in_(_experiments(run)), t.task.c.model_uri.is_not(None)
+    )
+    removed = sa.select(t.removed_model.c.uri).where(t.removed_model.c.run_id == run)
+    ours = tasks.union(removed)
+    endpoint, replica = t.endpoint.c, t.replica.c
+    serving = (
+        sa.select(endpoint.model_uri, endpoint.name).where(
+            endpoint.ended_at.is_(None), endpoint.model_uri.in_(ours)
+        ),
+        sa.select(replica.model_uri, endpoint.name)
+        .join(t.endpoint, endpoint.id == replica.endpoint_id)
+        .where(replica.state != "GONE", replica.model_uri.in_(ours)),
+    )
+    for query in serving:
+        for uri, name in connection.execute(query):
+            found.setdefault(uri, Reason(f"service {name} answers with its model", "End that one first."))
+    gone, uses = t.removed_model.c, t.run_model.c
+    starting = (
+        sa.select(gone.uri, uses.run_id)
+        .join(
+            t.run_model,
+            (uses.team == gone.team) & (uses.name == gone.name) & (uses.version == gone.version),
+        )
+        .join(t.run, t.run.c.id == uses.run_id)
+        .where(gone.run_id == run, may_go_on(now - RESUMED_WITHIN_S), uses.run_id != run)
+    )
+    for uri, name in connection.execute(starting):
+        found.setdefault(
+            uri, Reason(f"{name} starts from its model", f"`trainmaster rm {name}` first.", name)
+        )
+    return found

@@ -1,0 +1,1 @@
+"""What lies where and takes room: which runs need it, and how it goes."""
