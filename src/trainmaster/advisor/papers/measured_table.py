@@ -24,7 +24,7 @@ from trainmaster.spec.errors import UsageError
 #: Name of the table that the paper has published (113 measured rows, one that failed; MNIST, t2.large).
 PUBLISHED: Final = "anwar-2021"
 #: Steps of what the paper calls an epoch: its times are those of 70 steps of the global batch, but of 50 for
-#: one machine and batches up to 6,400, which it does not say; see docs/advisor.md.
+#: one machine and batches up to 6,400, which it does not say; see docs/advisor-numbers.md.
 EPOCH_STEPS: Final = 70
 #: Columns of a table of one's own; it may have ``usd_per_hour``, too. Others are passed over.
 COLUMNS: Final = ("workers", "batch_size", "latency_ms", "time_per_epoch_s")
