@@ -2,31 +2,59 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from trainmaster.cli.output import say, show
+from trainmaster.cli.output import print_json, say, show
 from trainmaster.spec.errors import UsageError
 
 
 def convert(
-    document: Annotated[Path, typer.Argument(help="RADL (.radl), or TOSCA's simple profile (.yaml, .yml).")],
+    document: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="sbatch, SkyPilot, dstack, docker-compose, RADL or TOSCA; or a line of torchrun, in quotes.",
+        ),
+    ],
     recipe: Annotated[
         Path | None,
         typer.Argument(metavar="[RECIPE]", help="The file to be made; without it, it is printed."),
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was made as JSON.")] = False,
 ) -> None:
-    """Make a recipe of a document of Infrastructure Manager; what was dropped stands in it as comments."""
-    from trainmaster.service.conversion.converting import convert as converted
+    """Make a recipe of a file of another tool; what was dropped or is to be decided is a comment in it."""
+    from trainmaster.service.conversion.converting import conversion_of, is_command_line
 
-    text = converted(_read(document), str(document))
-    if recipe is None:
-        show(text.rstrip("\n"))
-        return
-    _write(recipe, text)
-    say(f"{recipe}: write its `command`, then `trainmaster check {recipe}`")
+    if is_command_line(document):
+        made = conversion_of(document, "command line", lambda path: _beside(Path(), path))
+    else:
+        file = Path(document)
+        # Where it lies says what it is called, if it is a `.dstack.yml`.
+        shown = str(file.absolute()) if file.name.startswith(".") else document
+        made = conversion_of(_read(file), shown, lambda path: _beside(file.parent, path))
+    if recipe is not None:
+        _write(recipe, made.recipe)
+        count = len(made.decisions)
+        say(f"{recipe}: read its comments ({count} to decide), then `trainmaster check {recipe}`")
+    if as_json:
+        print_json(asdict(made))
+    elif recipe is None:
+        show(made.recipe.rstrip("\n"))
+
+
+def _beside(directory: Path, path: str) -> str:
+    """The text of a file that a command names; empty if there is none."""
+    from trainmaster.spec.node import MAX_RECIPE_BYTES
+
+    try:
+        with (directory / path).open("rb") as file:
+            return file.read(MAX_RECIPE_BYTES).decode("utf-8", "replace")
+    except (OSError, ValueError):
+        return ""
 
 
 def _read(path: Path) -> str:

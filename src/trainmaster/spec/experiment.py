@@ -120,6 +120,9 @@ def _env_value(node: YamlNode, path: Path, problems: Problems) -> str:
 
 
 read_env = mapping_of(_env_value, "write a mapping of variables", name=_VARIABLE, what=_VARIABLE_RIGHT)
+_ALIASES = list_of(
+    choice("slurm", "skypilot", "dstack"), "write slurm, skypilot or dstack, or a list of these", single=True
+)
 read_secrets = list_of(pattern(_VARIABLE, _VARIABLE_RIGHT), "write a list of names of variables")
 read_data = mapping_of(
     noun(DataSource), "write NAME: {volume: V} or the like", name=_VARIABLE, what=_VARIABLE_RIGHT
@@ -154,6 +157,7 @@ class Experiment(Noun):
         env: variables, the recipe's own included.
         secrets: names of secret variables, the recipe's own included.
         env_file: files of variables; they are in `env` by now.
+        aliases: tools under whose names its members find what they are told, too, such as ``slurm``.
         setup: bash script that prepares a node.
         roles: Ansible roles that make its machines ready.
         command: bash script of a task, a template.
@@ -189,6 +193,7 @@ class Experiment(Noun):
     env: Annotated[dict[str, str], Key("env", read_env)] = Field(default={})
     secrets: Annotated[tuple[str, ...], Key("secrets", read_secrets)] = ()
     env_file: Annotated[tuple[str, ...], Key("env_file", read_file_names)] = ()
+    aliases: Annotated[tuple[str, ...], Key("aliases", _ALIASES)] = ()
     setup: Annotated[str | None, Key("setup", shell_script)] = None
     roles: Annotated[Roles | None, Key("roles", noun(Roles))] = None
     command: Annotated[str, Key("command", shell_script)] = ""

@@ -67,6 +67,10 @@ def check_experiment(values: dict[str, Any], node: YamlNode, path: Path, problem
     _check_batch(values, node, path, problems)
     _check_template(values, node, path, problems)
     _check_roles(values, node, path, problems)
+    is_mpi = LAUNCHERS.get(str(values.get("framework") or "").lower()) == "mpi"
+    if is_mpi and "slurm" in values.get("aliases", ()):
+        message = "slurm with mpi: Open MPI would look for a Slurm; leave it out"
+        problems.add(node.entries["aliases"], (*path, "aliases"), message)
     for name in values.get("secrets", ()):
         if name in values.get("env", {}):
             where = node.entries["env"].keys[name]

@@ -30,8 +30,28 @@ _COMPOSE: Final = {"services": "`experiments`, with `image` as `container` and `
 _SBATCH_KEYS: Final = "its options are keys such as `hardware` and `distributed`, its script is the `command`"
 
 
+def foreign_kind(text: str) -> str:
+    r"""Of which tool a text is a file; empty if of none that is known.
+
+    >>> foreign_kind("num_nodes: 2\nrun: make\n"), foreign_kind("experiments:\n  a: {command: make}\n")
+    ('SkyPilot', '')
+    """
+    keys = dict(_TOP_KEY.findall(text))
+    if "experiments" in keys:
+        return ""
+    if _SBATCH.search(text):
+        return "sbatch"
+    if "tosca_definitions_version" in keys:
+        return "TOSCA"
+    if keys.get("type", "").strip("'\"") in _DSTACK_TYPES:
+        return "dstack"
+    if "run" in keys or (len(keys.keys() & _SKYPILOT.keys()) > 1 and "resources" in keys):
+        return "SkyPilot"
+    return "docker-compose" if "services" in keys else ""
+
+
 def foreign_file(text: str) -> str:
-    r"""What to say of a file of another tool; empty if it is none that is known.
+    r"""What to say of a file of another tool that is given as a recipe; empty if it is none that is known.
 
     >>> foreign_file("name: a\nexperiments:\n  main: {command: make}\n")
     ''
@@ -39,19 +59,19 @@ def foreign_file(text: str) -> str:
     'a task of SkyPilot, not a recipe'
     """
     keys = dict(_TOP_KEY.findall(text))
-    if "experiments" in keys:
-        return ""
-    if _SBATCH.search(text):
-        return _said("a script of sbatch", "sbatch", _SBATCH_KEYS)
-    if "tosca_definitions_version" in keys:
-        return "a document in TOSCA, not a recipe: `trainmaster convert FILE` makes one of it"
-    if keys.get("type", "").strip("'\"") in _DSTACK_TYPES:
-        return _said("a configuration of dstack", "dstack", _meant(keys, _DSTACK))
-    if len(keys.keys() & _SKYPILOT.keys()) > 1 and ("run" in keys or "resources" in keys):
-        return _said("a task of SkyPilot", "SkyPilot", _meant(keys, _SKYPILOT))
-    if "services" in keys:
-        return _said("a file of docker-compose", "docker-compose", _meant(keys, _COMPOSE))
-    return ""
+    match kind := foreign_kind(text):
+        case "sbatch":
+            return _said("a script of sbatch", kind, _SBATCH_KEYS)
+        case "TOSCA":
+            return "a document in TOSCA, not a recipe: `trainmaster convert FILE` makes one of it"
+        case "dstack":
+            return _said("a configuration of dstack", kind, _meant(keys, _DSTACK))
+        case "SkyPilot":
+            return _said("a task of SkyPilot", kind, _meant(keys, _SKYPILOT))
+        case "docker-compose":
+            return _said("a file of docker-compose", kind, _meant(keys, _COMPOSE))
+        case _:
+            return ""
 
 
 def _meant(keys: dict[str, str], names: dict[str, str]) -> str:
@@ -59,4 +79,6 @@ def _meant(keys: dict[str, str], names: dict[str, str]) -> str:
 
 
 def _said(what: str, tool: str, meant: str) -> str:
-    return f'{what}, not a recipe: {meant}{"; " * bool(meant)}docs/migrate.md, "From {tool}", has each key'
+    made = "`trainmaster convert FILE` makes one of it"
+    keys = f'docs/migrate.md, "From {tool}", has each key'
+    return f"{what}, not a recipe: {made}; {meant}{'; ' * bool(meant)}{keys}"

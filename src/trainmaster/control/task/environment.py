@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from trainmaster import library
@@ -118,9 +119,31 @@ def gang_environments(
                 **_port_of(context, member),
             },
             venv,
+            _aliases_of(context, gang, member),
         )
         for rank, member in enumerate(gang.members)
     }
+
+
+def _aliases_of(context: TaskContext, gang: Gang, member: Member) -> dict[str, str]:
+    """What other tools call what it is told, where the experiment asks for that."""
+    experiment = context.experiment
+    if not experiment.aliases:
+        return {}
+    from trainmaster.control.task.gangs import slots_per_machine, workers_per_node
+    from trainmaster.launchers.aliases import AliasFacts, alias_variables
+
+    facts = AliasFacts(
+        context.run,
+        experiment.name,
+        context.task,
+        context.attempt,
+        workers_per_node(experiment),
+        slots_per_machine(experiment),
+        experiment.environment(context.parameters).get("TRAINMASTER_PARAM_SLURM_ARRAY_TASK_ID", ""),
+        len(experiment.tasks(context.recipe.seed)),
+    )
+    return alias_variables(experiment.aliases, gang, member, facts)
 
 
 def _port_of(context: TaskContext, member: Member) -> dict[str, str]:
@@ -138,6 +161,7 @@ def member_environment(
     base: Mapping[str, str],
     variables: Mapping[str, str],
     venv: Path | None,
+    aliases: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
     """The variables of one member that are added to the inherited ones.
 
@@ -148,8 +172,10 @@ def member_environment(
         base: what it inherits, only to see what is set already.
         variables: which member it is, parameters and lengths, the recipe's ``env`` and secrets, places.
         venv: the experiment's cached virtual environment, first on PATH.
+        aliases: variables of other tools; the recipe's own win.
     """
     env = {
+        **aliases,
         "TRAINMASTER_ROLE": member.role,
         "TRAINMASTER_INDEX": str(member.index),
         "TRAINMASTER_WORLD_SIZE": str(gang.world_size),
@@ -159,7 +185,7 @@ def member_environment(
     added = {key: value for key, value in defaults.items() if key not in env and key not in base}
     added |= launcher.environment(gang, member)
     env |= added
-    env[LAUNCHER_VARIABLES] = ",".join(sorted(added))
+    env[LAUNCHER_VARIABLES] = ",".join(sorted(added.keys() | aliases.keys()))
     if venv is not None:
         env["PATH"] = _prepend(str(venv / "bin"), env.get("PATH") or base.get("PATH", os.defpath))
         env["VIRTUAL_ENV"] = str(venv)

@@ -4,37 +4,120 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from pathlib import PurePath
+from typing import Final
 
+from trainmaster.service.conversion.compose import read_compose
 from trainmaster.service.conversion.description import ClusterDescription, MachineGroup
+from trainmaster.service.conversion.draft import Draft, ExperimentDraft
+from trainmaster.service.conversion.dstack import read_dstack
+from trainmaster.service.conversion.job import Beside, Job
 from trainmaster.service.conversion.radl import read_radl
+from trainmaster.service.conversion.sbatch import read_sbatch
+from trainmaster.service.conversion.skypilot import read_skypilot
 from trainmaster.service.conversion.tosca import read_tosca
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import RecipeError, UsageError
+from trainmaster.spec.foreign import foreign_kind
 from trainmaster.spec.roles import secret_of
 
-_KINDS = {".radl": read_radl, ".yaml": read_tosca, ".yml": read_tosca}
+#: What a command line begins with that is converted without a file.
+_LAUNCHERS: Final = re.compile(
+    r"\s*(?:\w+=\S*\s+)*(?:\S*/)?(?:torchrun|accelerate|deepspeed|mpirun|mpiexec|srun|python[\d.]*\s+-m\s+torch\.dist)\S*\s"
+)
+_READERS: Final = {
+    "sbatch": read_sbatch,
+    "SkyPilot": read_skypilot,
+    "dstack": read_dstack,
+    "docker-compose": read_compose,
+}
+_SUFFIXES: Final = [".yaml", ".yml", ".dstack", ".sky", ".slurm", ".sbatch", ".sh", ".bash"]
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """What was made of a file.
+
+    Attributes:
+        tool: whose file it is.
+        recipe: the text of the recipe, with all of the following as comments.
+        decisions: with lines of the file: what stands there, and what is to be decided.
+        dropped: with lines of the file: what stands there, and why no key says it.
+    """
+
+    tool: str
+    recipe: str
+    decisions: tuple[tuple[int, str, str], ...]
+    dropped: tuple[tuple[int, str, str], ...]
 
 
 def convert(source: str, file: str) -> str:
-    """The text of a recipe.
+    """The text of a recipe; see `conversion_of`."""
+    return conversion_of(source, file).recipe
+
+
+def conversion_of(source: str, file: str, beside: Beside = lambda path: "") -> Conversion:
+    """A recipe of a file of another tool.
 
     Args:
-        source: what stands in the document.
-        file: its name, which says what it is: ``.radl``, or ``.yaml`` and ``.yml`` for TOSCA.
+        source: what stands in the file, or a command line.
+        file: its name.
+        beside: the text of a file that its commands name; empty if there is none.
 
     Raises:
-        UsageError: it is of another kind, or not right.
+        UsageError: it is of no kind that is known, or no recipe can say it.
     """
-    read = _KINDS.get(PurePath(file).suffix.lower())
-    if read is None:
+    found = _converted(source, file, beside)
+    try:
+        Recipe.from_text(found.recipe)  # whatever was read, this is one
+    except RecipeError as error:
         raise UsageError(
-            f"{file}: only .radl, and .yaml or .yml with TOSCA, can be converted",
+            f"{file}: no recipe says this: {error.mistakes[0].message}",
+            "Write the recipe by hand: docs/migrate.md has the keys.",
+        ) from error
+    return found
+
+
+def _converted(source: str, file: str, beside: Beside) -> Conversion:
+    kind = foreign_kind(source)
+    name = _name_of(file)
+    if PurePath(file).suffix.lower() == ".radl":
+        return _of_cluster(read_radl(source, file), file)
+    if kind == "TOSCA":
+        return _of_cluster(read_tosca(source, file), file)
+    if kind in _READERS:
+        draft = _READERS[kind](source, file, name, beside)
+    elif any(map(is_command_line, source.split("\n"))):
+        draft = Draft("a command line", name, experiments=[ExperimentDraft("main")])
+        Job("", source).fill(draft, draft.experiments[0], beside)
+    else:
+        raise UsageError(
+            f"{file}: no file of sbatch, SkyPilot, dstack, docker-compose, RADL or TOSCA, and no line of "
+            "torchrun, accelerate, deepspeed or mpirun",
             "docs/migrate.md shows how other descriptions become recipes.",
         )
-    found = _written(read(source, file), file)
-    Recipe.from_text(found)  # whatever was read, this is one
-    return found
+    return Conversion(draft.tool, draft.text(file), tuple(draft.decisions), tuple(draft.dropped))
+
+
+def _of_cluster(description: ClusterDescription, file: str) -> Conversion:
+    return Conversion(description.kind, _written(description, file), (), tuple(description.dropped))
+
+
+def is_command_line(text: str) -> bool:
+    """Whether it is what a shell is given, and no path."""
+    return _LAUNCHERS.match(text) is not None
+
+
+def _name_of(file: str) -> str:
+    """What a recipe is called that is made of a file; of ``.dstack.yml`` its directory."""
+    path = PurePath(file)
+    stem = path.name
+    while (cut := PurePath(stem).suffix.lower()) in _SUFFIXES:
+        stem = stem[: -len(cut)]
+    if stem.lower() in (".dstack", "sky", "task", "job", "docker-compose", "compose", ""):
+        stem = path.parent.name or stem
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._") or "converted"
 
 
 def _written(description: ClusterDescription, file: str) -> str:

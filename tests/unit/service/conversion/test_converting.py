@@ -223,13 +223,14 @@ def test_a_tosca_document() -> None:
 @pytest.mark.parametrize(
     ("source", "file", "said"),
     [
-        ("x", "a.json", "only .radl"),
+        ("x", "a.json", "no file of sbatch"),
         ("system a (cpu.count = 1)", "a.radl", "it deploys no machines"),
         ("deploy a 1", "a.radl", "a.radl:1:8: 'a' is no system of this document"),
         ("system a (\n  cpu.count ? 1)", "a.radl", "a.radl:2:13: '?' is a sign that RADL does not have"),
         ("system a (cpu.count", "a.radl", "its end comes"),
         ("frob x", "a.radl", "a word that begins nothing"),
-        ("experiments: {}", "a.yaml", "no tosca_definitions_version"),
+        ("tosca_definitions_version: x", "a.yaml", "topology_template"),
+        ("experiments: {}", "a.yaml", "no file of"),
         (TOSCA.replace(".Compute", ".Other"), "a.yaml", "no node of type tosca.nodes.Compute"),
     ],
 )

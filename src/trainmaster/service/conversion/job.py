@@ -1,0 +1,216 @@
+"""`Job`: a script with what another tool starts it on, as an experiment. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from trainmaster.service.conversion.draft import Draft, ExperimentDraft
+from trainmaster.service.conversion.launch import Launch, launch_of
+from trainmaster.service.conversion.secrets import without_secrets
+from trainmaster.service.conversion.shell import Command, Script, number_of
+
+#: Files beside the one that is converted, by the path that a command names; empty if there is none.
+Beside = Callable[[str], str]
+
+#: Set for every rank: a script that sets them would set them wrongly.
+_OF_RANKS: Final = frozenset(
+    {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK"}
+)
+#: By their beginnings: the variables of each tool, and what `aliases` calls them.
+ALIASES: Final = {"SLURM": "slurm", "SKYPILOT": "skypilot", "DSTACK": "dstack"}
+_ALIAS: Final = re.compile(rf"\b({'|'.join(ALIASES)})D?_[A-Z][A-Z_]+\b")
+_COMMENTS: Final = re.compile(r"^\s*#.*", re.MULTILINE)
+_FILE: Final = re.compile(r"(?<![\w$/.-])((?:[\w.-]+/)*[\w.-]+\.(?:py|sh|bash))\b")
+#: Of a setup: all of it only puts packages into an environment.
+_INSTALLS: Final = re.compile(r"(?:(?:uv\s+)?pip3?|python[\d.]*\s+-m\s+pip)\s+install\s|echo\s|export\s|:|#")
+_IS_FIRST: Final = re.compile(
+    r"""\[+\s*"?\$\{?(?:SKYPILOT_NODE_RANK|DSTACK_NODE_RANK|SLURM_NODEID|SLURM_PROCID)\}?"?\s*"""
+    r"""(?:==?|-eq)\s*["']?0["']?\s*\]+"""
+)
+_COUNTS_NODES: Final = re.compile(r"(?:SKYPILOT_NODE_IPS|DSTACK_NODES_IPS).*wc -l")
+#: What a script of several lines begins with where a line that fails ends nothing.
+LENIENT: Final = "set +eu; set +o pipefail"
+#: Where a setup that makes files has them, and where the command begins then.
+_WORK: Final = 'cd "$VIRTUAL_ENV/work"'
+
+
+@dataclass(slots=True)
+class Job:
+    """What runs, and on what.
+
+    Attributes:
+        tool: whose variables it reads: ``slurm``, ``skypilot``, ``dstack`` or none.
+        command: the script. line: where it begins in the file.
+        nodes: how many machines. tasks: processes on each that the tool itself starts.
+        gpus: of each machine.
+        known: variables of the tool that are numbers.
+        begins: the first line of scripts of several: what differs from `set -euo pipefail`.
+    """
+
+    tool: str
+    command: str
+    line: int = 1
+    nodes: int = 1
+    tasks: int = 1
+    gpus: int = 0
+    known: dict[str, int] = field(default_factory=dict)
+    begins: str = LENIENT
+    setup: str = ""
+
+    def fill(self, draft: Draft, experiment: ExperimentDraft, beside: Beside) -> None:
+        """Give an experiment its command, its setup and how many processes it has."""
+        script = Script(self.command, self.line)
+        commands = script.commands()
+        known = self._assigned(commands)
+        found = [
+            (each, launch)
+            for each in commands
+            if (launch := launch_of(each, lambda text: number_of(text, known))) is not None
+        ]
+        launch = self._replaced(draft, script, found)
+        self._gang(experiment, launch, found)
+        for each in commands:
+            self._clean(draft, experiment, script, each, is_gang="distributed" in experiment.keys)
+        command = script.changed()
+        if launch is not None and launch.program in ("deepspeed", "mpirun"):
+            command = _IS_FIRST.sub("true", command)  # the launcher went to the others by itself
+        for hidden in self._masked(command):
+            draft.decide(self.line, hidden, "a secret: its name under `secrets`, and $NAME here")
+        self._write(draft, experiment, command, beside)
+
+    def _assigned(self, commands: list[Command]) -> dict[str, int]:
+        """Numbers that variables have, as far as that is seen."""
+        known = dict(self.known)
+        for each in commands:
+            for name, value in each.assignments():
+                number = self.nodes if _COUNTS_NODES.search(value) else number_of(value, known)
+                if number is not None:
+                    known[name] = number
+        return known
+
+    def _replaced(self, draft: Draft, script: Script, found: list[tuple[Command, Launch]]) -> Launch | None:
+        """The one launcher that is left out of the command; None if there is none, or it stays."""
+        if not found:
+            return None
+        command, launch = found[0]
+        line = script.line_of(command.start)
+        if len({(each.program, each.nodes, each.each, each.total) for _, each in found}) > 1:
+            draft.decide(line, launch.program, "launchers that differ: write an experiment for each")
+            return None
+        if launch.stays or self._ranks(launch) is None:
+            why = launch.stays or "how many processes it starts is not said"
+            draft.decide(line, launch.program, f"{why}: it stays, and starts the processes of its node")
+            return None
+        for each, one in found:
+            program = each.words[each.assigns]
+            script.change(program.start, one.end, one.starts)
+            if one.passes_rank:
+                script.change(each.end, each.end, ' --local_rank="$LOCAL_RANK"')
+            draft.drop(line, script.text[program.start : one.end], "the gang is under `distributed`")
+        return launch
+
+    def _ranks(self, launch: Launch) -> tuple[int, int] | None:
+        """Processes in all, and on each node."""
+        if launch.program == "mpirun":
+            total = launch.total or self.nodes * self.tasks
+            return (total, -(-total // self.nodes)) if total else None
+        nodes = launch.nodes or self.nodes
+        if launch.total is not None:
+            return (launch.total, max(1, launch.total // nodes)) if launch.total >= nodes else None
+        each = self.gpus if launch.counts_gpus else launch.each
+        if each is None and launch.program in ("accelerate", "deepspeed"):
+            each = self.gpus or 1
+        return None if launch.counts_gpus and not self.gpus else (nodes * (each or 1), each or 1)
+
+    def _gang(
+        self, experiment: ExperimentDraft, launch: Launch | None, found: list[tuple[Command, Launch]]
+    ) -> None:
+        ranks = self._ranks(launch) if launch is not None else None
+        workers, each = ranks or (self.nodes * self.tasks, self.tasks)
+        is_mpi = launch is not None and launch.program == "mpirun"
+        if workers > 1:
+            experiment.keys["distributed"] = {
+                "strategy": "allreduce",
+                "workers": workers,
+                "per_node": each,
+            }
+        of_torch = bool(found) or re.search(
+            r"torch|lightning|accelerate|deepspeed|transformers", self.command
+        )
+        if is_mpi:
+            experiment.keys["framework"] = "mpi"
+        elif found:
+            experiment.keys["framework"] = "pytorch"
+        elif workers > 1 and not of_torch and self.tool != "slurm":
+            experiment.keys["framework"] = "plain"
+
+    def _clean(
+        self, draft: Draft, experiment: ExperimentDraft, script: Script, command: Command, *, is_gang: bool
+    ) -> None:
+        """Take out what is done for it, and what only the other machines have."""
+        line = script.line_of(command.start)
+        given = dict(command.assignments())
+        if given and is_gang and set(given) <= _OF_RANKS:
+            draft.drop(line, script.drop(command), "set for each rank")
+        elif given and self._masked(text := script.text[command.start : command.end]):
+            del text
+            draft.drop(line, script.drop(command), "a secret: export it, or `trainmaster secrets set`")
+            names = experiment.keys.setdefault("secrets", [])
+            assert isinstance(names, list)
+            names += [name for name in given if name not in names]
+        elif command.program == "module" or command.words[0].text == "ml":
+            draft.drop(
+                line,
+                script.drop(command),
+                "modules are that cluster's: `setup` or `container` bring them",
+            )
+
+    @staticmethod
+    def _masked(text: str) -> list[str]:
+        """Values in it that must not be copied."""
+        masked = without_secrets(text)
+        if masked == text:
+            return []
+        spans = [found.span() for found in re.finditer(r"\*+", masked)]
+        return [
+            masked
+            for start, end in spans
+            if text[start:end] != masked[start:end] and text[start] not in "$<{("
+        ]
+
+    def _write(self, draft: Draft, experiment: ExperimentDraft, command: str, beside: Beside) -> None:
+        command, setup = command.strip("\n"), self.setup.strip("\n")
+        is_plain = all(_INSTALLS.match(line.strip()) for line in setup.split("\n") if line.strip())
+        if setup and not is_plain:
+            # What it makes beside packages is made once on each machine, as the environment is.
+            setup = f'mkdir "$VIRTUAL_ENV/work"; cp -a . "$VIRTUAL_ENV/work"\n{_WORK}\n{setup}'
+            command = f"{_WORK}\n{command}"
+            experiment.remarks["setup"] = "makes files, too: they lie beside the environment"
+        if re.search(r"^\s*sudo\s", setup, re.MULTILINE):
+            draft.decide(self.line, "sudo", "`setup` runs as the user that logs in; or take an image")
+        if re.search(r"^\s*uv\s", setup, re.MULTILINE):
+            setup = f"command -v uv >/dev/null || pip install uv\n{setup}"
+        elif not setup and re.search(r"^\s*uv\s", command, re.MULTILINE):
+            setup = "command -v uv >/dev/null || pip install uv"
+        if re.search(r"\bconda\s", setup + command):
+            made = "has made" if self.setup else "makes"
+            draft.decide(self.line, "conda", f"`setup` {made} an environment: conda may be left out")
+        setup = f"{self.begins}\n{setup}" if "\n" in setup else setup
+        command = f"{self.begins}\n{command}" if "\n" in command else command
+        if setup:
+            experiment.keys["setup"] = setup
+        experiment.keys["command"] = command or "true"
+        if experiment.keys.get("framework") == "mpi":  # it would look for Slurm
+            return
+        read = _ALIAS.findall(_COMMENTS.sub("", command))
+        if self.tool in map(ALIASES.get, read):
+            experiment.keys["aliases"] = self.tool
+        else:
+            for file in dict.fromkeys(_FILE.findall(command)):
+                if found := _ALIAS.search(beside(file)):
+                    experiment.keys["aliases"] = ALIASES[found[1]]
+                    experiment.remarks["aliases"] = f"{file} reads {found[0]}"
+                    break

@@ -1,0 +1,149 @@
+"""`launch_of`: what starts several processes of a script: torchrun, accelerate, deepspeed, mpirun. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from trainmaster.service.conversion.shell import Command, Word
+
+#: Options without a value; all others have one.
+_FLAGS: Final = {
+    "torchrun": {"standalone", "no-python", "run-path", "m", "module", "use-env", "h", "help"},
+    "accelerate": {
+        "multi-gpu", "cpu", "no-python", "m", "module", "debug", "use-cpu", "quiet", "q", "same-network",
+    },
+    "deepspeed": {
+        "no-local-rank", "no-python", "module", "bind-cores-to-rank", "no-ssh", "force-multi", "no-ssh-check",
+        "save-pid", "enable-each-rank-log",
+    },
+    "mpirun": {
+        "allow-run-as-root", "oversubscribe", "use-hwthread-cpus", "report-bindings", "tag-output", "v", "q",
+        "display-map", "nolocal", "verbose", "quiet",
+    },
+}  # fmt: skip
+#: Of accelerate: what says more than how many processes there are. These stay, and start them on each node.
+_CONFIGURED: Final = re.compile(
+    r"config-file|use-(?!cpu).*|fsdp.*|deepspeed.*|zero.*|tpu.*|mpirun.*|megatron.*|ipex"
+)
+_PAIRS: Final = ("mca", "gmca")
+#: Options of `python` before ``-m``.
+_PYTHON: Final = re.compile(r"python[\d.]*")
+_MODULES: Final = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate.commands.launch": "accelerate",
+    "deepspeed.launcher.runner": "deepspeed",
+}
+_NODES: Final = ("nnodes", "num-machines", "num-nodes")
+_EACH: Final = ("nproc-per-node", "num-gpus")
+_ALL: Final = ("num-processes", "np", "n", "c")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a launcher is called.
+
+    Attributes:
+        program: ``torchrun``, ``accelerate``, ``deepspeed`` or ``mpirun``.
+        end: where what it starts begins.
+        starts: what is written in its place before that.
+        nodes: how many it says; None if nothing.
+        each: processes on each of them; ``gpu`` where it counts them; None if it says nothing.
+        total: processes in all.
+        stays: why the launcher cannot be left out; empty if it can.
+        passes_rank: it gives scripts ``--local_rank``.
+    """
+
+    program: str
+    end: int
+    starts: str
+    nodes: int | None = None
+    each: int | None = None
+    total: int | None = None
+    counts_gpus: bool = False
+    stays: str = ""
+    passes_rank: bool = False
+
+
+def launch_of(command: Command, number: Callable[[str], int | None]) -> Launch | None:
+    """The call of a launcher that a command is; None if it is none.
+
+    Args:
+        command: of a script.
+        number: what an option's value is, if that is known.
+    """
+    program, words, legacy = _program(command)
+    if not program:
+        return None
+    known: dict[str, str] = {}
+    at = 0
+    while at < len(words) and words[at].text.startswith("-") and words[at].text != "--":
+        name, has_value, value = words[at].text.partition("=")
+        name = name.lstrip("-").replace("_", "-")
+        flag = name in _FLAGS[program] or bool(has_value) or (program == "accelerate" and name[:4] == "use-")
+        if not flag:
+            value = words[at + 1].text if at + 1 < len(words) else ""
+        known[name] = value
+        at += 1 if flag else 3 if program == "mpirun" and name in _PAIRS else 2
+    if at < len(words) and words[at].text == "--":
+        at += 1
+    if at >= len(words):
+        return None
+    return _made(program, words[at].start, known, number, legacy=legacy)
+
+
+def _made(
+    program: str, end: int, known: dict[str, str], number: Callable[[str], int | None], *, legacy: bool
+) -> Launch:
+    runs_module = any(name in known for name in ("m", "module"))
+    runs_program = "no-python" in known or program == "mpirun"
+    starts = "" if runs_program else "python -m " if runs_module else "python "
+    if mixed := known.get("mixed-precision", ""):
+        starts = f"ACCELERATE_MIXED_PRECISION={mixed} {starts}"
+    if "cpu" in known or "use-cpu" in known:
+        starts = f"ACCELERATE_USE_CPU=true {starts}"
+    said = {name: known[name] for name in (*_NODES, *_EACH, *_ALL) if name in known}
+    counted = {name: number(value.rpartition(":")[2]) for name, value in said.items()}
+    unknown = [f"--{name} {value}" for name, value in said.items() if counted[name] is None]
+    counts_gpus = known.get("nproc-per-node", "").strip("\"'") in ("gpu", "auto")
+    unknown = [] if counts_gpus else unknown
+    stays = f"{unknown[0]} is known when it runs" if unknown else ""
+    if program == "accelerate" and (
+        more := next((name for name in known if _CONFIGURED.fullmatch(name)), "")
+    ):
+        stays = f"--{more.replace('-', '_')} is for accelerate"
+    if {"run-path", "include", "exclude"} & set(known):
+        stays = "of its options some have no other way"
+    return Launch(
+        program,
+        end,
+        starts,
+        next((counted[name] for name in _NODES if name in counted), None),
+        next((counted[name] for name in _EACH if name in counted), None),
+        next((counted[name] for name in _ALL if name in counted), None),
+        counts_gpus,
+        stays,
+        (legacy and "use-env" not in known) or (program == "deepspeed" and "no-local-rank" not in known),
+    )
+
+
+def _program(command: Command) -> tuple[str, tuple[Word, ...], bool]:
+    """Which launcher it is, the words behind its name, and whether it is PyTorch's old one."""
+    name, words = command.program, command.arguments
+    texts = [word.text for word in words]
+    if name in ("torchrun", "deepspeed"):
+        return name, words, False
+    if name in ("mpirun", "mpiexec"):
+        return "mpirun", words, False
+    if name in ("accelerate", "accelerate-launch"):
+        skipped = 0 if name == "accelerate-launch" else 1 if texts[:1] == ["launch"] else None
+        return ("", (), False) if skipped is None else ("accelerate", words[skipped:], False)
+    if _PYTHON.fullmatch(name):
+        at = next((at for at, text in enumerate(texts) if text == "-m" or not text.startswith("-")), 0)
+        if texts[at : at + 1] == ["-m"] and len(texts) > at + 1 and texts[at + 1] in _MODULES:
+            module = texts[at + 1]
+            return _MODULES[module], words[at + 2 :], module.endswith(".launch") and "torch" in module
+    return "", (), False

@@ -1,0 +1,265 @@
+"""`read_skypilot`: a task of SkyPilot, a service or a pipeline of several. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from trainmaster.service.conversion.draft import Draft, ExperimentDraft
+from trainmaster.service.conversion.job import Beside, Job
+from trainmaster.service.conversion.yaml_values import (
+    NO_PROVIDER,
+    Section,
+    least,
+    memory,
+    one_or_all,
+    put_data,
+    put_port,
+    put_variables,
+)
+from trainmaster.spec.node import Kind, Wording, YamlNode, compose
+
+SKYPILOT: Final = Wording("a task of SkyPilot", "tasks", "a mapping with `run`")
+_DOCUMENT: Final = re.compile(r"^---[ \t]*(?:#.*)?$", re.MULTILINE)
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_COUNTED: Final = re.compile(r"([A-Za-z][\w.-]*)(?::\s*([\d.]+))?")
+_REASONS: Final = {
+    "disk_tier": "disks are the provider's usual ones",
+    "network_tier": "networks are the provider's usual ones",
+    "autostop": "a run gives its machines back; `--keep 30m` keeps them",
+    "job_recovery": "lost machines are replaced, and the run goes on from its checkpoint",
+    "spot_recovery": "lost machines are replaced, and the run goes on from its checkpoint",
+    "image_id": "machines boot the provider's image; `docker:NAME` is a `container`",
+    "ports": "`trainmaster port-forward` leads to ports",
+    "load_balancing_policy": "the server in front picks the replica",
+    "instance_type": "",
+}
+_OF_CLOUDS: Final = ("aws", "lab", "im", "hosts")
+_PRIVATE: Final = re.compile(r"\.(?:ssh|aws|netrc|config/gcloud|kube|azure)\b|id_rsa|credentials")
+
+
+def read_skypilot(source: str, file: str, name: str, beside: Beside) -> Draft:
+    """A draft of the recipe that a file is.
+
+    Args:
+        source: what stands in it.
+        file: its name in messages.
+        name: of the recipe, if the file gives none.
+        beside: the text of a file that its commands name.
+
+    Raises:
+        RecipeError: it is no YAML, with the place in it.
+    """
+    draft = Draft("SkyPilot", name)
+    lines = source.split("\n")
+    roots = [compose(text, file, SKYPILOT) for text in _documents(source)]
+    is_parallel = False
+    for number, root in enumerate(roots):
+        section = Section(root, lines)
+        if "run" not in section and "setup" not in section and len(roots) > 1:  # the head of a pipeline
+            draft.name = _named(section.text("name"), draft.name)
+            is_parallel = section.text("execution") == "parallel" or is_parallel
+            section.rest(draft, {})
+            continue
+        own = section.text("name")
+        if len(roots) == 1:
+            draft.name = _named(own, draft.name)
+        experiment = ExperimentDraft("main" if len(roots) == 1 else _named(own, f"task-{number}"))
+        if draft.experiments and not is_parallel:
+            experiment.keys["after"] = draft.experiments[-1].name
+        draft.experiments.append(experiment)
+        _task(draft, experiment, section, beside)
+    return draft
+
+
+def _documents(source: str) -> list[str]:
+    """The documents of a file, each with as many lines before it as there are."""
+    places = [0, *(found.end() for found in _DOCUMENT.finditer(source)), len(source)]
+    texts = [source[: found.start()] for found in _DOCUMENT.finditer(source)] + [source]
+    found = [
+        "\n" * source.count("\n", 0, place) + text[place:] for place, text in zip(places, texts, strict=False)
+    ]
+    return [text for text in found if re.search(r"^\s*[^\s#]", text, re.MULTILINE)]
+
+
+def _named(name: str, other: str) -> str:
+    return name if _NAME.fullmatch(name) else re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or other
+
+
+def _task(draft: Draft, experiment: ExperimentDraft, section: Section, beside: Beside) -> None:
+    resources = section.section("resources")
+    gpus = _resources(draft, experiment, resources)
+    nodes = section.number("num_nodes") or 1
+    put_variables(draft, experiment.keys, section.pairs("envs"))
+    put_variables(draft, experiment.keys, section.pairs("secrets"), secret=True)
+    _code(draft, section)
+    known = {"SKYPILOT_NUM_NODES": nodes, **({"SKYPILOT_NUM_GPUS_PER_NODE": gpus} if gpus else {})}
+    node = section.node("run")
+    command = node.text if node is not None and node.kind is Kind.SCALAR else ""
+    job = Job("skypilot", command or "true", section.first_line_of("run"), nodes, 1, gpus, known)
+    setup = section.node("setup")
+    job.setup = setup.text if setup is not None and setup.kind is Kind.SCALAR else ""
+    for key in ("file_mounts", "storage_mounts", "volumes"):
+        _mounts(draft, experiment, section, key, job)
+    if "service" in section:
+        _service(draft, experiment, section.section("service"), resources, job)
+    job.fill(draft, experiment, beside)
+    resources.rest(draft, _REASONS)
+    section.rest(draft, _REASONS)
+
+
+def _resources(draft: Draft, experiment: ExperimentDraft, resources: Section) -> int:
+    """What machines must have; how many GPUs."""
+    hardware: dict[str, object] = {}
+    choices = [resources]
+    for key in ("any_of", "ordered", "candidates"):
+        node = resources.node(key)
+        if node is not None and node.kind is Kind.LIST:
+            choices += [Section(each, resources.lines) for each in node.items]
+            if key == "ordered":
+                draft.decide(
+                    resources.line(key), resources.written(key), "the cheapest comes first, or `objective`"
+                )
+    models, counts = dict[str, None](), set[int]()
+    clouds, regions, spots = list[str](), list[str](), set[str]()
+    for each in choices:
+        for model, count in _accelerators(each):
+            models[model] = None
+            counts.add(count)
+        cloud, _, region = each.text("infra").replace("*", "").partition("/")
+        cloud, region = each.text("cloud") or cloud, each.text("region") or region.partition("/")[0]
+        clouds += [cloud.lower()] if cloud else []
+        regions += [region] if region else []
+        spots |= {each.text("use_spot")} if "use_spot" in each else set()
+    _provider(draft, resources, list(dict.fromkeys(clouds)))
+    gpus = min(counts, default=0)
+    if cpus := resources.number("cpus"):
+        hardware["cpus"] = cpus
+    if models:
+        hardware |= {"gpu": one_or_all(list(models)), "gpus": gpus}
+    if len(counts) > 1:
+        draft.decide(
+            resources.line("accelerators"), str(sorted(counts)), "GPUs of a machine: the fewest is taken"
+        )
+    if (size := resources.text("memory")) and not size.endswith("x") and (asked := memory(size)):
+        hardware["memory"] = asked
+    if disk := memory(resources.text("disk_size")):
+        hardware["disk"] = disk
+    if instance := resources.text("instance_type"):
+        hardware["instance"] = instance
+    if regions:
+        hardware["region"] = one_or_all(list(dict.fromkeys(regions)))
+    if spots:
+        hardware["spot"] = spots == {"true"}
+    image = resources.text("image_id")
+    if image.startswith("docker:"):
+        experiment.keys["container"] = image.removeprefix("docker:")
+    elif image:
+        draft.drop(resources.line("image_id"), resources.written("image_id"), _REASONS["image_id"])
+    if hardware:
+        experiment.keys["hardware"] = hardware
+    return gpus
+
+
+def _accelerators(section: Section) -> list[tuple[str, int]]:
+    node = section.node("accelerators")
+    if node is None or node.is_null:
+        return []
+    if node.kind is Kind.MAPPING:
+        pairs = [(name, "" if each.is_null else each.text) for name, each in node.entries.items()]
+    else:
+        found = [_COUNTED.fullmatch(each.text.strip()) for each in (node.items or [node])]
+        pairs = [(each[1], each[2] or "") for each in found if each]
+    split = [_COUNTED.fullmatch(f"{name}:{count}" if count else name) for name, count in pairs]
+    return [(each[1], max(1, least(each[2] or "1"))) for each in split if each]
+
+
+def _provider(draft: Draft, resources: Section, clouds: list[str]) -> None:
+    known = next((cloud for cloud in clouds if cloud in _OF_CLOUDS), "")
+    if known:
+        draft.keys["provider"] = known
+    if others := [cloud for cloud in clouds if cloud != known]:
+        key = next(
+            (key for key in ("cloud", "infra", "any_of", "ordered", "candidates") if key in resources), ""
+        )
+        why = f"`provider: im` reaches other clouds{'' if known else '; without it runs on this machine'}"
+        draft.decide(resources.line(key), ", ".join(others), why)
+    elif not known:
+        draft.decide(1, "", NO_PROVIDER)
+
+
+def _code(draft: Draft, section: Section) -> None:
+    node = section.node("workdir")
+    if node is None or node.is_null:
+        return
+    if node.kind is Kind.MAPPING:
+        where = Section(node, section.lines)
+        ref = where.text("ref")
+        draft.keys["code"] = where.text("url") + (f"@{ref}" if ref else "")
+    elif node.text.strip() not in (".", "./"):
+        draft.keys["code"] = node.text.strip()
+
+
+def _mounts(draft: Draft, experiment: ExperimentDraft, section: Section, key: str, job: Job) -> None:
+    node = section.node(key)
+    if node is None or node.kind is not Kind.MAPPING:
+        return
+    for place, each in node.entries.items():
+        line = node.keys[place].line
+        source = (
+            each.text.strip() if each.kind is Kind.SCALAR else Section(each, section.lines).text("source")
+        )
+        if _PRIVATE.search(place) or _PRIVATE.search(source):
+            draft.drop(line, f"{place}: {source}", "keys stay where they are: members of a gang need none")
+        elif key == "volumes" and source:
+            draft.decide(
+                line, f"{place}: {source}", "`trainmaster volume push`, and `data: {NAME: {volume: V}}`"
+            )
+        elif not source:
+            draft.decide(line, place, "what is to be kept goes to $TRAINMASTER_OUTPUT_DIR")
+        else:
+            put_data(draft, experiment.keys, job, source, place, line)
+
+
+def _service(
+    draft: Draft, experiment: ExperimentDraft, service: Section, resources: Section, job: Job
+) -> None:
+    serve: dict[str, object] = {}
+    probe = service.node("readiness_probe")
+    if probe is not None and probe.kind is Kind.MAPPING:
+        ready = Section(probe, service.lines)
+        serve["health"] = ready.text("path") or "/"
+        if delay := ready.number("initial_delay_seconds"):
+            serve["start"] = f"{delay}s"
+        if "post_data" in ready:
+            put_probe(draft, ready, serve)
+        ready.rest(draft, {})
+    elif probe is not None:
+        serve["health"] = probe.text.strip()
+    policy = service.section("replica_policy")
+    fewest = service.number("replicas") or policy.number("min_replicas") or 1
+    most = policy.number("max_replicas")
+    policy.rest(
+        draft, {}, {"target_qps_per_replica": "`scale: {in_flight: N}` and `replicas: {min: A, max: B}`"}
+    )
+    del most
+    put_port(
+        draft,
+        serve,
+        job,
+        resources.text("ports") or service.text("port", "ports"),
+        fewest,
+        service.line("replicas"),
+    )
+    service.rest(draft, _REASONS)
+    experiment.keys["serve"] = serve
+
+
+def put_probe(draft: Draft, ready: Section, serve: dict[str, object]) -> None:
+    """A probe with a body: the server is asked by GET only."""
+    node: YamlNode | None = ready.node("post_data")
+    assert node is not None
+    serve["health"] = "/health"
+    draft.decide(
+        ready.line("post_data"), "post_data", "replicas are asked by GET: write a path that answers to it"
+    )

@@ -1,0 +1,193 @@
+"""`Section`: a mapping of a YAML file, of which what is not asked for is told. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from trainmaster.service.conversion.draft import Draft
+from trainmaster.service.conversion.job import Job
+from trainmaster.spec.node import Kind, YamlNode
+
+_BUCKET = re.compile(r"(?:s3|gs|az|r2|cos|oci|nebius|https?)://")
+_SECRET = re.compile(r"(?i)secret|password|passwd|token|api_?key|access_key|private_key|_key$")
+_FILE = re.compile(r"\.(?!git$)[A-Za-z0-9]{1,6}$")
+_VARIABLE = re.compile(r"[A-Za-z_]\w*")
+
+NO_PROVIDER = "`provider: aws`, or `run --provider aws`: without, it runs on this machine"
+
+
+class Section:
+    """A mapping; `rest` notes what was not taken from it."""
+
+    def __init__(self, node: YamlNode | None, lines: list[str]) -> None:
+        self._node = node if node is not None and node.kind is Kind.MAPPING else None
+        self.lines = lines
+        self._taken: set[str] = set()
+
+    def __contains__(self, key: str) -> bool:
+        return self._node is not None and key in self._node.entries
+
+    def node(self, key: str) -> YamlNode | None:
+        """What stands under a key, which is told by that."""
+        self._taken.add(key)
+        return self._node.entries.get(key) if self._node is not None else None
+
+    def text(self, *keys: str) -> str:
+        """The text of the first of these keys that has one."""
+        for key in keys:
+            found = self.node(key)
+            if found is not None and found.kind is Kind.SCALAR and not found.is_null:
+                return found.text.strip()
+        return ""
+
+    def number(self, *keys: str) -> int:
+        """A whole number, the fewest of a range; 0 without."""
+        return least(self.text(*keys))
+
+    def section(self, key: str) -> Section:
+        """The mapping under a key."""
+        return Section(self.node(key), self.lines)
+
+    def line(self, key: str) -> int:
+        """Of a key."""
+        return self._node.keys[key].line if self._node is not None and key in self._node.keys else 1
+
+    def first_line_of(self, key: str) -> int:
+        """Where the text of a key begins."""
+        node = self._node.entries.get(key) if self._node is not None else None
+        if node is None:
+            return 1
+        return node.line + int(self.lines[node.line - 1][node.column - 1 : node.column] in ("|", ">"))
+
+    def written(self, key: str) -> str:
+        """How a key and its value are written, on the key's own line."""
+        return self.lines[self.line(key) - 1].strip()
+
+    def pairs(self, key: str) -> list[tuple[str, str | None, int]]:
+        """Variables, of a mapping or a list of ``NAME=VALUE``, with their lines; None: it has no value."""
+        node = self.node(key)
+        if node is None:
+            return []
+        if node.kind is Kind.MAPPING:
+            return [
+                (
+                    name,
+                    None if each.is_null or each.kind is not Kind.SCALAR else each.text,
+                    node.keys[name].line,
+                )
+                for name, each in node.entries.items()
+            ]
+        parts = [(each.text.partition("="), each.line) for each in node.items]
+        return [(name, value if mark else None, line) for (name, mark, value), line in parts]
+
+    def texts(self, key: str) -> list[str]:
+        """A list of texts, or the one text; of a mapping its keys."""
+        node = self.node(key)
+        if node is None or node.is_null:
+            return []
+        if node.kind is Kind.MAPPING:
+            return list(node.entries)
+        return [each.text for each in (node.items if node.kind is Kind.LIST else [node])]
+
+    def rest(self, draft: Draft, reasons: dict[str, str], decisions: dict[str, str] | None = None) -> None:
+        """Note every key that nothing was made of."""
+        for key in self._node.entries if self._node is not None else ():
+            if key in self._taken:
+                continue
+            if decisions and key in decisions:
+                draft.decide(self.line(key), self.written(key), decisions[key])
+            else:
+                draft.drop(self.line(key), self.written(key), reasons.get(key, "no key of a recipe says it"))
+
+
+def least(text: str) -> int:
+    """The fewest of what is asked for: ``4``, ``4+``, ``4..8``.
+
+    >>> [least(text) for text in ("4+", "1..8", "..8", "many")]
+    [4, 1, 0, 0]
+    """
+    found = re.match(r"\d+", text.strip())
+    return int(found[0]) if found else 0
+
+
+def memory(text: str) -> str:
+    """The least of a size, in GB if it has no unit; empty if it is none.
+
+    >>> memory("16+"), memory("64GB..128GB"), memory("2x")
+    ('16GB', '64GB', '')
+    """
+    found = re.fullmatch(
+        r"([\d.]+)\s*([KMGT]i?B?)?", text.strip().rstrip("+").partition("..")[0].strip(), re.I
+    )
+    if found is None or found[1] == "." or not float(found[1]):
+        return ""
+    unit = (found[2] or "GB").upper().replace("I", "i")
+    number = found[1].removesuffix(".0")
+    return f"{number}{unit if unit.endswith('B') else unit + 'B'}"
+
+
+def put_variables(
+    draft: Draft, keys: dict[str, object], pairs: list[tuple[str, str | None, int]], *, secret: bool = False
+) -> None:
+    """Share out variables among ``env`` and ``secrets``, of which only the names are copied."""
+    env, secrets = dict[str, str](), list[str]()
+    for name, value, line in pairs:
+        if not _VARIABLE.fullmatch(name):
+            draft.drop(line, name, "no name of a variable")
+        elif value is None or secret or (value and _SECRET.search(name) and not value.isdecimal()):
+            secrets.append(name)
+            if value:
+                draft.decide(line, name, "its value is not copied: export it, or `trainmaster secrets set`")
+        else:
+            env[name] = value
+    if env:
+        keys["env"] = {**(keys.get("env") or {}), **env}  # type: ignore[dict-item]
+    if secrets:
+        keys["secrets"] = [*(keys.get("secrets") or []), *secrets]  # type: ignore[misc]
+
+
+def put_data(draft: Draft, keys: dict[str, object], job: Job, source: str, place: str, line: int) -> None:
+    """Data from a URL or a directory; in the command their variable comes in the place of the path there."""
+    data: dict[str, object] = dict(keys.get("data") or {})  # type: ignore[call-overload]
+    if not _BUCKET.match(source) and _FILE.search(source):
+        draft.decide(line, f"{place}: {source}", "a file: have it in the code, and name its path there")
+        return
+    name = _data_name(place, data)
+    data[name] = {"url" if _BUCKET.match(source) else "dir": source.rstrip("/") or "/"}
+    keys["data"] = data
+    variable = f"$TRAINMASTER_DATA_{name.upper()}"
+    named = re.compile(rf"(?<![\w./~-]){re.escape(place.rstrip('/'))}(?=[/\s\"':;&|)]|$)")
+    job.command, count = named.subn(variable.replace("\\", ""), job.command)
+    told = "the command has" if count else "write"
+    draft.decide(line, place, f"{told} {variable} in its place; a script that has the path does not")
+
+
+def _data_name(path: str, known: dict[str, object]) -> str:
+    """A name for what is at a path that no other has yet."""
+    name = re.sub(r"\W+", "_", path.rstrip("/").rpartition("/")[2]).strip("_").lower() or "data"
+    name = name if name[0].isalpha() else f"d_{name}"
+    base, number = name, 2
+    while name in known:
+        name, number = f"{base}{number}", number + 1
+    return name
+
+
+def put_port(draft: Draft, serve: dict[str, object], job: Job, port: str, replicas: int, line: int) -> None:
+    """Where replicas listen: at a port that is chosen for each, if the command names the one there."""
+    named = re.compile(rf"(?<![\w.]){port}\b")
+    if port.isdecimal() and named.search(job.command):
+        job.command = named.sub("{{port}}", job.command)
+    elif port.isdecimal():
+        serve["port"] = int(port)
+        if replicas > 1:
+            draft.decide(
+                line, f"{replicas} replicas", f"listen at {{{{port}}}} in place of {port} for more than one"
+            )
+            replicas = 1
+    if replicas > 1:
+        serve["replicas"] = replicas
+
+
+def one_or_all(values: list[str]) -> object:
+    """A value alone, or the list of several."""
+    return values[0] if len(values) == 1 else values

@@ -1,0 +1,308 @@
+"""Files of sbatch, SkyPilot, dstack and docker-compose, and launchers' command lines, become recipes."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainmaster.service.conversion.converting import conversion_of, convert
+from trainmaster.service.conversion.shell import Script
+from trainmaster.spec import Experiment, Recipe
+from trainmaster.spec.errors import TrainmasterError, UsageError
+
+SBATCH = """\
+#!/bin/bash
+#SBATCH --job-name=resnet   # its name
+#SBATCH -N 2 --ntasks-per-node=4
+#SBATCH --cpus-per-task=8
+#SBATCH --gres=gpu:a100:4
+#SBATCH --mem=64G
+#SBATCH --time=1-04:30:00
+#SBATCH --array=0-2%2
+#SBATCH --signal=B:TERM@120
+#SBATCH --partition=big
+##SBATCH --nodes=7
+export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+module load cuda
+LRS=(0.1 0.03 0.01)
+srun --label python train.py --lr ${LRS[$SLURM_ARRAY_TASK_ID]}
+#SBATCH --nodes=9
+"""
+SKY = """\
+name: tune
+resources:
+  accelerators: {V100: 4}
+  infra: aws/us-east-1
+  use_spot: true
+  cpus: 8+
+  memory: 32+
+  disk_tier: best
+num_nodes: 2
+workdir: src
+file_mounts:
+  /data: s3://bucket/images
+  ~/.ssh/key: ~/.ssh/key
+envs:
+  EPOCHS: "10"
+  HF_TOKEN:
+  API_KEY: abc-123-secret
+setup: |
+  git clone https://example.org/code.git
+  uv pip install -r code/requirements.txt
+run: |
+  cd code
+  HEAD=$(echo "$SKYPILOT_NODE_IPS" | head -n1)
+  torchrun --nnodes $SKYPILOT_NUM_NODES --nproc-per-node ${SKYPILOT_NUM_GPUS_PER_NODE} \\
+    --node_rank=$SKYPILOT_NODE_RANK --master_addr=$HEAD \\
+    train.py --data /data || exit 1
+"""
+DSTACK = """\
+type: task
+name: tune
+nodes: 2
+python: 3.12
+env: [NCCL_DEBUG=INFO, HF_TOKEN]
+commands:
+  - git clone https://example.org/code.git
+  - cd code
+  - pip install -r requirements.txt
+  - torchrun --nproc-per-node=$DSTACK_GPUS_PER_NODE --nnodes=$DSTACK_NODES_NUM train.py
+resources: {gpu: "H100:2", cpu: 8.., memory: 64GB.., disk: 200GB}
+max_price: 5
+max_duration: 2h
+"""
+
+
+def only(text: str) -> Experiment:
+    """The one experiment of a recipe."""
+    (found,) = Recipe.from_text(text).experiments.values()
+    return found
+
+
+def lines_of(script: str) -> list[str]:
+    return [line for line in script.split("\n") if line.strip()]
+
+
+def test_a_batch_script_is_a_gang_for_each_task_of_its_array() -> None:
+    made = conversion_of(SBATCH, "job.sbatch")
+    recipe = Recipe.from_text(made.recipe)
+    main = only(made.recipe)
+    assert recipe.name == "resnet"
+    assert main.distributed is not None
+    assert (main.distributed.workers, main.distributed.per_node) == (8, 4)
+    hardware = main.hardware
+    assert (hardware.cpus, hardware.gpu, hardware.gpus, hardware.memory_bytes) == (32, "a100", 4, 64 << 30)
+    assert (main.timeout_s, main.grace_s, main.workers) == (28.5 * 3600, 120, 2)
+    assert [main.tasks(0).parameters(n) for n in range(3)] == [{"SLURM_ARRAY_TASK_ID": n} for n in range(3)]
+    assert main.aliases == ("slurm",)
+    assert lines_of(main.command) == [
+        "set +eu; set +o pipefail",
+        "LRS=(0.1 0.03 0.01)",
+        "python train.py --lr ${LRS[$SLURM_ARRAY_TASK_ID]}",
+    ]
+    assert {line for line, _, _ in made.dropped} == {10, 12, 13}
+
+
+def test_a_task_of_skypilot_keeps_its_shell_and_loses_its_launcher() -> None:
+    made = conversion_of(SKY, "sky.yaml")
+    recipe, main = Recipe.from_text(made.recipe), only(made.recipe)
+    assert (recipe.name, recipe.provider, recipe.code) == ("tune", "aws", "src")
+    assert main.distributed is not None
+    assert (main.distributed.workers, main.distributed.per_node, main.launcher) == (8, 4, "torchrun")
+    hardware = main.hardware
+    assert (hardware.gpu, hardware.gpus, hardware.cpus, hardware.spot) == ("V100", 4, 8, True)
+    assert (hardware.region, hardware.memory_bytes) == ("us-east-1", 32_000_000_000)
+    assert (main.env, main.secrets) == ({"EPOCHS": "10"}, ("HF_TOKEN", "API_KEY"))
+    assert main.data["data"].url == "s3://bucket/images"
+    assert lines_of(main.command)[-1] == "python train.py --data $TRAINMASTER_DATA_DATA || exit 1"
+    assert 'cd "$VIRTUAL_ENV/work"' in main.command
+    assert 'cp -a . "$VIRTUAL_ENV/work"' in str(main.setup), "what setup clones is there for later runs, too"
+    assert "abc-123" not in made.recipe
+    assert {line for line, _, _ in made.dropped} == {8, 13, 24, 25}
+
+
+def test_commands_of_dstack_that_make_ready_are_the_setup() -> None:
+    main = only(convert(DSTACK, "x/.dstack.yml"))
+    assert main.distributed is not None
+    assert (main.distributed.workers, main.distributed.per_node) == (4, 2)
+    assert lines_of(str(main.setup))[-3:] == [
+        "git clone https://example.org/code.git",
+        "cd code",
+        "pip install -r requirements.txt",
+    ]
+    assert lines_of(main.command) == ["set +u", 'cd "$VIRTUAL_ENV/work"', "cd code", "python train.py"]
+    assert (main.timeout_s, main.secrets, main.hardware.disk_bytes) == (7200, ("HF_TOKEN",), 200 * 10**9)
+
+
+@pytest.mark.parametrize(
+    ("line", "command", "workers", "per_node", "framework"),
+    [
+        ("torchrun --nnodes 2 --nproc-per-node=4 train.py --lr 1", "python train.py --lr 1", 8, 4, "pytorch"),
+        ("torchrun --standalone --nproc_per_node 2 -m pkg.train", "python -m pkg.train", 2, 2, "pytorch"),
+        ("torchrun --no-python --nproc-per-node 2 ./a.out", "./a.out", 2, 2, "pytorch"),
+        (
+            "python -m torch.distributed.launch --nproc_per_node=2 train.py",
+            'python train.py --local_rank="$LOCAL_RANK"',
+            2,
+            2,
+            "pytorch",
+        ),
+        (
+            "accelerate launch --multi_gpu --num_machines 2 --num_processes 8 --mixed_precision bf16 a.py -x",
+            "ACCELERATE_MIXED_PRECISION=bf16 python a.py -x",
+            8,
+            4,
+            "pytorch",
+        ),
+        (
+            "deepspeed --hostfile hosts --num_nodes 2 --num_gpus 2 train.py --deepspeed",
+            'python train.py --deepspeed --local_rank="$LOCAL_RANK"',
+            4,
+            2,
+            "pytorch",
+        ),
+        ("mpirun -np 4 --bind-to none -x PATH ./solve 7", "./solve 7", 4, 4, "mpi"),
+        ("torchrun train.py", "python train.py", None, None, "pytorch"),
+    ],
+)
+def test_launchers_become_distributed(
+    line: str, command: str, workers: int | None, per_node: int | None, framework: str
+) -> None:
+    main = only(convert(line, "command line"))
+    asked = main.distributed
+    assert (main.command, main.framework) == (command, framework)
+    assert (asked and asked.workers, asked and asked.per_node) == (workers, per_node)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "accelerate launch --config_file fsdp.yaml train.py",
+        "torchrun --nproc-per-node=$COUNT train.py",
+        "accelerate launch --use_deepspeed train.py",
+    ],
+)
+def test_a_launcher_that_says_more_than_how_many_stays_and_that_is_to_be_decided(line: str) -> None:
+    made = conversion_of(line, "command line")
+    assert only(made.recipe).command == line
+    assert made.decisions
+
+
+@pytest.mark.parametrize(
+    ("step", "command"),
+    [
+        ("srun -N1 -n1 -w $H hostname", "srun -N1 -n1 -w $H hostname"),
+        ("H=$(srun --nodes=1 -w \"$N\" hostname -i)", 'H=$(echo "$N")'),
+        ("N=( $(scontrol show hostnames $SLURM_NODELIST) )", "N=( $(tr , '\\n' <<< $SLURM_NODELIST) )"),
+        ("srun --ntasks=1 make", '[ "$SLURM_PROCID" != 0 ] || make'),
+        ("srun -n $SLURM_NNODES --ntasks-per-node=1 cp a b", '[ "$SLURM_LOCALID" != 0 ] || cp a b'),
+        ("srun ${EXTRA} python a.py", "python a.py"),
+    ],
+)  # fmt: skip
+def test_steps_of_slurm_are_what_each_member_does(step: str, command: str) -> None:
+    main = only(convert(f"#SBATCH -N 2 --ntasks-per-node 2\n{step}\nsrun python train.py\n", "a.sh"))
+    if step.startswith("srun -N1"):  # a line of its own, not in a substitution
+        command = '[ "$SLURM_PROCID" != 0 ] || hostname'
+    assert command in lines_of(main.command)
+
+
+def test_variables_that_only_a_script_reads_are_found_in_it() -> None:
+    source = "#SBATCH --ntasks=2\nsrun python train.py\n"
+    made = conversion_of(source, "a.sh", lambda path: "os.environ['SLURM_PROCID']" * (path == "train.py"))
+    assert only(made.recipe).aliases == ("slurm",)
+    assert "# train.py reads SLURM_PROCID" in made.recipe
+    assert only(convert(source, "a.sh")).aliases == ()
+
+
+def test_services_listen_where_they_are_told() -> None:
+    sky = (
+        "service: {readiness_probe: /ready, replicas: 2}\nresources: {ports: 8080}\nrun: serve --port 8080\n"
+    )
+    main = only(convert(sky, "sky.yaml"))
+    assert main.serve is not None
+    assert (main.serve.replicas.fewest, main.serve.port, main.serve.health) == (2, None, "/ready")
+    assert main.command == "serve --port {{port}}"
+    fixed = conversion_of(sky.replace("--port 8080", ""), "sky.yaml")
+    found = only(fixed.recipe).serve
+    assert found is not None
+    assert (found.port, found.replicas.fewest) == (8080, 1)
+    assert any("2 replicas" in text for _, text, _ in fixed.decisions)
+
+
+def test_several_documents_of_skypilot_follow_each_other() -> None:
+    made = convert("name: both\n---\nname: a\nrun: echo 1\n---\nname: b\nrun: echo 2\n", "x.yaml")
+    recipe = Recipe.from_text(made)
+    assert (recipe.name, recipe.experiments["b"].depends_on) == ("both", ("a",))
+
+
+def test_services_of_docker_compose_are_experiments() -> None:
+    source = """\
+services:
+  prepare:
+    image: python:3.12
+    command: ["python", "prepare.py", "--out", "my data"]
+    environment: {LEVEL: "1", TOKEN: "${TOKEN}"}
+    volumes: ["./data:/data", "cache:/cache"]
+  train:
+    build: .
+    command: python train.py --in /data
+    volumes: ["./data:/data"]
+    depends_on: [prepare]
+    deploy: {resources: {reservations: {devices: [{count: 2, capabilities: [gpu]}]}}}
+  api:
+    image: nginx
+    command: nginx -p 8080
+    ports: ["80:8080"]
+    healthcheck: {test: curl http://localhost:8080/ready}
+    depends_on: [train]
+"""
+    made = conversion_of(source, "docker-compose.yml")
+    recipe = Recipe.from_text(made.recipe)
+    prepare, train, api = recipe.experiments.values()
+    assert prepare.command == "python prepare.py --out 'my data'"
+    assert (prepare.container, prepare.env, prepare.secrets) == ("python:3.12", {"LEVEL": "1"}, ("TOKEN",))
+    assert (train.after, train.hardware.gpus, train.data["data"].directory) == (("prepare",), 2, "./data")
+    assert train.command == "python train.py --in $TRAINMASTER_DATA_DATA"
+    assert api.serve is not None
+    assert (api.serve.health, api.command) == ("/ready", "nginx -p {{port}}")
+    assert any("build" in text for _, text, _ in made.decisions)
+
+
+@pytest.mark.parametrize(
+    ("source", "file", "said"),
+    [
+        ("type: dev-environment\nide: vscode\n", "a.yml", "a dev-environment of dstack, which is no job"),
+        ("services: {}\n", "docker-compose.yml", "it has no services"),
+        ("echo hello\n", "a.sh", "no file of sbatch"),
+        ("#SBATCH -n 1\necho {{ x }}\n", "a.sh", "no recipe says this"),
+    ],
+)
+def test_what_is_no_job_is_refused(source: str, file: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        convert(source, file)
+
+
+@given(st.integers(0, 10_000), st.text(max_size=20), st.sampled_from([SBATCH, SKY, DSTACK]))
+def test_whatever_a_file_has_a_recipe_comes_or_words(cut: int, text: str, whole: str) -> None:
+    at = cut % len(whole)
+    for source in (whole[:at] + text + whole[at:], whole[:at]):
+        with contextlib.suppress(TrainmasterError):
+            Recipe.from_text(convert(source, "a.yaml"))
+
+
+@pytest.mark.parametrize("source", [SBATCH, SKY, DSTACK])
+def test_what_is_made_is_a_script_of_bash(source: str) -> None:
+    script = only(convert(source, "a.yaml")).command
+    subprocess.run(["bash", "-n", "-c", script], check=True)
+
+
+def test_here_documents_quotes_and_nested_substitutions_are_part_of_words() -> None:
+    text = (
+        "cat > f <<EOF\nsrun not this\nEOF\n"
+        'A="$(srun x "$(y)")" srun real 2>&1 | tee log # srun no\n(cd a; srun b)\n'
+    )
+    assert [each.program for each in Script(text).commands()] == ["cat", "srun", "tee", "cd", "srun"]
