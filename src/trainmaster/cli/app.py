@@ -63,7 +63,7 @@ _VERBS: Final = {
     ),
     "convert": (
         "convert.convert",
-        "Make a recipe of a document of Infrastructure Manager; what was dropped stands in it as comments.",
+        "Make a recipe of a file of another tool; what was dropped or is to be decided is a comment in it.",
     ),
     "ssh": ("ssh.ssh", "Open a shell on the machine of a run's member, in the run's working directory."),
     "exec": (
