@@ -47,4 +47,8 @@ def test_runs_are_labelled_found_resumed_and_exported(tm):
     tm.call("export", run, capsule)
     again = tm.call("run", capsule, "--json", env=env)
     assert again.json["labels"] == {"n": "1", "project": "audio", "stage": "x ***"}
+    costs = tm.call("cost", "--by", "label:project", "--json").json
+    assert [(row["key"], row["runs"], row["usd"]) for row in costs["rows"]] == [("audio", 2, 0.0)]
+    assert tm.call("cost", "--label", "n=1", "--since", "1d").out.split()[-7:-5] == ["2", "$0"]
+    assert tm.call("cost", "--by", "run", "--csv").out.count("\n") == 3
     assert "a-secret-value" not in json.dumps(tm.runs())

@@ -102,6 +102,19 @@ class Client:
         last = after.id if isinstance(after, Run) else after
         return [Run(self._home, row["run"]) for row in self._home.listed(limit, last, where)["runs"]]
 
+    def cost(self, *, by: str = "month", since: str = "", where: str = "") -> dict[str, Any]:
+        """What runs have cost and their quotes had said: the object of ``trainmaster cost --json``.
+
+        Args:
+            by: ``month``, ``provider``, ``user``, ``team``, ``run`` or ``label:KEY``.
+            since: what was spent within this time, such as ``30d``, or since a day; empty for all.
+            where: of runs with which this condition holds; see `runs`.
+
+        Raises:
+            UsageError: one of them is none.
+        """
+        return self._home.cost(by, since, where)
+
     def run(self, run: str) -> Run:
         """One run.
 

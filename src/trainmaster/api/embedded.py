@@ -68,6 +68,7 @@ class EmbeddedClient:
         # These it answers as they are.
         self.find_model, self.brief = self._service.find_model, self._service.brief
         self.highlights, self.save_models = self._service.highlights, self._service.save_kept
+        self.cost = self._service.cost
         self.score, self.recommend = self._service.score, self._service.recommend
 
     @property

@@ -354,6 +354,18 @@ class ClientProtocol(Protocol):
             NotFoundError: there is no such run, or nothing was measured there.
         """
 
+    def cost(self, by: str = "month", since: str = "", where: str = "") -> dict[str, Any]:
+        """What runs have cost and their quotes had said: the object of ``trainmaster cost --json``.
+
+        Args:
+            by: ``month``, ``provider``, ``user``, ``team``, ``run`` or ``label:KEY``.
+            since: what was spent within this time, such as ``30d``, or since a day; empty for all.
+            where: of runs with which this condition holds; see `listed`.
+
+        Raises:
+            UsageError: one of them is none.
+        """
+
     def score(self) -> dict[str, Any]:
         """How often quotes were kept: the object of ``trainmaster score --json``."""
 

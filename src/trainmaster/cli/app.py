@@ -100,6 +100,10 @@ _VERBS: Final = {
         "budget.budget",
         "What was spent this month, is reserved and left; or set how much that may be.",
     ),
+    "cost": (
+        "cost.cost",
+        "Show what runs have cost: by label, month, provider, user, team or run, beside their quotes.",
+    ),
     "queue": (
         "budget.queue",
         "Runs that were sent to the server in use, or of this home, and wait for their turn.",
@@ -143,7 +147,10 @@ _VERBS: Final = {
 #: Where `--help` shows each, in this order.
 _PANELS: Final = {
     "Run": ("run", "check", "quote", "resume", "cancel", "approve", "export", "convert", "examples"),
-    "Look": ("status", "logs", "label", "note", "metrics", "tensorboard", "score", "open", "queue", "budget"),
+    "Look": (
+        "status", "logs", "label", "note", "metrics", "tensorboard", "score", "open", "queue", "budget",
+        "cost",
+    ),
     "Into a run": ("exec", "ssh", "cp", "port-forward", "notebook", "apps"),
     "Models and services": ("models", "serve", "services"),
     "Data": ("volume",),

@@ -238,6 +238,33 @@ def charged_by_day(connection: Connection, since: str) -> Sequence[RowMapping]:
     return connection.execute(query).mappings().all()
 
 
+def charges_query(of_runs: sa.ColumnElement[bool], since: float) -> sa.Select[Any]:
+    """``run_id``, ``month`` and ``micro_usd`` of what was spent.
+
+    Args:
+        of_runs: a condition on `run`.
+        since: Unix seconds; from that day on.
+    """
+    month = sa.func.substr(t.ledger.c.day, 1, 7).label("month")
+    return (
+        sa.select(t.ledger.c.run_id, month, sa.func.sum(t.ledger.c.micro_usd).label("micro_usd"))
+        .join(t.run, t.run.c.id == t.ledger.c.run_id)
+        .where(t.ledger.c.kind == CHARGE, t.ledger.c.day >= day_of(since), of_runs)
+        .group_by(t.ledger.c.run_id, month)
+    )
+
+
+def clusters_query(of_runs: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    """Clusters that runs have now, or had last."""
+    return sa.select(t.cluster).join(t.run, t.run.c.id == t.cluster.c.run_id).where(of_runs)
+
+
+def quotes_query(of_runs: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    """Quotes of whole runs, in the order in which they were made."""
+    query = sa.select(t.quote).join(t.run, t.run.c.id == t.quote.c.run_id)
+    return query.where(t.quote.c.experiment.is_(None), of_runs).order_by(t.quote.c.made_at, t.quote.c.id)
+
+
 # --- limits ---------------------------------------------------------------------------------------------
 
 

@@ -274,6 +274,12 @@ class Service(OpenHome):
 
         return recommended(self.database, wish, profile)
 
+    def cost(self, by: str = "month", since: str = "", where: str = "") -> dict[str, Any]:
+        """What runs have cost, as ``cost --json`` prints it; see `cost_report`."""
+        from trainmaster.service.teams.spending import cost_report
+
+        return cost_report(self.database, queries.ALL_RUNS.narrowed(where, self.database), by, since)
+
     def score(self) -> dict[str, Any]:
         """How often quotes of this home were kept, as ``score --json`` prints it."""
         from trainmaster.service.quotes.score import outcomes, report

@@ -165,6 +165,15 @@ class ClientContract:
         told = {each["key"]: each["value"] for each in at_home.configuration(".") if each["key"] != "notify"}
         assert {e["key"]: e["value"] for e in client.configuration(".") if e["key"] != "notify"} == told
 
+    def test_what_runs_have_cost_is_as_at_home(self, at_home: EmbeddedClient, client: ClientProtocol) -> None:
+        """By each group, of some runs; what means nothing is refused."""
+        for by in ("month", "provider", "user", "team", "run", "label:a"):
+            assert client.cost(by) == at_home.cost(by)
+        assert client.cost("run", where="run ~ aaaa")["rows"][0]["key"] == "job-aaaa000001"
+        assert client.cost("month", "1d")["rows"] == []
+        with pytest.raises(UsageError, match="by 'colour'"):
+            client.cost("colour")
+
     def test_how_many_machines_is_recommended_as_at_home(
         self, at_home: EmbeddedClient, client: ClientProtocol
     ) -> None:

@@ -143,6 +143,7 @@ PAGES = (
     "/runs/digits-1/again",
     "/compare?run=digits-1&run=digits-2",
     "/models",
+    "/cost?by=run&where=cost+%3C+%245",
     "/new",
     "/examples",
     "/clusters",

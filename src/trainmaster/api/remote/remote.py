@@ -400,6 +400,9 @@ class RemoteClient:
         found: dict[str, Any] = self._to.get("/recommend", **asdict(wish), profile=profile)
         return found
 
+    def cost(self, by: str = "month", since: str = "", where: str = "") -> dict[str, Any]:
+        return dict(self._to.get("/cost", by=by, since=since or None, where=where or None))
+
     def score(self) -> dict[str, Any]:
         found: dict[str, Any] = self._to.get("/score")
         return found

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
-from fastapi import Query
+from fastapi import Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from trainmaster.api.rest.state import Admin, Reader, Routes, State
+from trainmaster.api.rest.state import Admin, Reader, Routes, Runs, State
 from trainmaster.service.teams.admission import queue_of
+from trainmaster.service.teams.spending import as_csv
 from trainmaster.service.teams.team_budget import budgets_of, entries_of, set_budget
 from trainmaster.service.teams.team_runs import MAX_PAGE
+from trainmaster.spec.labels import joined
 
 router = Routes(tags=["budgets"])
 
@@ -41,6 +43,23 @@ def put_budget(body: BudgetLimits, state: State, caller: Admin) -> dict[str, Any
     given = body.model_dump(exclude={"team"}, exclude_unset=True)
     limits = {key: math.inf if value is None else value for key, value in given.items()}
     return set_budget(state.service.database, body.team, limits, state.service.database.clock_s()).as_dict()
+
+
+@router.get("/cost", response_model=None)
+def cost(
+    runs: Runs,
+    by: Annotated[str, Query(description="month, provider, user, team, run or label:KEY")] = "month",
+    since: Annotated[str, Query(description="spent within this time, as 30d, or since a day")] = "",
+    where: Annotated[str, Query(description="of runs with which this condition holds")] = "",
+    label: Annotated[list[str] | None, Query(description="of runs with this label, KEY=VALUE")] = None,
+    csv: Annotated[bool, Query(description="a table instead of JSON")] = False,
+) -> dict[str, Any] | Response:
+    """What runs have cost, of that for warm machines and disks, and what their quotes had said.
+
+    What is not known is null, and `unknown_runs` counts of how many runs that is so.
+    """
+    found = runs.cost(by, since, joined(where, label or ()))
+    return Response(as_csv(found), media_type="text/csv; charset=utf-8") if csv else found
 
 
 @router.get("/ledger")

@@ -343,6 +343,13 @@ class TeamRuns:
             self.row(profile.partition("/")[0])
         return recommended(self._service.database, wish, profile, self._which)
 
+    def cost(self, by: str, since: str, where: str) -> dict[str, Any]:
+        """What they have cost, as ``cost --json`` has it; see `cost_report`."""
+        from trainmaster.service.teams.spending import cost_report
+
+        database = self._service.database
+        return cost_report(database, self._which.narrowed(where, database), by, since)
+
     def score(self) -> dict[str, Any]:
         """How often quotes of its runs were kept, as ``score --json`` has it."""
         from trainmaster.service.quotes.score import outcomes, report
