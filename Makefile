@@ -69,7 +69,7 @@ unit: install
 	@test -d tests/unit/__pycache__ || $(BIN)/python -m pytest --collect-only -q src tests/unit >/dev/null 2>&1 || true
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal -m 'not simulation' -o tmp_path_retention_policy=failed src tests/unit
 
-test: install lint
+test: install
 	@bash scripts/test.sh $(BIN)/python
 
 bench: install

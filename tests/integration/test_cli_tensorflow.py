@@ -76,6 +76,7 @@ def test_parameter_server_example_is_cancelled_and_goes_on(tm):
     check_it_learned(log, first=1.0, last=0.4)
     (model,) = summary["models"]
     assert model["metrics"]["step"] == 2000
+    assert model["metrics"]["examples"] == 2000 * 32
     assert model["metrics"]["accuracy"] > 0.9
     tm.until_quiet()
 

@@ -48,25 +48,14 @@ def test_boosting_is_tuned_three_ways(tm):
 
 
 @pytest.mark.tensorflow
-def test_digits_are_learnt_through_a_parameter_server(tm):
-    needs("tensorflow", "sklearn")
-    fewer = ("--set", "experiments.train.steps=400")
-    summary = tm.run(EXAMPLES / "tf-ps" / RECIPE, "--yes", *fewer, timeout_s=300)
-    (model,) = summary["models"]
-    assert model["metrics"]["examples"] == 400 * 32
-    assert model["metrics"]["accuracy"] > 0.85
-    check_it_learned(tm.logs(summary["run"], "--member", "chief-0"), first=1.0, last=0.5)
-
-
-@pytest.mark.tensorflow
 def test_digits_are_learnt_by_workers_in_step(tm):
     """Synchronously: one step is a change of the weights by the mean gradient of both workers' batches."""
     needs("tensorflow", "sklearn")
-    fewer = ("--set", "experiments.train.steps=200")
+    fewer = ("--set", "experiments.train.steps=100")
     summary = tm.run(EXAMPLES / "tf-ps" / "sync.yaml", "--yes", *fewer, timeout_s=300)
     (model,) = summary["models"]
-    assert model["metrics"]["step"] == 200
-    assert model["metrics"]["examples"] == 200 * 32 * 2
-    assert model["metrics"]["accuracy"] > 0.9
-    check_it_learned(tm.logs(summary["run"], "--member", "chief-0"), first=0.8, last=0.2)
+    assert model["metrics"]["step"] == 100
+    assert model["metrics"]["examples"] == 100 * 32 * 2
+    assert model["metrics"]["accuracy"] > 0.85
+    check_it_learned(tm.logs(summary["run"], "--member", "chief-0"), first=0.8, last=0.5)
     tm.until_quiet()

@@ -105,9 +105,8 @@ DRIVERS = ("home", "server", "cluster")
 #: Members of `torch` and `accelerate` meet as those of `ddp` do.
 COVER = (
     ("ddp", "first", "notice", "server", 2),
-    ("ddp", "first", "cut 12", "home", 2),
-    ("fsdp", "other", "freeze", "home", 2),
-    ("mirrored", "other", "terminate", "home", 2),
+    ("fsdp", "first", "cut 12", "home", 2),
+    ("mirrored", "other", "freeze", "home", 2),
     ("jax", "first", "cut 60", "home", 2),
     ("mpi", "other", "cut 3", "cluster", 2),
     ("servers", "other", "terminate", "home", 3),

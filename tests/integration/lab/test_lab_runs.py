@@ -193,23 +193,23 @@ def test_the_budget_ends_it_in_time(renter: Renter) -> None:
     assert renter.lab.alive() == before
 
 
-def test_two_hundred_small_tasks_on_four_machines(renter: Renter) -> None:
+def test_a_hundred_small_tasks_on_four_machines(renter: Renter) -> None:
     text = """
 name: steps
 experiments:
   train:
     workers: 4
     hardware: {instance: m4.large}
-    parameters: {n: {range: 1-200, step: 1}}
+    parameters: {n: {range: 1-100, step: 1}}
     command:
       - echo {{n}} on $(hostname)
-      - sleep 0.7  # else a busy machine's first host has done all before the others have booted
+      - sleep 1.3  # else a busy machine's first host has done all before the others have booted
       - echo "{\\"square\\":" $((TRAINMASTER_PARAM_N * TRAINMASTER_PARAM_N)) "}" >> $TRAINMASTER_METRICS
 """
     renting = renter.run(renter.recipe(text))
     found = renting.end()
-    assert found["experiments"]["train"]["tasks"]["succeeded"] == 200
+    assert found["experiments"]["train"]["tasks"]["succeeded"] == 100
     log = renter.call("logs", found["run"]).stdout
     hosts = {line.split()[-1] for line in log.splitlines() if " on ip-" in line}
     assert len(hosts) == 4
-    assert len({line.split(" on ")[0].split()[-1] for line in log.splitlines() if " on ip-" in line}) == 200
+    assert len({line.split(" on ")[0].split()[-1] for line in log.splitlines() if " on ip-" in line}) == 100
