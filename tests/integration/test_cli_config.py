@@ -91,3 +91,12 @@ def _row(database, run):
 
     with sqlite3.connect(database) as opened:
         return opened.execute("select recipe from run where id = ?", (run,)).fetchone()[0]
+
+
+def test_the_schema_is_printed_and_written(tm):
+    assert "experiments" in tm.call("schema", "--json").json["properties"]
+    told = tm.call("schema", "--output", "recipe.schema.json").err
+    assert "# yaml-language-server: $schema=recipe.schema.json" in told
+    written = json.loads((tm.work / "recipe.schema.json").read_text())
+    assert written["properties"]["provider"]["description"] == "that rents the machines."
+    assert "No such file" in tm.call("schema", "--output", "no/x.json", code=2).err

@@ -121,6 +121,10 @@ _VERBS: Final = {
     "team": ("access.team_app", "Teams that share the server in use, or of this home."),
     "user": ("access.user_app", "Users of the server in use, or of this home."),
     "secret": ("access.secret_app", "Secrets of teams, for their tasks."),
+    "schema": (
+        "schema.schema",
+        "Print the JSON Schema of recipes, for editors and other programs.",
+    ),
     "config": ("config.app", "What recipes leave open, and where that is said."),
     "doctor": (
         "doctor.doctor",
@@ -159,7 +163,7 @@ _PANELS: Final = {
     "Server": (
         "server", "login", "context", "workflows", "token", "team", "user", "secret",
     ),
-    "Set up": ("config", "doctor"),
+    "Set up": ("schema", "config", "doctor"),
 }  # fmt: skip
 
 

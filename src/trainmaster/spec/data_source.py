@@ -59,6 +59,7 @@ class DataSource(Noun):
     at: Annotated[str | None, Key("at", text("write a path"))] = None
     stage: Annotated[str | None, Key("stage", choice("hdfs"))] = None
     hadoop: Annotated[str | None, Key("hadoop", text("write a directory"))] = None
+    one_of = _KINDS
 
     def url_with(self, variables: Mapping[str, str]) -> str:
         """The URL with its ``${NAME}`` filled in, as URLs ask for.

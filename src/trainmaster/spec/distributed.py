@@ -10,7 +10,18 @@ from pydantic import Field
 
 from trainmaster.spec.hardware import Hardware
 from trainmaster.spec.node import Kind, YamlNode
-from trainmaster.spec.reading import Key, Noun, Path, Problems, choice, integer, mapping_of, noun, number
+from trainmaster.spec.reading import (
+    Key,
+    Noun,
+    Path,
+    Problems,
+    choice,
+    integer,
+    mapping_of,
+    noun,
+    number,
+    takes,
+)
 
 #: More processes than this in one gang are a slip.
 MAX_WORKERS: Final = 65536
@@ -49,6 +60,15 @@ def _workers(node: YamlNode, path: Path, problems: Problems) -> int | str:
             if low == high and 1 <= low <= MAX_WORKERS:
                 return low
     raise problems.refuse(node, path, f"{node.describe()}; {_RIGHT}")
+
+
+takes(
+    _workers,
+    any=[
+        {"type": "integer", "minimum": 1, "maximum": MAX_WORKERS},
+        {"type": "string", "pattern": r"^auto$|^\s*[0-9]{1,6}\s*\.\.\s*[0-9]{1,6}\s*$"},
+    ],
+)
 
 
 class Distributed(Noun):

@@ -34,6 +34,7 @@ from trainmaster.spec.reading import (
     pattern,
     read_file_names,
     shell_script,
+    takes,
     verbatim,
 )
 from trainmaster.spec.requirement import Requirement
@@ -55,6 +56,7 @@ class Batch(Noun):
 
     total: Annotated[int | None, Key("global", integer(1))] = None
     per_worker: Annotated[int | None, Key("per_worker", integer(1))] = None
+    one_of = ("global", "per_worker")
 
     @classmethod
     def prepare(cls, node: YamlNode, path: Path, problems: Problems) -> YamlNode:
@@ -119,6 +121,7 @@ def _env_value(node: YamlNode, path: Path, problems: Problems) -> str:
     return verbatim(node, path, problems)
 
 
+takes(_env_value, same=verbatim)
 read_env = mapping_of(_env_value, "write a mapping of variables", name=_VARIABLE, what=_VARIABLE_RIGHT)
 _ALIASES = list_of(
     choice("slurm", "skypilot", "dstack"), "write slurm, skypilot or dstack, or a list of these", single=True

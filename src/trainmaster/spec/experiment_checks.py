@@ -13,7 +13,7 @@ from typing import Any, Final
 from trainmaster.spec.launcher_names import LAUNCHERS
 from trainmaster.spec.node import Kind, YamlNode, nearest, place
 from trainmaster.spec.permutation import MAX_SIZE
-from trainmaster.spec.reading import Path, Problems, pattern
+from trainmaster.spec.reading import Path, Problems, pattern, takes
 from trainmaster.spec.search import Search
 from trainmaster.spec.task_space import MAX_TASKS
 from trainmaster.spec.template import Placeholder, placeholders
@@ -32,6 +32,9 @@ def read_framework(node: YamlNode, path: Path, problems: Problems) -> str:
     if found.lower() not in LAUNCHERS and (near := nearest(found, list(LAUNCHERS))):
         raise problems.refuse(node, path, f"unknown framework '{found}'; did you mean '{near}'?")
     return found
+
+
+takes(read_framework, text=r"^[A-Za-z][A-Za-z0-9_-]*$")
 
 
 def lift_samples(node: YamlNode, path: Path, problems: Problems) -> YamlNode:

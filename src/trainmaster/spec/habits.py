@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from trainmaster.spec.node import Kind, YamlNode
-from trainmaster.spec.reading import Key, Noun, Path, Problems, duration, integer, list_of, text
+from trainmaster.spec.reading import Key, Noun, Path, Problems, duration, integer, list_of, takes, text
 
 
 class Code(Noun):
@@ -30,6 +30,7 @@ class Code(Noun):
             ),
         ),
     ] = ()
+    also = (text(),)
 
     @classmethod
     def prepare(cls, node: YamlNode, path: Path, problems: Problems) -> YamlNode:
@@ -73,6 +74,9 @@ def _pattern(node: YamlNode, path: Path, problems: Problems) -> str:
     return found
 
 
+takes(_pattern, text=r"\(\?P<\w+>")
+
+
 class Metrics(Noun):
     """How metrics are read from what a script prints.
 
@@ -88,6 +92,10 @@ def _shapes(node: YamlNode, path: Path, problems: Problems) -> tuple[int, ...]:
         return ()
     right = "write auto or a list of numbers of workers"
     return list_of(integer(1, 65536), right)(node, path, problems)
+
+
+_SHAPES: Final = list_of(integer(1, 65536), "")
+takes(_shapes, any=[{"const": "auto"}, _SHAPES])
 
 
 class ProfilePlan(Noun):

@@ -17,6 +17,7 @@ from trainmaster.spec.reading import (
     integer,
     list_of,
     size,
+    takes,
     text,
 )
 
@@ -39,6 +40,9 @@ def _gpu_model(node: YamlNode, path: Path, problems: Problems) -> str:
     return text(_MODEL_RIGHT)(node, path, problems)
 
 
+takes(_gpu_model, text=r"^(?!\d{1,2}$).*\S")
+
+
 def _least(read: Reader[T], unit: str = "") -> Reader[T]:
     """Read what a machine must have at least; other tools write so with a sign."""
 
@@ -49,7 +53,7 @@ def _least(read: Reader[T], unit: str = "") -> Reader[T]:
             raise problems.refuse(node, path, message)
         return read(node, path, problems)
 
-    return found
+    return takes(found, same=read)
 
 
 class Hardware(Noun):

@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import Annotated, Any, Final
 
 from trainmaster.spec.node import Kind, YamlNode
-from trainmaster.spec.reading import Key, Noun, Path, Problems, choice, duration, money, number, read_noun
+from trainmaster.spec.reading import (
+    Key,
+    Noun,
+    Path,
+    Problems,
+    choice,
+    duration,
+    money,
+    noun,
+    number,
+    read_noun,
+    takes,
+)
 
 #: Policies of published systems that choose clusters instead (`trainmaster.advisor.papers`).
 POLICIES: Final = ("cost-opt", "time-opt", "scala-opt", "scala-opt-m", "lookup")
@@ -71,3 +83,6 @@ def read_objective(node: YamlNode, path: Path, problems: Problems) -> Objective:
     if word in POLICIES:
         return Objective(policy=word)
     return Objective(time=1.0, cost=0.0) if word == "fastest" else Objective()
+
+
+takes(read_objective, any=[choice(*_WORDS), noun(Objective)])

@@ -10,7 +10,17 @@ from functools import cached_property
 from typing import Annotated, Any, Final
 
 from trainmaster.spec.node import Kind, YamlNode
-from trainmaster.spec.reading import Key, Noun, Path, Problems, ReportedMistake, choice, read_noun
+from trainmaster.spec.reading import (
+    Key,
+    Noun,
+    Path,
+    Problems,
+    ReportedMistake,
+    choice,
+    noun,
+    read_noun,
+    takes,
+)
 from trainmaster.spec.values import ParameterValue, format_value
 
 _NUMBER: Final = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
@@ -74,6 +84,16 @@ def _step(node: YamlNode, path: Path, problems: Problems) -> str:
     return step
 
 
+takes(
+    _range,
+    any=[
+        {"type": "string", "pattern": _RANGE.pattern.join("^$")},
+        {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2},
+    ],
+)
+takes(_step, type="number", exclusiveMinimum=0)
+
+
 class Parameter(Noun):
     """What `{{name}}` can be.
 
@@ -91,6 +111,7 @@ class Parameter(Noun):
     step: Annotated[str | None, Key("step", _step)] = None
     values: tuple[ParameterValue, ...] = ()
     texts: tuple[str, ...] = ()
+    one_of = ("range",)
 
     @classmethod
     def check(cls, values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
@@ -222,3 +243,10 @@ def read_parameter(node: YamlNode, path: Path, problems: Problems) -> Parameter:
     return Parameter(
         values=tuple(value for _, value in seen), texts=tuple(item.text for item in seen.values())
     )
+
+
+_VALUE: Final = {"type": ["string", "number", "boolean"]}
+takes(
+    read_parameter,
+    any=[_VALUE, {"type": "array", "items": _VALUE, "minItems": 1, "uniqueItems": True}, noun(Parameter)],
+)

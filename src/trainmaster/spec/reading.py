@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -81,6 +81,12 @@ class Problems:
 Reader = Callable[[YamlNode, Path, Problems], T]
 
 
+def takes(read: Reader[T], **shape: Any) -> Reader[T]:  # noqa: ANN401 - as JSON Schema has it
+    """Say what a reader takes where it is made, for `trainmaster.spec.schema`; the reader itself."""
+    vars(read)["shape"] = shape
+    return read
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
     """How a field is written in the recipe.
@@ -100,6 +106,12 @@ class Noun(BaseModel):
     """Base of all models: frozen, and strict about its fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    #: Other ways of writing it, which `prepare` takes: readers, or schemas.
+    also: ClassVar[tuple[Any, ...]] = ()
+    #: Keys of which exactly one is given.
+    one_of: ClassVar[tuple[str, ...]] = ()
+    #: Keys that are read as if they stood beside it.
+    lifted: ClassVar[tuple[tuple[str, Reader[Any]], ...]] = ()
 
     @classmethod
     def prepare(cls, node: YamlNode, path: Path, problems: Problems) -> YamlNode:
@@ -187,7 +199,7 @@ def shorten(text: str) -> str:
 
 def noun(kind: type[N]) -> Reader[N]:
     """Read a model."""
-    return lambda node, path, problems: read_noun(kind, node, path, problems)
+    return takes(lambda node, path, problems: read_noun(kind, node, path, problems), noun=kind)
 
 
 def text(right: str = "write a text") -> Reader[str]:
@@ -200,7 +212,7 @@ def text(right: str = "write a text") -> Reader[str]:
             raise problems.refuse(node, path, f"an empty text; {right}")
         return node.text
 
-    return read
+    return takes(read, text=r"\S")
 
 
 def pattern(allowed: str, right: str) -> Reader[str]:
@@ -218,7 +230,7 @@ def pattern(allowed: str, right: str) -> Reader[str]:
             )
         return found
 
-    return read
+    return takes(read, text=f"^(?:{allowed})$", maxLength=_MAX_TEXT)
 
 
 def verbatim(node: YamlNode, path: Path, problems: Problems) -> str:
@@ -228,6 +240,9 @@ def verbatim(node: YamlNode, path: Path, problems: Problems) -> str:
             node, path, f"{node.describe()}; write a text, a number, true or false ('' is an empty text)"
         )
     return node.text
+
+
+takes(verbatim, scalar=True)
 
 
 def integer(minimum: int | None = None, maximum: int = (1 << 63) - 1) -> Reader[int]:
@@ -242,7 +257,7 @@ def integer(minimum: int | None = None, maximum: int = (1 << 63) - 1) -> Reader[
             raise problems.refuse(node, path, f"{node.describe()}; write a number of at most {maximum}")
         return value
 
-    return read
+    return takes(read, type="integer", minimum=-maximum if minimum is None else minimum, maximum=maximum)
 
 
 def number(minimum: float | None = None) -> Reader[float]:
@@ -256,7 +271,7 @@ def number(minimum: float | None = None) -> Reader[float]:
             raise problems.refuse(node, path, f"{node.describe()}; write a number{least}")
         return float(value)
 
-    return read
+    return takes(read, type="number", minimum=lowest, exclusiveMaximum=1e300)
 
 
 def boolean(node: YamlNode, path: Path, problems: Problems) -> bool:
@@ -265,6 +280,9 @@ def boolean(node: YamlNode, path: Path, problems: Problems) -> bool:
     if not isinstance(value, bool):
         raise problems.refuse(node, path, f"{node.describe()}; write true or false")
     return value
+
+
+takes(boolean, type="boolean")
 
 
 def choice(*known: str) -> Reader[str]:
@@ -277,10 +295,12 @@ def choice(*known: str) -> Reader[str]:
             raise problems.refuse(node, path, f"{node.describe()}; {right}")
         return node.text
 
-    return read
+    return takes(read, enum=list(known))
 
 
-def _measured(parse: Callable[[str], M], right: str, *, may_be_zero: bool = False) -> Reader[M]:
+def _measured(
+    parse: Callable[[str], M], right: str, measured: str, *, may_be_zero: bool = False
+) -> Reader[M]:
     def read(node: YamlNode, path: Path, problems: Problems) -> M:
         if node.kind is not Kind.SCALAR or node.is_null or isinstance(node.value, bool):
             raise problems.refuse(node, path, f"{node.describe()}; {right}")
@@ -294,18 +314,19 @@ def _measured(parse: Callable[[str], M], right: str, *, may_be_zero: bool = Fals
             raise problems.refuse(node, path, f"{node.describe()} is zero; {right}")
         return value
 
-    return read
+    return takes(read, measured=measured, may_be_zero=may_be_zero)
 
 
 def duration(*, may_be_zero: bool = False) -> Reader[float]:
     """Read a duration in seconds."""
-    return _measured(parse_duration, "write a duration such as 60s, 30m or 1h30m", may_be_zero=may_be_zero)
+    right = "write a duration such as 60s, 30m or 1h30m"
+    return _measured(parse_duration, right, "duration", may_be_zero=may_be_zero)
 
 
 #: Read a size in bytes.
-size: Final = _measured(parse_bytes, "write a size such as 16GB or 16GiB")
+size: Final = _measured(parse_bytes, "write a size such as 16GB or 16GiB", "size")
 #: Read an amount in US dollars.
-money: Final = _measured(parse_money, "write an amount such as $20 or 20 USD")
+money: Final = _measured(parse_money, "write an amount such as $20 or 20 USD", "money")
 
 
 class _SeenValues:
@@ -349,7 +370,7 @@ def list_of(read_item: Reader[T], right: str, *, single: bool = False) -> Reader
             raise ReportedMistake
         return tuple(found)
 
-    return read
+    return takes(read, items=read_item, single=single)
 
 
 def mapping_of(read_value: Reader[T], right: str, *, name: str, what: str) -> Reader[dict[str, T]]:
@@ -380,7 +401,7 @@ def mapping_of(read_value: Reader[T], right: str, *, name: str, what: str) -> Re
             raise ReportedMistake
         return found
 
-    return read
+    return takes(read, values=read_value, names=f"^(?:{name})$")
 
 
 def shell_script(node: YamlNode, path: Path, problems: Problems) -> str:
@@ -404,7 +425,15 @@ def shell_script(node: YamlNode, path: Path, problems: Problems) -> str:
     return found
 
 
+_LINE: Final = {"type": ["string", "number", "boolean"]}
+_SAID: Final = _LINE | {"pattern": r"\S"}
+takes(shell_script, any=[_SAID, {"type": "array", "items": _LINE, "contains": _SAID}])
+
+
 def read_file_names(node: YamlNode, path: Path, problems: Problems) -> tuple[str, ...]:
     """Refuse names of other files: what lies beside a recipe is in it before it is read."""
     message = "names a file, and this recipe is a text by itself; write out here what the file says"
     raise problems.refuse(node, path, message)
+
+
+takes(read_file_names, items=text(), single=True)

@@ -44,7 +44,9 @@ from trainmaster.spec.reading import (
     read_file_names,
     read_noun,
     shorten,
+    takes,
     text,
+    verbatim,
 )
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.sinks import Sinks
@@ -79,6 +81,10 @@ def _labels(node: YamlNode, path: Path, problems: Problems) -> dict[str, str]:
     from trainmaster.spec.labels import read_labels  # few recipes have any
 
     return read_labels(node, path, problems)
+
+
+takes(_experiments, values=noun(Experiment), names=f"^(?:{EXPERIMENT_NAME})$", fewest=1)
+takes(_labels, values=verbatim, names="^[A-Za-z]([A-Za-z0-9_/-]*[A-Za-z0-9])?$")
 
 
 class Recipe(Noun):
@@ -302,6 +308,13 @@ class Recipe(Noun):
     def secret_files(self) -> tuple[FilePath, ...]:
         """Files with values of secrets: they are no part of the code."""
         return tuple(map(FilePath, self.env_files))
+
+    @staticmethod
+    def json_schema() -> dict[str, Any]:
+        """The JSON Schema of recipes, with descriptions: for editors and other programs."""
+        from trainmaster.spec.schema import recipe_schema
+
+        return recipe_schema()
 
     def order(self) -> list[str]:
         """Names of the experiments, each after those it depends on."""

@@ -10,7 +10,17 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from trainmaster.spec.node import Kind, YamlNode
-from trainmaster.spec.reading import Key, Noun, Path, Problems, duration, list_of, refuse_unknown_keys, text
+from trainmaster.spec.reading import (
+    Key,
+    Noun,
+    Path,
+    Problems,
+    duration,
+    list_of,
+    refuse_unknown_keys,
+    takes,
+    text,
+)
 
 #: Files that name roles (and collections) of others, as Ansible's ``ansible-galaxy`` reads them.
 REQUIREMENTS_SUFFIXES: Final = (".yml", ".yaml")
@@ -40,6 +50,13 @@ def _entry(node: YamlNode, path: Path, problems: Problems) -> str:
     return found
 
 
+_ENTRY_SHAPE: Final = {
+    "type": "object",
+    "properties": {"role": {"type": "string"}, "vars": {"type": "object"}, "on": {"enum": list(_GROUPS)}},
+    "required": ["role"],
+    "additionalProperties": False,
+}
+takes(_entry, any=[{"type": "string", "pattern": r"\S"}, _ENTRY_SHAPE])
 _ENTRIES: Final = list_of(_entry, "write a list of directories", single=True)
 
 
@@ -59,6 +76,7 @@ class Roles(Noun):
     ps: Annotated[tuple[str, ...], Key("ps", _ENTRIES)] = ()
     timeout_s: Annotated[float, Key("timeout", duration())] = 1800.0
     variables: dict[str, dict[str, dict[str, Any]]] = Field(default={})
+    also = (_ENTRIES,)
 
     @classmethod
     def prepare(cls, node: YamlNode, path: Path, problems: Problems) -> YamlNode:

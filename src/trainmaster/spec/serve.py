@@ -8,7 +8,19 @@ from typing import Annotated, Any, Final
 
 from trainmaster.spec.model_reference import REFERENCE, ModelReference
 from trainmaster.spec.node import Kind, YamlNode
-from trainmaster.spec.reading import Key, Noun, Path, Problems, duration, integer, noun, pattern, read_noun
+from trainmaster.spec.reading import (
+    Key,
+    Noun,
+    Path,
+    Problems,
+    duration,
+    integer,
+    noun,
+    pattern,
+    read_noun,
+    shell_script,
+    takes,
+)
 
 #: What services may be called: they are parts of addresses.
 SERVICE_NAME: Final = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
@@ -70,6 +82,9 @@ def _read_replicas(node: YamlNode, path: Path, problems: Problems) -> Replicas:
     return Replicas(fewest=count, most=count)
 
 
+takes(_read_replicas, any=[integer(1, MOST_REPLICAS), noun(Replicas)])
+
+
 class Serve(Noun):
     """A service. Its ``command`` is that of its experiment.
 
@@ -94,6 +109,7 @@ class Serve(Noun):
     start_s: Annotated[float, Key("start", duration())] = 600.0
     hang_s: Annotated[float, Key("hang", duration())] = 30.0
     drain_s: Annotated[float, Key("drain", duration(may_be_zero=True))] = 60.0
+    lifted = (("command", shell_script),)
 
     @classmethod
     def check(cls, values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:

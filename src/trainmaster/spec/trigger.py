@@ -17,8 +17,10 @@ from trainmaster.spec.reading import (
     Problems,
     ReportedMistake,
     boolean,
+    noun,
     pattern,
     read_noun,
+    takes,
     text,
 )
 
@@ -62,6 +64,10 @@ def read_timezone(node: YamlNode, path: Path, problems: Problems) -> str:
     return found
 
 
+takes(read_schedule, text=r"^\s*(\S+\s+){4}\S+\s*$")
+takes(read_timezone, text=r"\S")
+
+
 class Trigger(Noun):
     """One entry of ``on``; exactly one of volume, schedule and webhook is given.
 
@@ -80,6 +86,8 @@ class Trigger(Noun):
     timezone: Annotated[str, Key("timezone", read_timezone)] = "UTC"
     catch_up: Annotated[bool, Key("catch_up", boolean)] = True
     webhook: Annotated[bool, Key("webhook", boolean)] = False
+    also = ({"const": "webhook"},)
+    one_of = _KINDS
 
     @classmethod
     def prepare(cls, node: YamlNode, path: Path, problems: Problems) -> YamlNode:
@@ -159,6 +167,9 @@ def read_triggers(node: YamlNode, path: Path, problems: Problems) -> tuple[Trigg
     if len(found) < (len(node.items) if is_list else 1):
         raise ReportedMistake
     return tuple(found)
+
+
+takes(read_triggers, items=noun(Trigger), single=True)
 
 
 def needs_server(what: str) -> UsageError:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trainmaster.spec.node import Kind, YamlNode, place
-from trainmaster.spec.reading import Path, Problems, ReportedMistake, text
+from trainmaster.spec.reading import Path, Problems, ReportedMistake, takes, text
 from trainmaster.spec.values import format_value
 
 _RIGHT: Final = "write METRIC OP NUMBER, such as accuracy >= 0.97"
@@ -114,3 +114,6 @@ def read_until(node: YamlNode, path: Path, problems: Problems) -> str:
             where = (node.line + row - 1, column + (node.column - 1 if row == 1 else 0))
         problems.add(node, path, message, place=where)
         raise ReportedMistake from None
+
+
+takes(read_until, text=r"^\s*[^\s<>=!]+\s*[<>]=?\s*\S+\s*$")

@@ -32,7 +32,7 @@ from trainmaster.service.users.caller import Caller
 from trainmaster.spec.configuration import configured_rows
 from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.labels import joined
-from trainmaster.spec.recipe import own_configuration
+from trainmaster.spec.recipe import Recipe, own_configuration
 
 router = Routes(tags=["runs"])
 
@@ -173,6 +173,12 @@ def check(body: NewRun, state: State, caller: Reader) -> dict[str, Any]:
     """
     recipe = state.submissions.read(caller, body.request(state, caller))
     return {**recipe.summary(), "notes": framework_notes(recipe, state.environ)}
+
+
+@router.get("/recipes/schema")
+def schema(_: Reader) -> dict[str, Any]:
+    """The JSON Schema of recipes, as `trainmaster schema` prints it."""
+    return Recipe.json_schema()
 
 
 @router.get("/configuration")

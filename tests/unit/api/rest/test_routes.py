@@ -25,6 +25,7 @@ def routes():
         ("GET", "/api/v1/openapi.json"): "read",
         ("POST", "/api/v1/runs"): "run",
         ("GET", "/api/v1/configuration"): "read",
+        ("GET", "/api/v1/recipes/schema"): "read",
         ("POST", "/api/v1/recipes/check"): "read",
         ("GET", "/api/v1/runs"): "read",
         ("GET", "/api/v1/runs/{run}"): "read",

@@ -1,0 +1,39 @@
+"""``trainmaster schema``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trainmaster.cli.output import print_json, say, show
+from trainmaster.spec.errors import UsageError
+
+
+def schema(
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it there instead.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="On one line.")] = False,
+) -> None:
+    """Print the JSON Schema of recipes, for editors and other programs."""
+    import json
+
+    from trainmaster.spec.schema import EDITOR_LINE, recipe_schema
+
+    found = recipe_schema()
+    if as_json and output is None:
+        print_json(found)
+        return
+    text = json.dumps(found, indent=2, ensure_ascii=False)
+    if output is None:
+        show(text)
+        return
+    try:
+        output.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{output}: {error.strerror}", "Name another file.") from None
+    say(
+        f"{output} is written; an editor uses it for a recipe beside it that begins with\n{EDITOR_LINE}{output.name}"
+    )
