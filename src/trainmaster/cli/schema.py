@@ -35,5 +35,6 @@ def schema(
     except OSError as error:
         raise UsageError(f"{output}: {error.strerror}", "Name another file.") from None
     say(
-        f"{output} is written; an editor uses it for a recipe beside it that begins with\n{EDITOR_LINE}{output.name}"
+        f"{output} is written; an editor uses it for a recipe beside it that begins with\n"
+        f"{EDITOR_LINE}{output.name}"
     )

@@ -7,8 +7,9 @@ text (``3.10`` stays ``3.10``), and what could exhaust memory or the stack is re
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
@@ -465,4 +466,33 @@ def _moved(node: YamlNode, at: YamlNode, via: str) -> YamlNode:
         items=[_moved(item, at, via) for item in node.items],
         entries={name: _moved(child, at, via) for name, child in node.entries.items()},
         keys={name: _moved(key, at, via) for name, key in node.keys.items()},
+    )
+
+
+def plain_value(value: object, path: str = "") -> object:
+    """A value as YAML can have it.
+
+    >>> from pathlib import Path
+    >>> plain_value({"epochs": range(2), "code": Path("src")})
+    {'epochs': [0, 1], 'code': 'src'}
+
+    Raises:
+        UsageError: it has no form in YAML.
+    """
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {
+            str(key): plain_value(each, f"{path}.{key}" if path else str(key)) for key, each in value.items()
+        }
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        return [plain_value(each, f"{path}[{index}]") for index, each in enumerate(value)]
+    item = getattr(value, "item", None)  # NumPy scalars
+    if callable(item):
+        return item()
+    raise UsageError(
+        f"{path or 'the recipe'}: a {type(value).__name__} is no value of a recipe",
+        "Write texts, numbers, true or false, paths, lists and dictionaries.",
     )

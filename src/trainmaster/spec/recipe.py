@@ -25,6 +25,7 @@ from trainmaster.spec.node import (
     changed,
     compose,
     place,
+    plain_value,
     with_entry,
     written,
 )
@@ -253,7 +254,7 @@ class Recipe(Noun):
             RecipeError: with all mistakes that were found; lines are those of `source_text`.
             UsageError: a value has no form in YAML, or an override is wrong in itself.
         """
-        source = json.dumps(_plain(content), indent=2, ensure_ascii=False) + "\n"  # JSON is YAML
+        source = json.dumps(plain_value(content), indent=2, ensure_ascii=False) + "\n"  # JSON is YAML
         folder = FilePath(directory).absolute()
         files = configuration_files(folder, os.environ)
         return _read_text(source, "<recipe>", "run", folder, _texts(overrides or {}), provider, files)
@@ -572,30 +573,6 @@ def _texts(overrides: Mapping[str, object]) -> list[str]:
             f"overrides: {overrides!r} is no dictionary",
             'Give keys and values, such as overrides={"experiments.train.retries": 5}.',
         )
-    return [f"{path}={json.dumps(_plain(value), ensure_ascii=False)}" for path, value in overrides.items()]
-
-
-def _plain(value: object, path: str = "") -> object:
-    """A value as YAML can have it.
-
-    >>> _plain({"epochs": range(2), "code": FilePath("src")})
-    {'epochs': [0, 1], 'code': 'src'}
-
-    Raises:
-        UsageError: it has no form in YAML.
-    """
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each, f"{path}.{key}" if path else str(key)) for key, each in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-        return [_plain(each, f"{path}[{index}]") for index, each in enumerate(value)]
-    item = getattr(value, "item", None)  # NumPy scalars
-    if callable(item):
-        return item()
-    raise UsageError(
-        f"{path or 'the recipe'}: a {type(value).__name__} is no value of a recipe",
-        "Write texts, numbers, true or false, paths, lists and dictionaries.",
-    )
+    return [
+        f"{path}={json.dumps(plain_value(value), ensure_ascii=False)}" for path, value in overrides.items()
+    ]
