@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trainmaster.api.verbs import quote as quote
     from trainmaster.api.verbs import run as run
     from trainmaster.spec import Recipe as Recipe
+    from trainmaster.spec.schema import recipe_schema as recipe_schema
     from trainmaster.volumes.reading.datasets import VolumeLoader as VolumeLoader
     from trainmaster.volumes.reading.volume import Volume as Volume
 
@@ -31,6 +32,7 @@ _MODULES = {
     "Volume": "volumes.reading.volume",
     "VolumeLoader": "volumes.reading.datasets",
     "quote": "api.verbs",
+    "recipe_schema": "spec.schema",
     "run": "api.verbs",
 }
 
@@ -45,6 +47,7 @@ __all__ = [
     "__version__",
     "errors",
     "quote",
+    "recipe_schema",
     "report",
     "run",
 ]

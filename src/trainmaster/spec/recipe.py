@@ -310,13 +310,6 @@ class Recipe(Noun):
         """Files with values of secrets: they are no part of the code."""
         return tuple(map(FilePath, self.env_files))
 
-    @staticmethod
-    def json_schema() -> dict[str, Any]:
-        """The JSON Schema of recipes, with descriptions: for editors and other programs."""
-        from trainmaster.spec.schema import recipe_schema
-
-        return recipe_schema()
-
     def order(self) -> list[str]:
         """Names of the experiments, each after those it depends on."""
         from graphlib import TopologicalSorter

@@ -32,7 +32,8 @@ from trainmaster.service.users.caller import Caller
 from trainmaster.spec.configuration import configured_rows
 from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.labels import joined
-from trainmaster.spec.recipe import Recipe, own_configuration
+from trainmaster.spec.recipe import own_configuration
+from trainmaster.spec.schema import recipe_schema
 
 router = Routes(tags=["runs"])
 
@@ -178,7 +179,7 @@ def check(body: NewRun, state: State, caller: Reader) -> dict[str, Any]:
 @router.get("/recipes/schema")
 def schema(_: Reader) -> dict[str, Any]:
     """The JSON Schema of recipes, as `trainmaster schema` prints it."""
-    return Recipe.json_schema()
+    return recipe_schema()
 
 
 @router.get("/configuration")
