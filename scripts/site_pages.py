@@ -23,9 +23,24 @@ def on_files(files: Files, config: Any) -> Files:  # noqa: ANN401 - MkDocs's own
     return files
 
 
+#: Search shows what users read before what developers read.
+_BOOSTS = {
+    "how/": 2,
+    "tutorials/": 2,
+    "quickstart": 3,
+    "end-reasons": 3,
+    "recipe": 3,
+    "clusters": 2,
+    "development/": 0.1,
+    "architecture": 0.1,
+    "CHANGELOG": 0.1,
+}
+
+
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:  # noqa: ANN401
     """Links are written for the repository: rewrite those that lead to these pages, or from them."""
     name = page.file.src_uri
+    page.meta["search"] = {"boost": next((by for at, by in _BOOSTS.items() if name.startswith(at)), 1)}
     folder = posixpath.dirname(name) if name in PAGES else posixpath.join("docs", posixpath.dirname(name))
 
     def rewritten(found: re.Match[str]) -> str:

@@ -218,3 +218,18 @@ def test_every_page_is_in_the_navigation():
     text = (ROOT / "mkdocs.yml").read_text()
     pages = [str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")]
     assert [page for page in pages if not re.search(rf" {re.escape(page)}$", text, re.MULTILINE)] == []
+
+
+def test_questions_of_newcomers_are_two_clicks_away():
+    """The table of `docs/development/questions.md`: where an answer is, by links from the first page on."""
+
+    def leads_to(page: Path) -> set[Path]:
+        found = (a for a, _ in _LINK.findall(prose(page)) if a and not re.match(r"[a-z]+:|#", a))
+        return {(page.parent / target.partition("#")[0]).resolve() for target in found}
+
+    first = DOCS / "index.md"
+    near = leads_to(first)
+    near |= {page for each in near if each.suffix == ".md" for page in leads_to(each)}
+    table = DOCS / "development/questions.md"
+    assert leads_to(table) - near == {first}
+    assert prose(table).count("? |") == 20

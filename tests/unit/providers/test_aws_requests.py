@@ -338,7 +338,7 @@ def test_boto3_is_loaded_when_something_is_sent() -> None:
 def test_the_policy_in_the_documentation_is_what_is_called() -> None:
     """Every operation that the code knows, and no other; those of images stand on their page."""
     docs = Path(__file__).parents[3] / "docs"
-    policy = re.search(r"```json\n(.*?)```", (docs / "aws.md").read_text(), re.DOTALL)
+    policy = re.search(r"```json\n(.*?)```", (docs / "aws/permissions.md").read_text(), re.DOTALL)
     assert policy
     allowed = {a for s in json.loads(policy[1])["Statement"] for a in s["Action"]}
     allowed |= set(re.findall(r"`(ec2:[A-Za-z]+)`", (docs / "machine-images.md").read_text()))

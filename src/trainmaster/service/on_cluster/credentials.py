@@ -59,7 +59,7 @@ def sent_to_machine(recipe: Recipe, environ: Mapping[str, str] = os.environ) -> 
     elif key:
         lines[0] = f"{lines[0]}; they also rent machines, with all that AWS allows them"
         if not environ.get(PROFILE_VARIABLE):
-            lines.insert(1, f"a role would narrow them to this run: {ROLE_VARIABLE}, docs/aws.md#permissions")
+            lines.insert(1, f"a role would narrow them to this run: {ROLE_VARIABLE}, docs/aws/permissions.md")
     names = {name for experiment in recipe.experiments.values() for name in experiment.secrets}
     return [*lines, *([f"secrets of the run: {', '.join(sorted(names))}"] if names else [])]
 
@@ -80,7 +80,7 @@ def check_narrow(recipe: Recipe, environ: Mapping[str, str] = os.environ) -> Non
         return
     what = "your keys" if not environ.get(ROLE_VARIABLE) else f"your keys of {store_url}"
     narrower = (
-        f"Make a role for it and name it in {ROLE_VARIABLE} (docs/aws.md#permissions): its keys are narrowed "
+        f"Make a role for it and name it in {ROLE_VARIABLE} (docs/aws/permissions.md): its keys are narrowed "
         f"to this run. Or name a narrower AWS profile in {PROFILE_VARIABLE}. "
     )
     raise UsageError(
