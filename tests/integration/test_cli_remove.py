@@ -22,6 +22,11 @@ def test_a_run_is_removed_once_that_was_agreed_to(tm):
     assert tm.call("status", run, "--json").json["reason"] == "SUCCEEDED"
     assert tm.call("models", "get", "digits@1", tm.root / "got").err
     tm.call("models", "rm", "digits@1")
+    shown = tm.call("df", "--json").json
+    assert [each["run"] for each in shown["runs"]] == [run]
+    assert "models" in tm.call("df").out
+    assert tm.call("prune", "checkpoints", "--dry-run", "--json").json["kinds"]["checkpoints"]["count"] == 0
+    assert "nothing is left" in tm.call("prune").err
     gone = tm.call("rm", run, "--yes", "--json").json
     assert gone["runs"][0]["outcome"] == "REMOVED"
     assert gone["bytes"] == gone["runs"][0]["bytes"] + sum(gone["shared"].values()) > 0

@@ -410,7 +410,7 @@ class EmbeddedClient:
         from trainmaster.service.storage.storage import Storage
         from trainmaster.service.users.caller import SCOPES, caller
 
-        return Storage(self._service, caller(this_user(), None, SCOPES))
+        return Storage(self._service, caller(this_user(), None, SCOPES), self._environ)
 
     # --- apps --------------------------------------------------------------------------------------
 

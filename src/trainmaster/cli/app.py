@@ -41,6 +41,14 @@ _VERBS: Final = {
         "removing.rm",
         "Remove runs that are over: logs, checkpoints, unnamed models, code that no other run has.",
     ),
+    "prune": (
+        "prune.prune",
+        "Remove what nothing needs any more: code, environments, checkpoints beyond those kept, caches.",
+    ),
+    "df": (
+        "disk_usage.df",
+        "Show what lies where and how much room it takes: runs, checkpoints, models, code, caches, volumes.",
+    ),
     "resume": (
         "resume.resume",
         "Go on with a run: what succeeded stays, all else is done again; attaches to a run that is alive.",
@@ -158,7 +166,7 @@ _PANELS: Final = {
     "Into a run": ("exec", "ssh", "cp", "port-forward", "notebook", "apps"),
     "Models and services": ("models", "serve", "services"),
     "Data": ("volume",),
-    "Room": ("rm",),
+    "Room": ("df", "rm", "prune"),
     "Machines and prices": ("offers", "recommend", "predict", "clusters", "image", "lab"),
     "Server": (
         "server", "login", "context", "workflows", "token", "team", "user", "secret",

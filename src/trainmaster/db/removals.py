@@ -7,7 +7,7 @@ of one that is removed stays, for bills, for `score` and so that its name is nev
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -24,7 +24,7 @@ from trainmaster.db.patience import Try
 from trainmaster.db.queries import RunFilter
 from trainmaster.db.removed_models import may_go_on
 from trainmaster.db.run_rows import run_row
-from trainmaster.spec.states import State
+from trainmaster.spec.states import WHOLE, State
 
 #: What ended without success so long ago is not gone on with any more.
 RESUMED_WITHIN_S: Final = 30 * 86_400.0
@@ -136,9 +136,9 @@ def half_removed(database: Database) -> Sequence[RowMapping]:
     return database.read(sa.select(t.run).where(*gone).order_by(t.run.c.removed_at))
 
 
-def trimmed(database: Database) -> Sequence[RowMapping]:
-    """Runs that were trimmed, and not resumed since."""
-    there = (t.run.c.trimmed_at.is_not(None), t.run.c.removed_at.is_(None))
+def trimmed(database: Database, since: float = 0.0) -> Sequence[RowMapping]:
+    """Runs that were trimmed since a time, and not resumed after that."""
+    there = (t.run.c.trimmed_at > since, t.run.c.removed_at.is_(None))
     return database.read(sa.select(t.run).where(*there))
 
 
@@ -159,9 +159,42 @@ def code_paths(database: Database) -> list[tuple[str, str]]:
     return [(row["id"], row["code_path"]) for row in database.read(query)]
 
 
-def ended_before(database: Database, before: float, which: RunFilter) -> list[str]:
-    """Ids of runs that ended before a time, the oldest first."""
-    over = (t.run.c.state == State.DONE, t.run.c.ended_at < before, which.condition())
+def teams(database: Database, which: RunFilter) -> dict[str, str | None]:
+    """The team of each run."""
+    rows = database.read(sa.select(t.run.c.id, t.run.c.team).where(which.condition()))
+    return {row["id"]: row["team"] for row in rows}
+
+
+def settled(database: Database, which: RunFilter) -> Iterator[RowMapping]:
+    """Rows of runs that are over and that no process drives."""
+    now = database.clock_s()
+    for run in database.read(sa.select(t.run.c.id).where(t.run.c.state == State.DONE, which.condition())):
+        row = database.run_row(run["id"])
+        if not _going_on(row, now):
+            yield row
+
+
+def open_rows(database: Database) -> Sequence[RowMapping]:
+    """Rows of runs that are not over."""
+    return database.read(sa.select(t.run).where(t.run.c.state != State.DONE, t.run.c.removed_at.is_(None)))
+
+
+def whole_tasks(database: Database, run: str) -> set[tuple[str, str]]:
+    """Experiment and number of the tasks of a run that have succeeded and whose model is published."""
+    query = sa.select(t.experiment.c.name, t.task.c.number).join(t.experiment)
+    good = (t.task.c.reason.in_(WHOLE), t.task.c.model_uri.is_not(None))
+    return {
+        (row["name"], str(row["number"]))
+        for row in database.read(query.where(t.experiment.c.run_id == run, *good))
+    }
+
+
+def ended_before(
+    database: Database, before: float, which: RunFilter, *, untrimmed: bool = False
+) -> list[str]:
+    """Ids of runs that ended before a time, the oldest first; ``untrimmed``: that are whole."""
+    over = [t.run.c.state == State.DONE, t.run.c.ended_at < before, which.condition()]
+    over += [t.run.c.trimmed_at.is_(None)] if untrimmed else []
     return [row["id"] for row in database.read(sa.select(t.run.c.id).where(*over).order_by(t.run.c.ended_at))]
 
 

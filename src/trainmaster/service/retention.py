@@ -1,6 +1,6 @@
 """`Retention`: what a server keeps for how long, in one table, and what removes the rest.
 
-Runs with their logs, curves, models and bills are not in it: they are kept until somebody removes them.
+Runs with their logs, curves and models are kept until somebody removes them, or for as long as is asked.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.db import retention as rows
+from trainmaster.db.queries import ALL_RUNS
 from trainmaster.db.webhook_rows import SHOWN_S
 from trainmaster.service.driving.replicas import remove_unused_code
 from trainmaster.service.models.removed_models import remove_files
+from trainmaster.service.open_home import OpenHome
 from trainmaster.service.quotes.quote_requests import KEPT_S
 from trainmaster.service.server_loops import Turns
+from trainmaster.service.storage.pruning import Pruning
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.units import parse_duration
 
@@ -61,8 +64,13 @@ KEPT: Final = (
     Kept("sign_ins", 0.0, "single sign-ons that were not finished, after they expired"),
     Kept("login_attempts", DAY_S, "logins that went wrong"),
 )
+#: Kept for ever unless `VARIABLE` says for how long; at home, `trainmaster prune` goes by it.
+FOR_EVER: Final = (
+    Kept("runs", 0.0, "runs, after their end, but for what something needs"),
+    Kept("checkpoints", 0.0, "checkpoints of tasks that succeeded, after the end of their run"),
+)
 #: What `VARIABLE` may change.
-CHANGEABLE: Final = ("audit", "sealed", "code", "models")
+CHANGEABLE: Final = ("audit", "sealed", "code", "models", *(each.kind for each in FOR_EVER))
 
 
 def kept(environ: Mapping[str, str]) -> tuple[Kept, ...]:
@@ -83,7 +91,21 @@ def kept(environ: Mapping[str, str]) -> tuple[Kept, ...]:
             changed[kind] = parse_duration(length)
         except ValueError as error:
             raise UsageError(f"{VARIABLE}: {entry}: {error}", "Write it as audit=365d,sealed=30d.") from None
-    return tuple(replace(each, seconds=changed.get(each.kind, each.seconds)) for each in KEPT)
+    asked = tuple(each for each in FOR_EVER if each.kind in changed)
+    return tuple(replace(each, seconds=changed.get(each.kind, each.seconds)) for each in (*KEPT, *asked))
+
+
+def bounded(environ: Mapping[str, str]) -> dict[str, float]:
+    """How long what is else kept for ever is kept, in seconds, by kind.
+
+    Raises:
+        UsageError: the variable is wrong.
+
+    >>> bounded({}), bounded({"TRAINMASTER_KEEP": "runs=1d"})
+    ({}, {'runs': 86400.0})
+    """
+    names = [each.kind for each in FOR_EVER]
+    return {each.kind: each.seconds for each in kept(environ) if each.kind in names}
 
 
 def told(environ: Mapping[str, str]) -> str:
@@ -107,7 +129,7 @@ class Retention:
     def __init__(self, home: Home, database: Database, environ: Mapping[str, str]) -> None:
         self._home = home
         self._database = database
-        self.table = kept(environ)
+        self.table, self._bounded = kept(environ), bounded(environ)
         self._over = threading.Event()
 
     def start(self) -> None:
@@ -133,8 +155,16 @@ class Retention:
                 removed[each.kind] = remove_unused_code(
                     self._home.store_url, self._database, now - each.seconds
                 )
+            elif each.kind in self._bounded:
+                continue
             else:
                 removed[each.kind] = rows.remove_older(self._database, each.kind, now - each.seconds)
+        kinds = ["runs", *(kind for kind in self._bounded if kind != "runs")]
+        pruning = Pruning(OpenHome(self._home, self._database), ALL_RUNS, "retention", kept_s=self._bounded)
+        for kind, found in pruning.prune(kinds)["kinds"].items():
+            removed[kind] = found["count"]
+            if "trouble" in found:
+                log.info("%s stay: %s", kind, found["trouble"])
         return {kind: count for kind, count in removed.items() if count}
 
     def _watch(self) -> None:

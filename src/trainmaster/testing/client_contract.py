@@ -551,6 +551,22 @@ class RunningClientContract:
             )
             assert _refusal(lambda wrong=wrong: client.storage.remove_runs(**wrong)) != "none"  # type: ignore[misc]
 
+    def test_what_takes_room_is_told_and_what_nothing_needs_goes(
+        self, at_home: EmbeddedClient, client: ClientProtocol
+    ) -> None:
+        """Runs with the largest first; of a kind that is none, and of what is nothing, the same is said."""
+        found = client.storage.usage(1)
+        assert json.dumps(found["runs"]) == json.dumps(at_home.storage.usage(1)["runs"])
+        assert found["more_runs"] == 1
+        assert {"models", "files"} <= {each["kind"] for each in found["kinds"]}
+        stray = at_home._service.home.model_uri("job-aaaa000001", "main", 0, 2)
+        publish({"": at_home._service.home.root / "left-job-aaaa000001"}, stray, kind="model")
+        told = client.storage.prune(["models"], dry_run=True)
+        assert told["kinds"]["models"]["names"] == [stray]
+        assert client.storage.prune(["models"])["bytes"] == told["bytes"] > 0
+        assert client.storage.prune(["models"])["kinds"]["models"]["count"] == 0
+        assert _refusal(lambda: client.storage.prune(["nosuch"])).startswith("UsageError: 'nosuch' is")
+
 
 def _output(news: Any) -> list[str]:  # noqa: ANN401 - RunNews
     return [line for each in news.happened for line in getattr(each, "output", ())]

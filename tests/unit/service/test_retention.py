@@ -104,7 +104,7 @@ def test_a_variable_says_otherwise():
     found = {each.kind: each.seconds for each in kept({VARIABLE: "audit=730d, sealed=1h"})}
     assert (found["audit"], found["sealed"], found["code"]) == (730 * DAY_S, 3600.0, 7 * DAY_S)
     assert told({}).startswith("audit 365 days, sealed 30 days, code 7 days")
-    for wrong in ("audit", "runs=1d", "audit=soon", "quotes=1d"):
+    for wrong in ("audit", "invites=1d", "audit=soon", "quotes=1d"):
         with pytest.raises(UsageError, match=VARIABLE):
             kept({VARIABLE: wrong})
 

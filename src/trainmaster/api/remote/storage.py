@@ -41,3 +41,12 @@ class RemoteStorage:
             for kind, size in answer["shared"].items():
                 found["shared"][kind] = found["shared"].get(kind, 0) + size
         return found
+
+    def prune(
+        self, kinds: Sequence[str] = (), *, unused_s: float = 86_400.0, dry_run: bool = False
+    ) -> dict[str, Any]:
+        body = {"kinds": list(kinds), "unused_s": unused_s, "dry_run": dry_run}
+        return dict(self._to.post("/storage/prune", body, repeats=True))
+
+    def usage(self, limit: int | None = None) -> dict[str, Any]:
+        return dict(self._to.get("/storage", limit=limit))

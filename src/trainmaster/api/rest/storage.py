@@ -7,8 +7,9 @@ from typing import Annotated, Any
 from fastapi import Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from trainmaster.api.rest.state import Routes, Submitter, caller_of, finds_caller, state_of
+from trainmaster.api.rest.state import Reader, Routes, Submitter, caller_of, finds_caller, state_of
 from trainmaster.db.registry_rows import ModelInUseError
+from trainmaster.service.storage.pruning import KINDS, UNUSED_S
 from trainmaster.service.storage.removal import KEPT
 from trainmaster.service.storage.storage import Storage
 from trainmaster.service.teams.team_runs import MAX_PAGE
@@ -18,7 +19,8 @@ router = Routes(tags=["storage"])
 
 @finds_caller("read")
 def _storage(request: Request) -> Storage:
-    return Storage(state_of(request).service, caller_of(request))
+    state = state_of(request)
+    return Storage(state.service, caller_of(request), state.environ)
 
 
 Stored = Annotated[Storage, Depends(_storage)]
@@ -60,6 +62,34 @@ class RemovedRuns(BaseModel):
 def remove_runs(body: RemoveRuns, found: Stored, caller: Submitter) -> RemovedRuns:
     """Remove runs that are over, or say what would go."""
     return RemovedRuns(**found.remove_runs(**body.model_dump()))
+
+
+class Prune(BaseModel):
+    """What goes that nothing needs any more."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    kinds: list[str] = Field(default_factory=list, description=f"of {', '.join(KINDS)}; without, all")
+    unused_s: Annotated[
+        float, Field(ge=0, allow_inf_nan=False, description="caches that were not used for so long")
+    ] = UNUSED_S
+    dry_run: bool = Field(False, description="only say what would go")
+
+
+@router.post("/storage/prune")
+def prune(body: Prune, found: Stored, caller: Submitter) -> dict[str, Any]:
+    """Remove what nothing needs any more; what all teams share, for admins only."""
+    return found.prune(**body.model_dump())
+
+
+@router.get("/storage")
+def usage(
+    found: Stored,
+    caller: Reader,
+    limit: Annotated[int | None, Query(ge=1, description="of runs, the largest so many")] = None,
+) -> dict[str, Any]:
+    """What lies where, whose it is, and how much room it takes; to a team, that of its runs."""
+    return found.usage(limit)
 
 
 @router.delete("/runs/{run}")

@@ -107,13 +107,13 @@ def last_used_s(*places: Path) -> float:
 
 
 def in_use(places: Iterable[Path]) -> set[Path]:
-    """Which of these directories processes of this machine name in their variables or command line."""
+    """Which of these directories processes of this machine name, or have mapped files of."""
     wanted = {place: os.fsencode(place) for place in places}
     found: set[Path] = set()
     if not wanted:
         return found
     for process in Path("/proc").glob("[0-9]*"):
-        for file in ("environ", "cmdline"):
+        for file in ("environ", "cmdline", "maps"):
             with suppress(OSError):
                 said = (process / file).read_bytes()
                 found.update(place for place, name in wanted.items() if name in said)

@@ -131,9 +131,9 @@ class RunRemoval:
         self._forget_copies()
         return done
 
-    def finish_trimmed(self) -> None:
-        """Go on with what was trimmed: what is not needed goes, if it is there still."""
-        for row in removals.trimmed(self._database):
+    def finish_trimmed(self, since: float = 0.0) -> None:
+        """Go on with what was trimmed since a time: what is not needed goes, if it is there still."""
+        for row in removals.trimmed(self._database, since):
             if (home := self._home_of(row)) is not None:
                 self._empty(row, home, removals.model_uris(self._database, row["id"]))
 
@@ -279,6 +279,34 @@ class RunRemoval:
                 for python in (sys.version, of_nodes(each)):
                     found |= {setup_hash(each.setup, python, code)} if each.setup is not None else set()
         return found
+
+    def environments_of_open_runs(self) -> set[str]:
+        """Names of the environments of runs that are not over.
+
+        Raises:
+            UsageError: one has its `setup` in an image, by which that is named.
+        """
+        found: set[str] = set()
+        for row in removals.open_rows(self._database):
+            for each in json.loads(row["recipe"])["experiments"].values():
+                if each.get("setup") and each.get("container"):
+                    words = f"{row['id']} goes on, and its `setup` was done in an image"
+                    raise UsageError(words, "Environments stay until it is over.")
+            found |= self._environments(row)
+        return found
+
+    def data_of_open_runs(self) -> set[str]:
+        """Names of the directories with what URLs of runs lead to that are not over."""
+        from trainmaster.control.attempt.data_sources import url_directory
+        from trainmaster.service.runs.stored_recipe import stored_recipe
+
+        return {
+            url_directory(self._opened.home.cache, source.url, source.sha256).name
+            for row in removals.open_rows(self._database)
+            for each in stored_recipe(row).experiments.values()
+            for source in each.data.values()
+            if source.url
+        }
 
     def _free_environments(self, names: Collection[str], gone: Collection[str], *, is_trial: bool) -> int:
         """Remove environments that no other run of this home has and no process uses; their bytes."""

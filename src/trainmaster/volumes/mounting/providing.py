@@ -133,6 +133,7 @@ def fetched(volume: OpenVolume, cache: Path | None = None, progress: GetProgress
 
     target = (cache or cache_directory()) / "volumes" / "whole" / volume.head.table_id
     if target.is_dir():
+        os.utime(target)  # what removes those that nothing needs goes by their last use
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with (target.parent / f".{target.name}.lock").open("w") as lock:

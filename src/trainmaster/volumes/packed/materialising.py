@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,8 @@ def materialised(store: ObjectStore, head: Head, cache: Path) -> Path:
     """
     target = tables_directory(cache) / head.table_id
     if (target / META_NAME).is_file():
+        with suppress(OSError):
+            os.utime(target)  # what removes those that nothing needs goes by their last use
         return target
     try:
         with _only_one(target):

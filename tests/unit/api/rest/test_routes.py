@@ -36,6 +36,9 @@ def routes():
         ("POST", "/api/v1/runs/{run}/experiments/{experiment}/approval"): "run",
         ("POST", "/api/v1/runs/{run}/resume"): "run",
         ("POST", "/api/v1/runs/cancel"): "run",
+        ("POST", "/api/v1/storage/remove-runs"): "run",
+        ("POST", "/api/v1/storage/prune"): "run",
+        ("GET", "/api/v1/storage"): "read",
         ("GET", "/api/v1/runs/{run}/events"): "read",
         ("GET", "/api/v1/runs/{run}/metrics"): "read",
         ("GET", "/api/v1/runs/{run}/logs"): "read",
@@ -169,6 +172,7 @@ def routes():
         ("DELETE", "/api/v1/service-accounts/{account}"): "manage",
         ("GET", "/api/v1/sessions"): "read",
         ("DELETE", "/api/v1/sessions/{session}"): "read",
+        ("DELETE", "/api/v1/runs/{run}"): "run",  # the last: what others ask for is gone then
     }
 
 
@@ -186,6 +190,8 @@ BODIES = {
     "/api/v1/operations/volume-gc": {"volume": "pets"},
     "/api/v1/operations/models-fsck": {"runs": ["job-red"]},
     "/api/v1/offers/refresh": {},
+    "/api/v1/storage/remove-runs": {"runs": ["job-red"], "dry_run": True},
+    "/api/v1/storage/prune": {"kinds": ["models"], "dry_run": True},
     "/api/v1/clusters/end": {"clusters": None},
     "/api/v1/apps": {"kind": "tensorboard", "runs": ["job-red"]},
     "/api/v1/teams": {"team": "x"},

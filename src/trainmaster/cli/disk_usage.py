@@ -1,0 +1,43 @@
+"""``trainmaster df``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from trainmaster.cli.output import print_json, say, show, size, table
+
+
+def df(
+    limit: Annotated[int, typer.Option(min=1, help="Runs that are shown, the largest first.")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all of it as one JSON object.")] = False,
+) -> None:
+    """Show what lies where and how much room it takes: runs, checkpoints, models, code, caches, volumes."""
+    from trainmaster.cli.opening import open_client
+
+    found = open_client().storage.usage(None if as_json else limit)
+    if as_json:
+        print_json(found)
+        return
+    places = found.get("places", {})
+    rows = [[each["kind"], size(each["bytes"]), each["where"]] for each in found["kinds"]]
+    show(table(["what", "room", "where"], [*rows, ["together", size(found["bytes"]), ""]]))
+    for where, place in places.items():
+        show(f"{where}: {place}")
+    if found["runs"]:
+        show("")
+        shown = [
+            [
+                each["run"],
+                size(each["bytes"]),
+                ", ".join(f"{k} {size(n)}" for k, n in each["parts"].items() if n),
+            ]
+            for each in found["runs"]
+        ]
+        show(table(["run", "room", ""], shown))
+    if found["more_runs"]:
+        say(f"{found['more_runs']} more runs; `--limit` shows more")
+    if "trouble" in found:
+        say(f"warning: {found['trouble']}")
+    say("`trainmaster rm RUN` removes a run, `trainmaster prune` what nothing needs")
