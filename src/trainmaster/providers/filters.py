@@ -9,6 +9,8 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
+from trainmaster.spec.hardware import several
+
 if TYPE_CHECKING:
     from trainmaster.providers.offer import Offer
     from trainmaster.spec.hardware import Hardware
@@ -24,22 +26,23 @@ class OfferFilter:
 
     Attributes:
         gpu: model of the GPUs, as people write it: ``v100`` is a V100 of any memory, ``a100-80gb`` is one.
+            Of several any will do.
         gpus: at least so many; 0 is machines without any.
         cpus: at least so many vCPUs.
         memory_bytes: at least so much.
         max_price_usd_per_hour: at most so dear.
-        region: a pattern such as ``eu-*``, matched with the region and with the zone.
+        region: a pattern such as ``eu-*``, matched with the region and with the zone; or several.
         provider: its name.
         instances: patterns of instance types, one of which must match.
         spot: only those that may be taken back (True) or only the others (False).
     """
 
-    gpu: str | None = None
+    gpu: str | tuple[str, ...] | None = None
     gpus: int | None = None
     cpus: float | None = None
     memory_bytes: int | None = None
     max_price_usd_per_hour: float | None = None
-    region: str | None = None
+    region: str | tuple[str, ...] | None = None
     provider: str | None = None
     instances: tuple[str, ...] = ()
     spot: bool | None = None
@@ -63,7 +66,7 @@ class OfferFilter:
             (self.spot is None or offer.spot == self.spot)
             and (self.provider is None or offer.provider == self.provider.lower())
             and (not self.instances or any(_like(offer.instance_type, name) for name in self.instances))
-            and (self.region is None or _like(offer.region, self.region) or _like(offer.zone, self.region))
+            and (self.region is None or any(_is_in(offer, region) for region in several(self.region)))
             and (self.cpus is None or offer.vcpus >= self.cpus)
             and (self.memory_bytes is None or offer.memory_bytes >= self.memory_bytes)
             and (
@@ -73,7 +76,7 @@ class OfferFilter:
                 self.gpus is None
                 or (offer.accelerators >= self.gpus if self.gpus else not offer.accelerators)
             )
-            and (self.gpu is None or same_gpu(self.gpu, offer.accelerator))
+            and (self.gpu is None or any(same_gpu(gpu, offer.accelerator) for gpu in several(self.gpu)))
         )
 
     def blamed(self, offers: Iterable[Offer]) -> tuple[str, ...]:
@@ -113,6 +116,10 @@ def _parts(model: str) -> tuple[str, frozenset[str]]:
     words = [word for word in _WORDS.split(model.lower()) if word and word not in _MAKERS]
     variants = frozenset(word for word in words if _VARIANT.fullmatch(word))
     return "".join(word for word in words if word not in variants), variants
+
+
+def _is_in(offer: Offer, region: str) -> bool:
+    return _like(offer.region, region) or _like(offer.zone, region)
 
 
 def _like(text: str, pattern: str) -> bool:

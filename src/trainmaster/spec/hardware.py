@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Annotated, Final
 
 from trainmaster.spec.node import Kind, YamlNode
@@ -16,6 +17,7 @@ from trainmaster.spec.reading import (
     boolean,
     integer,
     list_of,
+    refuse_unknown_keys,
     size,
     takes,
     text,
@@ -43,6 +45,28 @@ def _gpu_model(node: YamlNode, path: Path, problems: Problems) -> str:
 takes(_gpu_model, text=r"^(?!\d{1,2}$).*\S")
 
 
+def _one_or_several(read: Reader[str], right: str, *more: object) -> Reader[str | tuple[str, ...] | None]:
+    """Read a text, or a list of which any will do; of one it is that text."""
+    read_list = list_of(read, right, single=True)
+
+    def found(node: YamlNode, path: Path, problems: Problems) -> str | tuple[str, ...] | None:
+        values = read_list(node, path, problems)
+        return values if len(values) > 1 else values[0] if values else None
+
+    return takes(found, any=[read_list, *more])
+
+
+#: As SkyPilot and dstack have GPUs, too; `Hardware.prepare` shares it out.
+_COUNTED_GPUS: Final = {
+    "type": "object",
+    "properties": {
+        "type": {"type": ["string", "array"]},
+        "count": {"type": "integer", "minimum": 0, "maximum": 1024},
+    },
+    "additionalProperties": False,
+}
+
+
 def _least(read: Reader[T], unit: str = "") -> Reader[T]:
     """Read what a machine must have at least; other tools write so with a sign."""
 
@@ -64,32 +88,73 @@ class Hardware(Noun):
 
     Attributes:
         instance: instance types to choose from; empty is any.
-        gpu: model of the GPUs, such as ``v100``.
+        gpu: model of the GPUs, such as ``v100``; of several any will do.
         gpus: GPUs per node.
         cpus: cores per node.
         memory_bytes: main memory per node.
         disk_bytes: disk per node.
         spot: machines that may be taken back.
-        region: place of the provider.
+        region: place of the provider; of several any will do, one for all machines.
     """
 
     instance: Annotated[
         tuple[str, ...], Key("instance", list_of(text(), "write a list of instance types", single=True))
     ] = ()
-    gpu: Annotated[str | None, Key("gpu", _gpu_model)] = None
+    gpu: Annotated[
+        str | tuple[str, ...] | None,
+        Key("gpu", _one_or_several(_gpu_model, "write a model such as v100, or a list", _COUNTED_GPUS)),
+    ] = None
     gpus: Annotated[int | None, Key("gpus", _least(integer(0, 1024)))] = None
     cpus: Annotated[int | None, Key("cpus", _least(integer(1, 65536)))] = None
     memory_bytes: Annotated[int | None, Key("memory", _least(size, "GB"))] = None
     disk_bytes: Annotated[int | None, Key("disk", _least(size, "GB"))] = None
     spot: Annotated[bool | None, Key("spot", boolean)] = None
-    region: Annotated[str | None, Key("region", text("write a region's name"))] = None
+    region: Annotated[
+        str | tuple[str, ...] | None,
+        Key("region", _one_or_several(text("write a region's name"), "write a region's name, or a list")),
+    ] = None
+
+    @classmethod
+    def prepare(cls, node: YamlNode, path: Path, problems: Problems) -> YamlNode:
+        """Move ``count`` out of ``gpu: {type: H100, count: 8}``, and take the type for the model."""
+        gpu = node.entries.get("gpu")
+        if gpu is None or gpu.kind is not Kind.MAPPING:
+            return super().prepare(node, path, problems)
+        where = (*path, "gpu")
+        refuse_unknown_keys(gpu, where, problems, ("type", "count"))
+        entries = {name: child for name, child in node.entries.items() if name != "gpu"}
+        if "count" in gpu.entries and "gpus" in entries:
+            problems.add(gpu.keys["count"], (*where, "count"), "`gpus` says how many already; give it once")
+        for name, key in (("type", "gpu"), ("count", "gpus")):
+            if name in gpu.entries:
+                entries[key] = replace(gpu.entries[name], stands_at=(*where, name))
+        return replace(node, entries=entries)
 
     @property
     def gpu_count(self) -> int:
         """GPUs per node: 1 where only the model is given, 0 where nothing is."""
         return self.gpus if self.gpus is not None else int(self.gpu is not None)
 
+    @property
+    def regions(self) -> tuple[str, ...]:
+        """The regions of which any will do; empty is any."""
+        return several(self.region)
+
+    @property
+    def device(self) -> str:
+        """What its GPUs are, before any are rented; empty without."""
+        return "" if not self.gpu_count else self.gpu if isinstance(self.gpu, str) else "gpu"
+
     def overridden_by(self, other: Hardware) -> Hardware:
         """These wishes with those that another gives put in their place."""
         given = {name: value for name, value in other if value not in (None, ())}
         return self.model_copy(update=given)
+
+
+def several(wish: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    """A wish as the list of what will do.
+
+    >>> several("v100"), several(("l4", "a10g")), several(None)
+    (('v100',), ('l4', 'a10g'), ())
+    """
+    return () if wish is None else (wish,) if isinstance(wish, str) else wish

@@ -142,7 +142,8 @@ class RecipeForm(BaseModel):
         if self.framework:
             yield f"framework: {_scalar(self.framework)}"
         spot = "true" if self.spot else ""
-        hardware = {"instance": types_in(self.instance), "region": self.region, "spot": spot}
+        regions = types_in(self.region) if "," in self.region else self.region
+        hardware = {"instance": types_in(self.instance), "region": regions, "spot": spot}
         yield from _mapping("hardware", hardware)
         if self.batch:
             yield f"batch: {{global: {_scalar(self.batch)}}}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.spec import read_recipe
+from trainmaster.spec import Recipe, read_recipe
 from trainmaster.spec.errors import RecipeError
 
 MIGRATE = Path(__file__).parents[3] / "docs" / "migrate.md"
@@ -50,3 +50,35 @@ def test_what_other_tools_write_as_values_is_told_in_our_words(tmp_path):
         "gpus: the text '1..8'; write 1:",
     ):
         assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "gpu", "gpus", "region"),
+    [
+        ("{gpu: {type: H100, count: 8}}", "H100", 8, None),
+        ("{gpu: {type: [L4, A10G], count: 2}, region: [a, b]}", ("L4", "A10G"), 2, ("a", "b")),
+        ("{gpu: [L4], region: [a]}", "L4", None, "a"),
+        ("{gpu: {count: 2}}", None, 2, None),
+    ],
+)
+def test_gpus_and_regions_as_other_tools_have_them(hardware, gpu, gpus, region):
+    recipe = Recipe.from_text(f"experiments:\n  main: {{command: x, hardware: {hardware}}}\n")
+    found = recipe.experiments["main"].hardware
+    assert (found.gpu, found.gpus, found.region) == (gpu, gpus, region)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "said"),
+    [
+        ("{gpu: []}", "gpu: an empty list; write models"),
+        ("{gpu: [L4, L4]}", "gpu.1: the text 'L4' a second time"),
+        ("{gpu: [L4, 'A100:8']}", "gpu.1: the text 'A100:8'; write `gpu: A100, gpus: 8`"),
+        ("{gpu: {type: L4, count: 2}, gpus: 3}", "gpu.count: `gpus` says how many already"),
+        ("{gpu: {type: L4, number: 2}}", "gpu.number: unknown key"),
+        ("{gpu: {type: L4, count: many}}", "gpu.count: the text 'many'; write a whole number"),
+    ],
+)
+def test_what_is_wrong_with_such_gpus_is_told_where_it_stands(hardware, said):
+    with pytest.raises(RecipeError) as refused:
+        Recipe.from_text(f"experiments:\n  main: {{command: x, hardware: {hardware}}}\n")
+    assert said in str(refused.value)

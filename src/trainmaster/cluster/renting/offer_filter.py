@@ -15,6 +15,7 @@ from trainmaster.providers.extras import unknown_extras
 from trainmaster.providers.filters import same_gpu
 from trainmaster.spec import Hardware
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.hardware import several
 
 if TYPE_CHECKING:
     from trainmaster.cluster.renting.available_offers import AvailableOffers
@@ -91,7 +92,7 @@ def _nearest(offers: Sequence[Offer], wishes: OfferFilter, name: str) -> str:
         return f"The nearest types are {', '.join(dict.fromkeys(near))}." if near else ""
     if name == "gpu":
         models = sorted({offer.accelerator for offer in offers if offer.accelerator})
-        other = _of_other_size(offers, wishes.gpu or "")
+        other = "".join(_of_other_size(offers, gpu) for gpu in several(wishes.gpu))
         return f"Its GPUs are {', '.join(models)}.{other}" if models else "It has no GPUs."
     if name == "region":
         return f"Its regions are {', '.join(sorted({offer.region for offer in offers}))}."

@@ -129,7 +129,7 @@ def _resources(draft: Draft, experiment: ExperimentDraft, resources: Section) ->
         cloud, _, region = each.text("infra").replace("*", "").partition("/")
         cloud, region = each.text("cloud") or cloud, each.text("region") or region.partition("/")[0]
         clouds += [cloud.lower()] if cloud else []
-        regions += [region] if region else []
+        regions += [region] if region and (not cloud or cloud.lower() in _OF_CLOUDS) else []
         spots |= {each.text("use_spot")} if "use_spot" in each else set()
     _provider(draft, resources, list(dict.fromkeys(clouds)))
     gpus = min(counts, default=0)

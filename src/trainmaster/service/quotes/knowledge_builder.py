@@ -76,5 +76,5 @@ def local_device(experiment: Experiment) -> Device:
     from trainmaster.executors import detect_capacity
 
     machine = detect_capacity()
-    wanted = experiment.hardware.gpu_count and machine.gpus
-    return Device(experiment.hardware.gpu or "gpu" if wanted else "", float(machine.cores), "local")
+    gpu = experiment.hardware.device if machine.gpus else ""
+    return Device(gpu, float(machine.cores), "local")

@@ -249,7 +249,7 @@ def _regions(recipe: Recipe, environ: Mapping[str, str]) -> list[str]:
     """Those that a recipe names, else that of the AWS settings."""
     from trainmaster.providers.aws.settings import configured_region
 
-    named = [e.hardware.region for e in recipe.experiments.values() if e.hardware.region]
+    named = [region for e in recipe.experiments.values() for region in e.hardware.regions]
     found = [region for region in named if "*" not in region] if named else [configured_region(environ)]
     return [region for region in dict.fromkeys(found) if region]
 

@@ -432,8 +432,7 @@ class QuoteTracker:
             return local_device(recipe)
         for each in self._costs.clusters():
             if experiment in each.experiments:
-                gpu = recipe.hardware.gpu or "gpu" if recipe.hardware.gpu_count else ""
-                return Device(gpu, float(each.slots), each.machine)
+                return Device(recipe.hardware.device, float(each.slots), each.machine)
         from trainmaster.service.quotes.candidate_offers import HOST
 
         return Device("", 1.0, HOST)

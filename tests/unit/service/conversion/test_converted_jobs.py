@@ -233,6 +233,20 @@ def test_services_listen_where_they_are_told() -> None:
     assert any("2 replicas" in text for _, text, _ in fixed.decisions)
 
 
+def test_what_any_will_do_of_becomes_lists() -> None:
+    sky = """\
+resources:
+  accelerators: {L4, A10G, A100-80GB}
+  any_of: [{infra: aws/us-east-1}, {infra: gcp/us-central1}, {infra: aws/eu-west-1}]
+run: python train.py
+"""
+    made = conversion_of(sky, "sky.yaml")
+    hardware = only(made.recipe).hardware
+    assert hardware.gpu == ("L4", "A10G", "A100-80GB")
+    assert (hardware.gpus, hardware.region) == (1, ("us-east-1", "eu-west-1"))
+    assert any(text == "gcp" for _, text, _ in made.decisions)
+
+
 def test_several_documents_of_skypilot_follow_each_other() -> None:
     made = convert("name: both\n---\nname: a\nrun: echo 1\n---\nname: b\nrun: echo 2\n", "x.yaml")
     recipe = Recipe.from_text(made)
