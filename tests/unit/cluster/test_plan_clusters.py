@@ -136,35 +136,6 @@ def test_a_worker_per_gpu_where_the_recipe_does_not_say(recipe):
     ]  # two of the other are no help
 
 
-@pytest.mark.parametrize(
-    ("hardware", "kinds"),
-    [
-        ({"gpu": ["L4", "A10G"]}, ["l4-west", "a10g-west"]),  # A100s are not asked for, L4s are cheaper
-        ({"gpu": ["A10G", "A100"]}, ["a10g-east", "a100-east"]),
-        ({"gpu": ["L4", "A10G"], "region": "east"}, ["a10g-east"]),
-        ({"gpu": ["A100", "A10G"], "region": ["east", "north"]}, ["a10g-east", "a100-east"]),
-        ({"gpu": "A10G", "region": ["west", "east"]}, ["a10g-east"]),  # all machines are in one region
-        ({"gpu": ["L4"], "gpus": 1}, ["l4-west"]),
-    ],
-)
-def test_of_several_gpus_and_regions_any_will_do_and_the_cheapest_is_taken(recipe, hardware, kinds):
-    prices = {"l4": {"west": 0.5}, "a10g": {"west": 0.9, "east": 0.8}, "a100": {"west": 1.0, "east": 1.1}}
-    offers = [
-        offer(f"{gpu}-{region}", price, 8.0, 61.0, gpu=gpu.upper(), gpus=1.0, region=region)
-        for gpu, places in prices.items()
-        for region, price in places.items()
-    ]
-    plan = only(plan_clusters(recipe({"a": {"hardware": hardware}}), offered(*offers)))
-    assert [rental.instance_type for rental in worker(plan).rentals] == kinds
-
-
-def test_of_several_gpus_that_are_not_there_all_are_named(recipe):
-    found = recipe({"a": {"hardware": {"gpu": ["H200", "MI300X"], "region": ["r1", "r2"]}}})
-    with pytest.raises(UsageError, match=r"gpu: \[H200, MI300X\]") as refused:
-        plan_clusters(found, offered())
-    assert "Its GPUs are V100" in str(refused.value)
-
-
 def test_gpus_per_node_as_the_recipe_says(recipe):
     found = recipe({"a": {"hardware": {"gpu": "v100", "gpus": 2}, "distributed": {"workers": 4}}})
     plan = only(plan_clusters(found, offered()))
