@@ -59,6 +59,7 @@ def test_what_other_tools_write_as_values_is_told_in_our_words(tmp_path):
         ("{gpu: {type: [L4, A10G], count: 2}, region: [a, b]}", ("L4", "A10G"), 2, ("a", "b")),
         ("{gpu: [L4], region: [a]}", "L4", None, "a"),
         ("{gpu: {count: 2}}", None, 2, None),
+        ("{gpu: [], region: []}", None, None, None),
     ],
 )
 def test_gpus_and_regions_as_other_tools_have_them(hardware, gpu, gpus, region):
@@ -70,7 +71,6 @@ def test_gpus_and_regions_as_other_tools_have_them(hardware, gpu, gpus, region):
 @pytest.mark.parametrize(
     ("hardware", "said"),
     [
-        ("{gpu: []}", "gpu: an empty list; write models"),
         ("{gpu: [L4, L4]}", "gpu.1: the text 'L4' a second time"),
         ("{gpu: [L4, 'A100:8']}", "gpu.1: the text 'A100:8'; write `gpu: A100, gpus: 8`"),
         ("{gpu: {type: L4, count: 2}, gpus: 3}", "gpu.count: `gpus` says how many already"),
