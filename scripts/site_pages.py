@@ -1,10 +1,11 @@
 """A hook of the site's build: CONTRIBUTING.md and its like lie beside docs/, and are pages of it, too.
 
-So are the results of the benchmarks.
+So are the results of the benchmarks, and two pages that are made of the code.
 """
 
 import posixpath
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ def on_files(files: Files, config: Any) -> Files:  # noqa: ANN401 - MkDocs's own
     """Add the pages."""
     for name in PAGES:
         files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
+    made = runpy.run_path(str(ROOT / "scripts/reference_pages.py"))
+    for name in ("verbs", "keys"):
+        files.append(File.generated(config, f"{name}.md", content="\n".join(made[name]())))
     return files
 
 

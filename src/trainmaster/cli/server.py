@@ -248,7 +248,7 @@ def rotate_key(
     name: Annotated[str, typer.Argument(help="Of a key that was added; a new one without.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Seal with another key from now on, and anew all that is sealed already. What was cut short goes on."""
+    """Seal with another key from now on, also what is sealed already. What was cut short goes on."""
     from dataclasses import asdict
 
     found = _rotation().rotate(name)

@@ -209,7 +209,7 @@ class Actuator:
         self._tasks.start(f"drop {' '.join(ids)}", drop)
 
     def _release(self, record: ClusterRecord) -> list[Node] | None:
-        # Killed half-way, what is left of it may become a cluster again: it is to be looked at anew.
+        # Killed half-way, what is left of it may become a cluster again: it is to be looked at again.
         self._provisioner.memory(record.id).clear()
         formation, self._observed.formation = self._observed.formation, None
         accesses = list(self._observed.accesses.values())

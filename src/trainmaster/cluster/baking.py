@@ -72,7 +72,7 @@ class Baking:
         return tuple(sorted({part for name in plan.experiments for part in self.content.get(name, ())}))
 
     def wanted(self, plan: ClusterPlan) -> tuple[str, ...]:
-        """What its machines may start with. A new image is made anew from the base."""
+        """What its machines may start with. A new image is made again from the base."""
         return self.on(plan) if capabilities_of(plan.provider).bakes and not self.makes else ()
 
     def bake(

@@ -239,7 +239,7 @@ class ClusterLoop:
         self.scaling.unused = self._observed.at(addresses)
 
     def broken(self, number: int) -> None:
-        """The cluster of that formation answers no more, though its head does: make it anew."""
+        """The cluster of that formation answers no more, though its head does: make it again."""
         self._broken = number
         self._wake.set()
 

@@ -121,7 +121,7 @@ class GangEnds:
             memory.pop(attempt, None)
 
     def _hear(self, attempt: str, ended: Iterable[str]) -> dict[str, float]:
-        """When each was heard first, Unix seconds; for what comes much later machines are asked anew."""
+        """When each was heard first, Unix seconds; for what comes much later machines are asked again."""
         heard, now = self._heard.setdefault(attempt, {}), self._clock()
         for name in ended:
             if name not in heard and any(at < now - REACTION_S for at in heard.values()):

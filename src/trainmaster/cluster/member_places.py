@@ -82,7 +82,7 @@ class MemberPlaces:
         with self._guard:
             known = self._known.get(attempt)
             if known is None or not (has_started or dict(known.places) == dict(places)):
-                # An earlier driver has written down where it started; what was only granted begins anew.
+                # An earlier driver has written down where it started; what was only granted begins again.
                 written = self._read(attempt) if has_started else {}
                 known = _Known(places, frozenset(machines), written)
                 self._known[attempt] = known
@@ -106,7 +106,7 @@ class MemberPlaces:
             return [(name, known.machines[name]) for name, _ in known.places if name in known.machines]
 
     def leave(self, attempt: str) -> None:
-        """It is submitted anew, for a place that is not known yet."""
+        """It is submitted again, for a place that is not known yet."""
         self.forget(attempt)
         with contextlib.suppress(OSError):
             (self._directory_of(attempt) / PLACES).unlink()

@@ -73,7 +73,7 @@ class NodeLedger:
             self._write(data)
 
     def clear(self) -> None:
-        """Something is not as it was: find all out anew."""
+        """Something is not as it was: find all out again."""
         with self._lock:
             self._data = {"nodes": {}, "logins": []}
             with contextlib.suppress(OSError):

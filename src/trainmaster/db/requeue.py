@@ -1,4 +1,4 @@
-"""What is written of a run that is over: `resume` begins it anew, and a model that was kept is saved."""
+"""What is written of a run that is over: `resume` begins it again, and a model that was kept is saved."""
 
 from __future__ import annotations
 

@@ -361,7 +361,7 @@ def _put_tasks(connection: Connection, run: str, found: News | RunRows) -> None:
 
 
 def _put_piece(connection: Connection, run: str, piece: Row) -> None:
-    """What was known of a file from there on holds no more: it has begun anew."""
+    """What was known of a file from there on holds no more: it has begun again."""
     connection.execute(
         t.run_file.delete().where(
             t.run_file.c.run_id == run,

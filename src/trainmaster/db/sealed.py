@@ -1,4 +1,4 @@
-"""Columns that hold what is sealed, by their tables: which keys sealed what, and the same sealed anew."""
+"""Columns that hold what is sealed, by their tables: which keys sealed what, and the same sealed again."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ class MetricsReader:
                 status = os.fstat(file)
                 if not stat.S_ISREG(status.st_mode):
                     raise OSError(f"{self.path} is not a regular file")
-                if status.st_size < self.offset:  # the script has begun it anew
+                if status.st_size < self.offset:  # the script has begun it again
                     self.offset, self._in_long_line = 0, False
                 most = CHUNK if self._until is None else max(0, min(CHUNK, self._until - self.offset))
                 return os.pread(file, most, self.offset)

@@ -149,7 +149,7 @@ def fetch_output(web: str, path: str, directory: Path) -> int:
 
 
 def forget(url: str, web: str) -> None:
-    """Remove what was staged, so that it is staged anew."""
+    """Remove what was staged, so that it is staged again."""
     path = data_path(url)
     for each in (path, f"/trainmaster{path}"):
         _open(web, each).delete_all("")

@@ -1,4 +1,4 @@
-"""Keys that run out, and are written anew while a process uses them: obstore gets whichever there are now.
+"""Keys that run out, and are written again while a process uses them: obstore gets whichever there are now.
 
 What gets such keys (see `trainmaster.volumes.mounting.delegated_credentials`) says where they can be
 read again.

@@ -179,7 +179,7 @@ def _end_damaged(database: Database, place: ProviderPlace, row: Mapping[Any, Any
 
 
 def _how_damaged(row: Mapping[Any, Any], lease_now: float) -> str:
-    """The driver of its run knows it, and writes it anew; no other process can."""
+    """The driver of its run knows it, and writes it again; no other process can."""
     return USED if is_alive(row["lease_owner"], row["lease_expires_at"], lease_now) else DAMAGED
 
 

@@ -85,7 +85,7 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 
 #: Free restarts (lost nodes, preemptions) of one task before it is given up.
 MAX_FREE_RESTARTS = 20
-#: So often an attempt is staged anew when nodes, or stores, made that fail. Saving has no such limit.
+#: So often an attempt is staged again when nodes, or stores, made that fail. Saving has no such limit.
 MAX_STAGE_TRIES = 20
 
 

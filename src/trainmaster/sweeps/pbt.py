@@ -12,7 +12,7 @@ from trainmaster.sweeps.sampler import Sampler, Suggestion
 from trainmaster.sweeps.space import Axis, AxisKind, SearchSpace
 from trainmaster.sweeps.trial import Goal, Trial
 
-#: Probability that a copied parameter is drawn anew instead of perturbed (as Ray Tune's default).
+#: Probability that a copied parameter is drawn again instead of perturbed (as Ray Tune's default).
 RESAMPLE = 0.25
 FACTORS = (0.8, 1.2)
 

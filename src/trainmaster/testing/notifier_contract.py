@@ -23,7 +23,7 @@ class NotifierContract:
 
     @pytest.fixture
     def make(self) -> Callable[[], Notifier]:
-        """Makes the notifier under test, as for each message anew."""
+        """Makes the notifier under test, as for each message again."""
         raise NotImplementedError("give your tests a `make` fixture")
 
     @pytest.fixture

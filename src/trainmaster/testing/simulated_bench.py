@@ -79,7 +79,7 @@ class SimulatedJobs:
         any_new = bool(self._done)
         for key, begun, job in self._done:
             self._pending -= 1
-            if self._results.get(key) is begun:  # it was not dropped, nor begun anew since
+            if self._results.get(key) is begun:  # it was not dropped, nor begun again since
                 self._results[key] = job
         self._done.clear()
         return any_new

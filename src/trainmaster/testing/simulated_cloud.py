@@ -181,7 +181,7 @@ class Cloud:
         return one if max(one.ready_at, one.cut_until) <= self.world.now else None
 
     def renew(self, one: Instance, lease_s: float) -> None:
-        """Its lease file was written anew."""
+        """Its lease file was written again."""
         is_shorter = self.world.now + lease_s < one.lease_until
         one.lease_until, one.renewed_at = self.world.now + lease_s, self.world.now
         if is_shorter:  # the switch looks every few seconds, not only when the earlier one would be over

@@ -302,7 +302,7 @@ class SimulatedGangs:
                 self._tell(part, {"do": "check", "attempt": part.name, "turn": part.turn})
 
     def checked(self, answers: Iterable[tuple[int, GangStatus]]) -> None:
-        """What is so for certain, if a part has not been handed over anew since."""
+        """What is so for certain, if a part has not been handed over again since."""
         for turn, status in answers:
             if status.attempt in self._parts and self._parts[status.attempt][1].turn == turn:
                 self._took(status)

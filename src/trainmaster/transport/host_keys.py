@@ -81,7 +81,7 @@ class HostKeys:
             self._pin(target, shown)
 
     def forget(self, target: Target) -> None:
-        """Unpin a host: its machine is gone, or was installed anew."""
+        """Unpin a host: its machine is gone, or was installed again."""
         with self._lock:
             if not self.file.exists():
                 return

@@ -164,7 +164,7 @@ def sweeps(request: Request, run: str, found: Runs) -> Response:
 
 @router.get("/runs/{run}/again")
 def again(request: Request, run: str, found: Runs, caller: Submitter) -> Response:
-    """Its recipe, to be changed and run anew with the same code."""
+    """Its recipe, to be changed and run again with the same code."""
     values: dict[str, Any] = {"max_usd": "", "diff": [], "mistakes": []}
     values["recipe"] = without_triggers(found.recipe(run))
     return page(request, "again.html", **_head(found, run, found.status(run)), **values, key=new_key())

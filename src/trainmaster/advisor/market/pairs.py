@@ -120,7 +120,7 @@ def _cheapest(group: NDArray[np.int_], features: Floats, price: Floats, other: F
     """Pareto-optimal rows by the two prices among rows with equal features; quick for many rows."""
     alike = joined(group, *(np.unique(column, return_inverse=True)[1] for column in features.T))
     order = np.lexsort((other, price, alike))
-    # ranks fall from group to group, so that a running minimum begins anew in each
+    # ranks fall from group to group, so that a running minimum begins again in each
     rank = np.unique(other, return_inverse=True)[1][order] - alike[order] * (len(order) + 1)
     before = np.concatenate([[np.iinfo(rank.dtype).max], np.minimum.accumulate(rank)[:-1]])
     return order[rank < before]

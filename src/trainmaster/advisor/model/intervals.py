@@ -61,7 +61,7 @@ class Intervals:
         return self._found
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Begin again."""
         self._found.clear()
         self._steps = 0.0
 

@@ -178,7 +178,7 @@ class RestConnection:
     def pieces(
         self, path: str, query: Mapping[str, object], *, is_same: bool = True, begin: int | None = None
     ) -> Iterator[bytes]:
-        """The bytes of an answer; begun anew behind what has come, if the connection breaks.
+        """The bytes of an answer; begun again behind what has come, if the connection breaks.
 
         Args:
             path: what is asked for.
@@ -250,7 +250,7 @@ class RestConnection:
         timeout_s: float,
     ) -> Answer:
         found = self._sockets.get(threading.get_ident())
-        if found is None or found.sock is None:  # one that was closed is checked anew when it is opened
+        if found is None or found.sock is None:  # one that was closed is checked again when it is opened
             found = self._sockets[threading.get_ident()] = self._connected(timeout_s)
         target, own = self._target(path, query), {**self._headers(), "Accept-Encoding": "identity"}
         if body is not None and not isinstance(body, bytes):

@@ -151,7 +151,7 @@ class Hub:
                 self._place = stream.cursor
                 self._tell(_News(StreamCursor(), self._place, []))
                 await self._look_on(stream)
-        finally:  # whatever went wrong: listeners come back, and the next look begins anew
+        finally:  # whatever went wrong: listeners come back, and the next look begins again
             self._task, self._place = None, None
             self._tell(None)
 

@@ -126,7 +126,7 @@ class OpenStream:
         try:
             async with aclosing(pieces):
                 with suppress(ForbiddenError, StopAsyncIteration):
-                    while True:  # a caller that may still see some of it comes back, and is asked anew
+                    while True:  # a caller that may still see some of it comes back, and is asked again
                         yield await self._unless_ended(anext(pieces))
         finally:
             self._streams.forget(self)

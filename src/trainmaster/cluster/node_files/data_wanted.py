@@ -48,7 +48,7 @@ def gigabytes(wanted: Wanted) -> str:
 
 
 def with_keys(credentials: DelegatedCredentials, wanted: Wanted) -> Wanted:
-    """With what nodes need to read it: of this moment, as it runs out, and is made anew.
+    """With what nodes need to read it: of this moment, as it runs out, and is made again.
 
     Raises:
         TooWideKeysError: our keys are good for more; see `DelegatedCredentials.environment`.

@@ -36,7 +36,7 @@ class _Mount:
 
 
 class KeyRenewal:
-    """Remembers what was lent to which mounts, and lends it anew; threads share it.
+    """Remembers what was lent to which mounts, and lends it again; threads share it.
 
     Args:
         credentials: makes keys.

@@ -74,6 +74,6 @@ def persistently(work: Callable[[], None], patience_s: float, tell: Callable[[st
                 raise
             tell(f"note: {one_line(error)}; it is tried again in {pause_s:.0f} s")
             time.sleep(pause_s)
-        except (ProviderError, NodeGoneError) as error:  # the caller begins anew, without a word
+        except (ProviderError, NodeGoneError) as error:  # the caller begins again, without a word
             tell(f"note: {one_line(error)}")
             raise

@@ -171,7 +171,7 @@ class RemoteSite:
             self._roles.play(members, context)  # what they install, a `setup` may need
             each(distinct(members), lambda node: self._staging.bring(node, context))
 
-        # A node that has just been lost is seen to be by others, and then all of it begins anew.
+        # A node that has just been lost is seen to be by others, and then all of it begins again.
         persistently(work, self._patience_s, self._tell)
 
     def provide(self, context: TaskContext, name: str, models: Sequence[tuple[int, str]]) -> None:

@@ -155,7 +155,7 @@ def _run(command: list[str], output: BinaryIO, env: Mapping[str, str], cwd: str)
 
 
 def _remove(path: Path) -> None:
-    """An engine that just ends a container may still put something there, or make the directory anew."""
+    """An engine that just ends a container may still put something there, or make the directory again."""
     deadline = time.monotonic() + _REMOVED_S
     while path.exists():
         shutil.rmtree(path, ignore_errors=time.monotonic() < deadline)

@@ -49,7 +49,7 @@ def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job
     try:
         from trainmaster.control.task.locking import locked
 
-        # A gang that got other nodes is staged anew: a thread for the first ones must not do so later,
+        # A gang that got other nodes is staged again: a thread for the first ones must not do so later,
         # when the members run.
         with locked(context.place.directory / "staging"):
             return _stage(context, models)

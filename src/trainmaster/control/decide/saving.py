@@ -248,7 +248,7 @@ def _begun(task: Task, kind: EffectKind) -> list[Step]:
 
 
 def _again(task: Task, kind: EffectKind, job: Job, seen: ObservedTask, now: float) -> list[Step]:
-    """Count a job that has failed, or begin it anew when its turn comes."""
+    """Count a job that has failed, or begin it again when its turn comes."""
     if task.try_at:  # it is counted
         return begin(task, kind, now)
     count = task.tries + 1

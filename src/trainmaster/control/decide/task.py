@@ -101,7 +101,7 @@ def _staging(task: Task, seen: ObservedTask, now: float) -> list[Step]:
 
 
 def _stage_again(task: Task, now: float, *, is_bounded: bool) -> list[Step] | None:
-    """Count a stage that has failed, or begin it anew when its turn comes; None if it failed too often."""
+    """Count a stage that has failed, or begin it again when its turn comes; None if it failed too often."""
     if task.try_at:  # it is counted
         return begin(task, EffectKind.STAGE, now)
     if is_bounded and task.tries >= MAX_STAGE_TRIES:

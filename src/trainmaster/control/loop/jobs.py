@@ -88,7 +88,7 @@ class Jobs:
             begun_at = self._begun_at.pop(id(begun))
             if not job.error and (job.progressed or "model_uri" in job.fields):
                 self.published(self._clock() - begun_at)
-            if self._results.get(key) is begun:  # it was not dropped, nor begun anew since
+            if self._results.get(key) is begun:  # it was not dropped, nor begun again since
                 self._results[key] = job
 
     def drop(self, experiment: str, task: int, attempt: int) -> None:

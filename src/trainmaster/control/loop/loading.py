@@ -163,7 +163,7 @@ def run_state_from_rows(
             if not reason.is_success and (bad is None or count["first"] < bad.task):
                 experiment.first_bad = FirstBad(count["first"], reason)
     for experiment in experiments.values():
-        if experiment.serves:  # how many there are to be is decided anew
+        if experiment.serves:  # how many there are to be is decided again
             experiment.total = experiment.created
     for task in live_task_rows:
         experiments[task["experiment"]].live[task["number"]] = _task(task)

@@ -193,7 +193,7 @@ class Services:
         decision = decide_service(serve, state, seen, wanted, experiment.created, now)
         if serve.scale is not None:
             staying = sum(each not in seen or seen[each].stops_in_s is None for each in state.replicas)
-            self._world.need(name, max(staying, min(wanted, 1)))  # one that failed begins anew in a moment
+            self._world.need(name, max(staying, min(wanted, 1)))  # one that failed begins again in a moment
         for number, replica in state.replicas.items():
             self._models[name, number] = (replica.version, replica.model_uri)
         self.ends |= {(name, number): how for number, how in decision.ends.items()}

@@ -55,7 +55,7 @@ class Message:
 
 
 class Notifier(Protocol):
-    """Tells one subscriber. Made with its ``to`` and the driver's environment, for each message anew.
+    """Tells one subscriber. Made with its ``to`` and the driver's environment, for each message again.
 
     Whatever `send` raises means that the message was not taken: it is sent again, for a day.
     It is sent again, too, when the driver dies before it has written down that it was taken.

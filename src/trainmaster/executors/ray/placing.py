@@ -105,7 +105,7 @@ class Placing:
             self._reservations.give_back(gang.attempt, self._nodes.alive)
 
     def again(self, gang: PlacedGang) -> None:
-        """Queue it anew, at the end."""
+        """Queue it again, at the end."""
         self.give_back(gang)
         gang.freed = False
         self.queue(gang)
@@ -183,7 +183,7 @@ class Placing:
         self._start(gang, reservation, node_queue)
 
     def _recall(self) -> None:
-        """Those that wait behind one that takes longer than expected are queued anew."""
+        """Those that wait behind one that takes longer than expected are queued again."""
         for attempt in self._node_queues.late(self._clock()):
             gang = self._gangs[attempt]
             if not gang.recalled and gang.parts[0].status is None:

@@ -179,7 +179,7 @@ class Scheduler:
                 continue
             if (
                 status.phase is Phase.UNKNOWN
-            ):  # or was, before it was handed over anew: ask in between the two
+            ):  # or was, before it was handed over again: ask in between the two
                 self._tell(part, {"do": "check", "attempt": part.name, "turn": part.turn})
             elif self._took(gang, part, status):
                 touched[gang.attempt] = gang
@@ -187,7 +187,7 @@ class Scheduler:
             self._after(gang)
 
     def checked(self, node: LiveNode, statuses: Sequence[tuple[int, GangStatus]]) -> None:
-        """What is so for certain, if the part has not been handed over anew since."""
+        """What is so for certain, if the part has not been handed over again since."""
         for turn, status in statuses:
             gang, part = self._living_part(node, status.attempt)
             if gang is None or part is None:

@@ -189,7 +189,7 @@ class AwsClient:
         self.clock.heard(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", ""), asked_at)
 
     def _forget_keys(self) -> None:
-        """Read credentials anew next time: boto3 keeps those of a file as it read them first."""
+        """Read credentials again next time: boto3 keeps those of a file as it read them first."""
         now = boot_s()
         if now - self._keys_read_at < _READ_KEYS_S:
             return

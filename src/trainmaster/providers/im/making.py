@@ -212,7 +212,7 @@ class ImMaking:
             is_late = waited_s > _FORGOTTEN_S
             left = self._client.unfinished(infrastructure) if is_late or len(mine) >= asked.count else []
             if len(mine) >= asked.count and not any(each.number in mine for each in left):
-                # IM has numbered them anew when it was done, perhaps since it told their numbers.
+                # IM has numbered them again when it was done, perhaps since it told their numbers.
                 self._observed.forget(known)
                 state = self._observed.state_of(infrastructure)
                 mine = self._observed.of_system(infrastructure, state, system) if state is not None else []
@@ -278,7 +278,7 @@ class ImMaking:
         )
 
     def _give_up_forgotten(self, known: ClusterMemory, system: str) -> None:
-        """IM destroys nothing that it is at work on; if it does, it was started anew and has forgotten it.
+        """IM destroys nothing that it is at work on; if it does, it was started again and has forgotten it.
 
         Raises:
             ProviderError: it had; nothing of it is there any more.

@@ -71,7 +71,7 @@ class ImObserved:
         return known
 
     def forget(self, known: ClusterMemory) -> None:
-        """What was seen of machines that are not in use: at the end of an addition IM numbers them anew."""
+        """What was seen of machines that are not in use: at the end of an addition IM numbers them again."""
         taken = known.taken
         for infrastructure, number in list(self._machines):
             if infrastructure == known.infrastructure and number not in taken:

@@ -143,7 +143,7 @@ def written(mark: InfrastructureOwner, wanted: WantedMachines) -> str:
 
 
 def renewed(mark: InfrastructureOwner) -> str:
-    """A document that only says anew until when machines are wanted."""
+    """A document that only says again until when machines are wanted."""
     return f"{mark.radl}\ncontextualize ()\n"
 
 

@@ -44,7 +44,7 @@ _READY_S: Final = 180.0
 #: After SIGTERM it is given so long.
 _GRACE_S: Final = 10.0
 _ANSWER_S: Final = 5.0
-#: A log that is larger is begun anew.
+#: A log that is larger is begun again.
 _LOG_BYTES: Final = 8 << 20
 _PARENT_DEATH_SIGNAL: Final = 1
 

@@ -164,7 +164,7 @@ def _there(file: Path) -> UsageError:
 
 
 def _add_home(archive: _Archive, root: Path) -> None:
-    """All files, those that refer to others first; each kind is listed anew, as others may have come."""
+    """All files, those that refer to others first; each kind is listed again, as others may have come."""
     for kind in range(ORDERS):
         for path, place in _walk(root, archive if kind == 0 else None):
             if order(path) == kind:

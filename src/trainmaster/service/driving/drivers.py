@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: Undriven runs are looked for so often, in seconds.
 LOOK_S: Final = 2.0
-#: One that has ended at once is not started anew before that.
+#: One that has ended at once is not started again before that.
 _AGAIN_S: Final = 10.0
 #: There is a driver more for so many runs, until there is one for each core.
 RUNS_EACH: Final = 50

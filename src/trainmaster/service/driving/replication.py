@@ -290,7 +290,7 @@ def _stamp(path: Path) -> _Stamp | None:
 
 
 def _news(path: Path, relative: str, sent: int | None) -> Iterator[Piece]:
-    """What was not sent of a file; all of one that was written anew."""
+    """What was not sent of a file; all of one that was written again."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-#: Of a driver that need not be started anew: the run is over, or another one drives it.
+#: Of a driver that need not be started again: the run is over, or another one drives it.
 OVER = 0
 REFUSED = 4
 #: How it begins to say that it could drive, that it does, or why it does not.

@@ -270,7 +270,7 @@ def main(place: Path) -> int:
         driver.drive()
     except LeaseLostError:
         return REFUSED
-    except Exception:  # noqa: BLE001 - started anew
+    except Exception:  # noqa: BLE001 - started again
         traceback.print_exc()
         return 1
     return OVER

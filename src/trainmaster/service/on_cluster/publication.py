@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trainmaster.service.driving.encryption import SealingKey
     from trainmaster.service.on_cluster.driver_store import DriverStore
 
-#: A driver that could not report that it is there ends with this code, and is started anew.
+#: A driver that could not report that it is there ends with this code, and is started again.
 GAVE_UP: Final = 75
 _AGAIN_S: Final = 1.0
 _LOOK_S: Final = 1.0

@@ -60,7 +60,7 @@ class Allowance:
         meter.cap_usd, meter.why = self._cap_usd, ""
         if not self._database.read(ledger.month_limits(self._team)):
             return
-        # The lease: machines may be lost, and rented anew.
+        # The lease: machines may be lost, and rented again.
         wanted = ledger.micro(min(meter.bill(now + AHEAD_S) + self._lease_usd, self._cap_usd))
         at = self._database.clock_s()
 

@@ -287,7 +287,7 @@ class SingleSignOn:
             raise SignInError("what the provider has answered is not good", "Log in again.") from error
 
     def _verified(self, id_token: str) -> Any:  # noqa: ANN401 - a token of joserfc
-        """The token, if the provider has signed it; for a key that is not known they are asked anew."""
+        """The token, if the provider has signed it; for a key that is not known they are asked again."""
         from joserfc import jwt
         from joserfc.errors import JoseError
         from joserfc.jwk import KeySet

@@ -107,7 +107,7 @@ def _sum(key: bytes, value: Remembered) -> int:
 
 
 def _opened(path: Path) -> sqlite3.Connection | None:
-    """The rows of a file, which begins anew if it is damaged; None while another process has it."""
+    """The rows of a file, which begins again if it is damaged; None while another process has it."""
     for _ in range(2):
         rows = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
         try:

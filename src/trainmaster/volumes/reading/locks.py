@@ -29,7 +29,7 @@ class RangeLocks:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        # A pin and its end are two of these: packing them anew would take as long as the kernel does.
+        # A pin and its end are two of these: packing them again would take as long as the kernel does.
         self._packed: dict[tuple[int, int], bytes] = {}
         self.descriptor = os.open(path, _FLAGS, 0o666)
         renew_after_fork(self)

@@ -1,4 +1,4 @@
-"""What a forked child has to make anew before it goes on.
+"""What a forked child has to make again before it goes on.
 
 Only the thread that forked is there. What the parent's other threads held is held for ever: a lock is
 never given back, and a chunk that one of them was fetching never comes. So everything that has locks or
