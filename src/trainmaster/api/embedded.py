@@ -188,9 +188,15 @@ class EmbeddedClient:
                     "Nothing was started. Agree to it, or change the recipe.",
                 )
             notes = check_with_provider(self._service, offer.plans, self._environ)
-        session = self._service.start(
-            planned.recipe, planned.path, self._environ, offer, keep_s, moves=on_cluster
-        )
+        recipe = planned.recipe
+        if on_cluster and offer is not None:  # from there it cannot ask for more of the month's money
+            from trainmaster.db.ledger import ALL
+            from trainmaster.service.run_planning import capped_by_month
+            from trainmaster.service.teams.team_budget import OWNER, Budgets
+
+            month = Budgets(self._service.database.read, self._service.database.clock_s())
+            recipe = capped_by_month(offer, [month[OWNER], month[ALL]], notes.append)
+        session = self._service.start(recipe, planned.path, self._environ, offer, keep_s, moves=on_cluster)
         del self._plans[plan]
         if on_cluster:
             self._moving.add(session.run)

@@ -39,6 +39,7 @@ class RunFilter:
         senders: only those that exactly these have sent (None: that were begun at home); None for all.
         where: only those of which this condition is true.
         now: Unix seconds of `Database.clock_s`, for the age of runs in that.
+        removed: those that were removed, too, as bills have them.
     """
 
     teams: tuple[str | None, ...] | None = None
@@ -49,6 +50,7 @@ class RunFilter:
     senders: tuple[str | None, ...] | None = None
     where: Where | None = None
     now: float = 0.0
+    removed: bool = False
 
     def narrowed(self, where: str, database: Database) -> RunFilter:
         """Only those of these with which a condition holds, too; an empty one is none.
@@ -63,8 +65,8 @@ class RunFilter:
         return replace(self, where=parse_where(where), now=database.clock_s())
 
     def condition(self) -> sa.ColumnElement[bool]:
-        """For a query; runs that were removed are in none."""
-        found: list[sa.ColumnElement[bool]] = [t.run.c.removed_at.is_(None)]
+        """For a query."""
+        found: list[sa.ColumnElement[bool]] = [sa.true() if self.removed else t.run.c.removed_at.is_(None)]
         if self.teams is not None:
             found.append(
                 sa.or_(sa.false(), *(t.run.c.team.is_not_distinct_from(team) for team in self.teams))

@@ -192,7 +192,8 @@ def capped_by_month(offer: RentalOffer, budgets: Sequence[TeamBudget], tell: Cal
         return recipe
     cap_usd = min(given_usd, *months)
     if cap_usd != total_usd:
-        tell(f"its cap is ${cap_usd:.2f}, as there is a budget for the month; max_usd sets a lower one")
+        lower = "budget.total, or max_usd, sets a lower one"
+        tell(f"its cap is ${cap_usd:.2f}, as there is a budget for the month; {lower}")
     return capped(recipe, cap_usd)
 
 

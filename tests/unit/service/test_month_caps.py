@@ -6,15 +6,21 @@ from types import SimpleNamespace
 
 import pytest
 
+from trainmaster.api.administration import HomeAdministration
+from trainmaster.api.embedded import EmbeddedClient
 from trainmaster.control.task.layout import Home
 from trainmaster.db import ledger
 from trainmaster.db.ledger import ALL
-from trainmaster.service import Service
+from trainmaster.service import Service, renting
+from trainmaster.service.driving.replicas import RunReplicas
 from trainmaster.service.driving.submissions import RunRequest, Submissions
+from trainmaster.service.on_cluster import hand_over
 from trainmaster.service.renting import RentalOffer
 from trainmaster.service.run_planning import PlannedRun, RunPlanner
+from trainmaster.service.teams.team_budget import OverBudgetError
 from trainmaster.service.users.access import Access
 from trainmaster.service.users.caller import caller
+from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 
 RED = caller("ann", "red", ["read", "run"])
@@ -68,7 +74,9 @@ def test_a_run_without_a_cap_gets_one_where_there_is_a_budget_for_the_month(offi
         )
     usd, notes = office.send()
     assert usd == 1.8 + 1.01, "at the highest price, and a lease"
-    assert notes == ["its cap is $2.81, as there is a budget for the month; max_usd sets a lower one"]
+    assert notes == [
+        "its cap is $2.81, as there is a budget for the month; budget.total, or max_usd, sets a lower one"
+    ]
     assert office.send(max_usd=5.0) == (5.0, [])
     assert office.send(RECIPE + "budget: {total: $4}\n") == (4.0, [])
     assert office.send(max_usd=1e9)[0] == 20.0, "nor may one run cost more than there is for all"
@@ -100,3 +108,64 @@ def test_nothing_is_rented_for_more_than_was_agreed_to(office):
     with pytest.raises(UsageError, match=r"\$3.6 per hour now, and \$3.5 was agreed to"):
         office.submissions.submit(RED, RunRequest(RECIPE, agreed_usd_per_hour=3.5))
     assert not hasattr(office, "started")
+
+
+class Offer:
+    """What a run may cost, and no machines."""
+
+    plans = ()
+
+    def __init__(self, most_usd):
+        self.most_usd = most_usd
+
+    def note_down(self, *_):
+        """Nothing was estimated."""
+
+
+@pytest.fixture
+def home(tmp_path):
+    client = EmbeddedClient(tmp_path / "home")
+    HomeAdministration(client._service).set_budget(None, {"monthly_usd": 20.0})
+    yield client
+    client.close()
+
+
+def begin(home, most_usd, text="experiments: {main: {command: 'true'}}\n", **how):
+    recipe = Recipe.from_text(text, directory=home.directory.parent)
+    run = home._service.start(recipe, home.directory / "r.yaml", {}, Offer(most_usd), **how).run
+    return run, HomeAdministration(home._service).budget(None)["left_usd"]
+
+
+def test_a_home_without_a_server_has_a_month_s_budget_too(home):
+    run, left_usd = begin(home, 15.0)
+    assert left_usd == 5.0
+    with pytest.raises(OverBudgetError, match=r"may cost \$6.00, and the owner of the home has \$5.00 left"):
+        begin(home, 6.0)
+    with pytest.raises(UsageError, match="nobody can say what this run may cost") as unknown:
+        begin(home, None)
+    assert "budget.total=$5" in unknown.value.hint
+    assert begin(home, 0.0)[1] == 5.0  # machines of one's own
+    assert [row["run"] for row in home.listed()["runs"]][-1] == run
+
+
+def test_a_run_that_its_own_machine_drives_has_its_whole_cap_set_aside(home, monkeypatch):
+    monkeypatch.setattr(RunReplicas, "prepare", lambda *_, **__: {})
+    text = "budget: {total: $8}\nexperiments: {main: {command: 'true'}}\n"
+    assert begin(home, 2.0, text)[1] == 18.0
+    assert begin(home, 2.0, text, moves=True)[1] == 10.0
+
+
+def test_it_gets_a_cap_before_it_goes_there(home, monkeypatch):
+    started = []
+    monkeypatch.setattr(hand_over, "check_moves", lambda *_: None)
+    monkeypatch.setattr(renting, "check_with_provider", lambda *_: [])
+    session = SimpleNamespace(run="job-1", notes=[])
+    monkeypatch.setattr(Service, "start", lambda _, recipe, *__, **___: started.append(recipe) or session)
+    recipe = Recipe.from_text(RECIPE, directory=home.directory)
+    session.recipe = recipe
+    quote = SimpleNamespace(cost_usd=SimpleNamespace(p95=1.0))
+    for on_cluster in (False, True):
+        home._plans["p"] = PlannedRun(recipe, home.directory, RentalOffer(recipe, (), 2.0, 3.6, quote))
+        accepted = home.accept_run("p", agreed_usd_per_hour=3.6, on_cluster=on_cluster)
+    assert [each.budget and each.budget.total_usd for each in started] == [None, 2.81]
+    assert "its cap is $2.81" in accepted.notes[0]

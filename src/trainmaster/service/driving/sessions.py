@@ -133,6 +133,8 @@ def accept(
         labels=labels,
     )
     may_cost, team = 0.0 if offer is None else offer.most_usd, (submission and submission.team) or OWNER
+    if moves and may_cost and recipe.budget is not None and recipe.budget.total_usd is not None:
+        may_cost = recipe.budget.total_usd  # whoever drives it elsewhere cannot ask for more here
     try:
         admit = entrance(run, team, may_cost, application, now)
         if any(each.data for each in recipe.experiments.values()):

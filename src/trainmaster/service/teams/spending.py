@@ -96,6 +96,7 @@ def cost_report(database: Database, which: RunFilter, by: str, since: str = "") 
         UsageError: one of the two is none.
     """
     _check_group(by)
+    which = replace(which, removed=True)  # they were paid for
     now = database.clock_s()
     since_at = _since(since, now)
     charges = database.read(ledger.charges_query(which.condition(), since_at))

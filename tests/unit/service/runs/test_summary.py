@@ -12,8 +12,8 @@ from trainmaster.service import Service
 from trainmaster.service.runs import summary
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.users.caller import Caller
-from trainmaster.spec import processes
-from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec import Recipe, processes
+from trainmaster.spec.errors import AccessError, NotFoundError, UsageError
 
 NEWEST_FIRST = ["job-4", "job-3", "job-2", "other-1", "other-0"]
 
@@ -122,3 +122,23 @@ def test_a_run_is_closed_once_its_driver_lets_go_of_it(service, monkeypatch):
     monkeypatch.setattr("trainmaster.service.service._CLOSED_WITHIN_S", 0.0)
     service.await_close("job-4")
     assert len(looks) == 3, "nobody waits for ever"
+
+
+@pytest.mark.parametrize("where", ["label:project = x", "not label:a or run ~ o", "state = WAITING"])
+def test_a_team_finds_and_changes_only_its_own_runs(service, where):
+    recipe = Recipe.from_text("name: job\nexperiments: {main: {command: 'true'}}\n")
+    for team in ("red", "blue"):
+        new = AcceptedRun(
+            f"of-{team}", "job", recipe.model_dump_json(), "", "local", "", "file:///x", [("main", 1)],
+            submission=Submission("ann", team), labels='{"project": "x"}',
+        )  # fmt: skip
+        service.database.create_run(new, 2e9, waits=True)
+    red = TeamRuns(service, Caller("ann", "red", frozenset({"read"})))
+    assert ids(red.page(where=where)) == ["of-red"]
+    assert [row["key"] for row in red.cost("run", "", where)["rows"]] == ["of-red"]
+    with pytest.raises(AccessError):
+        red.describe("of-red", {"a": "b"}, None, {})
+    red = TeamRuns(service, Caller("ann", "red", frozenset({"read", "run"})))
+    assert red.describe("of-red", {"a": "b"}, "x", {})["labels"] == {"a": "b", "project": "x"}
+    with pytest.raises(NotFoundError):
+        red.describe("of-blue", {"a": "b"}, None, {})

@@ -9,7 +9,7 @@ import pytest
 
 from trainmaster.cluster.record import ClusterState, Machine, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
-from trainmaster.db import AcceptedRun, Database, NewQuoteRow, Submission, Truth, ledger
+from trainmaster.db import AcceptedRun, Database, NewQuoteRow, Submission, Truth, ledger, removals
 from trainmaster.db import tables as t
 from trainmaster.db.queries import ALL_RUNS, RunFilter
 from trainmaster.service.teams.spending import as_csv, cost_report
@@ -95,6 +95,13 @@ def test_costs_are_summed_up_by(spent, by, groups):
     assert spent.costs(by) == groups
     assert [row["key"] for row in found["rows"]] == list(groups)
     assert (found["total"]["runs"], found["total"]["usd"]) == (4, 15.0)
+
+
+def test_runs_that_were_removed_were_paid_for(spent):
+    removals.mark(spent.database, "a-1", "ann")
+    removals.empty(spent.database, "a-1")
+    assert spent.costs("label:project")["x"] == (2, 11.0)
+    assert spent.costs("user", ALL_RUNS.narrowed("run = a-1", spent.database)) == {"ann": (1, 3.0)}
 
 
 def test_only_what_was_spent_since_then_counts_and_only_of_some_runs(spent):
