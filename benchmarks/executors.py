@@ -25,10 +25,11 @@ from common import options, report, spread
 
 from trainmaster.executors import Capacity, Executor, GangRequest, LocalExecutor, MemberRequest, Phase
 from trainmaster.executors.gang_client import GangClient
-from trainmaster.executors.ray.cluster import ClusterNode, RayCluster
+from trainmaster.executors.gangs.cluster_node import ClusterNode
+from trainmaster.executors.gangs.connection import GatewayConnection
+from trainmaster.executors.gangs.executor import NodesExecutor
+from trainmaster.executors.ray.cluster import RayCluster
 from trainmaster.executors.ray.commands import authentication
-from trainmaster.executors.ray.connection import GatewayConnection
-from trainmaster.executors.ray.executor import RayExecutor
 from trainmaster.testing.ray_here import HERE, stream_to
 
 SLOTS = len(os.sched_getaffinity(0))
@@ -225,7 +226,7 @@ def main() -> None:
         (place / "sshd").mkdir()
         command = stack.enter_context(ssh_here(place / "sshd"))
         ways: dict[str, Executor] = {"local": LocalExecutor(place / "home")}
-        ways["ray"] = RayExecutor(cluster)
+        ways["ray"] = NodesExecutor(cluster)
         if command is not None:
             ways["ssh"] = ssh_executor(command, place / "home-ssh")
         for name, executor in ways.items():

@@ -1,25 +1,32 @@
-"""One Ray cluster for all tests that need one; starting it takes some seconds."""
-
-from __future__ import annotations
+"""A cluster of each engine for all tests that need one; starting Ray takes some seconds."""
 
 import shutil
 import tempfile
 from pathlib import Path
 
 import pytest
-from ray_bench import Bench
+from cluster_bench import Bench
 
 from trainmaster.executors.base import Capacity, Phase
-from trainmaster.executors.ray.cluster import ClusterNode, RayCluster
-from trainmaster.executors.ray.executor import RayExecutor
+from trainmaster.executors.gangs.cluster_node import ClusterNode
+from trainmaster.executors.gangs.executor import NodesExecutor
+from trainmaster.executors.ray.cluster import RayCluster
+from trainmaster.executors.ssh.cluster import SshCluster
 from trainmaster.testing.executor_contract import until
 from trainmaster.testing.ray_here import HERE
 
+CLUSTERS = {"ray": RayCluster, "ssh": SshCluster}
+
+
+@pytest.fixture(scope="session", params=[pytest.param("ray", marks=pytest.mark.ray), "ssh"])
+def engine(request):
+    """Tests of gangs run with each; those of Ray's own parts ask for ``ray_cluster``."""
+    return request.param
+
 
 @pytest.fixture(scope="session")
-def ray_place():
+def place():
     """A short directory (Ray's sockets) that holds all: ``HOME``, nodes, homes, records."""
-    pytest.importorskip("ray", reason="Ray is not installed")
     place = Path(tempfile.mkdtemp(prefix="tm-", dir="/tmp"))
     (place / "user").mkdir()
     yield place
@@ -27,17 +34,17 @@ def ray_place():
 
 
 @pytest.fixture(scope="session")
-def ray_node(ray_place):
+def make_node(place):
     """Describes the node of a number; all are on this machine."""
 
-    def node(number, **options):
+    def node(number, engine="ray", **options):
         return ClusterNode(
             **{
                 "key": f"n{number}",
                 "address": f"127.0.0.{number + 2}",
                 "slots": 4,
-                "directory": f"{ray_place}/{number}",
-                "home": f"{ray_place}/home-{number}",
+                "directory": f"{place}/{engine[0]}{number}",
+                "home": f"{place}/{engine}-{number}",
                 "labels": {"market": "spot" if number else "ondemand"},
                 **options,
             }
@@ -47,31 +54,33 @@ def ray_node(ray_place):
 
 
 @pytest.fixture(scope="session")
-def ray_cluster(ray_place, ray_node):
+def cluster(engine, place, make_node):
     """A cluster of one node with 4 slots."""
+    if engine == "ray":
+        pytest.importorskip("ray", reason="Ray is not installed")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOME", str(ray_place / "user"))
+        patch.setenv("HOME", str(place / "user"))
         patch.setenv("RAY_ADDRESS", "10.255.255.1:1")  # the user's own Ray must not be met
         patch.setenv("RAY_SECRET_OF_THE_USER", "ray-secret")
-        cluster = RayCluster(ray_place / "record", [ray_node(0)], *HERE)
+        made = CLUSTERS[engine](place / f"record-{engine}", [make_node(0, engine)], *HERE)
         try:
-            cluster = RayCluster.start(ray_place / "record", [ray_node(0)], *HERE)
-            yield cluster
+            made = CLUSTERS[engine].start(place / f"record-{engine}", [make_node(0, engine)], *HERE)
+            yield made
         finally:
-            cluster.stop()
+            made.stop()
 
 
 @pytest.fixture(scope="session")
-def three(ray_cluster, ray_node):
+def three(cluster, engine, make_node):
     """The cluster has three nodes from the first test on that needs them: starting one is dear."""
-    ray_cluster.add([ray_node(1), ray_node(2)])
-    return ray_cluster
+    cluster.add([make_node(1, engine), make_node(2, engine)])
+    return cluster
 
 
 @pytest.fixture
-def bench(three, connect_ray, tmp_path):
+def bench(three, connect, tmp_path):
     """A connected executor that has reached all three."""
-    bench = Bench(connect_ray, tmp_path)
+    bench = Bench(connect, tmp_path)
 
     def complete():
         bench.executor.changes(0.05)
@@ -83,24 +92,24 @@ def bench(three, connect_ray, tmp_path):
 
 
 @pytest.fixture
-def connect_ray(ray_cluster):
+def connect(cluster):
     """Makes unconnected executors; ends and forgets all that was submitted through them."""
     attempts = {}
     made = []
 
-    class Recording(RayExecutor):
+    class Recording(NodesExecutor):
         def submit(self, gangs):
             attempts.update(dict.fromkeys(gang.attempt for gang in gangs))
             super().submit(gangs)
 
     def connect(**options):
-        made.append(Recording(ray_cluster, **options))
+        made.append(Recording(cluster, **options))
         return made[-1]
 
     yield connect
     for executor in made:
         executor.close()
-    janitor = RayExecutor(ray_cluster)
+    janitor = NodesExecutor(cluster)
     try:
         janitor.open("janitor", Capacity(1), {})
         for attempt in attempts:

@@ -7,10 +7,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from ray_bench import Bench
+from cluster_bench import Bench
 
+from trainmaster.executors.gangs.executor import NodesExecutor
 from trainmaster.executors.ray.cluster import RayCluster
-from trainmaster.executors.ray.executor import RayExecutor
 from trainmaster.testing.ray_here import HERE
 from trainmaster.testing.sniffer import listening, may_listen
 
@@ -20,11 +20,11 @@ TLS_RECORD = 0x16
 
 
 @pytest.fixture
-def two(ray_node):
+def two(make_node):
     """Two nodes that are started by the test."""
     place = Path(tempfile.mkdtemp(prefix="tm-", dir="/tmp"))
     nodes = [
-        ray_node(number, directory=f"{place}/{number}", home=f"{place}/home-{number}") for number in (7, 8)
+        make_node(number, directory=f"{place}/{number}", home=f"{place}/home-{number}") for number in (7, 8)
     ]
     cluster = RayCluster(place / "record", nodes, *HERE)
     try:
@@ -39,7 +39,7 @@ def test_who_listens_learns_nothing(two, tmp_path):
     addresses = {node.address for node in two.nodes}
     with listening(addresses=sorted(addresses)) as heard:
         cluster = RayCluster.start(two.directory, two.nodes, *HERE)
-        bench = Bench(lambda **options: RayExecutor(cluster, **options), tmp_path)
+        bench = Bench(lambda **options: NodesExecutor(cluster, **options), tmp_path)
         try:
             gang = bench.gang("0", *['[ "$WANDB_API_KEY" ] && echo found'] * 2)
             member_env = {"WANDB_API_KEY": SECRET, "AWS_SECRET_ACCESS_KEY": SECRET[::-1]}

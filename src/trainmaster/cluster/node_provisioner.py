@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from trainmaster.cluster.bootstrap.host_result import PhaseReport
     from trainmaster.cluster.bootstrap.runtime_package import RuntimeLayer, RuntimePackage
     from trainmaster.control.task.layout import Home
-    from trainmaster.executors.ray.cluster import ClusterNode, RayCluster
-    from trainmaster.executors.ray.ssh_nodes import SshNodes
+    from trainmaster.executors.gangs.cluster_node import ClusterNode
+    from trainmaster.executors.gangs.ssh_nodes import SshNodes
+    from trainmaster.executors.ray.cluster import RayCluster
     from trainmaster.transport import Connection, Ssh, Target
 
 #: A machine's SSH server comes up a little later than the machine.
@@ -405,13 +406,13 @@ class NodeProvisioner:
 
     def _recorded(self, record: ClusterRecord) -> list[ClusterNode]:
         """Nodes of the cluster that was started last, the head first."""
-        from trainmaster.executors.ray.cluster import recorded
+        from trainmaster.executors.gangs.recorded_cluster import recorded
 
         return recorded(self._directory(record))[0]
 
     @cached_property
     def _nodes(self) -> SshNodes:
-        from trainmaster.executors.ray.ssh_nodes import SshNodes
+        from trainmaster.executors.gangs.ssh_nodes import SshNodes
 
         return SshNodes(self.connections)
 
@@ -438,7 +439,7 @@ class NodeProvisioner:
         return self.home.root / "clusters" / cluster
 
     def _cluster_node(self, record: ClusterRecord, machine: Machine, access: NodeAccess) -> ClusterNode:
-        from trainmaster.executors.ray.cluster import ClusterNode
+        from trainmaster.executors.gangs.cluster_node import ClusterNode
 
         short = hashlib.sha256(record.id.encode()).hexdigest()[:5]
         place = f"{self.root}/{short}{record.formed}"

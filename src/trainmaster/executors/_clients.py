@@ -29,7 +29,8 @@ class DriverClient:
 
     Attributes:
         run: on whose behalf it came; empty until it said so.
-        token: of its lease of the run; 0 if it has none.
+        leased: the run whose lease it has.
+        token: of that lease; 0 if it has none.
         env: base of its members' environment; lives here and nowhere else.
     """
 
@@ -37,6 +38,7 @@ class DriverClient:
         self.connection = connection
         self.descriptor = connection.fileno()
         self.run = ""
+        self.leased = ""
         self.token = 0
         self.env: dict[str, str] = {}
         self.watches = False
@@ -160,7 +162,7 @@ class Clients:
     def fence(self, run: str, token: int) -> None:
         """Hang up on earlier drivers of a run: those with a smaller token."""
         for client in list(self._by_descriptor.values()):
-            if client.run == run and 0 < client.token < token:
+            if client.leased == run and 0 < client.token < token:
                 self._hang_up(client)
 
     def changed(self, run: str, attempt: str) -> None:

@@ -57,7 +57,7 @@ class Fences:
 
     def welcome(self, message: Message) -> Message:
         """The answer to ``open``; with ``fenced`` if the client may not speak for its run any more."""
-        run, token = message["run"], message.get("token", 0)
+        run, token = leased(message)
         found: Message = {"reply": "open", "protocol": PROTOCOL, "pid": os.getpid()}
         if not self.admit(run, token):
             self._note(f"refused an earlier driver of {run}: its token is {token}")
@@ -72,6 +72,14 @@ class Fences:
             os.replace(draft, self._path)
         except OSError as error:  # a full disk: what is in memory holds for as long as we live
             self._note(f"cannot remember which client drives what: {error}")
+
+
+def leased(message: Message) -> tuple[str, int]:
+    """Whose lease a driver has that says ``open``, and its token.
+
+    To a supervisor all gangs of a cluster are those of one run; the driver has the lease of another.
+    """
+    return message.get("leased") or message["run"], message.get("token", 0)
 
 
 def _private(path: str, flags: int) -> int:

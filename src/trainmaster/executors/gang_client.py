@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple
 from typing import Any, Protocol
 
 from trainmaster.executors.base import (
@@ -82,8 +83,10 @@ class GangClient:
         self.losses: list[float] = []
         self.answer_s = _ANSWER_TIMEOUT_S
 
-    def open(self, run: str, capacity: Capacity, env: Mapping[str, str], token: int = 0) -> None:
-        """Connect on behalf of a run."""
+    def open(
+        self, run: str, capacity: Capacity, env: Mapping[str, str], token: int = 0, leased: str = ""
+    ) -> None:
+        """Connect on behalf of a run; ``leased`` is the one that the token is of, if that is another."""
         self._hello = {
             "do": "open",
             "run": run,
@@ -93,6 +96,7 @@ class GangClient:
             "team_slots": capacity.team_slots,
             "env": _portable(env),
             "token": token,
+            "leased": leased,
         }
         self._connection.open(self._hello)
 
@@ -318,6 +322,18 @@ def status_of(row: Sequence[Any]) -> GangStatus:
         started_at=started_at,
         ended_at=ended_at,
     )
+
+
+def row_of(status: GangStatus) -> list[Any]:
+    """A status as it goes over the wire: the contrary of `status_of`."""
+    return [
+        status.attempt,
+        status.phase.value,
+        [list(astuple(member)) for member in status.members],
+        dict(status.ports),
+        status.started_at,
+        status.ended_at,
+    ]
 
 
 def _portable(env: Mapping[str, str]) -> dict[str, str]:

@@ -29,7 +29,7 @@ from trainmaster.executors._outputs import Output, Outputs
 from trainmaster.executors._processes import become_subreaper
 from trainmaster.executors._samples import MemberSampler
 from trainmaster.executors.core_dumps import forbid_core_dumps
-from trainmaster.executors.fences import Fences
+from trainmaster.executors.fences import Fences, leased
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -159,8 +159,9 @@ class Supervisor:
         client.send(welcome)
         if "fenced" in welcome:
             return
-        client.run, client.token, client.env = message["run"], message.get("token", 0), message["env"]
-        self._clients.fence(client.run, client.token)
+        client.run, client.env = message["run"], message["env"]
+        client.leased, client.token = leased(message)
+        self._clients.fence(client.leased, client.token)
         whose = (message.get("team", ""), message.get("team_slots", 0))  # drivers of before say none
         self.gang_manager.slots.set_capacity(client.run, message["slots"], message["gpus"], *whose)
         self.gang_manager.grantable = True

@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 from trainmaster.executors.base import GangRequest, GangStatus, MemberStatus, Phase
 from trainmaster.executors.gang_client import gang_message, status_of
 from trainmaster.executors.gangs.life import Command, Fate, Part, Step
-from trainmaster.executors.ray.gangs import PlacedGang
+from trainmaster.executors.gangs.placed import PlacedGang
 from trainmaster.testing.simulated_node import Client, Ending, SimulatedNode
 from trainmaster.testing.simulated_world import World
 

@@ -186,7 +186,7 @@ class SimulatedRay(SimulatedNode):
 
 
 class RayClient(SimulatedExecutor):
-    """A driver's executor of a formation; see `RayExecutor`."""
+    """A driver's executor of a formation; see `NodesExecutor`."""
 
     def __init__(
         self,

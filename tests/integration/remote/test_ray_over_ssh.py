@@ -14,9 +14,10 @@ import pytest
 pytest.importorskip("ray", reason="Ray is not installed")
 
 from trainmaster.executors.base import Capacity, GangRequest, MemberRequest, Phase
-from trainmaster.executors.ray.cluster import ClusterNode, RayCluster
-from trainmaster.executors.ray.executor import RayExecutor
-from trainmaster.executors.ray.ssh_nodes import SshNodes
+from trainmaster.executors.gangs.cluster_node import ClusterNode
+from trainmaster.executors.gangs.executor import NodesExecutor
+from trainmaster.executors.gangs.ssh_nodes import SshNodes
+from trainmaster.executors.ray.cluster import RayCluster
 from trainmaster.spec.errors import ExecutorError
 from trainmaster.transport.pool import ConnectionPool
 
@@ -85,7 +86,7 @@ def test_gang_over_ssh(cluster, nodes, ssh, hosts, place, tmp_path):
     for key in KEYS:
         with ssh.connect(hosts[key].target) as connection:
             connection.upload(code, f"{place}/{key}-work/code")
-    executor = RayExecutor(cluster, place=lambda directory: tmp_path / "copies" / Path(directory).name)
+    executor = NodesExecutor(cluster, place=lambda directory: tmp_path / "copies" / Path(directory).name)
     executor.open("ssh-0", Capacity(1), dict(os.environ))
     members = tuple(
         MemberRequest(

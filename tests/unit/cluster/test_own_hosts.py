@@ -12,7 +12,7 @@ from trainmaster.cluster.renting.available_offers import AvailableOffers
 from trainmaster.cluster.renting.plan import ClusterPlan
 from trainmaster.cluster.renting.plan_clusters import pinned, plan_clusters
 from trainmaster.control.task.gangs import gpus_of, node_labels, slots_of, workers_per_node
-from trainmaster.executors.ray.placement import LiveNode, lacking, plan_gang
+from trainmaster.executors.gangs.placement import LiveNode, lacking, plan_gang
 from trainmaster.providers.inventory import InventoryHost
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError

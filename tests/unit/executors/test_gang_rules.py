@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from trainmaster.executors.gangs import life, rules
-from trainmaster.executors.ray.gangs import PlacedGang
+from trainmaster.executors.gangs.placed import PlacedGang
 from trainmaster.testing.gang_schedules import simulate
 
 SCHEDULES = 300

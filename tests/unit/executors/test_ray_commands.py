@@ -3,9 +3,10 @@ from dataclasses import replace
 
 import pytest
 
-from trainmaster.executors.ray.cluster import ClusterNode, RayCluster
+from trainmaster.executors.gangs.cluster_node import ClusterNode
+from trainmaster.executors.gangs.node_program import _PORTS, _choose_ports
+from trainmaster.executors.ray.cluster import RayCluster
 from trainmaster.executors.ray.commands import PORT_COUNT, environment, head_command, worker_command
-from trainmaster.executors.ray.node import _PORTS, _choose_ports
 from trainmaster.spec.errors import ExecutorError
 
 HEAD = ClusterNode(
@@ -65,7 +66,7 @@ class Nodes:
         self.order = []
 
     def __call__(self, node, command, stdin):
-        assert command[-1] == "trainmaster.executors.ray.node"
+        assert command[-1] == "trainmaster.executors.gangs.node_program"
         request = json.loads(stdin)
         self.order.append((request["do"], node.key))
         if request["do"] == "start":

@@ -1,1 +1,1 @@
-"""What becomes of a gang whose members have several parents. Pure: no clock, no loop, no Ray."""
+"""Gangs over the nodes of a cluster, for all engines: their turn, their places, what becomes of them."""

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
 
+from trainmaster.executors.gangs.cluster_node import ClusterNode
 from trainmaster.executors.ray.tls import variables
 from trainmaster.spec.errors import ExecutorError
 
@@ -48,63 +45,30 @@ _TUNING = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterNode:
-    """A machine (or a part of one) that belongs to a cluster.
+def check(node: ClusterNode) -> None:
+    """Refuse what Ray would stumble over later.
 
-    Attributes:
-        key: its name within the cluster, of letters, digits, ``-`` and ``_``.
-        address: private IP address at which the other nodes reach it. Not 127.0.0.1, which Ray replaces by
-            the machine's outward address.
-        slots: how many slots it offers.
-        directory: on the node, absolute and at most 40 bytes long; holds Ray's temporary files, the token
-            and the node's certificate.
-        home: on the node, absolute; the supervisor's home.
-        labels: what members may ask for with ``node_labels``.
-        gpus: ids as for CUDA_VISIBLE_DEVICES.
-        python: on the node; has Trainmaster and Ray installed.
-        port_base: first of the 200 ports that are used there; 0: the node takes free ones, from 20000
-            on, and others than those that were last taken at its address.
+    Raises:
+        ExecutorError: see the message.
     """
-
-    key: str
-    address: str
-    slots: int
-    directory: str
-    home: str
-    labels: Mapping[str, str] = field(default_factory=dict)
-    gpus: tuple[str, ...] = ()
-    python: str = sys.executable
-    port_base: int = 0
-
-    def check(self) -> None:
-        """Refuse what Ray would stumble over later.
-
-        Raises:
-            ExecutorError: see the message.
-        """
-        if len(os.fsencode(self.directory)) > _DIRECTORY_BYTES_MAX or not self.directory.startswith("/"):
-            raise ExecutorError(
-                f"the directory {self.directory} of node {self.key} cannot hold Ray's sockets",
-                f"Choose an absolute one of at most {_DIRECTORY_BYTES_MAX} bytes, such as /tmp/tm-7f3a.",
-            )
-        if self.address in ("127.0.0.1", "localhost", "0.0.0.0"):  # noqa: S104 - refused
-            raise ExecutorError(
-                f"node {self.key} has the address {self.address}, which Ray replaces by a public one",
-                "Give its private address; for nodes on one machine 127.0.0.2 and so on.",
-            )
-        last = self.port_base + PORT_COUNT - 1
-        if not self.port_base:
-            return
-        if self.port_base < 1024 or last > 65535 or (self.port_base <= 19999 and last >= 10002):
-            raise ExecutorError(
-                f"node {self.key} cannot use the ports {self.port_base} to {last}",
-                "Stay outside of 10002 to 19999, which belong to other Rays.",
-            )
-
-    def as_json(self) -> dict[str, Any]:
-        """For the cluster's record."""
-        return {**asdict(self), "gpus": list(self.gpus)}
+    if len(os.fsencode(node.directory)) > _DIRECTORY_BYTES_MAX or not node.directory.startswith("/"):
+        raise ExecutorError(
+            f"the directory {node.directory} of node {node.key} cannot hold Ray's sockets",
+            f"Choose an absolute one of at most {_DIRECTORY_BYTES_MAX} bytes, such as /tmp/tm-7f3a.",
+        )
+    if node.address in ("127.0.0.1", "localhost", "0.0.0.0"):  # noqa: S104 - refused
+        raise ExecutorError(
+            f"node {node.key} has the address {node.address}, which Ray replaces by a public one",
+            "Give its private address; for nodes on one machine 127.0.0.2 and so on.",
+        )
+    last = node.port_base + PORT_COUNT - 1
+    if not node.port_base:
+        return
+    if node.port_base < 1024 or last > 65535 or (node.port_base <= 19999 and last >= 10002):
+        raise ExecutorError(
+            f"node {node.key} cannot use the ports {node.port_base} to {last}",
+            "Stay outside of 10002 to 19999, which belong to other Rays.",
+        )
 
 
 def node_file(node: ClusterNode) -> str:

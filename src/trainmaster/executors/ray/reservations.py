@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable
 
-    from trainmaster.executors.ray.placement import Placement
+    from trainmaster.executors.gangs.placement import Placement
 
 PREFIX = "trainmaster/"
 _IDLE_S = 5.0
@@ -38,8 +38,8 @@ class Reservation:
         return str(self.group.id.hex())
 
 
-class Reservations:
-    """All of them.
+class PlacementGroups:
+    """All of them; see `Reservations` of `gangs/engine.py`.
 
     Args:
         ready: told the attempt and the node of each bundle.

@@ -356,9 +356,9 @@ class RunClusters:
             log.exception("cannot look for machines without a run")
 
     def _open(self, loop: ClusterLoop, formation: Formation) -> ClusterEngine:
-        from trainmaster.executors.ray.executor import RayExecutor
+        from trainmaster.executors.gangs.executor import NodesExecutor
 
-        return RayExecutor(formation.ray, place=self.site.here, is_gone=loop.is_gone, revives=False)
+        return NodesExecutor(formation.ray, place=self.site.here, is_gone=loop.is_gone, revives=False)
 
     def _of_other_databases(self) -> list[str]:
         """Clusters that runs of this home in another database have rented: they are not ours to end."""

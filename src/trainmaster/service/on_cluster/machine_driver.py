@@ -60,7 +60,7 @@ _TRIES: Final = 40
 _NEEDED: Final = (
     "trainmaster.service.driving.driving",
     "trainmaster.service.driving.run_clusters",
-    "trainmaster.executors.ray.executor",
+    "trainmaster.executors.gangs.executor",
 )
 
 log = logging.getLogger(__name__)

@@ -1,0 +1,265 @@
+"""The one process per node that speaks with its supervisor on behalf of the gateway.
+
+The supervisor is no child of it: it and its members outlive the agent and the engine that has started that,
+and its journal is the truth. The agent hands over what was asked for and tells what happened. Of each gang
+with a part on its node it keeps a record, so that the next gateway knows where the others are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import select
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from trainmaster.executors.base import Capacity, GangStatus, Phase
+from trainmaster.executors.gang_client import GangClient
+from trainmaster.executors.gangs.engine import Attached, Follow, News
+from trainmaster.executors.gangs.mirror import ANSWER_BYTES, Piece, identity, read_pieces
+from trainmaster.executors.supervisor_connection import SupervisorConnection
+from trainmaster.spec.errors import ExecutorError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from trainmaster.executors.wire import Message
+
+#: The engine counts the slots; the supervisor never makes a gang wait.
+_ANY_SLOTS = 1 << 30
+#: A gateway that does not ask for news for so long is gone: what it held here is dropped.
+PATIENCE_S = 15.0
+_LOOK_S = 1.0
+#: What a member prints wakes a poll; its metrics are read as often as a driver looks at them.
+_FOLLOW_S = 0.5
+#: While gangs queue here, news go out at most this often.
+_GATHER_S = 0.03
+
+
+class Agent:
+    """Its methods are called from threads. ``token`` is the gateway that is served.
+
+    Args:
+        node: the supervisor's ``home``, and ids of ``gpus``; ``leased`` and ``token``, the run and the lease
+            of the driver that its gateway serves, if that is one alone: earlier ones are then refused.
+    """
+
+    def __init__(self, node: Mapping[str, Any]) -> None:
+        _be_ordinary()
+        self._node = node
+        self._records = _Records(Path(node["home"]) / "gangs")
+        self._lock = threading.RLock()
+        self._news_came = threading.Condition(self._lock)
+        self._token = ""
+        self._client: GangClient | None = None
+        self._connection: SupervisorConnection | None = None
+        self._news: dict[str, GangStatus] = {}
+        self._output: dict[tuple[str, str], None] = {}
+        self._queued: set[str] = set()
+        self._asked_at = time.monotonic()
+        self._told_at = 0.0
+        self._error = ""
+        self._wake_in, self._wake_out = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        threading.Thread(target=self._watch, name="watch", daemon=True).start()
+
+    def attach(self, token: str, attempts: Sequence[str]) -> Attached:
+        """Serve this gateway from now on; what an earlier one held (but had not started) is dropped."""
+        with self._lock:
+            self._detach()
+            connection = SupervisorConnection(Path(self._node["home"]))
+            client = GangClient(connection)
+            # The gateway decides whose turn it is: to the supervisor all gangs are those of one run.
+            capacity = Capacity(_ANY_SLOTS, tuple(self._node["gpus"]))
+            client.open("cluster", capacity, {}, self._node.get("token", 0), self._node.get("leased", ""))
+            client.output()
+            records = self._records.load()
+            asked = list(dict.fromkeys([*attempts, *records]))
+            statuses = self._drop_waiting(client, asked)
+            self._records.drop(
+                each.attempt
+                for each in statuses
+                if each.phase is Phase.UNKNOWN and each.attempt not in attempts
+            )
+            self._client, self._connection, self._token, self._error = client, connection, token, ""
+            self._asked_at = time.monotonic()
+            self._wake()
+            return Attached(statuses, list({each["attempt"]: each for each in records.values()}.values()))
+
+    def _drop_waiting(self, client: GangClient, attempts: list[str]) -> list[GangStatus]:
+        """What waits since an earlier gateway never starts; the supervisor would drop it too, but later."""
+        statuses = client.observe(attempts)
+        queued = [each.attempt for each in statuses if each.phase is Phase.QUEUED]
+        granted = [each.attempt for each in statuses if each.phase is Phase.GRANTED]
+        if not queued and not granted:
+            return statuses
+        client.send({"do": "recall", "attempts": queued})
+        for attempt in granted:
+            client.stop(attempt, 0.0)
+        return client.observe(attempts)
+
+    def detach(self, token: str) -> None:
+        """The gateway ends."""
+        with self._lock:
+            if token == self._token:
+                self._detach()
+
+    def do(
+        self, token: str, commands: Sequence[Message]
+    ) -> tuple[dict[str, bool], list[tuple[int, GangStatus]]]:
+        """Carry out commands in their order.
+
+        Returns:
+            For each directory that was probed, whether it is the same one as the driver's; for each attempt
+            that was checked, the number that came with it, and its status in between the commands around.
+        """
+        with self._lock:
+            client = self._serving(token)
+            shared: dict[str, bool] = {}
+            checked: list[tuple[int, GangStatus]] = []
+            for command in commands:
+                match command["do"]:
+                    case "record":  # comes before the parts that it tells of
+                        self._records.store(command["part"], command["record"])
+                    case "submit":
+                        self._queued.update(gang["attempt"] for gang in command["gangs"])
+                        client.submit(command["gangs"])
+                    case "launch" | "stop" | "recall":
+                        client.send(command)  # its environment is portable already
+                    case "check":
+                        (status,) = client.observe([command["attempt"]])
+                        checked.append((command["turn"], status))
+                    case "forget":
+                        self._queued.difference_update(command["attempts"])
+                        client.forget(command["attempts"])
+                        self._records.drop(command["attempts"])
+                    case "probe":
+                        path = command["directory"]
+                        shared[path] = identity(path) == command["here"]
+            self._wake()
+            return shared, checked
+
+    def poll(self, token: str, timeout_s: float, follow: Follow) -> News:
+        """Wait for news; also read on in the files of attempts that are followed."""
+        deadline = time.monotonic() + (min(timeout_s, _FOLLOW_S) if follow else timeout_s)
+        with self._lock:
+            self._serving(token)
+            self._asked_at = time.monotonic()
+            while token == self._token and not self._error:
+                now = time.monotonic()
+                wait_s = deadline - now
+                if self._news or self._output:
+                    wait_s = self._told_at + _GATHER_S - now if self._queued else 0.0
+                if wait_s <= 0:
+                    break
+                self._news_came.wait(wait_s)
+            self._serving(token)
+            self._asked_at = self._told_at = time.monotonic()
+            news, self._news = list(self._news.values()), {}
+            output, self._output = list(self._output), {}
+        pieces: list[tuple[str, Piece]] = []
+        behind = set()
+        left_bytes = ANSWER_BYTES
+        for attempt, (directory, members, have) in follow.items():
+            found, more = read_pieces(directory, members, have, left_bytes)
+            left_bytes -= sum(len(data) for _, _, data in found)
+            pieces += [(attempt, piece) for piece in found]
+            if more:
+                behind.add(attempt)
+        return News(news, output, pieces, behind)
+
+    def _serving(self, token: str) -> GangClient:
+        if token != self._token or self._client is None:
+            raise ExecutorError(
+                "the agent serves another gateway", self._error or "It has been attached to anew."
+            )
+        return self._client
+
+    def _watch(self) -> None:
+        """Take what the supervisor says as soon as it says it."""
+        while True:
+            poll = select.poll()
+            poll.register(self._wake_in, select.POLLIN)
+            connection = self._connection
+            if connection is not None and (stream := connection.fileno()) >= 0:
+                poll.register(stream, select.POLLIN)
+            if self._queued:
+                time.sleep(_GATHER_S / 4)  # waking up for each news takes longer than the news
+            poll.poll(int(_LOOK_S * 1000))
+            with self._lock:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wake_in, 4096)
+                if self._client is None:
+                    continue
+                if time.monotonic() - self._asked_at > PATIENCE_S:
+                    self._detach()
+                    continue
+                self._take(self._client)
+
+    def _take(self, client: GangClient) -> None:
+        told = not self._news and not self._output
+        try:
+            for status in client.changes(0.0):
+                self._news[status.attempt] = status
+                self._queued.discard(status.attempt)
+            self._output.update(dict.fromkeys(client.output()))
+        except (ExecutorError, OSError) as error:  # no supervisor can be started: the gateway has to know
+            self._detach()
+            self._error = str(error)
+        if told or self._error or not self._queued:
+            self._news_came.notify_all()
+
+    def _detach(self) -> None:
+        if self._client is not None:
+            self._client.close()
+        self._client, self._token = None, ""
+        self._news, self._output = {}, {}
+        self._queued = set()
+        self._news_came.notify_all()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # it is awake
+            os.write(self._wake_out, b"x")
+
+
+class _Records:
+    """What the next gateway must know of gangs, in a file for each part on this node.
+
+    They are as safe as the supervisor's journal: nothing is synced. No script and no environment gets there.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def load(self) -> dict[str, Message]:
+        """Records by part; damaged ones are left out."""
+        found: dict[str, Message] = {}
+        for path in self._directory.glob("*.json"):
+            with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+                part, record = json.loads(path.read_bytes())
+                found[part] = {**record, "attempt": record["attempt"]}
+        return found
+
+    def store(self, part: str, record: Message) -> None:
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self._path(part)
+        draft = path.with_suffix(".new")
+        draft.write_text(json.dumps([part, record]))
+        draft.replace(path)
+
+    def drop(self, parts: Iterable[str]) -> None:
+        for part in parts:
+            self._path(part).unlink(missing_ok=True)
+
+    def _path(self, part: str) -> Path:
+        return self._directory / f"{hashlib.sha256(part.encode()).hexdigest()[:32]}.json"
+
+
+def _be_ordinary() -> None:
+    """The supervisor is started from here, and members inherit from it: undo what Ray set for its workers."""
+    with contextlib.suppress(OSError):  # the kernel does not let us
+        Path("/proc/self/oom_score_adj").write_text("0")

@@ -1,0 +1,287 @@
+"""`NodesExecutor`: gangs over the nodes of a cluster, whatever its engine is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmaster.executors.base import Capacity, GangRequest, GangStatus, MemberStatus, Phase, QueuePlace
+from trainmaster.executors.gang_client import GangClient, gang_message
+from trainmaster.executors.gangs.connection import (
+    GatewayConnection,
+    HeadGone,
+    NodeView,
+)
+from trainmaster.executors.gangs.mirror import identity
+from trainmaster.spec.errors import ExecutorError
+
+if TYPE_CHECKING:
+    from trainmaster.executors.gangs.engine import EngineCluster
+
+__all__ = ["NodeView", "NodesExecutor"]
+
+_GONE_PAUSE_S = 1.0
+#: A caller with other things to do waits so long for an answer.
+_BRIEF_S = 8.0
+#: A head that has said nothing for so long is asked after.
+SILENT_S = 8.0
+
+
+class NodesExecutor:
+    """Starts gangs on the nodes of a cluster; see `Executor` for the methods.
+
+    To a driver the cluster's gateway is what the supervisor is on one machine, and speaks its language. How
+    many slots and GPUs there are is the cluster's to know: of the `Capacity` given to `open` nothing is used.
+
+    A gang for which there is no room even on an empty cluster waits for nodes to come. When a node is lost,
+    its members are ``lost`` and the others of their gangs are stopped, with the gang's grace.
+
+    Where a cluster has a head, that is the only way to it. While it cannot be reached, calls raise
+    `ExecutorError` (and may be repeated) or report nothing new. When ``is_gone`` confirms that it is gone,
+    all gangs that had not ended are EXITED and their members ``lost``; from then on nothing is started
+    (`is_lost`). What runs on the other nodes goes on until those are ended.
+
+    Args:
+        cluster: started already.
+        place: where the driver's copy of an attempt's directory goes; None for the same path. No copies are
+            made where driver and node see the same directory.
+        is_gone: a second witness: whether a node that cannot be reached, though the engine has not given it
+            up, is gone. The engine's own word is enough without it.
+        revives: a call whose connection is lost makes a new one, which may take a minute. Without, it raises
+            `ExecutorError` at once: the caller opens another executor when it suits him; see `hurry`.
+    """
+
+    def __init__(
+        self,
+        cluster: EngineCluster,
+        place: Callable[[str], Path] | None = None,
+        is_gone: Callable[[str], bool] | None = None,
+        *,
+        revives: bool = True,
+    ) -> None:
+        self._revives = revives
+        self._cluster = cluster
+        self._gateway = GatewayConnection(cluster.connect, self._is_head_gone)
+        self._client = GangClient(self._gateway, self._reconnect)
+        self._place = place or Path
+        self._is_gone = is_gone
+        self._asked_gone_at = 0.0
+        self._asked_head_at = 0.0
+        self._directories: dict[str, tuple[str, Sequence[str]]] = {}
+
+    def open(self, run: str, capacity: Capacity, env: Mapping[str, str], token: int = 0) -> None:
+        """Connect on behalf of a run; see `Executor.open`. ``RAY_*`` variables do not reach the members."""
+        own = {name: value for name, value in env.items() if not name.startswith("RAY_")}
+        try:
+            self._client.open(run, capacity, own, token)
+        except HeadGone:
+            raise ExecutorError(
+                f"the head of the cluster, {self._head}, is gone", "Start another cluster."
+            ) from None
+
+    @property
+    def supervisor_pid(self) -> int:
+        """Process id of the gateway on its node, 0 before `open`."""
+        return self._gateway.supervisor_pid
+
+    def hurry(self) -> None:
+        """From now on the caller has other things to do: an answer is waited for 8 s, not 30.
+
+        Not while a cluster is being reached, which is done beside the run's loop: a head that is starved of
+        its processors answers, though late, and is not to be taken for one that never will.
+        """
+        self._client.answer_s = _BRIEF_S
+
+    @property
+    def is_lost(self) -> bool:
+        """The cluster's head is gone: nothing can be started, and what ran was reported as lost."""
+        return self._client.is_lost
+
+    def submit(self, gangs: Sequence[GangRequest]) -> None:
+        """Queue gangs; see `Executor.submit`."""
+        if self.is_lost:  # none of them was taken
+            self._client.news.update(
+                (gang.attempt, GangStatus(gang.attempt, Phase.UNKNOWN)) for gang in gangs
+            )
+            return
+        messages = []
+        for gang in gangs:
+            message = gang_message(gang)
+            message["here"], _ = self._follow(
+                gang.attempt, gang.directory, [each.name for each in gang.members]
+            )
+            messages.append(message)
+        self._client.submit(messages)
+
+    def launch(self, attempt: str, env: Mapping[str, Mapping[str, str]]) -> None:
+        """Start a GRANTED gang; see `Executor.launch`."""
+        self._client.launch(attempt, env)
+
+    def observe(self, attempts: Sequence[str]) -> list[GangStatus]:
+        """The present status of each attempt; see `Executor.observe`."""
+        statuses = self._client.observe(attempts)
+        if self._follow_plans():
+            statuses = self._client.observe(attempts)  # what has ended is so when its files are here
+        # news of an end may have come right behind the answer
+        newer = [self._client.news.get(status.attempt, status) for status in statuses]
+        return [  # of one that was forgotten, such news is old
+            self._with_addresses(new if new.phase is Phase.EXITED and old.phase is not Phase.UNKNOWN else old)
+            for old, new in zip(statuses, newer, strict=True)
+        ]
+
+    def changes(self, timeout_s: float) -> list[GangStatus]:
+        """Wait for something to change; see `Executor.changes`."""
+        self._check_nodes()
+        self._follow_broken()
+        return [self._with_addresses(status) for status in self._client.changes(timeout_s)]
+
+    def output(self) -> list[tuple[str, str]]:
+        """(attempt, member) of each member that wrote something since the last call."""
+        return self._client.output()
+
+    def queue_place(self) -> QueuePlace | None:
+        """For what the run waits; see `Executor.queue_place`."""
+        return self._client.queue_place
+
+    def stop(self, attempt: str, grace_s: float, *, stacks: bool = False) -> None:
+        """Stop an attempt; see `Executor.stop`."""
+        self._client.stop(attempt, grace_s, stacks=stacks)
+
+    def forget(self, attempts: Sequence[str]) -> None:
+        """Drop exit records; see `Executor.forget`."""
+        self._client.forget(attempts)
+        for attempt in attempts:
+            self._client.news.pop(attempt, None)  # `observe` looks there too
+            self._gateway.mirror.forget(attempt)
+            self._gateway.full.pop(attempt, None)
+            self._directories.pop(attempt, None)
+            self._gateway.addresses.pop(attempt, None)
+
+    def close(self) -> None:
+        """Disconnect; see `Executor.close`."""
+        self._gateway.part()
+        self._client.close()
+        self._gateway.addresses.clear()
+
+    def nodes(self) -> list[NodeView]:
+        """Those that are not known to be dead, as of the last `changes`."""
+        rows = {**self._gateway.nodes}
+        head = rows.get(self._head)
+        silent_s = time.monotonic() - self._gateway.heard_at
+        if head is not None and silent_s > SILENT_S:
+            rows[head.key] = replace(head, unreachable_since=time.time() - silent_s)
+        return sorted(rows.values(), key=lambda node: node.key)
+
+    def waits(self) -> dict[str, str]:
+        """Why attempts had no place for some seconds although none waits before them, or their files none."""
+        return {**self._gateway.waits, **self._gateway.full}
+
+    def _with_addresses(self, status: GangStatus) -> GangStatus:
+        found = self._gateway.addresses.get(status.attempt)
+        if not found or status.phase in (Phase.UNKNOWN, Phase.QUEUED):
+            return status
+        return replace(status, addresses=found)
+
+    def _follow(
+        self, attempt: str, directory: str, members: Sequence[str]
+    ) -> tuple[list[object] | None, dict[str, int]]:
+        """Have an attempt's files copied; what its parent directory is here, and what there is already."""
+        place = self._place(directory)
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            return None, {}  # nothing can be written there
+        self._directories[attempt] = (directory, members)
+        have = self._gateway.mirror.follow(attempt, place, members)
+        same_path = str(place) == directory
+        elsewhere: list[object] = ["elsewhere", str(place), directory]
+        return (identity(str(place.parent)) if same_path else elsewhere), have
+
+    def _follow_plans(self) -> bool:
+        plans, self._gateway.plans = self._gateway.plans, {}
+        for attempt, (directory, members) in plans.items():
+            self._tell_to_follow(attempt, directory, members)
+        return bool(plans)
+
+    def _follow_broken(self) -> None:
+        """Pieces could not be written: take up again where the files end."""
+        broken, self._gateway.broken = self._gateway.broken, set()
+        for attempt in broken:
+            if (known := self._directories.get(attempt)) is not None:
+                self._tell_to_follow(attempt, *known)
+
+    def _tell_to_follow(self, attempt: str, directory: str, members: Sequence[str]) -> None:
+        here, have = self._follow(attempt, directory, members)
+        self._client.send({"do": "follow", "attempt": attempt, "here": here, "have": have})
+
+    # -- when the head is gone
+
+    def _reconnect(self) -> None:
+        try:
+            if not self._revives:
+                self._gateway.close()
+                raise ExecutorError(
+                    f"the connection to the cluster's head, {self._head}, was lost",
+                    "Open it again.",
+                )
+            self._client.reopen(self.observe)
+        except HeadGone:
+            self._lose_all()
+        except ExecutorError:
+            self._client.losses.clear()  # it may be tried again for as long as the caller likes
+            self._asked_head_at = 0.0  # we know more than when we asked last
+            if not self._is_head_gone():
+                raise
+            self._lose_all()
+
+    def _lose_all(self) -> None:
+        """Also what was queued, as far as we know: it may have started since."""
+        if self.is_lost:
+            return
+        self._client.is_lost = True
+        now = time.time()
+        self._gateway.close()
+        for attempt, status in self._client.live.items():
+            if status.phase is not Phase.EXITED:
+                _, names = self._directories.get(attempt, ("", ()))
+                members = status.members or tuple(MemberStatus(name) for name in names)
+                self._client.live[attempt] = self._client.news[attempt] = GangStatus(
+                    attempt,
+                    Phase.EXITED,
+                    tuple(
+                        each if each.ended_at is not None else replace(each, lost=True, ended_at=now)
+                        for each in members
+                    ),
+                    started_at=status.started_at,
+                    ended_at=now,
+                )
+
+    def _is_head_gone(self) -> bool:
+        now = time.monotonic()
+        if self._is_gone is None or not self._head or now - self._asked_head_at < _GONE_PAUSE_S:
+            return False
+        self._asked_head_at = now
+        return self._is_gone(self._head)
+
+    @property
+    def _head(self) -> str:
+        """Key of the node without which there is no cluster; empty if there is none."""
+        head = self._cluster.head
+        return "" if head is None else head.key
+
+    def _check_nodes(self) -> None:
+        now = time.monotonic()
+        if self._is_gone is None or self.is_lost or now - self._asked_gone_at < _GONE_PAUSE_S:
+            return
+        self._asked_gone_at = now
+        head = self._head
+        if now - self._gateway.heard_at > SILENT_S:
+            if self._is_head_gone():
+                self._lose_all()
+            return
+        for node in list(self._gateway.nodes.values()):
+            if node.key != head and node.unreachable_since is not None and self._is_gone(node.key):
+                self._client.send({"do": "gone", "node": node.key})

@@ -1,0 +1,273 @@
+"""Runs on a node, over SSH or as a plain process: starts and ends what we have there. It imports little.
+
+Reads one JSON object from standard input and prints one. ``ray stop`` would end every Ray of the machine, so
+what we started is found again by process id, start time and session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from trainmaster.executors._processes import kept_environment
+
+_START_TIMEOUT_S = 60.0
+#: On a busy machine Ray sometimes gives up on its own raylet.
+_TRIES = 2
+#: Above those of other Rays, below those that the kernel gives to clients.
+_PORTS = range(20000, 32600, 200)
+#: Stands for one of the node's ports.
+_PORT = re.compile(r"@(\d+)@")
+_TERM_PATIENCE_S = 1.0
+_DAEMON_PATIENCE_S = 8.0
+_KILL_PATIENCE_S = 5.0
+
+
+def main() -> None:
+    """Do what standard input asks for."""
+    request = json.loads(sys.stdin.buffer.read())
+    directory = Path(request["directory"])
+    answers = {"prepare": prepare, "start": start, "stop": stop, "status": status}
+    answer = answers[request["do"]](directory, request)
+    sys.stdout.write(json.dumps(answer) + "\n")
+
+
+def prepare(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
+    """Make the directories of a node where nothing else is started."""
+    for place in (directory, Path(request["home"])):
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        place.chmod(0o700)
+    return {"ok": True}
+
+
+def start(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
+    """Start Ray unless it runs; waits until it is up."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory.chmod(0o700)
+    if _pid(directory / "ray.pid"):
+        return {"ok": True, "port_base": int((directory / "ports").read_text())}
+    if request["port_base"]:
+        base, held = request["port_base"], None
+    else:
+        base, held = _choose_ports(request["ports"], request["taken"])
+    if not base:
+        return {
+            "ok": False,
+            "error": f"no {request['ports']} free ports in a row are left below {_PORTS[-1]}",
+        }
+    with contextlib.closing(held) if held else contextlib.nullcontext():  # until Ray has bound them
+        _write(directory / "ports", str(base))
+        request = json.loads(_PORT.sub(lambda found: str(base + int(found[1])), json.dumps(request)))
+        return {**_start(directory, request), "port_base": base}
+
+
+def _start(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
+    _write(directory / "token", request["token"])
+    for name, text in request["tls"].items():
+        _write(directory / name, text)
+    _write(directory / "node.json", json.dumps(request["node"]))
+    Path(request["node"]["home"]).mkdir(mode=0o700, parents=True, exist_ok=True)
+    if importlib.util.find_spec("ray") is None:
+        return {"ok": False, "error": "Ray is not installed there; pip install 'trainmaster[ray]'"}
+    error = ""
+    for _ in range(_TRIES):
+        pid, error = _try(directory, request)
+        if pid:
+            return {"ok": True, "pid": pid}
+    return {"ok": False, "error": error}
+
+
+def _choose_ports(count: int, taken: list[int]) -> tuple[int, socket.socket | None]:
+    """The first of so many free ports, and what keeps others of us from choosing them too.
+
+    Those that were taken before at this address come last, the oldest first.
+    """
+    for base in sorted(_PORTS, key=lambda base: taken.index(base) if base in taken else -1):
+        held = socket.socket(socket.AF_UNIX)
+        try:
+            held.bind(f"\0trainmaster-ports-{base}")  # no file: it is gone with us, and any user can
+            if all(map(_is_free, range(base, base + count))):
+                return base, held
+        except OSError:
+            pass
+        held.close()
+    return 0, None
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+def _try(directory: Path, request: dict[str, Any]) -> tuple[int, str]:
+    """The process that was started, or 0 and why it ended."""
+    log = directory / "ray.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            request["command"],
+            env={**kept_environment(), **request["env"]},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            cwd=directory,
+        )
+    _write(directory / "ray.pid", f"{process.pid} {_ticks(process.pid)}")
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if request["started"] in log.read_text(errors="replace"):
+            return process.pid, ""
+        if process.poll() is not None:
+            break
+        time.sleep(0.05)
+    _end_session(directory / "ray.pid")
+    return 0, _last_words(log) or "Ray did not start in time"
+
+
+def stop(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
+    """End Ray, the gateway and, if asked, the supervisor with all members; remove what they left."""
+    ended = []
+    if _end_holder(directory / "gateway" / "lock", str(directory)):
+        ended.append("gateway")
+    if _end_session(directory / "ray.pid"):
+        ended.append("ray")
+    # last: an agent of Ray's would start another one
+    if request.get("members") and _end_holder(Path(request["home"]) / "supervisor" / "lock", request["home"]):
+        ended.append("supervisor")
+    shutil.rmtree(directory, ignore_errors=True)
+    return {"ok": True, "ended": ended}
+
+
+def status(directory: Path, _request: dict[str, Any]) -> dict[str, Any]:
+    """Whether our Ray runs here."""
+    return {"ok": True, "pid": _pid(directory / "ray.pid")}
+
+
+def _end_holder(lock: Path, mark: str) -> bool:
+    """End the daemon whose process id is in a lock file, if it is still the one."""
+    try:
+        pid = int(lock.read_text())
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (OSError, ValueError):
+        return False
+    if mark.encode() not in command:
+        return False
+    _signal(pid, signal.SIGTERM)
+    if not _await(lambda: not _ticks(pid), _DAEMON_PATIENCE_S):
+        _signal(pid, signal.SIGKILL)
+        _await(lambda: not _ticks(pid), _KILL_PATIENCE_S)
+    return True
+
+
+def _end_session(record: Path) -> bool:
+    pid = _pid(record)
+    try:
+        session = int(record.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return False
+    # While its leader lives the session is ours; Ray's daemons overwrite what else would tell it.
+    known = {each: _ticks(each) for each in _of_session(session)} if pid else {}
+    if pid:
+        _signal(pid, signal.SIGTERM)
+        _await(lambda: not _ticks(pid), _TERM_PATIENCE_S)
+    deadline = time.monotonic() + _KILL_PATIENCE_S
+    while time.monotonic() < deadline:
+        left = {each for each, ticks in known.items() if ticks and _ticks(each) == ticks}
+        left.update(_members(session, record))
+        if not left:
+            break
+        for each in left:
+            _signal(each, signal.SIGKILL)
+        time.sleep(0.05)
+    record.unlink(missing_ok=True)
+    return bool(pid)
+
+
+def _members(session: int, record: Path) -> list[int]:
+    """Processes of the session that we started; a number that is used again must not count."""
+    mark = os.fsencode(record.parent)
+    found = []
+    for pid in _of_session(session):
+        with contextlib.suppress(OSError):
+            entry = Path(f"/proc/{pid}")
+            if mark in (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes():
+                found.append(pid)
+    return found
+
+
+def _of_session(session: int) -> list[int]:
+    """Living processes of a session."""
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    stats = {pid: _stat(pid) for pid in pids}
+    return [
+        pid
+        for pid, fields in stats.items()
+        if fields and fields[0] not in (b"Z", b"X") and int(fields[3]) == session
+    ]
+
+
+def _pid(record: Path) -> int:
+    """The process that was recorded, 0 when it has ended."""
+    try:
+        pid, ticks = map(int, record.read_text().split())
+    except (OSError, ValueError):
+        return 0
+    return pid if _ticks(pid) == ticks else 0
+
+
+def _ticks(pid: int) -> int:
+    """When a process was started, 0 when it is gone or a zombie."""
+    fields = _stat(pid)
+    return 0 if not fields or fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def _stat(pid: int) -> list[bytes]:
+    try:
+        data = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return []
+    return data[data.rfind(b")") + 2 :].split()
+
+
+def _await(condition: Any, patience_s: float) -> bool:  # noqa: ANN401 - a callable; keeps imports few
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(OSError):
+        os.kill(pid, number)
+
+
+def _write(path: Path, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+
+
+def _last_words(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return "\n".join(lines[-12:])
+
+
+if __name__ == "__main__":
+    main()

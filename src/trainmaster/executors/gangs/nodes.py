@@ -1,0 +1,268 @@
+"""The gateway's links to the agents, and which nodes are alive as the engine sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from trainmaster.executors.base import Phase
+from trainmaster.executors.gangs.heartbeat import Heartbeat, feel
+from trainmaster.spec.errors import LeaseLostError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from trainmaster.executors.base import GangStatus
+    from trainmaster.executors.gangs.engine import Engine, Follow, NodeAgent
+    from trainmaster.executors.gangs.mirror import Piece
+    from trainmaster.executors.gangs.placement import LiveNode
+    from trainmaster.executors.wire import Message
+
+LOOK_S = 0.5
+_POLL_S = 2.0
+#: An agent answers a poll within its time; it is unreachable when it is so much late.
+_LATE_S = 5.0
+_ATTACH_S = 30.0
+_RETRY_S = (0.1, 2.0)
+_DELIVERED_LOOK_S = 0.005
+
+
+class Listener(Protocol):
+    """Is told what happens on the nodes."""
+
+    def attempts_on(self, node: LiveNode) -> list[str]:
+        """Parts on that node that have not ended, as far as is known."""
+
+    def took(self, node: LiveNode, statuses: Sequence[GangStatus]) -> None:
+        """Statuses of parts; that one is UNKNOWN may be old news."""
+
+    def checked(self, node: LiveNode, statuses: Sequence[tuple[int, GangStatus]]) -> None:
+        """Handle the answers to ``check``; each carries the turn in which it was asked."""
+
+    def attached(self, node: LiveNode, statuses: Sequence[GangStatus], records: Sequence[Message]) -> None:
+        """Statuses of all parts that were handed over before, and records of their gangs."""
+
+    def grew(self, written: Sequence[tuple[str, str]]) -> None:
+        """(part, member) of each member that wrote something."""
+
+    def probed(self, node: LiveNode, shared: Mapping[str, bool]) -> None:
+        """Whether directories on the node are the driver's own."""
+
+    def follow(self, node: LiveNode) -> Follow:
+        """Whose files are wanted."""
+
+    def read_on(
+        self, node: LiveNode, asked: Follow, pieces: Sequence[tuple[str, Piece]], behind: set[str]
+    ) -> None:
+        """Pieces of files of parts; those that are behind have more."""
+
+    def refused(self) -> None:
+        """A node serves a later driver of our run."""
+
+    def nodes_changed(self) -> None:
+        """Nodes came, went, or can (not) be reached."""
+
+    def lost(self, node: LiveNode) -> None:
+        """A node is dead."""
+
+
+class Link:
+    """One node's agent.
+
+    Attributes:
+        node: which one.
+        since: Unix time in seconds since when it cannot be reached, None while it can.
+        attached: it has been reached at least once.
+        is_dead: the node is gone, whatever the engine thinks.
+    """
+
+    def __init__(
+        self, node: LiveNode, agent: NodeAgent, listener: Listener, note: Callable[[str], None]
+    ) -> None:
+        self.node = node
+        self.is_dead = False
+        self.since: float | None = None
+        self.attached = asyncio.Event()
+        self._listener = listener
+        self._note = note
+        self._commands: list[Message] = []
+        self._wanted = asyncio.Event()
+        self._agent = agent
+        self._token = ""
+        self._heartbeat = Heartbeat(time.monotonic())
+        self._tasks = [asyncio.create_task(self._serve())]
+        if node.port:
+            self._tasks.append(asyncio.create_task(feel(node.address, node.port, self._heartbeat, self._die)))
+
+    def send(self, command: Message) -> None:
+        """Have the agent do something, in order; again if it is not certain that it has."""
+        self._commands.append(command)
+        self._wanted.set()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether it has not been told everything, though it can be reached."""
+        return bool(self._commands) and self.since is None
+
+    async def close(self, *, detach: bool) -> None:
+        """Serve no more."""
+        for task in self._tasks:
+            task.cancel()
+        if detach:
+            self._agent.detach(self._token)
+            await asyncio.sleep(0)
+
+    def _die(self) -> None:
+        self.is_dead = True
+
+    async def _serve(self) -> None:
+        pause_s = _RETRY_S[0]
+        while True:
+            try:
+                await self._attach()
+                pause_s = _RETRY_S[0]
+                await self._work()
+            except asyncio.CancelledError:
+                raise
+            except LeaseLostError:
+                self._listener.refused()
+                self.attached.set()  # what waits for it need not
+                return
+            except Exception as error:  # noqa: BLE001 - whatever the engine raises, the node cannot be reached now
+                if self.since is None:
+                    self.since = time.time()
+                    self._note(
+                        f"node {self.node.key} cannot be reached: {str(error).strip().splitlines()[-1:]}"
+                    )
+                    self._listener.nodes_changed()
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _RETRY_S[1])
+
+    async def _attach(self) -> None:
+        token = secrets.token_hex(8)
+        asked = self._listener.attempts_on(self.node)
+        statuses, records = await asyncio.wait_for(self._agent.attach(token, asked), _ATTACH_S)
+        self._token = token
+        unsent = self._keep_unsent({each.attempt for each in statuses if each.phase is not Phase.UNKNOWN})
+        handed_over = [each for each in statuses if each.attempt not in unsent]
+        self._listener.attached(self.node, handed_over, records)
+        if self.since is not None or not self.attached.is_set():
+            self.since = None
+            self.attached.set()
+            self._listener.nodes_changed()
+
+    def _keep_unsent(self, there: set[str]) -> set[str]:
+        """Drop from the queue what the agent already has, after a reconnect."""
+        unsent = set(self._listener.attempts_on(self.node)) - there
+        found: set[str] = set()
+        for command in self._commands:
+            if command["do"] == "submit":
+                command["gangs"] = [gang for gang in command["gangs"] if gang["attempt"] in unsent]
+                found.update(gang["attempt"] for gang in command["gangs"])
+        return found
+
+    async def _work(self) -> None:
+        tasks = [asyncio.create_task(self._command()), asyncio.create_task(self._poll())]
+        try:
+            await asyncio.gather(*tasks)  # ends with the first error
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _command(self) -> None:
+        while True:
+            if not self._commands:
+                self._wanted.clear()
+                await self._wanted.wait()
+            batch = list(self._commands)
+            shared, checked = await asyncio.wait_for(self._agent.do(self._token, batch), _ATTACH_S)
+            del self._commands[: len(batch)]
+            if shared:
+                self._listener.probed(self.node, shared)
+            if checked:
+                self._listener.checked(self.node, checked)
+
+    async def _poll(self) -> None:
+        while True:
+            asked = self._listener.follow(self.node)
+            answer = self._agent.poll(self._token, _POLL_S, asked)
+            news, output, pieces, behind = await asyncio.wait_for(answer, _POLL_S + _LATE_S)
+            self._heartbeat.beat(time.monotonic())
+            if asked:  # before the news: what a member wrote is there when its end is told
+                self._listener.took(self.node, news)
+                self._listener.read_on(self.node, asked, pieces, behind)
+            elif news:
+                self._listener.took(self.node, news)
+            if output:
+                self._listener.grew(output)
+
+
+class Nodes:
+    """All nodes that live.
+
+    Attributes:
+        links: by the node's key.
+    """
+
+    def __init__(self, engine: Engine, listener: Listener, note: Callable[[str], None]) -> None:
+        self.links: dict[str, Link] = {}
+        self._engine = engine
+        self._listener = listener
+        self._note = note
+        self._gone: set[str] = set()
+
+    @property
+    def rooms(self) -> list[LiveNode]:
+        """Those that gangs may be placed on: alive, and reached."""
+        return [link.node for link in self.links.values() if link.since is None and link.attached.is_set()]
+
+    @property
+    def alive(self) -> set[str]:
+        """Their ids."""
+        return {link.node.node_id for link in self.links.values()}
+
+    def send(self, key: str, node_id: str | None, command: Message) -> None:
+        """To a node's agent; dropped if that node is gone (None: or to the one in its place)."""
+        link = self.links.get(key)
+        if link is not None and node_id in (None, link.node.node_id):
+            link.send(command)
+
+    def declare_gone(self, key: str) -> None:
+        """The driver has a second witness that a node is gone; the engine need not be waited for."""
+        link = self.links.get(key)
+        if link is not None:
+            self._gone.add(link.node.node_id)
+
+    async def delivered(self) -> None:
+        """Until all nodes that can be reached have been told everything."""
+        while any(link.is_behind for link in self.links.values()):
+            await asyncio.sleep(_DELIVERED_LOOK_S)
+
+    async def look(self) -> None:
+        """Ask the engine once which nodes are alive."""
+        members = await self._engine.members()
+        self._gone.update(link.node.node_id for link in self.links.values() if link.is_dead)
+        seen = {node.node_id: node for node in members if node.node_id not in self._gone}
+        for key, link in list(self.links.items()):
+            if link.node.node_id not in seen:
+                del self.links[key]
+                await link.close(detach=False)
+                self._note(f"node {key} is dead")
+                self._listener.lost(link.node)
+        for node in seen.values():
+            if node.key not in self.links:
+                self.links[node.key] = Link(node, self._engine.agent(node), self._listener, self._note)
+
+    async def watch(self) -> None:
+        """Go on looking."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self.look()
+
+    async def close(self) -> None:
+        """Leave the agents."""
+        for link in self.links.values():
+            await link.close(detach=True)

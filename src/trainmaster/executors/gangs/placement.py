@@ -1,0 +1,281 @@
+"""Where the members of a gang may go: what is asked of the engine for it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainmaster.executors.wire import Message
+
+PACK = "PACK"
+STRICT_SPREAD = "STRICT_SPREAD"
+#: Ray counts in ten-thousandths, and a bundle of nothing is refused.
+_LEAST_SLOTS = 0.001
+_SHRINK = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class LiveNode:
+    """A node that lives.
+
+    Attributes:
+        key: its name in the cluster.
+        node_id: the engine's; a node that comes back has another one.
+        address: private.
+        slots: how many there are in all.
+        gpus: how many there are in all.
+        labels: what it was started with.
+        is_head: the cluster ends with it.
+        port: where something of the engine's listens as long as the node lives; 0 if nothing does.
+    """
+
+    key: str
+    node_id: str
+    address: str
+    slots: float
+    gpus: int
+    labels: Mapping[str, str]
+    is_head: bool = False
+    port: int = 0
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """It has all of these."""
+        return all(self.labels.get(name) == value for name, value in labels.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Members that go to the same node, and what they take there."""
+
+    members: tuple[str, ...]
+    slots: float
+    gpus: int
+    labels: tuple[tuple[str, str], ...]
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """As Ray wants them."""
+        found: dict[str, float] = {"CPU": self.slots} if self.slots else {}
+        if self.gpus:
+            found["GPU"] = self.gpus
+        return found or {"CPU": _LEAST_SLOTS}
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """Equal for bundles that can use each other's place."""
+        return (self.slots, self.gpus, self.labels)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """All bundles of a gang, and whether each needs a node of its own."""
+
+    bundles: tuple[Bundle, ...]
+    strategy: str
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """Equal for gangs that can use each other's reservation."""
+        return (self.strategy, *(each.shape for each in self.bundles))
+
+    def led_by_head(self, nodes: Sequence[LiveNode], dispensable: Collection[str] = ()) -> list[LiveNode]:
+        """Which node each bundle gets, of those that Ray has chosen for them.
+
+        The head gets members that the others cannot do without, where bundles are alike: it takes a gang
+        along when it is lost, so what a framework survives can be lost with the other nodes only.
+
+        Args:
+            nodes: one per bundle, as Ray has placed them.
+            dispensable: members that the others can do without.
+        """
+        found = list(nodes)
+        first = next(
+            (i for i, each in enumerate(self.bundles) if not set(each.members) <= set(dispensable)), 0
+        )
+        for index, node in enumerate(nodes):
+            if node.is_head and self.bundles[index].shape == self.bundles[first].shape:
+                found[index], found[first] = found[first], node
+                break
+        return found
+
+
+def plan_gang(request: Message, nodes: Sequence[LiveNode]) -> Placement | None:
+    """What to reserve for a gang; None while these nodes could not hold it even if they were empty.
+
+    A gang that wants more slots than there are gets what there is, and so runs alone.
+
+    >>> node = LiveNode("a", "1", "10.0.0.1", 4, 0, {})
+    >>> worker = {"name": "worker-0", "gpus": 0}
+    >>> plan_gang({"members": [worker], "slots": 9, "per_node": 0}, [node]).bundles[0].slots
+    4.0
+    """
+    if not nodes or not request["members"]:
+        return None
+    total = sum(node.slots for node in nodes)
+    per_node = request.get("per_node", 0)
+    share = request["slots"] / len(request["members"])
+    bundles = _bundles(request["members"], per_node, share)
+    if per_node:
+        bundles = _fold(bundles, len(nodes))
+    strategy = STRICT_SPREAD if per_node and len(bundles) > 1 else PACK
+    if request["slots"] > total:  # as much as there is: a little less until it can be cut into bundles
+        factor = total / request["slots"]
+        while factor > _LEAST_SLOTS:
+            smaller = [replace(each, slots=_rounded(each.slots * factor)) for each in bundles]
+            if fits(smaller, nodes, strategy):
+                return Placement(tuple(smaller), strategy)
+            factor *= _SHRINK
+        return None
+    return Placement(tuple(bundles), strategy) if fits(bundles, nodes, strategy) else None
+
+
+def lacking(request: Message, nodes: Sequence[LiveNode]) -> str:
+    """Why empty nodes could not hold a gang, in words; empty if they could.
+
+    >>> node = LiveNode("a", "1", "10.0.0.1", 4, 0, {})
+    >>> worker = {"name": "worker-0", "gpus": 1}
+    >>> lacking({"members": [worker], "slots": 1, "per_node": 0}, [node])
+    'a node with 1 GPU; the most that one of the 1 nodes has are 0'
+    """
+    if plan_gang(request, nodes) is not None or not request["members"]:
+        return ""
+    if not nodes:
+        return "nodes; there are none"
+    per_node = request.get("per_node", 0)
+    share = request["slots"] / len(request["members"])
+    bundles = _bundles(request["members"], per_node, share)
+    kinds: dict[tuple[tuple[str, str], ...], list[Bundle]] = {}
+    for bundle in bundles:
+        kinds.setdefault(bundle.labels, []).append(bundle)
+    for labels, alike in kinds.items():
+        there = [node for node in nodes if node.matches(dict(labels))]
+        words = f" with {', '.join(f'{name}={value}' for name, value in labels)}" if labels else ""
+        if not there:
+            return f"a node{words}; there is none among {len(nodes)}"
+        gpus, slots = max(each.gpus for each in alike), max(each.slots for each in alike)
+        among = f"the most that one of the {len(there)} nodes{words} has are"
+        if gpus > (most := max(node.gpus for node in there)):
+            return f"a node with {gpus} GPU{'s' * (gpus > 1)}; {among} {most}"
+        if slots > (room := max(node.slots for node in there)) and not per_node:
+            return f"a node with {slots:g} slots; {among} {room:g}"
+        if per_node and len(alike) > len(there):
+            each = "each" if per_node == 1 else f"every {per_node}"
+            return f"{len(alike)} nodes{words}, one for {each} of its members; there are {len(there)}"
+    slots = sum(bundle.slots for bundle in bundles)
+    gpus = sum(bundle.gpus for bundle in bundles)
+    wanted = f"{slots:g} slots" + (f" and {gpus} GPUs" if gpus else "")
+    return f"{wanted} on {len(nodes)} nodes that together do not have them as it needs them"
+
+
+def fits(bundles: Sequence[Bundle], nodes: Sequence[LiveNode], strategy: str) -> bool:
+    """Whether empty nodes can hold these bundles."""
+    return assign(bundles, nodes, strategy) is not None
+
+
+def assign(bundles: Sequence[Bundle], nodes: Sequence[LiveNode], strategy: str) -> list[str] | None:
+    """The node of each bundle, by its id, where nodes have that much left; None if they cannot hold all."""
+    found = _matched(bundles, nodes) if strategy == STRICT_SPREAD else _packed(bundles, nodes)
+    return None if found is None else [nodes[index].node_id for index in found]
+
+
+def _bundles(members: Sequence[Message], per_node: int, share: float) -> list[Bundle]:
+    groups: list[list[Message]] = []
+    for member in members:
+        last = groups[-1] if groups else []
+        if per_node and 0 < len(last) < per_node and _kind(last[0]) == _kind(member):
+            last.append(member)
+        else:
+            groups.append([member])
+    return [
+        Bundle(
+            tuple(member["name"] for member in group),
+            _rounded(share * len(group)),
+            sum(member["gpus"] for member in group),
+            _labels(group[0]),
+        )
+        for group in groups
+    ]
+
+
+def _fold(bundles: list[Bundle], nodes: int) -> list[Bundle]:
+    """Where there are too few nodes, roles share them: chiefs and parameter servers go to workers' nodes."""
+    if len(bundles) <= nodes:
+        return bundles
+    roles = [each.members[0].rpartition("-")[0] for each in bundles]
+    first = "worker" if "worker" in roles else roles[0]
+    main = [each for each in bundles if each.members[0].rpartition("-")[0] == first]
+    others = [each for each in bundles if each not in main]
+    place = 0
+    for extra in tuple(others):
+        hosts = [index for index, each in enumerate(main) if each.labels == extra.labels]
+        if len(main) + len(others) <= nodes:
+            break
+        if not hosts:
+            continue
+        others.remove(extra)
+        index = hosts[place % len(hosts)]
+        place += 1
+        host = main[index]
+        main[index] = replace(
+            host,
+            members=host.members + extra.members,
+            slots=_rounded(host.slots + extra.slots),
+            gpus=host.gpus + extra.gpus,
+        )
+    return main + others
+
+
+def _kind(member: Message) -> tuple[object, ...]:
+    return (member["name"].rpartition("-")[0], _labels(member))
+
+
+def _labels(member: Message) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((member.get("node_labels") or {}).items()))
+
+
+def _rounded(slots: float) -> float:
+    return int(slots * 10_000) / 10_000
+
+
+def _can_hold(node: LiveNode, bundle: Bundle) -> bool:
+    has_slots = bundle.slots <= node.slots + _LEAST_SLOTS / 10  # sums are not exact
+    return node.matches(dict(bundle.labels)) and has_slots and bundle.gpus <= node.gpus
+
+
+def _matched(bundles: Sequence[Bundle], nodes: Sequence[LiveNode]) -> list[int] | None:
+    """Each bundle has a node of its own (augmenting paths)."""
+    holder: dict[int, int] = {}
+
+    def place(bundle: int, tried: set[int]) -> bool:
+        for index, node in enumerate(nodes):
+            if index in tried or not _can_hold(node, bundles[bundle]):
+                continue
+            tried.add(index)
+            if index not in holder or place(holder[index], tried):
+                holder[index] = bundle
+                return True
+        return False
+
+    if not all(place(bundle, set()) for bundle in range(len(bundles))):
+        return None
+    places = {bundle: index for index, bundle in holder.items()}
+    return [places[bundle] for bundle in range(len(bundles))]
+
+
+def _packed(bundles: Sequence[Bundle], nodes: Sequence[LiveNode]) -> list[int] | None:
+    """The largest first, each to where the least is left."""
+    left = list(nodes)
+    places: dict[int, int] = {}
+    sizes = [(bundle.gpus, bundle.slots) for bundle in bundles]
+    for number in sorted(range(len(bundles)), key=sizes.__getitem__, reverse=True):
+        bundle = bundles[number]
+        fitting = [index for index, node in enumerate(left) if _can_hold(node, bundle)]
+        if not fitting:
+            return None
+        best = min(fitting, key=lambda index: (left[index].gpus, left[index].slots))
+        node = left[best]
+        left[best] = replace(node, slots=node.slots - bundle.slots, gpus=node.gpus - bundle.gpus)
+        places[number] = best
+    return [places[number] for number in range(len(bundles))]

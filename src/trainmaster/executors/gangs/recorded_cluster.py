@@ -1,0 +1,131 @@
+"""What clusters of all engines have in common: a record of their nodes on the driver, and how they end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from trainmaster.executors.gangs.cluster_node import ClusterNode
+from trainmaster.spec.errors import ExecutorError
+from trainmaster.spec.plain_json import parsed_json, typed
+from trainmaster.spec.private_files import write_private
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from pathlib import Path
+
+    from trainmaster.executors.gangs.engine import Opener, Runner
+
+_RECORD = "cluster.json"
+_PARALLEL = 32
+
+T = TypeVar("T")
+
+
+class RecordedCluster:
+    """Nodes that are recorded before anything is started there: a driver that was killed finds them again.
+
+    Args:
+        directory: on the driver; holds the record.
+        nodes: as recorded, or to be started.
+        run: runs a command on a node.
+        stream: starts one there, and gives the stream to it.
+
+    Attributes:
+        directory: see above.
+        nodes: the first one was there first.
+        used: what must not be used again, by node or address: it is recorded, too.
+    """
+
+    def __init__(self, directory: Path, nodes: Sequence[ClusterNode], run: Runner, stream: Opener) -> None:
+        self.directory = directory
+        self.nodes = list(nodes)
+        self.used: dict[str, list[int]] = {}
+        self._run = run
+        self._open = stream
+
+    @property
+    def head(self) -> ClusterNode | None:
+        """The node that it stands and falls with; None if there is none."""
+        return None
+
+    def remove(self, key: str, *, is_gone: bool = False) -> None:
+        """End all of ours on a node, members included; one that cannot be reached is only forgotten.
+
+        Args:
+            key: of any node but the head.
+            is_gone: the machine is gone, so its silence need not be waited for.
+        """
+        for node in [node for node in self.nodes if node.key == key and node is not self.head]:
+            with contextlib.suppress(ExecutorError):
+                if not is_gone:
+                    self._stop_node(node)
+            self.nodes.remove(node)
+        self._record()
+
+    def stop(self, gone: Collection[str] = ()) -> None:
+        """End everything of ours on all nodes, members included; may be repeated.
+
+        Args:
+            gone: keys of nodes, perhaps the head's, that are gone; they are not asked.
+
+        Raises:
+            ExecutorError: a node could not be reached; the record stays.
+        """
+        failed = []
+        nodes = [node for node in self.nodes if node.key not in gone]
+        for node, error in zip(nodes, self._on_each(nodes, self._try_stop), strict=True):
+            if error is not None:
+                failed.append(f"{node.key}: {error}")
+        if failed:
+            raise ExecutorError(
+                f"what runs tasks could not be ended on {len(failed)} nodes: {'; '.join(failed)}",
+                "Repeat it when they can be reached, or terminate them.",
+            )
+        (self.directory / _RECORD).unlink(missing_ok=True)
+
+    def _try_stop(self, node: ClusterNode) -> ExecutorError | None:
+        try:
+            self._stop_node(node)
+        except ExecutorError as error:
+            return error
+        return None
+
+    def _stop_node(self, node: ClusterNode) -> None:
+        self._ask(node, {"do": "stop", "home": node.home, "members": True})
+
+    def _on_each(self, nodes: Sequence[ClusterNode], work: Callable[[ClusterNode], T]) -> list[T]:
+        with ThreadPoolExecutor(_PARALLEL) as pool:
+            return list(pool.map(work, nodes))
+
+    def _ask(self, node: ClusterNode, request: Mapping[str, Any]) -> dict[str, Any]:
+        command = [node.python, "-m", "trainmaster.executors.gangs.node_program"]
+        output = self._run(node, command, json.dumps({"directory": node.directory, **request}).encode())
+        try:
+            answer = dict(json.loads(output.splitlines()[-1]))
+        except (ValueError, TypeError, IndexError, RecursionError) as error:
+            raise ExecutorError(
+                f"node {node.key} answered {output[:200]!r}", "Is the same Trainmaster installed there?"
+            ) from error
+        return answer
+
+    def _record(self) -> None:
+        nodes = [node.as_json() for node in self.nodes]
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        text = json.dumps({"nodes": nodes, "used": self.used}, indent=1)
+        write_private(self.directory / _RECORD, text.encode())
+
+
+def recorded(directory: Path) -> tuple[list[ClusterNode], dict[str, list[int]]]:
+    """Nodes of the cluster that was started last from there, the first one first, and what it has used.
+
+    Without any if there was none, or the file is damaged: then it is started anew.
+    """
+    try:
+        record = typed(dict[str, Any], parsed_json((directory / _RECORD).read_bytes(), finite=True))
+        nodes = typed(list[ClusterNode], record["nodes"])
+        return nodes, typed(dict[str, list[int]], record.get("used", {}))
+    except (OSError, ValueError, LookupError):
+        return [], {}

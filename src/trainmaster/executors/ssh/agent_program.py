@@ -1,0 +1,97 @@
+"""A node's `Agent` at the other end of an SSH channel: one JSON frame per call on standard input.
+
+``python -m trainmaster.executors.ssh.agent_program NODE``, with what `Agent` takes as JSON. It ends with its
+stream, or when its gateway has not asked for anything for a while; supervisor and members go on.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import select
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from trainmaster.executors.core_dumps import forbid_core_dumps
+from trainmaster.executors.gang_client import row_of
+from trainmaster.executors.gangs.agent import PATIENCE_S, Agent
+from trainmaster.executors.wire import Splitter, encode
+from trainmaster.spec.errors import LeaseLostError, TrainmasterError
+
+if TYPE_CHECKING:
+    from trainmaster.executors.wire import Message
+
+_THREADS = 4
+_READ_BYTES = 1 << 20
+
+
+class AgentProgram:
+    """Answers calls from threads: one waits for news while others hand over commands."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._lock = threading.Lock()
+
+    def serve(self) -> None:
+        """Until standard input ends."""
+        splitter = Splitter()
+        poll = select.poll()
+        poll.register(0, select.POLLIN)
+        heard_at = time.monotonic()
+        with ThreadPoolExecutor(_THREADS) as pool:
+            while time.monotonic() - heard_at < PATIENCE_S:
+                if not poll.poll(int(PATIENCE_S * 1000)):
+                    break
+                data = os.read(0, _READ_BYTES)
+                if not data:
+                    break
+                heard_at = time.monotonic()
+                for call in splitter.feed(data):
+                    pool.submit(self._answer, call)
+            os._exit(0)  # a thread may wait for news
+
+    def _answer(self, call: Message) -> None:
+        try:
+            found: Message = {"result": self._do(call["do"], call["args"])}
+        except LeaseLostError as error:
+            found = {"error": [Exception.__str__(error), error.hint], "fenced": True}
+        except TrainmasterError as error:
+            found = {"error": [Exception.__str__(error), error.hint]}
+        except Exception as error:  # noqa: BLE001 - told to the gateway
+            found = {"error": [f"{type(error).__name__}: {error}", ""]}
+        view = memoryview(encode({"id": call["id"], **found}))
+        with self._lock:
+            while view:
+                view = view[os.write(1, view) :]
+
+    def _do(self, name: str, arguments: list[object]) -> object:
+        match name:
+            case "attach":
+                attached = self._agent.attach(*arguments)  # type: ignore[arg-type]
+                return [[row_of(status) for status in attached.statuses], attached.records]
+            case "do":
+                shared, checked = self._agent.do(*arguments)  # type: ignore[arg-type]
+                return [shared, [[turn, row_of(status)] for turn, status in checked]]
+            case "poll":
+                news = self._agent.poll(*arguments)  # type: ignore[arg-type]
+                pieces = [
+                    [attempt, file, offset, base64.b64encode(data).decode("ascii")]
+                    for attempt, (file, offset, data) in news.pieces
+                ]
+                return [[row_of(each) for each in news.statuses], news.output, pieces, sorted(news.behind)]
+            case _:
+                raise ValueError(name)
+
+
+def main(arguments: list[str]) -> None:
+    """Serve one gateway."""
+    forbid_core_dumps()
+    AgentProgram(Agent(json.loads(arguments[0]))).serve()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

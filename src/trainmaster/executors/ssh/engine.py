@@ -1,0 +1,159 @@
+"""SSH as an engine: the driver says which nodes there are, and each is one more channel of its connection."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.executors.gang_client import status_of
+from trainmaster.executors.gangs.engine import Attached, News
+from trainmaster.executors.gangs.own_placement import OwnPlacement
+from trainmaster.executors.gangs.placement import LiveNode
+from trainmaster.executors.wire import Splitter, encode
+from trainmaster.spec.errors import ExecutorError, LeaseLostError
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Sequence
+
+    from trainmaster.executors.base import GangStatus
+    from trainmaster.executors.gangs.cluster_node import ClusterNode
+    from trainmaster.executors.gangs.engine import Follow, Opener
+    from trainmaster.executors.wire import Message
+
+PROGRAM = "trainmaster.executors.ssh.agent_program"
+_READ_BYTES = 1 << 20
+#: Connecting blocks a thread; a host that does not answer takes one for a while.
+_reaching = ThreadPoolExecutor(32, thread_name_prefix="reach")
+
+
+class SshEngine:
+    """See `Engine`. Which nodes are members is the driver's to say: none is dead because it is silent.
+
+    Args:
+        nodes: those that there are now, each with how often one of its name has joined.
+        stream: starts a command on a node.
+        run: on whose behalf gangs are started.
+        lease: token of the driver: supervisors refuse earlier ones.
+    """
+
+    def __init__(
+        self, nodes: Callable[[], list[tuple[ClusterNode, int]]], stream: Opener, run: str, lease: int
+    ) -> None:
+        self._nodes = nodes
+        self._stream = stream
+        self._run = run
+        self._lease = lease
+        self._by_id: dict[str, ClusterNode] = {}
+
+    async def members(self) -> Sequence[LiveNode]:
+        """All that have joined."""
+        self._by_id = {f"{node.key}@{count}": node for node, count in self._nodes()}
+        return [
+            LiveNode(node.key, node_id, node.address, float(node.slots), len(node.gpus), node.labels)
+            for node_id, node in self._by_id.items()
+        ]
+
+    def agent(self, node: LiveNode) -> StreamAgent:
+        """See `Engine`."""
+        member = self._by_id[node.node_id]
+        about = {"home": member.home, "gpus": list(member.gpus), "leased": self._run, "token": self._lease}
+        command = [member.python, "-m", PROGRAM, json.dumps(about)]
+        return StreamAgent(node.key, lambda: self._stream(member, command))
+
+    def reservations(
+        self, ready: Callable[[str, list[str]], None], rooms: Callable[[], Sequence[LiveNode]]
+    ) -> OwnPlacement:
+        """See `Engine`."""
+        return OwnPlacement(ready, rooms)
+
+
+class StreamAgent:
+    """See `NodeAgent`; each `attach` begins a stream of its own.
+
+    Args:
+        key: of the node, for messages.
+        dial: gives the stream to its `AgentProgram`; blocks.
+    """
+
+    def __init__(self, key: str, dial: Callable[[], socket.socket]) -> None:
+        self._key = key
+        self._dial = dial
+        self._dialling: asyncio.Future[socket.socket] | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._ids = itertools.count()
+
+    async def attach(self, token: str, attempts: Sequence[str]) -> Attached:
+        """See `NodeAgent`."""
+        self.detach(token)
+        if self._dialling is None or self._dialling.done():
+            self._dialling = asyncio.get_running_loop().run_in_executor(_reaching, self._dial)
+        stream = await asyncio.shield(self._dialling)  # one that takes long is waited for again
+        self._dialling = None
+        reader, self._writer = await asyncio.open_connection(sock=stream)
+        self._listening = asyncio.create_task(self._listen(reader, self._writer))
+        statuses, records = await self._call("attach", token, list(attempts))
+        return Attached([status_of(row) for row in statuses], records)
+
+    async def do(
+        self, token: str, commands: Sequence[Message]
+    ) -> tuple[dict[str, bool], list[tuple[int, GangStatus]]]:
+        """See `NodeAgent`."""
+        shared, checked = await self._call("do", token, list(commands))
+        return shared, [(turn, status_of(row)) for turn, row in checked]
+
+    async def poll(self, token: str, timeout_s: float, follow: Follow) -> News:
+        """See `NodeAgent`."""
+        statuses, output, pieces, behind = await self._call("poll", token, timeout_s, follow)
+        return News(
+            [status_of(row) for row in statuses],
+            [(part, member) for part, member in output],
+            [(part, (file, offset, base64.b64decode(text))) for part, file, offset, text in pieces],
+            set(behind),
+        )
+
+    def detach(self, token: str) -> None:
+        """See `NodeAgent`; the other end ends with its stream."""
+        del token
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    async def _call(self, name: str, *arguments: object) -> Any:  # noqa: ANN401 - as JSON has it
+        if self._writer is None or self._writer.is_closing():
+            raise self._lost()
+        number = next(self._ids)
+        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._writer.write(encode({"id": number, "do": name, "args": arguments}))
+            return await answer
+        finally:
+            del self._waiting[number]
+
+    async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        splitter = Splitter()
+        try:
+            while data := await reader.read(_READ_BYTES):
+                for message in splitter.feed(data):
+                    answer = self._waiting.get(message["id"])
+                    if answer is None or answer.done():
+                        continue
+                    if "error" in message:
+                        kind = LeaseLostError if "fenced" in message else ExecutorError
+                        answer.set_exception(kind(*message["error"]))
+                    else:
+                        answer.set_result(message["result"])
+        finally:
+            writer.close()
+            if writer is self._writer:
+                for answer in self._waiting.values():
+                    if not answer.done():
+                        answer.set_exception(self._lost())
+
+    def _lost(self) -> ExecutorError:
+        return ExecutorError(f"the connection to node {self._key} was lost", "It is made again.")

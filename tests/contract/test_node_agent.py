@@ -1,0 +1,126 @@
+"""What a node's agent does for a gateway, with a real supervisor."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from trainmaster.executors.base import Phase
+from trainmaster.executors.gangs.agent import Agent
+from trainmaster.spec.errors import ExecutorError
+from trainmaster.testing.executor_contract import alive, until
+
+LONG = "touch up-$RANDOM; until [ -e go ]; do sleep 0.02; done"
+
+
+class Bench:
+    """The gateway."""
+
+    def __init__(self, agent, directory):
+        self.agent = agent
+        self.directory = directory
+        self.phases = {}
+
+    def gang(self, name, script, node_queue="lane", **options):
+        member = {"name": "worker-0", "script": script, "cwd": str(self.directory), "env": {}, "ports": 0}
+        return {
+            "attempt": name,
+            "directory": str(self.directory / name),
+            "slots": 1,
+            "group": node_queue,
+            "group_slots": 1,
+            "hold": False,
+            "grace_s": 1.0,
+            "share_gpus": False,
+            "members": [{**member, "essential": True, "gpus": 0, "container": None}],
+            **options,
+        }
+
+    def do(self, *commands, token="t1"):
+        return self.agent.do(token, commands)
+
+    def submit(self, *gangs):
+        self.do(*({"do": "submit", "gangs": [gang]} for gang in gangs))
+
+    def check(self, name, turn=7):
+        ((told, status),) = self.do({"do": "check", "attempt": name, "turn": turn})[1]
+        assert told == turn
+        return status.phase
+
+    def wait(self, name, phase):
+        deadline = time.monotonic() + 10.0
+        while self.phases.get(name) is not phase:
+            assert time.monotonic() < deadline, self.phases
+            news, *_ = self.agent.poll("t1", 0.5, {})
+            self.phases.update((status.attempt, status.phase) for status in news)
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setattr("trainmaster.executors.gangs.agent._be_ordinary", lambda: None)
+    agent = Agent({"home": str(home), "gpus": []})
+    agent.attach("t1", [])
+    pid = int((home / "supervisor" / "lock").read_text())
+    yield Bench(agent, tmp_path)
+    agent.detach(agent._token)
+    os.kill(pid, signal.SIGTERM)
+    until(lambda: not alive(pid), "the supervisor has ended")
+
+
+def test_one_after_another_in_a_lane(bench):
+    order = bench.directory / "order"
+    bench.submit(*(bench.gang(str(index), f"echo {index} >> {order}") for index in range(5)))
+    bench.wait("4", Phase.EXITED)
+    assert order.read_text().split() == list("01234")
+
+
+def test_called_back_unless_it_has_started(bench):
+    names = ["first", "second", "third"]
+    bench.submit(*(bench.gang(name, LONG) for name in names))
+    bench.wait("first", Phase.RUNNING)
+    bench.do({"do": "recall", "attempts": names[:2]})
+    bench.wait("second", Phase.UNKNOWN)
+    assert [bench.check(name) for name in names] == [Phase.RUNNING, Phase.UNKNOWN, Phase.QUEUED]
+    Path(bench.directory / "go").touch()
+    bench.wait("third", Phase.EXITED)
+    assert bench.phases["first"] is Phase.EXITED, "nobody has stopped it"
+
+
+def test_handed_over_anew_in_the_same_breath(bench):
+    """News of an end to waiting may come late; a check tells how it was between the commands around it."""
+    bench.submit(bench.gang("first", LONG))
+    bench.wait("first", Phase.RUNNING)
+    submit = {"do": "submit", "gangs": [bench.gang("again", "true")]}
+    recall = {"do": "recall", "attempts": ["again"]}
+    checks = [{"do": "check", "attempt": "again", "turn": turn} for turn in (1, 2, 3)]
+    _, found = bench.do(submit, checks[0], recall, checks[1], submit, checks[2])
+    assert [(turn, status.phase) for turn, status in found] == [
+        (1, Phase.QUEUED),
+        (2, Phase.UNKNOWN),
+        (3, Phase.QUEUED),
+    ]
+    Path(bench.directory / "go").touch()
+    bench.wait("again", Phase.EXITED)
+
+
+def test_what_waits_is_dropped_for_the_next_gateway(bench):
+    bench.submit(bench.gang("runs", LONG), bench.gang("waits", "touch never"))
+    bench.submit(bench.gang("held", "touch never", node_queue="other", hold=True))
+    bench.wait("runs", Phase.RUNNING)
+    bench.wait("held", Phase.GRANTED)
+    statuses = bench.agent.attach("t2", ["runs", "waits", "held", "none"]).statuses
+    assert [status.phase for status in statuses] == [
+        Phase.RUNNING,
+        Phase.UNKNOWN,
+        Phase.UNKNOWN,
+        Phase.UNKNOWN,
+    ]
+    with pytest.raises(ExecutorError, match="another gateway"):
+        bench.submit(bench.gang("late", "true"))
+    Path(bench.directory / "go").touch()
+    until(lambda: bench.agent.poll("t2", 0.5, {})[0], "its end is told to the new one")
+    assert not (bench.directory / "never").exists()

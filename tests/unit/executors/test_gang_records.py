@@ -1,0 +1,128 @@
+"""What the next gateway learns from the records that lie on nodes."""
+
+import json
+from types import SimpleNamespace
+
+from trainmaster.executors.base import GangStatus, MemberStatus, Phase
+from trainmaster.executors.gangs.agent import _Records
+from trainmaster.executors.gangs.life import Part
+from trainmaster.executors.gangs.own_placement import OwnPlacement
+from trainmaster.executors.gangs.placed import PlacedGang
+from trainmaster.executors.gangs.placement import LiveNode
+from trainmaster.executors.gangs.scheduler import Scheduler
+
+NODES = [LiveNode(f"n{index}", f"id-{index}", f"10.0.0.{index}", 4.0, 0, {}) for index in (0, 1)]
+
+
+class Engine:
+    def reservations(self, ready, rooms):
+        return OwnPlacement(ready, rooms)
+
+
+class Sent:
+    """A link that keeps what was sent."""
+
+    def __init__(self, node):
+        self.node = node
+        self.since = None
+        self.attached = SimpleNamespace(is_set=lambda: True)
+        self.commands = []
+
+    def send(self, command):
+        self.commands.append(json.loads(json.dumps(command)))
+
+    def did(self, kind):
+        return [command for command in self.commands if command["do"] == kind]
+
+
+def gateway(*alive):
+    """What a gateway knows once it has begun, with links to these nodes."""
+    made = Scheduler(Engine(), set(), SimpleNamespace(time=lambda: 0.0, call_later=lambda *_: None), print)
+    for node in alive:
+        made.nodes.links[node.key] = Sent(node)
+    return made
+
+
+def gang_of_three():
+    """A member on the first node, two on the second."""
+    members = [{"name": f"worker-{index}", "essential": True, "gpus": 0} for index in (0, 1, 2)]
+    request = {"attempt": "r/e/0/1", "directory": "/d", "grace_s": 5.0, "hold": True, "members": members}
+    gang = PlacedGang(request | {"slots": 3, "group_slots": 3, "share_gpus": False}, "r", None)
+    for node, names in zip(NODES, (("worker-0",), ("worker-1", "worker-2")), strict=True):
+        gang.parts.append(Part(f"r/e/0/1#{node.key}", (node.key, node.node_id, node.address), names, True))
+    return gang
+
+
+def ended(part):
+    rows = [MemberStatus(name, pid=7, started_at=1.0, ended_at=9.0, exit_code=0) for name in part.members]
+    return GangStatus(part.name, Phase.EXITED, tuple(rows))
+
+
+def running(part):
+    return GangStatus(part.name, Phase.RUNNING, tuple(MemberStatus(name, pid=8) for name in part.members))
+
+
+def test_what_had_ended_before_its_node_died_is_not_lost_to_the_next_gateway():
+    gang = gang_of_three()
+    record = gang.record("e", "")
+    first = gateway(*NODES)
+    first.attached(NODES[0], [running(gang.parts[0])], [record])
+    first.settle()
+    first.took(NODES[1], [ended(gang.parts[1])])
+    (told,) = first.nodes.links["n0"].did("record")
+
+    second = gateway(NODES[0])
+    second.attached(NODES[0], [running(gang.parts[0])], [told["record"]])
+    second.settle()
+    (found,) = second.gangs.values()
+    assert tuple(found.members().values())[1:] == ended(gang.parts[1]).members
+    assert found.phase is Phase.RUNNING
+    assert found.kill_at is None
+    second.lost(NODES[0])
+    assert found.members()["worker-0"].lost
+
+
+def test_records_of_several_nodes_are_of_one_gang_and_the_older_one_takes_nothing_away():
+    gang = gang_of_three()
+    older = gang.record("e", "")
+    gang.parts[1].status = ended(gang.parts[1])
+    newer = gang.record("e", "")
+    for records in ([older, newer], [newer, older]):
+        found = gateway(*NODES)
+        for node, record in zip(NODES, records, strict=True):
+            found.attached(node, [], [json.loads(json.dumps(record))])
+        found.settle()
+        (one,) = found.gangs.values()
+        assert [row.exit_code for row in one.members().values()] == [None, 0, 0]
+
+
+def test_a_node_that_comes_back_ends_what_was_declared_lost_there():
+    gang = gang_of_three()
+    found = gateway(*NODES)
+    found.attached(NODES[0], [running(gang.parts[0])], [gang.record("e", "")])
+    found.attached(NODES[1], [running(gang.parts[1])], [gang.record("e", "")])
+    found.settle()
+    found.lost(NODES[1])
+    again = LiveNode("n1", "id-1-again", "10.0.0.1", 4.0, 0, {})
+    found.nodes.links["n1"] = Sent(again)
+    found.attached(again, [running(gang.parts[1])], [gang.record("e", "")])
+    orders = [(command["do"], command["attempt"]) for command in found.nodes.links["n1"].commands]
+    assert orders == [("stop", "r/e/0/1#n1"), ("check", "r/e/0/1#n1")]
+
+
+def test_what_was_left_on_a_node_that_nobody_asked_for_is_ended_once_all_were_asked():
+    found = gateway(*NODES)
+    found.attached(NODES[0], [GangStatus("r/e/9/1", Phase.RUNNING)], [])
+    assert not found.nodes.links["n0"].commands, "another node may have its record"
+    found.settle()
+    assert found.nodes.links["n0"].did("stop")[0]["attempt"] == "r/e/9/1"
+
+
+def test_records_on_a_node_survive_and_damaged_ones_are_left_out(tmp_path):
+    records = _Records(tmp_path / "gangs")
+    for part in ("a#n0", "b", "c"):
+        records.store(part, {"attempt": part.partition("#")[0], "parts": []})
+    records.drop(["c", "unknown"])
+    (tmp_path / "gangs" / "torn.json").write_text('["d", {"attem')
+    (tmp_path / "gangs" / "other.json").write_text('{"a": 1}')
+    assert sorted(_Records(tmp_path / "gangs").load()) == ["a#n0", "b"]

@@ -1,0 +1,227 @@
+"""The driver's end of a cluster whose head says nothing more; the test is the gateway."""
+
+import base64
+import contextlib
+import socket
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from trainmaster.executors.base import Capacity, GangRequest, MemberRequest, Phase
+from trainmaster.executors.gangs import executor as executor_module
+from trainmaster.executors.gangs.executor import NodesExecutor
+from trainmaster.executors.wire import PROTOCOL, Splitter, encode
+from trainmaster.spec.errors import ExecutorError
+
+RUN = ["r/a/0/1", "RUNNING", [["worker-0", 7, 1.0, None, None, None, False, False, False, ""]], {}, 1.0, None]
+ENDED = ["r/a/1/1", "EXITED", [["worker-0", 8, 1.0, 2.0, 0, None, False, False, False, ""]], {}, 1.0, 2.0]
+
+
+class Gateway:
+    """Welcomes drivers and takes what they send; the rest is up to the test."""
+
+    def __init__(self):
+        self.head = SimpleNamespace(key="n0")
+        self.ends = []
+        self.heard = []
+        self.early = []
+
+    def connect(self, _hello):
+        if self.ends and self.ends[-1] is None:
+            raise ExecutorError("nobody answers")
+        ours, theirs = socket.socketpair()
+        self.ends.append(theirs)
+        threading.Thread(target=self.listen, args=(theirs,), daemon=True).start()
+        return ours
+
+    def listen(self, end):
+        splitter = Splitter()
+        with contextlib.suppress(OSError):  # the test is over
+            while data := end.recv(65536):
+                for message in splitter.feed(data):
+                    self.heard.append(message)
+                    if message["do"] == "open":
+                        welcome = {"reply": "open", "protocol": PROTOCOL, "pid": 5}
+                        end.sendall(b"".join(map(encode, [*self.early, welcome, *self.early])))
+                    elif message["do"] == "part":
+                        end.sendall(encode({"reply": "part", "id": message["id"]}))
+
+    def say(self, message):
+        self.ends[-1].sendall(encode(message))
+
+    def die(self):
+        """And nobody answers any more."""
+        self.ends[-1].shutdown(socket.SHUT_RDWR)
+        self.ends.append(None)
+
+    def close(self):
+        for end in filter(None, self.ends):
+            end.close()
+
+
+@pytest.fixture
+def gateway():
+    made = Gateway()
+    yield made
+    made.close()
+
+
+def gang(attempt, directory):
+    member = MemberRequest("worker-0", "true", "/")
+    return GangRequest(attempt, str(directory / attempt.replace("/", "-")), (member,), 1, "a", 1)
+
+
+def opened(gateway, directory, gone):
+    executor = NodesExecutor(gateway, is_gone=gone.__contains__)
+    executor.open("r", Capacity(1), {})
+    executor.submit([gang(name, directory) for name in ("r/a/0/1", "r/a/1/1", "r/a/2/1")])
+    gateway.say({"news": [RUN, ENDED]})
+    found = {}
+    while len(found) < 2:
+        found.update((status.attempt, status.phase) for status in executor.changes(1.0))
+    return executor
+
+
+def test_silence_and_a_witness(gateway, tmp_path, monkeypatch):
+    monkeypatch.setattr(executor_module, "SILENT_S", 0.05)
+    monkeypatch.setattr(executor_module, "_GONE_PAUSE_S", 0.0)
+    gone = set()
+    executor = opened(gateway, tmp_path, gone)
+    gateway.say({"nodes": [{"key": "n0", "address": "10.0.0.1", "unreachable_since": None}]})
+    deadline = time.monotonic() + 5.0
+    while not any(node.unreachable_since for node in executor.nodes()):
+        assert executor.changes(0.01) == []
+        assert time.monotonic() < deadline
+    assert not executor.is_lost, "it may only be slow"
+    gone.add("n0")
+    lost = {status.attempt: status for status in executor.changes(1.0)}
+    assert executor.is_lost
+    assert set(lost) == {"r/a/0/1", "r/a/2/1"}, "what had ended has ended"
+    assert {status.phase for status in lost.values()} == {Phase.EXITED}
+    (member,) = lost["r/a/0/1"].members
+    assert (member.pid, member.lost, member.exit_code) == (7, True, None)
+    assert [member.lost for member in lost["r/a/2/1"].members] == [True], "it may have started since"
+    (ended,) = executor.observe(["r/a/1/1"])
+    assert ended.members[0].exit_code == 0
+
+
+def test_nothing_is_started_afterwards(gateway, tmp_path, monkeypatch):
+    monkeypatch.setattr(executor_module, "_GONE_PAUSE_S", 0.0)
+    gone = set()
+    executor = opened(gateway, tmp_path, gone)
+    gateway.die()
+    with pytest.raises(ExecutorError, match="nobody answers"):
+        executor.observe(["r/a/0/1"])
+    with pytest.raises(ExecutorError, match="nobody answers"):
+        executor.changes(1.0)
+    gone.add("n0")
+    assert executor.observe(["r/a/0/1"])[0].members[0].lost
+    executor.changes(0.0)
+    executor.submit([gang("r/a/3/1", tmp_path)])
+    assert [(each.attempt, each.phase) for each in executor.changes(0.0)] == [("r/a/3/1", Phase.UNKNOWN)]
+    executor.launch("r/a/0/1", {})
+    executor.stop("r/a/0/1", 1.0)
+    executor.forget(["r/a/0/1"])
+    assert executor.observe(["r/a/0/1"])[0].phase is Phase.UNKNOWN
+    executor.close()
+    with pytest.raises(ExecutorError, match="n0, is gone"):
+        NodesExecutor(gateway, is_gone=gone.__contains__).open("r", Capacity(1), {})
+
+
+def test_all_that_was_said_is_heard_before_hanging_up(gateway, tmp_path):
+    executor = opened(gateway, tmp_path, set())
+    executor.forget(["r/a/1/1"])
+    executor.close()
+    assert [message["do"] for message in gateway.heard][-2:] == ["forget", "part"]
+
+
+def until_lost(executor):
+    while True:
+        executor.changes(0.2)
+
+
+def test_who_has_other_things_to_do_is_told_at_once(gateway, tmp_path, monkeypatch):
+    """The run's loop must renew its lease: another executor is opened elsewhere."""
+    gone = set()
+    executor = NodesExecutor(gateway, is_gone=gone.__contains__, revives=False)
+    executor.open("r", Capacity(1), {})
+    executor.submit([gang("r/a/0/1", tmp_path)])
+    gateway.die()
+    with pytest.raises(ExecutorError, match="was lost"):
+        until_lost(executor)
+    executor.close()
+
+
+def test_who_has_other_things_to_do_hears_of_a_head_that_is_gone(gateway, tmp_path):
+    gone = set()
+    executor = NodesExecutor(gateway, is_gone=gone.__contains__, revives=False)
+    executor.open("r", Capacity(1), {})
+    executor.submit([gang("r/a/0/1", tmp_path)])
+    gone.add("n0")
+    gateway.die()
+    found = {}
+    while not found:
+        found.update((status.attempt, status.phase) for status in executor.changes(0.2))
+    assert found == {"r/a/0/1": Phase.EXITED}
+    assert executor.is_lost
+    executor.close()
+
+
+def test_a_silent_gateway_is_not_waited_for_long(gateway, tmp_path, monkeypatch):
+    monkeypatch.setattr(executor_module, "_BRIEF_S", 0.2)
+    executor = NodesExecutor(gateway, revives=False)
+    executor.open("r", Capacity(1), {})
+    executor.hurry()
+    with pytest.raises(ExecutorError, match="did not answer"):
+        executor.observe(["r/a/0/1"])
+    executor.close()
+
+
+def test_a_starved_gateway_is_waited_for_while_it_is_being_reached(gateway, monkeypatch):
+    """That is done beside the run's loop. Else its cluster, which works, would be dissolved as a mute one."""
+    monkeypatch.setattr(executor_module, "_BRIEF_S", 0.1)
+    executor = NodesExecutor(gateway, revives=False)
+    executor.open("r", Capacity(1), {})
+    answer = {"reply": "observe", "id": 1, "gangs": [RUN]}
+    late = threading.Timer(0.4, gateway.say, [answer])
+    late.start()
+    assert executor.observe(["r/a/0/1"])[0].phase is Phase.RUNNING
+    late.join()
+    executor.close()
+
+
+def test_why_a_gang_waits(gateway):
+    executor = NodesExecutor(gateway)
+    executor.open("r", Capacity(1), {})
+    gateway.say({"waits": {"r/a/0/1": "it needs a node with role=ps; there is none among 2"}})
+    deadline = time.monotonic() + 5
+    while not executor.waits() and time.monotonic() < deadline:
+        executor.changes(0.05)
+    assert executor.waits() == {"r/a/0/1": "it needs a node with role=ps; there is none among 2"}
+    executor.close()
+
+
+def test_what_comes_with_the_welcome_is_heard(gateway):
+    gateway.early = [{"news": [ENDED]}, {"output": [["r/a/1/1", "worker-0"]]}]
+    executor = NodesExecutor(gateway)
+    executor.open("r", Capacity(1), {})
+    assert [status.attempt for status in executor.changes(1.0)] == ["r/a/1/1"]
+    assert executor.output() == [("r/a/1/1", "worker-0")]
+    executor.close()
+
+
+def test_that_there_is_no_room_for_what_members_write_is_told(gateway, tmp_path, monkeypatch):
+    monkeypatch.setattr("trainmaster.executors.gangs.mirror.RESERVE_BYTES", 1 << 62)
+    executor = opened(gateway, tmp_path, set())
+    piece = base64.b64encode(b"step 7").decode()
+    gateway.say({"piece": ["r/a/0/1", "n0", "worker-0.log", 0, piece]})
+    deadline = time.monotonic() + 5
+    while not executor.waits() and time.monotonic() < deadline:
+        executor.changes(0.05)
+    (why,) = executor.waits().values()
+    assert f"kept at {tmp_path}/r-a-0-1 on the machine that drives the run" in why
+    executor.forget(["r/a/0/1"])
+    assert not executor.waits()
+    executor.close()
