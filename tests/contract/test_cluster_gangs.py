@@ -205,7 +205,8 @@ def test_driver_killed_and_adopted(bench, three, engine):
     )
     try:
         until((bench.directory / "running").exists, "the gang runs")
-        until(lambda: len((bench.directory / "pids").read_text().split()) == 3, "all have started")
+        pids = bench.directory / "pids"
+        until(lambda: pids.exists() and len(pids.read_text().split()) == 3, "all have started")
     finally:
         driver.kill()
         driver.wait()

@@ -51,7 +51,7 @@ class Actuator:
         self._provisioner = provisioner
         self._tasks = tasks
         self._observed = observed
-        self._ray = threading.Lock()  # what changes a Ray is done one after the other
+        self._changing = threading.Lock()  # what changes a cluster is done one after the other
         self._back_at: dict[str, float] = {}
 
     def perform(self, record: ClusterRecord, action: Action, now: float) -> None:
@@ -84,11 +84,14 @@ class Actuator:
         stages = self._observed.stages
         stages.update({m: Stage.READY for m, stage in stages.items() if stage is Stage.JOINED})
         here = {key_of(machine.id) for machine in record.rented}
-        gone = {node.key for node in formation.ray.nodes} - here
+        gone = {node.key for node in formation.cluster.nodes} - here
 
         def stop() -> None:
-            with self._ray, contextlib.suppress(TrainmasterError):  # a node out of reach is given up soon
-                formation.ray.stop(gone)
+            with (
+                self._changing,
+                contextlib.suppress(TrainmasterError),
+            ):  # one out of reach is given up soon
+                formation.cluster.stop(gone)
 
         self._tasks.start(f"drop formation-{formation.number}", stop)
 
@@ -142,10 +145,11 @@ class Actuator:
         members = self._members(record, ids)
         machines = [machine for machine, _ in members]
         accesses = self._provisioner.give_keys(record, [access for _, access in members])
-        with self._ray:
-            ray = self._provisioner.form(record, list(zip(machines, accesses, strict=True)))
-        head = next((m.id for m in machines if key_of(m.id) == ray.head.key), machines[0].id)
-        return Formation(record.formed, ray, head), accesses
+        with self._changing:
+            cluster = self._provisioner.form(record, list(zip(machines, accesses, strict=True)))
+        key = cluster.head.key if cluster.head else ""
+        head = next((m.id for m in machines if key_of(m.id) == key), machines[0].id if key else "")
+        return Formation(record.formed, cluster, head), accesses
 
     def _join(self, record: ClusterRecord, ids: tuple[str, ...]) -> None:
         formation = self._observed.formation
@@ -162,9 +166,9 @@ class Actuator:
             for access in self._provisioner.give_keys(record, everybody):
                 self._observed.accesses[access.id] = access
             members = self._members(record, ids)
-            with self._ray:
+            with self._changing:
                 try:
-                    self._provisioner.join(record, formation.ray, members)
+                    self._provisioner.join(record, formation.cluster, members)
                 except TrainmasterError as error:
                     if len(members) == 1:
                         return {ids[0]: words(error)}
@@ -180,7 +184,7 @@ class Actuator:
         failed = {}
         for member in members:
             try:
-                self._provisioner.join(record, formation.ray, [member])
+                self._provisioner.join(record, formation.cluster, [member])
             except TrainmasterError as error:
                 failed[member[0].id] = words(error)
         return failed
@@ -192,7 +196,7 @@ class Actuator:
             if machine is None or machine.is_over:
                 gone.add(name)
                 self._observed.stages.pop(name, None)
-            else:  # it is well, but Ray has lost it: it joins again
+            else:  # it is well, but the engine has lost it: it joins again
                 self._observed.stages[name] = Stage.READY
         formation = self._observed.formation
         if formation is None:
@@ -202,9 +206,9 @@ class Actuator:
             return
 
         def drop() -> None:
-            with self._ray:
+            with self._changing:
                 for name in ids:
-                    formation.ray.remove(key_of(name), is_gone=name in gone)
+                    formation.cluster.remove(key_of(name), is_gone=name in gone)
 
         self._tasks.start(f"drop {' '.join(ids)}", drop)
 
@@ -215,10 +219,10 @@ class Actuator:
         accesses = list(self._observed.accesses.values())
         if not any(machine.rental.is_rented for machine in record.machines):
             # Hosts of one's own go on without us. Of rented ones nothing is asked, so nothing is waited for
-            # that is still being done to a Ray: of machines that are gone it may take minutes.
-            with self._ray:
+            # that is still being done to a cluster: of machines that are gone it may take minutes.
+            with self._changing:
                 self._provisioner.take_back(
-                    record, formation.ray if formation else None, accesses, self._observed.nodes
+                    record, formation.cluster if formation else None, accesses, self._observed.nodes
                 )
         try:
             self._provider.release(record.id)

@@ -95,7 +95,7 @@ class Baking:
             tell(f"{record.id}: no image is made: there is nothing on its machines, or none of them is left")
             return
         try:
-            provisioner.take_back(record, formation.ray, list(loop.accesses.values()), {})
+            provisioner.take_back(record, formation.cluster, list(loop.accesses.values()), {})
             _tidy(node)
             wanted = BakedImage(
                 "",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: A head that answers us by SSH, but whose Ray does not for so long, is not waited for.
+#: A head that answers us by SSH, but whose engine does not for so long, is not waited for.
 _UNRESPONSIVE_S: Final = 20.0
 _REOPEN_S: Final = 1.0
 #: A machine that is taken back: its members have ended so long before.
@@ -334,7 +334,7 @@ class ClusterConnection:
     def _drain(self, places: Mapping[str, Places]) -> bool:
         """Have members end on machines that are taken back while there is time to save their work.
 
-        Ray does not know of such machines, so nothing is sent until they are out of it; whether that is so.
+        The engine does not know of such machines, so nothing is sent until they are out; whether so.
         """
         leaving = self._leaving()
         if leaving is None:
@@ -379,7 +379,7 @@ class ClusterConnection:
         if self.executor is not None and not self.waiting and all(where):
             stays = {address for members in where for _, address in members}
             if self.sent or self.loop.scaling.needed != 0:
-                stays.add(self.loop.head_address)  # all others need it
+                stays.add(self.loop.first_address)  # all others may need it
             spare = {node.address for node in self.executor.nodes()} - stays
         self.loop.spare(frozenset(spare))
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.cluster.cluster_connection import ClusterConnection, Opener, Places
 from trainmaster.cluster.gang_ends import GangEnds, GangPlaces, Witness
+from trainmaster.cluster.node_provisioner import key_of
 from trainmaster.cluster.node_verdicts import NodeVerdicts
 from trainmaster.cluster.record import ClusterState
 from trainmaster.cluster.renting.growth import Growth, growth
@@ -343,12 +344,13 @@ class ClusterExecutor:
         return bool((machines & rented) - set(nodes) - gone)
 
     def first_machine(self) -> tuple[str, NodeAccess] | None:
-        """The head of a cluster that is up and cannot be taken back, with the cluster's id; None as yet."""
+        """The first machine of a cluster that is up, unless it may be taken back, with the cluster's id."""
         for connection in self._all:
             record, formation = connection.loop.record, connection.loop.formation
             if formation is None:
                 continue
-            head = next((machine for machine in record.rented if machine.id == formation.head), None)
+            first = next((node.key for node in formation.cluster.nodes), "")
+            head = next((machine for machine in record.rented if key_of(machine.id) == first), None)
             node = None if head is None else _present(connection.loop).get(head.id)
             if head is not None and node is not None and not head.rental.spot and not head.is_leaving:
                 return record.id, node

@@ -179,14 +179,22 @@ class ClusterLoop:
     @property
     def head_address(self) -> str:
         """Private address of the machine that the cluster stands or falls with; empty while there is none."""
-        formation = self.formation
-        return "" if formation is None else formation.ray.head.address
+        head = self.formation and self.formation.cluster.head
+        return head.address if head else ""
+
+    @property
+    def first_address(self) -> str:
+        """Private address of the machine that is given back last: it may drive the run."""
+        nodes = self.formation.cluster.nodes if self.formation else ()
+        return nodes[0].address if nodes else ""
 
     @property
     def head_answers(self) -> bool:
         """Whether the machine that the cluster stands or falls with answers us by SSH."""
         formation = self.formation
-        return formation is not None and formation.head not in self._watch.lost_since()
+        if formation is None or not formation.head:
+            return False
+        return formation.head not in self._watch.lost_since()
 
     def start(self) -> None:
         """Begin, or go on after `close`."""
@@ -244,7 +252,7 @@ class ClusterLoop:
         self._wake.set()
 
     def alive(self, keys: frozenset[str]) -> None:
-        """Which nodes Ray takes to be alive."""
+        """Which nodes the engine takes to be alive."""
         self._observed.alive(keys, self._clock())
 
     def idle(self, addresses: frozenset[str]) -> None:
@@ -252,7 +260,7 @@ class ClusterLoop:
         self._observed.vacant = self._observed.at(addresses)
 
     def is_gone(self, key: str) -> bool:
-        """Second witness for a node that Ray cannot reach: whether it is gone."""
+        """Second witness for a node that the engine cannot reach: whether it is gone."""
         machine = next((m for m in self.record.rented if key_of(m.id) == key), None)
         if machine is None:
             return True
@@ -333,7 +341,7 @@ class ClusterLoop:
             self._take(name, result, now)
         had = self.formation
         if had is not None and (
-            had.number == self._broken or all(m.id != had.head for m in self.record.rented)
+            had.number == self._broken or (had.head and all(m.id != had.head for m in self.record.rented))
         ):
             self._actuator.dissolve(self.record)
         self._look(now)

@@ -1,4 +1,4 @@
-"""`NodeProvisioner`: makes nodes of machines, and one Ray of nodes. All of it blocks; none of it decides."""
+"""`NodeProvisioner`: makes nodes of machines, a cluster of nodes. All of it blocks; none of it decides."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_ledger import NodeLedger
 from trainmaster.cluster.record import ClusterRecord, Machine
+from trainmaster.executors.clusters import cluster_kind, imports_of, packages_of
 from trainmaster.providers.base import Node, NodeState
 from trainmaster.providers.dead_man_switch import RENEWALS
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import ProviderError, TrainmasterError, one_line
+from trainmaster.spec.launcher_names import DEFAULT_ENGINE
 from trainmaster.spec.private_files import write_private
 from trainmaster.transport.pool import ConnectionPool
 
@@ -31,8 +33,8 @@ if TYPE_CHECKING:
     from trainmaster.cluster.bootstrap.runtime_package import RuntimeLayer, RuntimePackage
     from trainmaster.control.task.layout import Home
     from trainmaster.executors.gangs.cluster_node import ClusterNode
+    from trainmaster.executors.gangs.recorded_cluster import RecordedCluster
     from trainmaster.executors.gangs.ssh_nodes import SshNodes
-    from trainmaster.executors.ray.cluster import RayCluster
     from trainmaster.transport import Connection, Ssh, Target
 
 #: A machine's SSH server comes up a little later than the machine.
@@ -42,17 +44,21 @@ _REFUSED_S: Final = 30.0
 _RENEW_TIMEOUT_S: Final = 10.0
 #: How often it is looked whether the lease of a machine that is bootstrapped must be renewed.
 _LEASE_LOOK_S: Final = 1.0
-#: What a supervisor and Ray need on a node.
-_PACKAGES: Final = ("trainmaster", "ray")
+#: What a supervisor needs on a node.
+_PACKAGES: Final = ("trainmaster",)
 #: For volumes; little, so every node gets it, if it is installed here.
 _VOLUME_PACKAGES: Final = ("blake3", "mfusepy")
-_IMPORTS: Final = ("psutil", "obstore", "trainmaster.executors.supervisor", "ray/_raylet.so")
+_IMPORTS: Final = ("psutil", "obstore", "trainmaster.executors.supervisor")
 _KEY: Final = "key.pair"
 
 
-def node_packages() -> tuple[str, ...]:
+def node_packages(engine: str) -> tuple[str, ...]:
     """What nodes are sent, as pip takes it; a machine that is to rent others needs it itself."""
-    return (*_PACKAGES, *(name for name in _VOLUME_PACKAGES if find_spec(name) is not None))
+    return (
+        *_PACKAGES,
+        *packages_of(engine),
+        *(name for name in _VOLUME_PACKAGES if find_spec(name) is not None),
+    )
 
 
 def root_on_nodes(identity: str) -> str:
@@ -60,15 +66,16 @@ def root_on_nodes(identity: str) -> str:
     return f"/var/tmp/trainmaster-{identity[:8]}"  # noqa: S108 - made with 0700, and refused if not ours
 
 
-def packages_of_nodes(home: Home) -> tuple[RuntimePackage, RuntimePackage]:
+def packages_of_nodes(home: Home, engine: str) -> tuple[RuntimePackage, RuntimePackage]:
     """What every node gets; the first time it takes a while to find out."""
     from trainmaster.cluster.bootstrap.runtime_package_cache import cached_runtime_packages
 
-    return cached_runtime_packages(home.cache / "runtimes", node_packages(), _IMPORTS)
+    imports = (*_IMPORTS, *imports_of(engine))
+    return cached_runtime_packages(home.cache / "runtimes", node_packages(engine), imports)
 
 
 def key_of(machine: str) -> str:
-    """The name of a machine within Ray.
+    """The name of a machine within its cluster.
 
     >>> key_of("gpu1.lab.org")
     'gpu1-lab-org'
@@ -92,6 +99,7 @@ class NodeProvisioner:
 
     Attributes:
         lease_s: may be changed at any time; each renewal sets the present one.
+        engine: of the run's clusters: what nodes are sent for.
     """
 
     def __init__(
@@ -112,6 +120,7 @@ class NodeProvisioner:
         self.ssh = ssh
         self.root = root_on_nodes(home.identity())
         self.lease_s = lease_s
+        self.engine = DEFAULT_ENGINE
         self._code = code
         self._tell = tell
         self._has_switch = has_switch
@@ -259,21 +268,20 @@ class NodeProvisioner:
 
         with self._packing:
             if self._packages is None:
-                self._packages = packages_of_nodes(self.home)
+                self._packages = packages_of_nodes(self.home, self.engine)
             if self._layer is None:
                 self._layer = code_layer(self._code)
             return self._packages, self._layer
 
     # --- one cluster -------------------------------------------------------------------------------------
 
-    def form(self, record: ClusterRecord, nodes: Sequence[tuple[Machine, NodeAccess]]) -> RayCluster:
-        """One Ray of nodes, the first is the head; what is there already from an earlier try is found.
+    def form(self, record: ClusterRecord, nodes: Sequence[tuple[Machine, NodeAccess]]) -> RecordedCluster:
+        """One cluster of nodes; the first may be its head. What is there from an earlier try is found.
 
         Raises:
-            TrainmasterError: a node cannot be reached, or Ray does not start there.
+            TrainmasterError: a node cannot be reached, or the engine does not start there.
         """
-        from trainmaster.executors.ray.cluster import RayCluster
-
+        kind = cluster_kind(record.plan.engine)
         directory = self._directory(record)
         members = [self._cluster_node(record, machine, access) for machine, access in nodes]
         shell = self._nodes
@@ -281,14 +289,15 @@ class NodeProvisioner:
             shell.add(node.key, access.target)
         rented = {key_of(machine.id) for machine in record.rented}
         old = self._recorded(record)
-        if old and old[0].key not in rented:  # its head is lost: what it left on the others must not go on
+        if kind.has_head and old and old[0].key not in rented:
+            # Its head is lost: what it left on the others must not go on.
             here = {node.key for node in members}
-            lost = RayCluster(directory, old, self._ask, shell.stream)
+            lost = kind(directory, old, self._ask, shell.stream)
             lost.stop({node.key for node in old} - here)
         try:
-            found = RayCluster.find(directory, self._ask, shell.stream)
+            found = kind.find(directory, self._ask, shell.stream)
             if found is None:
-                return RayCluster.start(directory, members, self._ask, shell.stream)
+                return kind.start(directory, members, self._ask, shell.stream)
             known = {node.key for node in found.nodes}
             for key in known - rented:
                 found.remove(key, is_gone=True)
@@ -300,12 +309,12 @@ class NodeProvisioner:
         return found
 
     def join(
-        self, record: ClusterRecord, cluster: RayCluster, nodes: Sequence[tuple[Machine, NodeAccess]]
+        self, record: ClusterRecord, cluster: RecordedCluster, nodes: Sequence[tuple[Machine, NodeAccess]]
     ) -> None:
         """Further nodes become part of a cluster.
 
         Raises:
-            TrainmasterError: one cannot be reached, or Ray does not start there.
+            TrainmasterError: one cannot be reached, or the engine does not start there.
         """
         members = [self._cluster_node(record, machine, access) for machine, access in nodes]
         shell = self._nodes
@@ -331,7 +340,7 @@ class NodeProvisioner:
     def take_back(
         self,
         record: ClusterRecord,
-        cluster: RayCluster | None,
+        cluster: RecordedCluster | None,
         accesses: Sequence[NodeAccess],
         machines: Mapping[str, Node],
     ) -> None:
@@ -339,13 +348,12 @@ class NodeProvisioner:
 
         Args:
             record: the cluster.
-            cluster: its Ray; None for what an earlier control process may have started.
+            cluster: as formed; None for what an earlier control process may have started.
             accesses: nodes that were reached.
             machines: as the provider lists them, by id.
         """
         from trainmaster.cluster.bootstrap.cluster_keys import ClusterKeys
         from trainmaster.cluster.node_files.files import remove_run
-        from trainmaster.executors.ray.cluster import RayCluster
         from trainmaster.providers.ssh_target import target_of
 
         rented = {key_of(machine.id) for machine in record.rented}
@@ -353,7 +361,8 @@ class NodeProvisioner:
             shell = self._nodes
             for node in machines.values():
                 shell.add(key_of(node.id), target_of(node))
-            cluster = RayCluster(self._directory(record), old, self._ask, shell.stream)
+            kind = cluster_kind(record.plan.engine)
+            cluster = kind(self._directory(record), old, self._ask, shell.stream)
         results = [access.result for access in accesses]
         with contextlib.suppress(TrainmasterError):
             if cluster is not None:
@@ -402,7 +411,9 @@ class NodeProvisioner:
         """Id of the machine that an earlier control process's cluster stands on; empty if it is not there."""
         recorded = self._recorded(record)
         keys = {key_of(machine.id): machine.id for machine in record.rented}
-        return keys.get(recorded[0].key, "") if recorded else ""
+        if recorded and cluster_kind(record.plan.engine).has_head:
+            recorded = recorded[:1]
+        return next((keys[node.key] for node in recorded if node.key in keys), "")
 
     def _recorded(self, record: ClusterRecord) -> list[ClusterNode]:
         """Nodes of the cluster that was started last, the head first."""

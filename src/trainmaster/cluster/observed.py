@@ -16,7 +16,7 @@ from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
-    from trainmaster.executors.ray.cluster import RayCluster
+    from trainmaster.executors.gangs.recorded_cluster import RecordedCluster
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ _FORM_TRIES: Final = 5
 _FORM_PATIENCE_S: Final = 60.0
 #: A node that has not joined so many times is given up.
 _JOIN_TRIES: Final = 4
-#: A node that has just joined is seen by Ray after so long at most.
+#: A node that has just joined is seen by the engine after so long at most.
 _APPEAR_S: Final = 30.0
 
 
@@ -39,12 +39,12 @@ class Formation:
 
     Attributes:
         number: of the time that it was formed.
-        ray: it.
-        head: id of the machine that it stands or falls with.
+        cluster: it.
+        head: id of the machine that it stands or falls with; empty if there is none.
     """
 
     number: int
-    ray: RayCluster
+    cluster: RecordedCluster
     head: str
 
 
@@ -121,7 +121,7 @@ class Observed:
         return frozenset(id_ for id_, access in list(self.accesses.items()) if access.address in addresses)
 
     def alive(self, keys: frozenset[str], now: float) -> None:
-        """Which nodes Ray takes to be alive."""
+        """Which nodes the engine takes to be alive."""
         for key in keys:
             self._alive_at[key] = max(now, self._alive_at.get(key, now))
         self._alive = keys
@@ -313,4 +313,4 @@ class Observed:
 
     def _joins(self, machine: str, now: float) -> None:
         self.stages[machine] = Stage.JOINED
-        self._alive_at[key_of(machine)] = now + _APPEAR_S - AGAIN_S  # from then on Ray must know it
+        self._alive_at[key_of(machine)] = now + _APPEAR_S - AGAIN_S  # from then on it must be known

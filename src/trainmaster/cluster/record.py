@@ -376,7 +376,7 @@ def new_record(run: str, plan: ClusterPlan, home_id: str, keep_s: float = 0.0) -
 
 def fits(kept: ClusterRecord, plan: ClusterPlan) -> bool:
     """Whether a warm cluster is what a plan asks for: as many machines of kinds that it would take."""
-    if kept.provider != plan.provider or not kept.rented:
+    if (kept.provider, kept.plan.engine) != (plan.provider, plan.engine) or not kept.rented:
         return False
     have = {role.role: role for role in kept.plan.roles}
     if have.keys() != {role.role for role in plan.roles}:

@@ -22,6 +22,9 @@ LAUNCHERS: Final[dict[str, str]] = {
     "spark": "spark",
     "plain": "plain",
 }
+#: What makes one cluster of machines.
+ENGINES: Final = ("ray", "ssh")
+DEFAULT_ENGINE: Final = "ray"
 #: As a ``container``: the image of the experiment's framework.
 AUTO: Final = "auto"
 

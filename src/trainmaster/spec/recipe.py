@@ -16,7 +16,7 @@ from trainmaster.spec.data_source import EXPERIMENT_NAME, EXPERIMENT_NAME_RIGHT,
 from trainmaster.spec.errors import Mistake, RecipeError, TrainmasterError, UsageError
 from trainmaster.spec.experiment import Experiment, read_data, read_env, read_secrets
 from trainmaster.spec.habits import Code
-from trainmaster.spec.launcher_names import AUTO, image_of_framework, image_variable
+from trainmaster.spec.launcher_names import AUTO, DEFAULT_ENGINE, ENGINES, image_of_framework, image_variable
 from trainmaster.spec.node import (
     MAX_RECIPE_BYTES,
     Kind,
@@ -98,6 +98,7 @@ class Recipe(Noun):
         main: the script that a wheel runs.
         directory: the recipe's folder; relative paths start here.
         provider: that rents the machines.
+        engine: what makes one cluster of machines: ``ray``, or ``ssh`` without anything else on them.
         budget: what may be spent; None is no cap.
         objective: what a better cluster is.
         priority: among runs that wait on a server: ``low``, ``normal`` or ``high``.
@@ -131,6 +132,7 @@ class Recipe(Noun):
     provider: Annotated[
         str, Key("provider", pattern(PROVIDER_NAME, "write a provider's name such as local"))
     ] = "local"
+    engine: Annotated[str, Key("engine", choice(*ENGINES))] = DEFAULT_ENGINE
     budget: Annotated[Budget | None, Key("budget", noun(Budget))] = None
     objective: Annotated[Objective, Key("objective", read_objective)] = Objective()
     priority: Annotated[str, Key("priority", choice("low", "normal", "high"))] = "normal"

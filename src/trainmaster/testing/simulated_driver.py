@@ -273,7 +273,7 @@ class SimulatedClusters(RunClusters):
         self.executor.close()
 
     def _open(self, loop: object, formation: Formation) -> Any:  # noqa: ANN401 - an executor
-        ray = cast("Any", formation.ray)
+        ray = cast("Any", formation.cluster)
         return RayClient(ray, self._driver.step, self._failures.plan.work.slow, self._driver.wait_for_news)
 
     def _of_other_databases(self) -> list[str]:

@@ -240,7 +240,7 @@ class Bench:
             formation = self.loop.formation
             if formation is not None:
                 live = self.provider.live
-                self.loop.alive(frozenset(n.key for n in formation.ray.nodes if n.key in live))
+                self.loop.alive(frozenset(n.key for n in formation.cluster.nodes if n.key in live))
         return found
 
 
@@ -272,7 +272,7 @@ def let(bench: Bench, seconds: float, step_s: float = 0.5) -> None:
         bench.turn()
         bench.clock.now += step_s
         if bench.loop.formation is not None:
-            keys = (node.key for node in bench.loop.formation.ray.nodes)
+            keys = (node.key for node in bench.loop.formation.cluster.nodes)
             bench.loop.alive(frozenset(keys) & bench.provider.live)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
+from trainmaster.spec.launcher_names import DEFAULT_ENGINE
+
 #: How rows that a disk may have damaged, or a later version has written, are read by Pydantic: exactly.
 EXACTLY: Final = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
 #: What ran out of memory gets at least so many times as much: with less it would only do so again.
@@ -159,6 +161,7 @@ class ClusterPlan:
         provider: that rents it.
         roles: what it consists of.
         notes: for the user: what was chosen by default, wishes that mean nothing there.
+        engine: that makes one cluster of them.
     """
 
     __pydantic_config__ = EXACTLY
@@ -167,6 +170,7 @@ class ClusterPlan:
     provider: str
     roles: tuple[RolePlan, ...]
     notes: tuple[str, ...] = ()
+    engine: str = DEFAULT_ENGINE
 
     @property
     def nodes(self) -> int:

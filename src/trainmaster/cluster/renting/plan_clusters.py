@@ -51,7 +51,7 @@ def plan_clusters(
         )
         told = dict.fromkeys([*(note for needs in group for note in needs.notes), *notes])
         names = tuple(needs.name for needs in group)
-        plans.append(ClusterPlan(names[0], names, available.provider, roles, tuple(told)))
+        plans.append(ClusterPlan(names[0], names, available.provider, roles, tuple(told), recipe.engine))
     return tuple(plans)
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
+
+#: Names which node this is; placement and members may be bound to it.
+NODE_LABEL: Final = "trainmaster-node"
 
 
 @dataclass(frozen=True, slots=True)

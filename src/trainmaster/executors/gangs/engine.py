@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from trainmaster.executors.gangs.cluster_node import ClusterNode
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Iterable, Mapping
+    from collections.abc import Container, Iterable, Mapping
 
     from trainmaster.executors.base import GangStatus
     from trainmaster.executors.gangs.mirror import Piece
@@ -131,42 +131,4 @@ class Engine(Protocol):
         """Where there is room for gangs, on nodes that can be reached, which ``rooms`` gives.
 
         ``ready`` is told the attempt and the node of each bundle.
-        """
-
-
-class EngineCluster(Protocol):
-    """A cluster that an engine has made of nodes, for who needs it: driver, provisioner.
-
-    Attributes:
-        nodes: all, the first one was there first.
-    """
-
-    nodes: list[ClusterNode]
-
-    @property
-    def head(self) -> ClusterNode | None:
-        """The node that it stands and falls with; None if there is none."""
-
-    def add(self, nodes: Sequence[ClusterNode]) -> None:
-        """Further nodes join; gangs that wait for room see them within a second.
-
-        Raises:
-            ExecutorError: one could not be started.
-        """
-
-    def remove(self, key: str, *, is_gone: bool = False) -> None:
-        """End all of ours on a node, members included; one that cannot be reached is only forgotten."""
-
-    def stop(self, gone: Collection[str] = ()) -> None:
-        """End everything of ours on all nodes but those that are gone, members included; may be repeated.
-
-        Raises:
-            ExecutorError: a node could not be reached.
-        """
-
-    def connect(self, hello: Mapping[str, Any]) -> socket.socket:
-        """A stream to what places gangs, which is started if there is none.
-
-        Raises:
-            ExecutorError: it cannot be reached.
         """

@@ -19,7 +19,7 @@ from trainmaster.executors.gangs.mirror import identity
 from trainmaster.spec.errors import ExecutorError
 
 if TYPE_CHECKING:
-    from trainmaster.executors.gangs.engine import EngineCluster
+    from trainmaster.executors.gangs.recorded_cluster import RecordedCluster
 
 __all__ = ["NodeView", "NodesExecutor"]
 
@@ -56,7 +56,7 @@ class NodesExecutor:
 
     def __init__(
         self,
-        cluster: EngineCluster,
+        cluster: RecordedCluster,
         place: Callable[[str], Path] | None = None,
         is_gone: Callable[[str], bool] | None = None,
         *,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from trainmaster.executors.gangs.cluster_node import ClusterNode
 from trainmaster.spec.errors import ExecutorError
@@ -13,6 +13,7 @@ from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.spec.private_files import write_private
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
@@ -37,6 +38,7 @@ class RecordedCluster:
         directory: see above.
         nodes: the first one was there first.
         used: what must not be used again, by node or address: it is recorded, too.
+        has_head: it stands and falls with its first node.
     """
 
     def __init__(self, directory: Path, nodes: Sequence[ClusterNode], run: Runner, stream: Opener) -> None:
@@ -45,6 +47,41 @@ class RecordedCluster:
         self.used: dict[str, list[int]] = {}
         self._run = run
         self._open = stream
+
+    has_head: ClassVar[bool] = False
+
+    @classmethod
+    def start(cls, directory: Path, nodes: Sequence[ClusterNode], run: Runner, stream: Opener) -> Self:
+        """Begin on these nodes; what runs there already is left alone.
+
+        Raises:
+            ExecutorError: one could not be started; what was started is recorded, see `stop`.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def find(cls, directory: Path, run: Runner, stream: Opener) -> Self | None:
+        """The cluster that was started from there, None when there is none, or its head runs no more."""
+        raise NotImplementedError
+
+    def add(self, nodes: Sequence[ClusterNode]) -> None:
+        """Further nodes join; gangs that wait for room see them within a second.
+
+        Raises:
+            ExecutorError: as `start`.
+        """
+        raise NotImplementedError
+
+    def connect(self, hello: Mapping[str, Any]) -> socket.socket:
+        """A stream to what places gangs, which is started if there is none.
+
+        Args:
+            hello: what will be said first.
+
+        Raises:
+            ExecutorError: it cannot be reached.
+        """
+        raise NotImplementedError
 
     @property
     def head(self) -> ClusterNode | None:

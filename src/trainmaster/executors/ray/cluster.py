@@ -41,6 +41,7 @@ class RayCluster(RecordedCluster):
     Beside the record, its directory has the token, and the key that signs the nodes' certificates.
     """
 
+    has_head = True
     # What is `used` are ports that were taken at an address, the last ones last: Ray's own connections to
     # what was there may still be open, though it is dead, and would be used for what comes next on them.
 

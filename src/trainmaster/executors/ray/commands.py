@@ -9,12 +9,10 @@ from __future__ import annotations
 import json
 import os
 
-from trainmaster.executors.gangs.cluster_node import ClusterNode
+from trainmaster.executors.gangs.cluster_node import NODE_LABEL, ClusterNode
 from trainmaster.executors.ray.tls import variables
 from trainmaster.spec.errors import ExecutorError
 
-#: Names which node this is; placement and members may be bound to it.
-NODE_LABEL = "trainmaster-node"
 #: Names the file that says what this node offers; set for Ray's processes, never for members.
 NODE_FILE_VARIABLE = "TRAINMASTER_NODE_FILE"
 #: A cluster takes so many ports on each of its nodes.

@@ -12,8 +12,9 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from trainmaster.executors.gangs.agent import Agent
+from trainmaster.executors.gangs.cluster_node import NODE_LABEL
 from trainmaster.executors.gangs.placement import LiveNode
-from trainmaster.executors.ray.commands import NODE_FILE_VARIABLE, NODE_LABEL
+from trainmaster.executors.ray.commands import NODE_FILE_VARIABLE
 from trainmaster.executors.ray.reservations import PlacementGroups
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ _IDLE_S: Final = 5.0
 
 
 class SshCluster(RecordedCluster):
-    """See `EngineCluster`. It has no head: with any node gone, gangs on the others go on."""
+    """See `RecordedCluster`. It has no head: with any node gone, gangs on the others go on."""
 
     _gateway: _DriverGateway | None = None
 

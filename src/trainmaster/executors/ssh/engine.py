@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.executors.gang_client import status_of
+from trainmaster.executors.gangs.cluster_node import NODE_LABEL
 from trainmaster.executors.gangs.engine import Attached, News
 from trainmaster.executors.gangs.own_placement import OwnPlacement
 from trainmaster.executors.gangs.placement import LiveNode
@@ -54,7 +55,14 @@ class SshEngine:
         """All that have joined."""
         self._by_id = {f"{node.key}@{count}": node for node, count in self._nodes()}
         return [
-            LiveNode(node.key, node_id, node.address, float(node.slots), len(node.gpus), node.labels)
+            LiveNode(
+                node.key,
+                node_id,
+                node.address,
+                float(node.slots),
+                len(node.gpus),
+                {**node.labels, NODE_LABEL: node.key},
+            )
             for node_id, node in self._by_id.items()
         ]
 

@@ -180,6 +180,7 @@ class RunClusters:
         self._unmarked: set[str] = set()
         for record in self._records():
             content = self._baking.wanted(record.plan)
+            self._provisioner.engine = record.plan.engine  # a recipe has one
             loop = ClusterLoop(
                 record, self._provider, self._provisioner, self._write, patience, content=content
             )
@@ -358,7 +359,7 @@ class RunClusters:
     def _open(self, loop: ClusterLoop, formation: Formation) -> ClusterEngine:
         from trainmaster.executors.gangs.executor import NodesExecutor
 
-        return NodesExecutor(formation.ray, place=self.site.here, is_gone=loop.is_gone, revives=False)
+        return NodesExecutor(formation.cluster, place=self.site.here, is_gone=loop.is_gone, revives=False)
 
     def _of_other_databases(self) -> list[str]:
         """Clusters that runs of this home in another database have rented: they are not ours to end."""

@@ -127,7 +127,13 @@ def packages_for(recipe: Recipe, store_url: str) -> tuple[str, ...]:
     of_data = [part.package for source in sources for part in parts_of(source)]
     also = [name for name in _ALSO if find_spec(name) is not None]
     of_store = package_of(store_url)
-    found = (*_PACKAGES, *node_packages(), *also, *sorted(of_data), *([of_store] if of_store else []))
+    found = (
+        *_PACKAGES,
+        *node_packages(recipe.engine),
+        *also,
+        *sorted(of_data),
+        *([of_store] if of_store else []),
+    )
     return tuple(dict.fromkeys(found))
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.cluster.node_files.worker import trust_somebody
 from trainmaster.cluster.node_provisioner import packages_of_nodes
-from trainmaster.cluster.record import ClusterState
+from trainmaster.cluster.record import ClusterState, readable
 from trainmaster.db import Note, run_transfer
 from trainmaster.providers.finding import get_provider
 from trainmaster.providers.place import ProviderPlace
@@ -94,7 +94,8 @@ class MachineDriver:
         self._service.database.clock_s()  # it is made, and migrated
         self._store.is_followed()  # it can be reached from here
         bring_code(row["store_url"], Path(row["code_path"]).name, home.snapshots)
-        packages_of_nodes(home)
+        for record in readable(self._assignment.record.rows.clusters, log.warning):
+            packages_of_nodes(home, record.plan.engine)
         place = ProviderPlace(home.root, row["home_id"], self._environ)
         with suppress(ProviderError):  # the run goes on while its API is away
             get_provider(row["provider"], place).nodes(self._assignment.own_cluster)
