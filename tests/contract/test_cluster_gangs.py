@@ -11,6 +11,7 @@ from pathlib import Path
 from cluster_bench import fields, only_ray, processes_of
 
 from trainmaster.executors.base import GangRequest, MemberRequest, Phase
+from trainmaster.executors.gangs.executor import NodesExecutor
 from trainmaster.testing.executor_contract import alive, until
 from trainmaster.testing.ray_here import HERE
 
@@ -211,6 +212,7 @@ def test_driver_killed_and_adopted(bench, three, engine):
         driver.kill()
         driver.wait()
     gang, held = bench.gang("0", "", "", ""), bench.gang("1", "")
+    bench.connect = lambda: NodesExecutor(type(three).find(three.directory, *HERE))  # as another driver does
     executor = bench.open()
     executor.submit([])
     bench.wait(held, Phase.UNKNOWN, executor)
@@ -220,6 +222,7 @@ def test_driver_killed_and_adopted(bench, three, engine):
     assert [member.exit_code for member in bench.wait(gang, executor=executor).members] == [0, 0, 0]
     assert len((bench.directory / "pids").read_text().split()) == 3, "nothing was started again"
     executor.forget([gang.attempt])
+    executor.close()
 
 
 def test_copies_of_what_members_write(bench, tmp_path):

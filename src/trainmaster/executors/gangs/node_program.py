@@ -22,6 +22,8 @@ from typing import Any
 
 from trainmaster.executors._processes import kept_environment
 
+#: An agent that is a process of its own; what it is told has the home of its node.
+AGENT_PROGRAM = "trainmaster.executors.ssh.agent_program"
 _START_TIMEOUT_S = 60.0
 #: On a busy machine Ray sometimes gives up on its own raylet.
 _TRIES = 2
@@ -146,11 +148,27 @@ def stop(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
         ended.append("gateway")
     if _end_session(directory / "ray.pid"):
         ended.append("ray")
-    # last: an agent of Ray's would start another one
+    if _end_agents(request["home"]):
+        ended.append("agent")
+    # last: an agent would start another one, and tell how members end as if nothing were done to them
     if request.get("members") and _end_holder(Path(request["home"]) / "supervisor" / "lock", request["home"]):
         ended.append("supervisor")
     shutil.rmtree(directory, ignore_errors=True)
     return {"ok": True, "ended": ended}
+
+
+def _end_agents(home: str) -> bool:
+    """End what speaks with the supervisor of a home, and is no child of Ray's."""
+    mark = json.dumps(home).encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            command = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
+            if AGENT_PROGRAM.encode() in command and mark in command:
+                found.append(int(entry.name))
+    for pid in found:
+        _signal(pid, signal.SIGKILL)
+    return bool(found) and _await(lambda: not any(map(_ticks, found)), _KILL_PATIENCE_S)
 
 
 def status(directory: Path, _request: dict[str, Any]) -> dict[str, Any]:

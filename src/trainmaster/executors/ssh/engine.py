@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trainmaster.executors.gang_client import status_of
 from trainmaster.executors.gangs.cluster_node import NODE_LABEL
 from trainmaster.executors.gangs.engine import Attached, News
+from trainmaster.executors.gangs.node_program import AGENT_PROGRAM
 from trainmaster.executors.gangs.own_placement import OwnPlacement
 from trainmaster.executors.gangs.placement import LiveNode
 from trainmaster.executors.wire import Splitter, encode
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from trainmaster.executors.gangs.engine import Follow, Opener
     from trainmaster.executors.wire import Message
 
-PROGRAM = "trainmaster.executors.ssh.agent_program"
 _READ_BYTES = 1 << 20
 #: Connecting blocks a thread; a host that does not answer takes one for a while.
 _reaching = ThreadPoolExecutor(32, thread_name_prefix="reach")
@@ -70,7 +70,7 @@ class SshEngine:
         """See `Engine`."""
         member = self._by_id[node.node_id]
         about = {"home": member.home, "gpus": list(member.gpus), "leased": self._run, "token": self._lease}
-        command = [member.python, "-m", PROGRAM, json.dumps(about)]
+        command = [member.python, "-m", AGENT_PROGRAM, json.dumps(about)]
         return StreamAgent(node.key, lambda: self._stream(member, command))
 
     def reservations(
