@@ -147,9 +147,9 @@ class Actuator:
         accesses = self._provisioner.give_keys(record, [access for _, access in members])
         with self._changing:
             cluster = self._provisioner.form(record, list(zip(machines, accesses, strict=True)))
-        key = cluster.head.key if cluster.head else ""
-        head = next((m.id for m in machines if key_of(m.id) == key), machines[0].id if key else "")
-        return Formation(record.formed, cluster, head), accesses
+        key = cluster.nodes[0].key
+        first = next((m.id for m in machines if key_of(m.id) == key), machines[0].id)
+        return Formation(record.formed, cluster, first if cluster.head else "", first), accesses
 
     def _join(self, record: ClusterRecord, ids: tuple[str, ...]) -> None:
         formation = self._observed.formation

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.cluster.cluster_connection import ClusterConnection, Opener, Places
 from trainmaster.cluster.gang_ends import GangEnds, GangPlaces, Witness
-from trainmaster.cluster.node_provisioner import key_of
 from trainmaster.cluster.node_verdicts import NodeVerdicts
 from trainmaster.cluster.record import ClusterState
 from trainmaster.cluster.renting.growth import Growth, growth
@@ -349,8 +348,7 @@ class ClusterExecutor:
             record, formation = connection.loop.record, connection.loop.formation
             if formation is None:
                 continue
-            first = next((node.key for node in formation.cluster.nodes), "")
-            head = next((machine for machine in record.rented if key_of(machine.id) == first), None)
+            head = next((machine for machine in record.rented if machine.id == formation.first), None)
             node = None if head is None else _present(connection.loop).get(head.id)
             if head is not None and node is not None and not head.rental.spot and not head.is_leaving:
                 return record.id, node

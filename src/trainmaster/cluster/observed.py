@@ -41,11 +41,13 @@ class Formation:
         number: of the time that it was formed.
         cluster: it.
         head: id of the machine that it stands or falls with; empty if there is none.
+        first: id of the machine that was first there.
     """
 
     number: int
     cluster: RecordedCluster
     head: str
+    first: str
 
 
 @dataclass(slots=True)

@@ -37,6 +37,7 @@ class FakeLoop:
     is_sought: bool = False
     head_answers: bool = True
     head_address: str = "10.0.0.1"
+    first_address: str = "10.0.0.1"
     accesses: dict[str, Any] = field(default_factory=dict)
     told_broken: list[int] = field(default_factory=list)
     told_idle: frozenset[str] = frozenset()

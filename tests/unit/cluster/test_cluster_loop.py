@@ -164,10 +164,10 @@ def test_what_is_given_back_is_known_no_more(bench: Bench) -> None:
     assert bench.provisioner.done == ["forget nodes"]
 
 
-def test_rented_machines_are_given_back_whatever_is_still_done_to_their_ray(bench: Bench) -> None:
+def test_rented_machines_are_given_back_whatever_is_still_done_to_their_cluster(bench: Bench) -> None:
     """To end a Ray on machines that are gone may take minutes; of hosts of one's own that is waited for."""
     bench.until(lambda: bench.loop.formation)
-    with bench.loop._actuator._ray:
+    with bench.loop._actuator._changing:
         bench.loop.end()
         bench.until(lambda: bench.loop.is_over, most_s=10)
     assert not bench.provider.live

@@ -15,7 +15,7 @@ def loop(cluster: str, machine: str, *, up: bool = True, spot: bool = False, **c
         id=machine, rental=SimpleNamespace(spot=spot), **{"is_leaving": False, **changes}
     )
     return SimpleNamespace(
-        formation=SimpleNamespace(number=0, head=machine) if up else None,
+        formation=SimpleNamespace(number=0, head=machine, first=machine) if up else None,
         record=SimpleNamespace(id=cluster, rented=(rented,)),
         accesses={machine: f"access to {machine}"},
         gone=frozenset(),
