@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from cluster_bench import Bench
+from engine_bench import Bench
 
 from trainmaster.executors.base import Capacity, Phase
 from trainmaster.executors.gangs.cluster_node import ClusterNode

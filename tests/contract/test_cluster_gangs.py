@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from cluster_bench import fields, only_ray, processes_of
+from engine_bench import fields, only_ray, processes_of
 
 from trainmaster.executors.base import GangRequest, MemberRequest, Phase
 from trainmaster.executors.gangs.executor import NodesExecutor

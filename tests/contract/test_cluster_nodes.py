@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from cluster_bench import Bench, agent_pid, only_ray, processes_of, raylet_pid
+from engine_bench import Bench, agent_pid, only_ray, processes_of, raylet_pid
 
 from trainmaster.executors.base import Phase
 from trainmaster.executors.gangs.executor import NodesExecutor

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from cluster_bench import Bench
+from engine_bench import Bench
 
 from trainmaster.executors.gangs.executor import NodesExecutor
 from trainmaster.executors.ray.cluster import RayCluster
