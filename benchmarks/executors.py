@@ -1,4 +1,4 @@
-"""What starting processes costs: on this machine, through Ray, and with the same supervisor over plain SSH.
+"""What starting processes costs: on this machine, through Ray, and through SSH alone.
 
 200 tasks of ``true`` and the time from submitting a gang to its first line, for each way; bare Ray tasks that
 start the same subprocess, to compare with; and the memory that Ray takes on a worker node, without members.
@@ -16,20 +16,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from common import options, report, spread
 
 from trainmaster.executors import Capacity, Executor, GangRequest, LocalExecutor, MemberRequest, Phase
-from trainmaster.executors.gang_client import GangClient
 from trainmaster.executors.gangs.cluster_node import ClusterNode
-from trainmaster.executors.gangs.connection import GatewayConnection
 from trainmaster.executors.gangs.executor import NodesExecutor
 from trainmaster.executors.ray.cluster import RayCluster
 from trainmaster.executors.ray.commands import authentication
+from trainmaster.executors.ssh.cluster import SshCluster
 from trainmaster.testing.ray_here import HERE, stream_to
 
 SLOTS = len(os.sched_getaffinity(0))
@@ -52,27 +52,13 @@ for _ in range(runs):
 """
 
 
-RELAY = """
-import sys, time
-from pathlib import Path
-from trainmaster.executors.ray.relay import pump
-from trainmaster.executors.supervisor_connection import SupervisorConnection
+def ssh_cluster(command: list[str], record: Path, node: ClusterNode) -> SshCluster:
+    """A cluster of one node at the other end of ``ssh``."""
 
-connection = SupervisorConnection(Path(sys.argv[1]))
-while connection._socket is None:
-    connection.start()
-    if connection._socket is None:
-        connection._await_start(time.monotonic() + 60)
-pump(connection._socket)
-"""
+    def stream(_: ClusterNode, line: Sequence[str]) -> socket.socket:
+        return stream_to([*command, shlex.join(line)])
 
-
-def ssh_executor(command: list[str], home: Path) -> LocalExecutor:
-    """A `LocalExecutor` whose supervisor is at the other end of ``ssh``."""
-    relay = shlex.join([sys.executable, "-c", RELAY, str(home)])
-    executor = LocalExecutor(home)
-    executor._client = GangClient(GatewayConnection(lambda: stream_to([*command, relay])))
-    return executor
+    return SshCluster.start(record, [node], HERE[0], stream)
 
 
 def gang(name: str, directory: Path, scripts: list[str], *, hold: bool = False) -> GangRequest:
@@ -185,19 +171,22 @@ def bare_ray(cluster: RayCluster, tasks: int, runs: int) -> Iterator[Callable[[]
 
 
 def memory_mb(node: ClusterNode) -> dict[str, float]:
-    """What Ray's processes of a node have for themselves, by kind."""
+    """What processes of a node's engine have for themselves, by kind."""
     found: dict[str, float] = {}
-    mark = os.fsencode(f"{node.directory}/node.json")
+    marks = os.fsencode(f"{node.directory}/node.json"), os.fsencode(f'"{node.home}"')
     for entry in Path("/proc").iterdir():
         try:
-            if not entry.name.isdigit() or mark not in (entry / "environ").read_bytes():
+            if not entry.name.isdigit():
+                continue
+            of_it = (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes()
+            if not any(mark in of_it for mark in marks):
                 continue
             rollup = (entry / "smaps_rollup").read_text()
             command = (entry / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
         except OSError:
             continue
         private = sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Private_"))
-        kinds = ("raylet/raylet", "ray::Agent", "trainmaster.executors.ray.start")
+        kinds = ("raylet/raylet", "ray::NodeActor", "executors.ray.start", "ssh.agent_program")
         kind = next((kind for kind in kinds if kind in command), "other")
         found[kind] = round(found.get(kind, 0.0) + private / 1024, 1)
     return found
@@ -228,7 +217,10 @@ def main() -> None:
         ways: dict[str, Executor] = {"local": LocalExecutor(place / "home")}
         ways["ray"] = NodesExecutor(cluster)
         if command is not None:
-            ways["ssh"] = ssh_executor(command, place / "home-ssh")
+            node = replace(nodes[0], directory=f"{place}/s0", home=f"{place}/home-ssh")
+            hosts = ssh_cluster(command, place / "hosts", node)
+            stack.callback(hosts.stop)
+            ways["ssh"] = NodesExecutor(hosts)
         for name, executor in ways.items():
             began = time.perf_counter()
             executor.open(f"bench-{name}", Capacity(SLOTS), dict(os.environ))
@@ -257,12 +249,14 @@ def main() -> None:
         while ways["ray"].observe([request.attempt])[0].phase is not Phase.EXITED:
             ways["ray"].changes(1.0)
         memory = memory_mb(nodes[1])
+        of_ssh = memory_mb(node) if command is not None else {}
     result |= {
         "tasks": arguments.tasks,
         "tasks_per_s": {name: spread(values) for name, values in rates.items()},
         "ray_to_bare": spread(ratios),
         "gang_start_ms": {name: spread(values) for name, values in starts.items()},
         "worker_node_mb": {"total": round(sum(memory.values()), 1), **memory},
+        "ssh_node_mb": of_ssh,
         "targets": {"ray_to_bare": 0.8, "worker_node_mb": 300},
     }
     report(
