@@ -100,3 +100,24 @@ def test_the_schema_is_printed_and_written(tm):
     written = json.loads((tm.work / "recipe.schema.json").read_text())
     assert written["properties"]["provider"]["description"] == "that rents the machines."
     assert "No such file" in tm.call("schema", "--output", "no/x.json", code=2).err
+
+
+def test_a_first_recipe_passes_check_and_runs_and_nothing_is_overwritten(tm):
+    script = """
+import os
+import typer
+def main(lr: float = 0.5, out_dir: str = "out"):
+    open(os.path.join(out_dir, "model"), "w").write("x")
+    print("loss", lr)
+typer.run(main)
+"""
+    tm.write("train.py", script)
+    told = tm.call("init", "--yes")
+    assert "--out-dir" in told.out
+    assert "# yaml-language-server: $schema=.recipe.schema.json" in (tm.work / "recipe.yaml").read_text()
+    tm.call("check", "recipe.yaml")
+    run = tm.run(tm.work / "recipe.yaml")
+    assert run["experiments"]["train"]["reason"] == "SUCCEEDED"
+    assert "is there already" in tm.call("init", code=2).err
+    again = tm.call("init", "train.py", "--output", "other.yaml", "--json").json
+    assert (again["by"], again["file"]) == ("typer", "other.yaml")

@@ -129,6 +129,7 @@ _VERBS: Final = {
     "team": ("access.team_app", "Teams that share the server in use, or of this home."),
     "user": ("access.user_app", "Users of the server in use, or of this home."),
     "secret": ("access.secret_app", "Secrets of teams, for their tasks."),
+    "init": ("init.init", "Write a first recipe by looking at this directory; say what was not found."),
     "schema": (
         "schema.schema",
         "Print the JSON Schema of recipes, for editors and other programs.",
@@ -171,7 +172,7 @@ _PANELS: Final = {
     "Server": (
         "server", "login", "context", "workflows", "token", "team", "user", "secret",
     ),
-    "Set up": ("schema", "config", "doctor"),
+    "Set up": ("init", "schema", "config", "doctor"),
 }  # fmt: skip
 
 

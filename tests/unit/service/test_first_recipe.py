@@ -1,0 +1,111 @@
+"""`first_recipe`: what is seen of scripts, without running them."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainmaster.service.first_recipe import first_recipe
+from trainmaster.spec import Recipe
+from trainmaster.spec.errors import UsageError
+
+ARGPARSE = """
+import argparse, torch
+p = argparse.ArgumentParser()
+p.add_argument("-l", "--lr", type=float, default=0.1)
+p.add_argument("--checkpoint-dir", default="ckpt")
+p.add_argument("--save", default="model.pt")
+p.add_argument("--save-model", action="store_true")
+p.add_argument("corpus")
+print("epoch {} loss {:.3f}".format(1, 2.0))
+open("words.txt")
+"""
+CLICK = """
+import click
+@click.command()
+@click.option("--outdir", required=True)
+@click.option("--data", required=True)
+@click.option("--fast/--slow", is_flag=True)
+def main(**_): print(f"accuracy: {1.0}")
+"""
+HYDRA = """
+import hydra
+@hydra.main(config_path="conf", config_name="config", version_base=None)
+def main(cfg): torch.save({}, "weights.pt")
+"""
+CONSTANTS = """
+out_dir = "out"
+learning_rate = 6e-4
+exec(open("configurator.py").read())
+"""
+LIGHTNING = "from lightning.pytorch.cli import LightningCLI\nLightningCLI()\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "by", "command", "notes"),
+    [
+        (
+            ARGPARSE,
+            "argparse",
+            'python train.py --lr {{lr}} --checkpoint-dir "$TRAINMASTER_CHECKPOINT_DIR" '
+            '--save "$TRAINMASTER_OUTPUT_DIR/model.pt"',
+            ["it needs corpus", "it names words.txt, which is not there"],
+        ),
+        (CLICK, "click", 'python train.py --outdir "$TRAINMASTER_OUTPUT_DIR"', ["it needs --data"]),
+        (
+            HYDRA,
+            "Hydra",
+            'python train.py hydra.run.dir="$TRAINMASTER_OUTPUT_DIR" model.lr={{model_lr}}',
+            ["no loss or accuracy"],
+        ),
+        (
+            CONSTANTS,
+            "configurator.py",
+            'python train.py --out_dir="$TRAINMASTER_OUTPUT_DIR" --learning_rate={{learning_rate}}',
+            [],
+        ),
+        (
+            LIGHTNING,
+            "LightningCLI",
+            'python train.py fit --trainer.default_root_dir "$TRAINMASTER_OUTPUT_DIR"',
+            ["`python train.py fit --help` shows them", "no loss was found"],
+        ),
+        ("print('loss 1')", "", "python train.py", ["it takes no options", "no option says where it saves"]),
+    ],
+)
+def test_each_kind_of_options(tmp_path, source, by, command, notes):
+    (tmp_path / "train.py").write_text(source)
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf/config.yaml").write_text("model: {lr: 0.1, name: x}\nhydra: {job: {}}\n")
+    found = first_recipe(tmp_path, None, may_run=False)
+    recipe = Recipe.from_text(found.recipe, directory=tmp_path)
+    assert (found.by, recipe.experiments["train"].command) == (by, command)
+    for note in notes:
+        assert [each for each in found.notes if note in each], found.notes
+
+
+def test_the_likeliest_script_is_taken_and_data_beside_it(tmp_path):
+    project = tmp_path / "project"
+    (project / "tests").mkdir(parents=True)
+    (tmp_path / "data").mkdir()
+    for name in ("eval.py", "tests/train.py", "setup.py"):
+        (project / name).write_text("if __name__ == '__main__': pass")
+    (project / "train_net.py").write_text("if __name__ == '__main__': load('../data')\nprint('loss: 1')")
+    found = first_recipe(project, None, may_run=False)
+    assert (found.script, found.others, found.metrics) == ("train_net.py", ["eval.py"], ["loss"])
+    source = Recipe.from_text(found.recipe).experiments["train"].data["data"]
+    assert (source.directory, source.at) == ("../data", "../data")
+
+
+@pytest.mark.parametrize(
+    ("files", "script", "says"),
+    [
+        ({}, None, "there is no Python script"),
+        ({"a.py": "def"}, None, "is no Python"),
+        ({}, "b.py", "No such file"),
+    ],
+)
+def test_what_cannot_be_looked_at(tmp_path, files, script, says):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError, match=says):
+        first_recipe(tmp_path, script, may_run=False)
