@@ -29,7 +29,7 @@ _FRAMEWORKS: Final = {
 _LIKELY: Final = ("train", "main", "run")
 _NOT_OURS: Final = ("test", "tests", "docs", "node_modules", "setup.py", "conftest.py")
 _RATES: Final = ("lr", "learning_rate", "learning-rate")
-_CHECKPOINT: Final = re.compile(r"(checkpoint|ckpt)s?([-_]?(dir|path|folder))?|save[-_]?(dir|folder)", re.I)
+_CHECKPOINT: Final = re.compile(r"(checkpoint|ckpt)s?[-_]?(dir|folder)|save[-_]?(dir|folder)", re.I)
 _OUTPUT: Final = re.compile(r"(out(put)?|results?|work|model)[-_]?(dir|path|folder)|output|out", re.I)
 _SAVE: Final = re.compile(r"save([-_]?(path|file|model|to))?|(model|checkpoint)[-_]?(path|file)", re.I)
 _DATA: Final = re.compile(r"data(set)?|(data(set)?|input|train)[-_]?(dir|path|root|folder|file)|root", re.I)
@@ -51,7 +51,7 @@ class Option:
     """What a script takes on its command line.
 
     Attributes:
-        flag: as it is written there, ``--lr`` or ``lr=``; empty for an argument by its place.
+        flag: as a command has it, ``--lr`` or ``lr=``; empty for an argument by its place.
         name: without signs.
         default: None where there is none, or it is not known.
         required: the script does not start without it.
@@ -261,7 +261,8 @@ def _ask_for_help(found: Found, directory: Path, *, may_run: bool) -> None:
         return
     shown = _HELP_OPTION.findall(done.stdout)
     names = dict.fromkeys(name for name, _ in shown if not name.endswith("help"))
-    found.options = [Option(f"--{name}", name) for name in names]
+    ours = sorted(names, key=lambda name: name.startswith("trainer."))  # of Lightning: after the model's
+    found.options = [Option(f"--{name}", name) for name in ours]
     if not found.options:
         last = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1][:200]
         found.notes.append(f"`{command}` shows no options here: {last}")
