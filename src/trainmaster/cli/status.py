@@ -149,6 +149,8 @@ def _show_run(client: ClientProtocol, summary: Mapping[str, Any]) -> None:
     for name, text in (("labels", labels_text(summary)), ("note", summary.get("note", ""))):
         if text:
             show(f"  {name}: {text}")
+    if "trimmed_at" in summary:
+        show("  its logs, output and checkpoints were removed; what is needed of it is there")
     if "queued" in summary:
         show(f"  {queue_text(summary['queued'])}")
     if "kept_usd" in summary:

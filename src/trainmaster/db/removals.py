@@ -48,6 +48,10 @@ class Reason:
     by: str = ""
 
 
+#: What a team hears of another one.
+_OF_OTHERS: Final = Reason("a recipe of another team names it", "Ask who looks after the server.")
+
+
 @dataclass(frozen=True, slots=True)
 class Needed:
     """What of a run is needed.
@@ -234,7 +238,14 @@ def empty(database: Database, run: str) -> None:
         for table in tables:
             connection.execute(table.delete().where(table.c.run_id == run))
         left = _for_score(connection.execute(query).scalar_one())
-        empty_row = {"recipe": left, "recipe_path": "", "message": "", "notify": None, "code_path": ""}
+        empty_row = {
+            "recipe": left,
+            "recipe_path": "",
+            "message": "",
+            "note": "",
+            "notify": None,
+            "code_path": "",
+        }
         connection.execute(t.run.update().where(t.run.c.id == run).values(empty_row))
 
     database.write(write)
@@ -263,7 +274,7 @@ def _experiments(run: str) -> sa.Select[Any]:
 
 def _needed(connection: Connection, run: str, record: Sequence[Reason], now: float) -> Needed:
     row = run_row(connection, run)
-    whole = [*_going_on(row, now), *_used(connection, run), *_named(connection, run, now)]
+    whole = [*_going_on(row, now), *_used(connection, run), *_named(connection, row, now)]
     return Needed(tuple(whole), _models(connection, run, now), tuple(record))
 
 
@@ -301,24 +312,28 @@ def _used(connection: Connection, run: str) -> list[Reason]:
     ]
 
 
-def _named(connection: Connection, run: str, now: float) -> list[Reason]:
-    """Runs that may go on, and workflows, whose recipes name it."""
-    runs = sa.select(t.run.c.id).where(
+def _named(connection: Connection, row: RowMapping, now: float) -> list[Reason]:
+    """Runs that may go on, and workflows, whose recipes name it; of another team without their names."""
+    run, team = row["id"], row["team"]
+    runs = sa.select(t.run.c.id, t.run.c.team).where(
         t.run.c.id != run,
         may_go_on(now - RESUMED_WITHIN_S),
         t.run.c.recipe.contains(run, autoescape=True),
     )
-    workflows = sa.select(t.workflow.c.name).where(t.workflow.c.request.contains(run, autoescape=True))
-    return [
-        *(
-            Reason(f"the recipe of {name} names it", f"Remove that run first: `trainmaster rm {name}`.", name)
-            for name in connection.execute(runs.limit(10)).scalars()
-        ),
-        *(
-            Reason(f"workflow {name} names it", f"`trainmaster workflows rm {name}` removes that.")
-            for name in connection.execute(workflows.limit(10)).scalars()
-        ),
-    ]
+    flows = sa.select(t.workflow.c.name, t.workflow.c.team)
+    flows = flows.where(t.workflow.c.request.contains(run, autoescape=True))
+    found = []
+    for each in connection.execute(runs.limit(10)):
+        hint = f"Remove that run first: `trainmaster rm {each.id}`."
+        found.append(
+            Reason(f"the recipe of {each.id} names it", hint, each.id) if each.team == team else _OF_OTHERS
+        )
+    for each in connection.execute(flows.limit(10)):
+        hint = f"`trainmaster workflows rm {each.name}` removes that."
+        found.append(
+            Reason(f"workflow {each.name} names it", hint) if each.team == (team or "") else _OF_OTHERS
+        )
+    return found
 
 
 def _models(connection: Connection, run: str, now: float) -> dict[str, Reason]:

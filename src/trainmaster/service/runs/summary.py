@@ -143,6 +143,7 @@ def run_summary(database: Database, run: str, files: RunFiles | None = None) -> 
         "state": row["state"],
         "reason": row["reason"],
         **({"message": row["message"]} if row["message"] else {}),
+        **({"trimmed_at": row["trimmed_at"]} if row["trimmed_at"] else {}),
         **({} if row["state"] == State.DONE else {"driver": driver(row, now)}),
         "seconds": round(run_seconds(row, now), 3),
         **({"queued_s": round(queued_s, 3)} if (queued_s := queued_seconds(row, now)) else {}),

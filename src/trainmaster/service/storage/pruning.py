@@ -116,10 +116,12 @@ class Pruning:
     # --- of runs --------------------------------------------------------------------------------------
 
     def _runs(self, found: Found) -> None:
+        half = [row["id"] for row in removals.half_removed(self._database)]
         if not self._is_trial:
             self._removal.finish_trimmed(self._database.clock_s() - _TRIMMED_S)
-            for run in self._removal.finish():
-                found.add(run, 0)
+            half = self._removal.finish()
+        for run in half:
+            found.add(run, 0)
         if (kept_s := self._kept_s.get("runs")) is None:
             return
         before = self._database.clock_s() - kept_s

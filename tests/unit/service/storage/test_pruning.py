@@ -6,7 +6,7 @@ import os
 import time
 
 import pytest
-from test_run_removal import OTHER, RUN, home, left_of, register, service, set_row, snapshot
+from test_run_removal import OTHER, RUN, home, left_of, register, service, set_row, snapshot, store_url
 
 from trainmaster.artifacts import publish
 from trainmaster.db.queries import ALL_RUNS
@@ -20,7 +20,7 @@ from trainmaster.service.users.caller import ForbiddenError, caller
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 
-__all__ = ["home", "service"]
+__all__ = ["home", "service", "store_url"]
 DAY_S = 86400.0
 
 

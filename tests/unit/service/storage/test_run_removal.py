@@ -7,17 +7,19 @@ import os
 import time
 
 import pytest
-import sqlalchemy as sa
 
 from trainmaster.artifacts import publish
 from trainmaster.artifacts.owner import Owner, claim
 from trainmaster.control.task.layout import Home
 from trainmaster.db import registry, removals, tables
+from trainmaster.db.queries import ALL_RUNS
 from trainmaster.db.registry_rows import NewVersionRow, RunModel
+from trainmaster.objects import ObjectStore
 from trainmaster.service import Service
 from trainmaster.service.runs.run_names import owner_of
 from trainmaster.service.storage import places, removal
 from trainmaster.service.storage.removal import KEPT, REMOVED, TRIMMED, RunRemoval
+from trainmaster.service.teams.spending import cost_report
 from trainmaster.spec.errors import NotFoundError
 from trainmaster.testing.client_contract import record_run
 
@@ -25,10 +27,15 @@ RUN, OTHER = "job-aaaa000001", "job-bbbb000002"
 
 
 @pytest.fixture
-def home(tmp_path):
+def store_url(tmp_path):
+    return f"file://{tmp_path}/home/store"
+
+
+@pytest.fixture
+def home(tmp_path, store_url):
     root = tmp_path / "home"
     root.mkdir()
-    return Home(root, root / "cache", f"file://{root}/store", f"sqlite:///{root / 'trainmaster.db'}")
+    return Home(root, root / "cache", store_url, f"sqlite:///{root / 'trainmaster.db'}")
 
 
 @pytest.fixture
@@ -85,6 +92,9 @@ def remove(service, *runs, trial=False):
 
 def test_it_goes_with_all_that_it_has_and_its_bill_stays(service):
     place = snapshot(service, "c0de", RUN)
+    span = {"p5": 1.0, "p50": 2.0, "p95": 3.0}
+    quote = {"run_id": RUN, "kind": "estimate", "made_at": 1.0, "time_s": 1.0, "cost_usd": 0.0, "kept": True}
+    insert(service, tables.quote, **quote, data=json.dumps({"time_s": span, "cost_usd": span}))
     insert(service, tables.ledger, run_id=RUN, team="", kind="charge", day="2026-11-26", micro_usd=7, at=1.0)
     trial, outcomes = remove(service, trial=True)
     assert (outcomes, service.status(RUN)["state"]) == ([REMOVED], "DONE")
@@ -100,11 +110,23 @@ def test_it_goes_with_all_that_it_has_and_its_bill_stays(service):
         service.status(RUN)
     assert [each["run"] for each in service.runs()["runs"]] == [OTHER]
     assert [each["run"] for each in service.models()] == [OTHER]
-    bills = service.database.read(sa.select(tables.ledger.c.micro_usd))
-    assert [each["micro_usd"] for each in bills] == [7]
-    assert service.score() is not None
+    cost = cost_report(service.database, ALL_RUNS, "run")
+    assert {each["key"]: each["usd"] for each in cost["rows"]} == {RUN: 7e-6, OTHER: 0.0}
+    assert service.score()["estimate"]["kept"]["n"] == 1
     assert service.database.has_run(RUN)  # its name is never given again
     assert len(service.events(RUN)) == 0
+
+
+@pytest.mark.parametrize("store_url", ["memory://removal/store"])
+def test_on_a_store_without_directories_it_goes_too(service):
+    register(service, OTHER)
+    store = ObjectStore(service.home.store_url)
+    found, outcomes = remove(service, RUN, OTHER)
+    assert outcomes == [REMOVED, TRIMMED]
+    assert found["runs"][0]["parts"].keys() == {"files", "checkpoints", "models"}
+    keys = sorted(each.key for each in store.list(""))
+    assert keys
+    assert all(key.startswith((f"models/{OTHER}/", f"runs/{OTHER}")) for key in keys)
 
 
 def rents(service):

@@ -1,0 +1,60 @@
+"""Runs are removed by REST and on their page by those of their team who may, and the audit says who did."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra `server` is not installed")
+from served_home import Served
+
+
+@pytest.fixture
+def own(tmp_path):
+    found = Served(tmp_path)
+    yield found
+    found.service.close()
+
+
+def test_a_team_removes_its_own_runs_and_a_name_is_a_conflict_until_it_is_taken_away(own):
+    run = "/api/v1/runs/job-red"
+    assert own.ask("blue-user", "DELETE", run).status_code == 404
+    assert own.ask("red-read", "DELETE", run).status_code == 403
+    both = {"runs": ["job-red", "job-blue"]}
+    assert own.ask("red-user", "POST", "/api/v1/storage/remove-runs", json=both).status_code == 404
+    plan = own.ask("red-user", "DELETE", f"{run}?dry_run=1").json()
+    assert plan["outcome"] == "REMOVED"
+    chosen = {"where": "state = SUCCEEDED", "dry_run": True}
+    found = own.ask("red-user", "POST", "/api/v1/storage/remove-runs", json=chosen).json()["runs"]
+    assert [each["run"] for each in found] == ["job-red"]
+    lease = own.service.database.acquire("job-red", 10.0)
+    refused = own.ask("red-user", "DELETE", run)
+    assert (refused.status_code, refused.json()["title"]) == (
+        409,
+        "job-red stays: its driver has not let go of it yet",
+    )
+    own.service.database.release(lease, 10.0)
+    assert own.ask("red-user", "DELETE", run).json()["outcome"] == "REMOVED"
+    assert own.ask("red-user", "DELETE", run).json()["bytes"] == 0  # a request that was repeated
+    assert own.ask("blue-user", "DELETE", run).status_code == 404
+    assert own.ask("red-user", "GET", run).status_code == 404
+    rows = own.ask("admin", "GET", "/api/v1/audit").json()["audit"]
+    done = [(row["token"], row["status"]) for row in rows if row["action"] == f"DELETE {run}"]
+    assert ("u", 200) in done
+    assert ("red-read", 403) in done
+
+
+def test_the_page_asks_first_and_says_what_takes_room(own):
+    page = own.ask("red-user", "GET", "/runs/job-red").text
+    assert 'href="/runs/job-red/remove"' in page
+    asked = own.ask("red-user", "GET", "/runs/job-red/remove").text
+    assert "Delete it for good" in asked
+    assert "together" in asked
+    assert "job-red" in own.ask("red-user", "GET", "/storage").text
+    assert "job-red" not in own.ask("blue-user", "GET", "/storage").text
+    assert own.ask("red-read", "POST", "/runs/job-red/remove").status_code == 403
+    done = own.ask("red-user", "POST", "/runs/job-red/remove")
+    assert (done.status_code, done.headers["location"]) == (303, "/")
+    assert own.ask("red-user", "GET", "/runs/job-red").status_code == 404
+    body = {"kinds": ["environments"]}
+    assert own.ask("red-user", "POST", "/api/v1/storage/prune", json=body).status_code == 403
+    assert own.ask("admin", "POST", "/api/v1/storage/prune", json={}).json()["kinds"].keys() >= {"code"}
