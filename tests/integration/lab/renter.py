@@ -59,7 +59,7 @@ experiments:
     distributed: {{strategy: allreduce, workers: {workers}}}
     framework: plain
     hardware: {{instance: m4.xlarge{more}}}
-    checkpoint: {{every: 2s}}
+    checkpoint: {{every: {every:g}s}}
     grace: 5s
     command: python3 steps.py {steps} {pause}
 """
@@ -144,10 +144,21 @@ class Renter:
         self._begun: list[Renting] = []
 
     def gang(
-        self, *, workers: int = 2, steps: int = 40, pause: float = 0.15, later: float = 0.02, more: str = ""
+        self,
+        *,
+        workers: int = 2,
+        steps: int = 40,
+        pause: float = 0.15,
+        later: float = 0.02,
+        more: str = "",
+        every: float = 10.0,
     ) -> Path:
-        """Members that pause between steps, in later attempts less."""
-        return self.recipe(GANG.format(workers=workers, steps=steps, pause=f"{pause} {later}", more=more))
+        """Members that pause between steps, in later attempts less.
+
+        A checkpoint each ``every`` seconds starts processes on all machines: seldom where a test needs none.
+        """
+        pauses = f"{pause} {later}"
+        return self.recipe(GANG.format(workers=workers, steps=steps, pause=pauses, more=more, every=every))
 
     def recipe(self, text: str) -> Path:
         path = self.work / "recipe.yaml"

@@ -27,7 +27,7 @@ def killed(renter: Renter, renting: Renting) -> str:
 def test_the_first_machine_was_lost_meanwhile(renter: Renter) -> None:
     """What it left on the others is ended before another cluster is formed there."""
     before = renter.lab.alive()
-    run = killed(renter, renter.run(renter.gang(steps=200)))
+    run = killed(renter, renter.run(renter.gang(steps=200, every=2)))
     renter.lab.call("terminate", renter.machines(run)["worker-0"])
     time.sleep(2)
     again = renter.start("resume", run, "--json")
@@ -42,7 +42,7 @@ def test_the_first_machine_was_lost_meanwhile(renter: Renter) -> None:
 def test_who_cannot_wait_until_it_is_found_is_let_go(renter: Renter) -> None:
     """There is nobody who could be asked what became of the gang, and Ctrl-C ends the wait."""
     before = renter.lab.alive()
-    run = killed(renter, renter.run(renter.gang(steps=4000)))
+    run = killed(renter, renter.run(renter.gang(steps=4000, every=2)))
     renter.lab.call("cut", renter.machines(run)["worker-0"])
     again = renter.start("resume", run, TRAINMASTER_NODE_PATIENCE="600s")
     time.sleep(8)

@@ -96,7 +96,7 @@ KINDS = {
         "tensorflow", "tensorflow", "servers.py", "ps-async", ", parameter_servers: 1", "chief-0", steps=180
     ),
     # A step of Spark's is a job, which takes a second on a busy machine.
-    "spark": Kind("spark", "pyspark", "spark_sum.py", survives=True, steps=100),
+    "spark": Kind("spark", "pyspark", "spark_sum.py", survives=True, steps=60),
 }
 SEATS = ("first", "other")
 FAULTS = ("terminate", "freeze", "cut 3", "cut 12", "cut 60", "notice")

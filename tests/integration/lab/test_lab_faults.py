@@ -38,7 +38,7 @@ def begun(renter: Renter, renting: Renting) -> str:
 
 def gang(renter: Renter, command: str, **more: str) -> Any:
     """A recipe for two members that do this."""
-    text = renter.gang(steps=0).read_text()
+    text = renter.gang(steps=0, every=2).read_text()
     head, _, _ = text.partition("    command:")
     lines = "".join(f"    {key}: {value}\n" for key, value in more.items())
     return renter.recipe(f"{head}{lines}    command: {command}\n")
@@ -66,7 +66,7 @@ def test_a_member_fails_and_is_tried_again(renter: Renter) -> None:
 
 def test_a_machine_that_is_cut_off_for_long_is_replaced(renter: Renter) -> None:
     before = renter.lab.alive()
-    renting = renter.run(renter.gang(steps=80), TRAINMASTER_NODE_PATIENCE="10s")
+    renting = renter.run(renter.gang(steps=80, every=2), TRAINMASTER_NODE_PATIENCE="10s")
     run = saved(renter, renting)
     lost = renter.machines(run)["worker-1"]
     renter.lab.call("cut", lost)

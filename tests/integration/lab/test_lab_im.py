@@ -125,7 +125,7 @@ def test_a_machine_is_lost_while_infrastructure_manager_is_away(
 ) -> None:
     """The gang waits for it, and goes on with a machine that is added to the same infrastructure."""
     before = renter.lab.alive()
-    renting = renter.run(renter.gang(steps=400, pause=0.6), provider="im", **settings)
+    renting = renter.run(renter.gang(steps=400, pause=0.6, every=2), provider="im", **settings)
     run = renting.run
     renting.until(lambda: renter.checkpoints(run), "a checkpoint", LONG_S)
     machines = renter.lab.alive() - before
@@ -204,7 +204,7 @@ def test_somebody_else_has_its_infrastructure_configured_and_destroys_it(
 ) -> None:
     """Machines whose configuration fails go on; of those that are gone the task goes on elsewhere."""
     before = renter.lab.alive()
-    renting = renter.run(renter.gang(steps=600, pause=0.5), provider="im", **settings)
+    renting = renter.run(renter.gang(steps=600, pause=0.5, every=2), provider="im", **settings)
     run = renting.run
     renting.until(lambda: renter.checkpoints(run), "a checkpoint", LONG_S)
     credentials = read_credentials(Path(settings["TRAINMASTER_IM"]).parent / "im.auth")

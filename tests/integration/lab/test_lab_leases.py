@@ -27,7 +27,7 @@ def test_an_api_that_throttles_for_longer_than_a_lease_ends_no_machine(throttlin
     """Nor when the driver is killed meanwhile, and another one goes on."""
     renter, env = throttling, {"TRAINMASTER_NODE_LEASE": f"{LEASE_S}s"}
     before = renter.lab.alive()
-    renting = renter.run(renter.gang(steps=400, pause=0.3), **env)  # longer than three leases
+    renting = renter.run(renter.gang(steps=300, pause=0.3), **env)  # longer than three leases
     run = renting.run
     renting.until_said(r"attempt 1 starts at 0")
     renter.lab.call("fault", "DescribeInstances", "RequestLimitExceeded", "--count", 0)

@@ -67,7 +67,7 @@ def test_a_machine_that_ends_is_replaced_and_the_gang_goes_on_from_its_checkpoin
 
     The one that replaces it has its address, and nothing of what was saved.
     """
-    renting = renter.run(renter.gang(steps=240))  # it must still train when its machine ends
+    renting = renter.run(renter.gang(steps=240, every=2))  # it must still train when its machine ends
     run = saved(renter, renting, 0, 1)
     lost = renter.machines(run)[seat]
     renter.lab.call("terminate", lost)
@@ -104,15 +104,19 @@ def test_a_machine_that_is_taken_back_has_time_to_save(renter: Renter) -> None:
     assert "PREEMPTED" not in renting.text, "that line says all"
 
 
-def test_its_driver_is_killed_and_the_next_one_finds_everything(renter: Renter) -> None:
-    renting = renter.run(renter.gang(steps=80))
+def test_a_short_cut_changes_nothing_nor_does_a_driver_that_is_killed(renter: Renter) -> None:
+    renting = renter.run(renter.gang(steps=200))
     run = begun(renter, renting)
     machines = renter.machines(run)
+    renter.lab.call("cut", machines["worker-1"])
+    time.sleep(2)
+    renter.lab.call("heal", machines["worker-1"])
     renting.kill()
     time.sleep(2)
     again = renter.start("resume", run, "--json")
     found = again.end()
     assert found["reason"] == "SUCCEEDED"
+    assert renter.attempts(run) == ["SUCCEEDED"]
     assert renter.starts(run) == [(1, 0)], "nothing was started again"
     assert not set(machines.values()) & renter.lab.alive()
 
@@ -130,19 +134,8 @@ def test_nobody_comes_back(renter: Renter) -> None:
         time.sleep(0.5)
 
 
-def test_a_short_cut_changes_nothing(renter: Renter) -> None:
-    renting = renter.run(renter.gang(steps=80))
-    run = begun(renter, renting)
-    node = renter.machines(run)["worker-1"]
-    renter.lab.call("cut", node)
-    time.sleep(2)
-    renter.lab.call("heal", node)
-    assert renting.end()["reason"] == "SUCCEEDED"
-    assert renter.attempts(run) == ["SUCCEEDED"]
-
-
 def test_a_machine_that_is_frozen_for_good_is_replaced(renter: Renter) -> None:
-    renting = renter.run(renter.gang(steps=80), TRAINMASTER_NODE_PATIENCE="10s")
+    renting = renter.run(renter.gang(steps=80, every=2), TRAINMASTER_NODE_PATIENCE="10s")
     run = saved(renter, renting)
     renter.lab.call("freeze", renter.machines(run)["worker-1"])
     assert renting.end()["reason"] == "SUCCEEDED"

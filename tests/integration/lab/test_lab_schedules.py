@@ -69,7 +69,7 @@ def test_a_schedule(renter: Renter, seed: int) -> None:
     dice = random.Random(seed)
     more = ", spot: true" if dice.random() < 0.5 else ""
     before = renter.lab.alive()
-    renting = renter.run(renter.gang(steps=STEPS, later=0.15, more=more))
+    renting = renter.run(renter.gang(steps=STEPS, later=0.15, more=more, every=2))
     schedule = Schedule(renter, renting, dice)
     renting.until_said(r"attempt 1 starts at 0")
     for _ in range(dice.randint(1, 3)):
