@@ -121,3 +121,14 @@ typer.run(main)
     assert "is there already" in tm.call("init", code=2).err
     again = tm.call("init", "train.py", "--output", "other.yaml", "--json").json
     assert (again["by"], again["file"]) == ("typer", "other.yaml")
+
+
+def test_a_dry_run_says_what_would_be_started_and_writes_nothing(tm):
+    recipe = tm.task("echo $A", env={"A": "b"}, parameters={"x": [1, 2]})
+    told = tm.call("run", recipe, "--dry-run")
+    assert "main/0 worker-0, the first of 2 tasks" in told.out
+    assert "A=b\n" in told.out
+    assert "TRAINMASTER_PARAM_X=1" in told.out
+    plan = tm.call("run", recipe, "--dry-run", "--json").json
+    assert (plan["requests"], len(plan["processes"])) == ([], 1)
+    assert not (tm.root / "home").exists()

@@ -181,6 +181,24 @@ class Client:
         """
         return self._home.service_url(name, port)
 
+    def dry_run(
+        self,
+        recipe: AnyRecipe,
+        *,
+        overrides: Mapping[str, object] | None = None,
+        provider: str | None = None,
+        directory: str | os.PathLike[str] = ".",
+    ) -> dict[str, Any]:
+        """What a run would do: ``requests``, ``processes`` and ``notes``; nothing is rented or started.
+
+        Args:
+            recipe: as of `trainmaster.run`, as are the other arguments and the errors.
+            overrides: see there.
+            provider: see there.
+            directory: see there.
+        """
+        return self._home.dry_run(self._read(recipe, overrides, provider, directory)[0])
+
     def configuration(self, directory: str | os.PathLike[str] = ".") -> list[dict[str, Any]]:
         """What recipes in a directory leave open, and the files and lines that say so.
 

@@ -358,6 +358,11 @@ class EmbeddedClient:
 
     # --- quotes and machines -------------------------------------------------------------------------
 
+    def dry_run(self, recipe: Recipe) -> dict[str, Any]:
+        from trainmaster.service.dry_run import dry_run
+
+        return dry_run(self._service, recipe, self._environ)
+
     def configuration(self, directory: str) -> list[dict[str, Any]]:
         from trainmaster.spec.configuration import configured_rows
         from trainmaster.spec.recipe import configuration_files

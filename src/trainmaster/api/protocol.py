@@ -369,6 +369,13 @@ class ClientProtocol(Protocol):
     def score(self) -> dict[str, Any]:
         """How often quotes were kept: the object of ``trainmaster score --json``."""
 
+    def dry_run(self, recipe: Recipe) -> dict[str, Any]:
+        """What a run would do: ``requests``, ``processes`` and ``notes``; nothing is rented, sent or written.
+
+        Raises:
+            UsageError: what it asks for is not there.
+        """
+
     def configuration(self, directory: str) -> list[dict[str, Any]]:
         """What recipes in a directory leave open: the rows of ``trainmaster config show --json``.
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
 from trainmaster.cli.output import parsed
 from trainmaster.spec.errors import UsageError
-
-if TYPE_CHECKING:
-    from trainmaster.spec import Recipe
 
 
 def run(
@@ -67,7 +64,7 @@ def run(
         typer.Option("--lend-keys", help="Give nodes your own keys of object stores, not narrower ones."),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be sent to rent the machines, and end.")
+        bool, typer.Option("--dry-run", help="Print what would be sent and started, and end.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -104,8 +101,7 @@ def run(
         chosen_by += as_overrides(label)
     found = read_recipe(recipe, overrides=[*(set_ or ()), *chosen_by], provider=provider)
     if dry_run:
-        refuse_on_server("--dry-run")
-        _show_requests(found, as_json=as_json)
+        _show_plan(open_client(makes=False).dry_run(found), as_json=as_json)
         return
     if found.on and context() is None:
         raise needs_server(found.on[0].key)
@@ -144,22 +140,24 @@ def run(
     raise typer.Exit(see_to_end(client, accepted, told if detach else "", as_json=as_json))
 
 
-def _show_requests(recipe: Recipe, *, as_json: bool) -> None:
-    """Print the requests that renting would send: a text that is one as it is, else JSON."""
+def _show_plan(plan: dict[str, Any], *, as_json: bool) -> None:
+    """What would be sent, a text that is one unchanged and else JSON; then what would be started."""
     import json
-    import os
 
     from trainmaster.cli.output import print_json, say, show
-    from trainmaster.service import Service
-    from trainmaster.service.renting import dry_run
 
-    requests, notes = dry_run(Service.from_environment(), recipe, os.environ)
     if as_json:
-        print_json({"requests": requests, "notes": notes})
+        print_json(plan)
         return
-    for note in notes:
+    for note in plan["notes"]:
         say(f"note: {note}")
-    for each in requests:
+    for each in plan["requests"]:
         rest = {name: value for name, value in each.items() if name != "operation"}
         document = each["parameters"].pop("radl", "") if "parameters" in each else ""
         show(f"# {each['operation']}\n{json.dumps(rest, indent=2, default=str)}\n{document}".rstrip())
+    for each in plan["processes"]:
+        more = f", the first of {each['of']} tasks" if each["of"] > 1 else ""
+        image = f" in {each['container']}" if each["container"] else ""
+        show(f"# {each['experiment']}/{each['task']} {each['member']}{image}{more}")
+        show("\n".join(f"{name}={value}" for name, value in sorted(each["variables"].items())))
+        show(each["command"])

@@ -16,7 +16,6 @@ from trainmaster.cluster.renting.plan import ClusterPlan
 from trainmaster.cluster.renting.plan_clusters import pinned, plan_clusters
 from trainmaster.cluster.renting.price_cap import capped, dearest_usd_per_hour, most_at_once, words
 from trainmaster.cluster.renting.requirements import Pick
-from trainmaster.control.checks.framework_notes import framework_notes
 from trainmaster.control.checks.preflight import check_parts, data_notes
 from trainmaster.control.checks.scripts import missing_scripts
 from trainmaster.control.decide.budget import SWITCH_OFF_S, USUAL_LEASE_S, Meter
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from trainmaster.service.quotes.quote_service import Quoter
     from trainmaster.service.service import Service
 
-__all__ = ["RentalOffer", "check_with_provider", "dry_run", "plan_run"]
+__all__ = ["RentalOffer", "check_with_provider", "plan_run", "planned_requests"]
 
 #: This machine's processors as catalogues call them.
 _ARCHES: Final = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "arm64", "arm64": "arm64"}
@@ -247,30 +246,21 @@ def _scripts(recipe: Recipe) -> Iterator[str]:
         yield f"{'.'.join(key)}: {what}; unless setup, the image or data bring it, the task will fail"
 
 
-def dry_run(
-    service: Service, recipe: Recipe, environ: Mapping[str, str]
+def planned_requests(
+    service: Service, probe: Recipe, candidate_offers: CandidateOffers, environ: Mapping[str, str]
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Requests that renting the machines of a run would send, in order; notes. Nothing is sent or measured.
 
     Raises:
-        UsageError: nothing is rented for it, or what it asks for is not there.
+        UsageError: what it asks for is not there.
     """
     from trainmaster.providers import ProviderPlace, get_provider
 
-    if capabilities_of(recipe.provider).is_here:
-        raise UsageError(
-            f"provider: {recipe.provider}: nothing is rented, so nothing is sent", "Leave out --dry-run."
-        )
-    probe = with_fewest(recipe)
-    check_parts(probe)
-    candidate_offers = candidate_offers_of(recipe, service.home, environ, datetime.now(UTC).date())
     plans = capped(probe, plan_clusters(probe, _available(candidate_offers)))
-    provider = get_provider(
-        recipe.provider, ProviderPlace(service.home.root, service.home.identity(), environ)
-    )
+    place = ProviderPlace(service.home.root, service.home.identity(), environ)
+    provider = get_provider(probe.provider, place)
     shown = [each for plan in plans for each in provider.dry_run(plan.name, _requests(plan))]
-    notes = framework_notes(probe, environ)
-    return shown, [*notes, *dict.fromkeys(note for plan in plans for note in plan.notes)]
+    return shown, list(dict.fromkeys(note for plan in plans for note in plan.notes))
 
 
 def check_with_provider(

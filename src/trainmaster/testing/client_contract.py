@@ -160,6 +160,16 @@ class ClientContract:
             client.describe("nosuch", {"a": "b"})
         assert "note" not in client.describe(run, {}, "")
 
+    def test_what_a_run_would_do_is_told_as_at_home(
+        self, at_home: EmbeddedClient, client: ClientProtocol
+    ) -> None:
+        """Nothing of it is done."""
+        recipe = Recipe.from_text(_RECIPE)
+        before = client.listed()
+        assert client.dry_run(recipe) == at_home.dry_run(recipe)
+        assert client.dry_run(recipe)["processes"][0]["command"].startswith("echo hello")
+        assert client.listed() == before
+
     def test_what_is_configured_is_told(self, at_home: EmbeddedClient, client: ClientProtocol) -> None:
         """But to whom a home tells something, which is its owner's business."""
         told = {each["key"]: each["value"] for each in at_home.configuration(".") if each["key"] != "notify"}

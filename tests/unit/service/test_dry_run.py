@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.control.task.layout import Home
-from trainmaster.service.renting import dry_run
+from trainmaster.service.dry_run import dry_run
 from trainmaster.spec import read_recipe
 from trainmaster.spec.errors import UsageError
 
@@ -60,8 +60,9 @@ def shown(tmp_path: Path, environ: dict[str, str], **recipe: str) -> tuple[list[
     path = tmp_path / "recipe.yaml"
     path.write_text(RECIPE.format(**{"more": ""} | recipe))
     service = SimpleNamespace(home=Home.from_environment(environ))
-    requests, notes = dry_run(service, read_recipe(path), environ)  # type: ignore[arg-type]
-    return [each["parameters"]["radl"] for each in requests], notes
+    plan = dry_run(service, read_recipe(path), environ)  # type: ignore[arg-type]
+    assert [each["member"] for each in plan["processes"]] == ["worker-0", "worker-1", "ps-0"]
+    return [each["parameters"]["radl"] for each in plan["requests"]], plan["notes"]
 
 
 def test_two_gpus_per_machine_and_parameter_servers_on_another_kind(
@@ -90,3 +91,20 @@ def test_spot_is_refused(tmp_path: Path, environ: dict[str, str]) -> None:
     ) as refused:
         shown(tmp_path, environ, region="named", more=", spot: true")
     assert "on demand" in str(refused.value.hint)
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow", "jax", "mpi", "spark", "plain"])
+def test_processes_of_this_machine_and_no_value_of_a_secret(tmp_path: Path, framework: str) -> None:
+    (tmp_path / "recipe.yaml").write_text(
+        "secrets: [PIN]\nenv: {A: b}\nexperiments:\n  train:\n    command: echo {{lr}}\n"
+        f"    parameters: {{lr: [0.1, 0.2]}}\n    framework: {framework}\n    distributed: {{workers: 2}}\n"
+    )
+    environ = {"TRAINMASTER_HOME": str(tmp_path / "home"), "PIN": "1234567"}
+    service = SimpleNamespace(home=Home.from_environment(environ, makes=False))
+    plan = dry_run(service, read_recipe(tmp_path), environ)  # type: ignore[arg-type]
+    assert plan["requests"] == []
+    first, second = plan["processes"]
+    assert (first["of"], first["task"], second["member"]) == (2, 0, "worker-1")
+    assert first["variables"] | {"PIN": "***", "A": "b", "TRAINMASTER_PARAM_LR": "0.1"} == first["variables"]
+    assert "1234567" not in str(plan)
+    assert not (tmp_path / "home").exists()

@@ -407,6 +407,9 @@ class RemoteClient:
         found: dict[str, Any] = self._to.get("/score")
         return found
 
+    def dry_run(self, recipe: Recipe) -> dict[str, Any]:
+        return dict(self._to.post("/runs/dry-run", {"recipe": recipe.as_yaml(code=".")}, repeats=True))
+
     def configuration(self, directory: str) -> list[dict[str, Any]]:
         return list(self._to.get("/configuration")["values"])
 

@@ -26,6 +26,7 @@ from trainmaster.api.rest.state import (
 from trainmaster.control.checks.framework_notes import framework_notes
 from trainmaster.service import capabilities_of
 from trainmaster.service.driving.submissions import RunRequest
+from trainmaster.service.dry_run import dry_run as dry_run_of
 from trainmaster.service.runs.log_search import LINES
 from trainmaster.service.teams.team_runs import MAX_PAGE, POINTS, TeamRuns
 from trainmaster.service.users.caller import Caller
@@ -174,6 +175,19 @@ def check(body: NewRun, state: State, caller: Reader) -> dict[str, Any]:
     """
     recipe = state.submissions.read(caller, body.request(state, caller))
     return {**recipe.summary(), "notes": framework_notes(recipe, state.environ)}
+
+
+@router.post("/runs/dry-run")
+def dry_run(body: NewRun, state: State, caller: Submitter) -> dict[str, Any]:
+    """What a run would do: `requests` that renting would send, `processes` with their variables, `notes`.
+
+    Nothing is rented, sent or written. What machines are given at their start (`UserData`) is left out.
+    """
+    recipe = state.submissions.read(caller, body.request(state, caller))
+    plan = dry_run_of(state.service, recipe, state.environ)
+    for each in plan["requests"]:
+        each.get("parameters", {}).pop("UserData", None)
+    return plan
 
 
 @router.get("/recipes/schema")

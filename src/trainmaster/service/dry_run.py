@@ -1,0 +1,96 @@
+"""`dry_run`: what a run would do, in the words of what does it; nothing is rented, sent or written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.control.checks.framework_notes import framework_notes
+from trainmaster.control.checks.preflight import check_parts
+from trainmaster.control.task.environment import member_environment
+from trainmaster.control.task.gangs import gang_of, member_names
+from trainmaster.launchers import get_launcher
+from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.service.quotes.candidate_offers import candidate_offers_of
+from trainmaster.service.quotes.worker_counts import with_fewest
+from trainmaster.service.renting import planned_requests
+
+if TYPE_CHECKING:
+    from trainmaster.service.service import Service
+    from trainmaster.spec import Experiment, Recipe
+
+#: What is known only when it runs stands as requests have it.
+_RUN: Final = "${run.Id}"
+_PLACE: Final = "${attempt.Directory}"
+_HOST: Final = "${host.Address}"
+#: A run takes ports that are free.
+_FIRST_PORT: Final = 29500
+
+
+def dry_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> dict[str, Any]:
+    """What a run would do.
+
+    Returns:
+        ``requests`` that renting its machines, or claiming hosts, would send, in order; ``processes`` of the
+        first task of each experiment with the variables that are theirs; ``notes``.
+
+    Raises:
+        UsageError: what it asks for is not there.
+    """
+    probe = with_fewest(recipe)
+    check_parts(probe)
+    requests: list[dict[str, Any]] = []
+    notes = [*recipe.notes, *framework_notes(probe, environ)]
+    if not capabilities_of(recipe.provider).is_here:
+        offers = candidate_offers_of(recipe, service.home, environ, datetime.now(UTC).date())
+        requests, told = planned_requests(service, probe, offers, environ)
+        notes += told
+    processes = [each for name in probe.order() for each in _processes(probe.experiments[name], probe.seed)]
+    return {"requests": requests, "processes": processes, "notes": notes}
+
+
+def _processes(experiment: Experiment, seed: int) -> list[dict[str, Any]]:
+    """The members of its first task."""
+    parameters = experiment.tasks(seed).parameters(0) or {}
+    launcher, count = get_launcher(experiment.launcher), experiment.summary()["tasks"]
+    ports: dict[str, tuple[int, ...]] = {
+        f"{role}-{index}": tuple(_FIRST_PORT + port for port in range(launcher.ports_per_member(role)))
+        for role, index in member_names(experiment)
+    }
+    gang = gang_of(experiment, _HOST, ports)
+    identity = {
+        "TRAINMASTER_RUN": _RUN,
+        "TRAINMASTER_EXPERIMENT": experiment.name,
+        "TRAINMASTER_TASK": "0",
+        "TRAINMASTER_ATTEMPT": "1",
+        **experiment.environment(parameters),
+        **experiment.env,
+        **dict.fromkeys(experiment.secrets, "***"),
+        **{f"TRAINMASTER_DATA_{name.upper()}": f"${{data.{name}}}" for name in experiment.data},
+        "TRAINMASTER_CHECKPOINT_DIR": f"{_PLACE}/checkpoint",
+    }
+    return [
+        {
+            "experiment": experiment.name,
+            "task": 0,
+            "of": count,
+            "member": member.name,
+            "command": launcher.script(gang, member, experiment.script(parameters)),
+            "container": experiment.container,
+            "setup": experiment.setup,
+            "variables": member_environment(
+                gang,
+                member,
+                launcher,
+                {},
+                {
+                    **identity,
+                    "TRAINMASTER_OUTPUT_DIR": f"{_PLACE}/output",
+                    "TRAINMASTER_METRICS": f"{_PLACE}/metrics/{member.name}.jsonl",
+                },
+                None,
+            ),
+        }
+        for member in gang.members
+    ]
