@@ -258,7 +258,7 @@ def until(condition: Callable[[], bool], run: Run) -> None:
     while not condition():
         if run.process.poll() is not None:
             raise NotPassedError(f"it ended too early: {run.end()}")
-        time.sleep(1.0)
+        time.sleep(3.0)  # looking at logs starts a Python
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ experiments:
     hardware: {instance: m4.xlarge}
     secrets: [HF_TOKEN]
     data: {pets: {volume: pets}}
-    checkpoint: {every: 1s}
+    checkpoint: {every: 3s}
     grace: 5s
     env: {TELLS: "%s"}
     command: python3 train.py
