@@ -101,7 +101,8 @@ def run(
         chosen_by += as_overrides(label)
     found = read_recipe(recipe, overrides=[*(set_ or ()), *chosen_by], provider=provider)
     if dry_run:
-        _show_plan(open_client(makes=False).dry_run(found), as_json=as_json)
+        rents = not capabilities_of(found.provider).is_here  # machines are named after the home
+        _show_plan(open_client(makes=rents).dry_run(found), as_json=as_json)
         return
     if found.on and context() is None:
         raise needs_server(found.on[0].key)
