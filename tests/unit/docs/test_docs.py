@@ -28,6 +28,12 @@ PAGES = sorted(
     }
 )
 CELL_MOST = 200
+WORDS_MOST = 1600  # 1,500, and room for who adds a paragraph
+#: Looked things up in, not read.
+REFERENCE = {
+    "advisor-numbers.md", "architecture.md", "cli.md", "dependencies.md", "end-reasons.md", "migrate.md",
+    "recipe.md", "rest.md", "tried.md",
+}  # fmt: skip
 #: Pages whose names of files must be those of the tree.
 ABOUT_CODE = [page for page in PAGES if page.parent in (DOCS / "development", DOCS / "extend")] + [
     DOCS / "architecture.md",
@@ -180,6 +186,15 @@ def test_files_that_are_named_are_there(page, in_tree):
     named = {word for word in _CODE.findall(prose(page)) if _PATH.fullmatch(word)}
     named |= set(_PATH.findall(diagrams))
     assert sorted(named - in_tree) == []
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(DOCS)))
+def test_a_page_says_first_what_it_is_for_and_is_short(page):
+    title, first, *_ = (line for line in page.read_text().splitlines() if line)
+    assert title.startswith("# ")
+    assert not first.startswith(("#", "|", "![")), "begin with what the page is for, or the shortest example"
+    if str(page.relative_to(DOCS)) not in REFERENCE and page.parent.name != "development":
+        assert len(page.read_text().split()) <= WORDS_MOST, "put a part of it on a page of its own"
 
 
 def test_architecture_can_be_read_in_one_go():
