@@ -217,6 +217,19 @@ def test_head_lost(short_lived, tmp_path, engine):
         again.stop()
 
 
+def test_a_node_that_is_added_once_more_is_the_same_one(bench, three):
+    """The next driver finds a node when it can be reached again: what runs there goes on."""
+    gang = bench.gang("0", *["until [ -e go ]; do sleep 0.02; done"] * 3)
+    bench.executor.submit([gang])
+    before = bench.all_started(gang)
+    three.add([three.nodes[-1]])
+    pumped_states(bench.executor)
+    time.sleep(1.5)  # so long it may take until a node that was given up is noticed
+    assert bench.wait(gang, Phase.RUNNING).members == before.members
+    (bench.directory / "go").touch()
+    assert [member.exit_code for member in bench.wait(gang).members] == [0, 0, 0]
+
+
 def test_what_a_gang_waits_for_is_told(bench, three):
     gang = bench.gang("0", "true", "true", labels={1: {"disk": "fast"}})
     bench.executor.submit([gang])

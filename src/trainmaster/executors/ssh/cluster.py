@@ -65,7 +65,7 @@ class SshCluster(RecordedCluster):
         """
         self._on_each(nodes, lambda node: self._ask(node, {"do": "prepare", "home": node.home}))
         known = {node.key for node in nodes}
-        for key in known:
+        for key in known - {node.key for node in self.nodes}:  # others are found as they are
             self.used[key] = [self.used.get(key, [0])[-1] + 1]
         self.nodes = [node for node in self.nodes if node.key not in known] + list(nodes)
         self._record()

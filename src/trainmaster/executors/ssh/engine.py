@@ -101,6 +101,7 @@ class StreamAgent:
         self.detach(token)
         if self._dialling is None or self._dialling.done():
             self._dialling = asyncio.get_running_loop().run_in_executor(_reaching, self._dial)
+            self._dialling.add_done_callback(_looked_at)
         stream = await asyncio.shield(self._dialling)  # one that takes long is waited for again
         self._dialling = None
         reader, self._writer = await asyncio.open_connection(sock=stream)
@@ -165,3 +166,9 @@ class StreamAgent:
 
     def _lost(self) -> ExecutorError:
         return ExecutorError(f"the connection to node {self._key} was lost", "It is made again.")
+
+
+def _looked_at(dialling: asyncio.Future[socket.socket]) -> None:
+    """An error of a connection that was not waited for any more is no news."""
+    if not dialling.cancelled():
+        dialling.exception()
