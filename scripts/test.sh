@@ -10,9 +10,9 @@ parts=(hosts lab lint others crossings runs unit rest last remote volumes contra
 lab=tests/integration/lab
 others=(tests/integration/test_[!c]*.py tests/integration/test_cli_[a-f]*.py)
 last=(tests/integration/test_cli_[s-z]*.py)
-runs=("$lab"/test_lab_{runs,schedules,adopting}.py "$lab"/test_lab_t*.py)
-crossings=("$lab"/test_lab_{crossings,hand_over}.py)
-hosts=("$lab"/test_lab_[dlno]*.py "$lab"/test_lab_h[do]*.py)
+runs=("$lab"/test_lab_{runs,schedules,adopting,hand_over}.py "$lab"/test_lab_t*.py)
+crossings=("$lab"/test_lab_crossings.py)
+hosts=("$lab"/test_lab_[diklno]*.py "$lab"/test_lab_h[do]*.py)
 # Once more where real hosts, processes and networks are at work, which a busy machine can delay; what only decides
 # must pass at once. What needed it is listed at the end, and more than eight of them are a failure.
 again="--reruns 1 -r R"
