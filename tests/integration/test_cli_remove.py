@@ -27,7 +27,9 @@ def test_a_run_is_removed_once_that_was_agreed_to(tm):
     assert "models" in tm.call("df").out
     assert tm.call("prune", "checkpoints", "--dry-run", "--json").json["kinds"]["checkpoints"]["count"] == 0
     assert "nothing is left" in tm.call("prune").err
-    gone = tm.call("rm", run, "--yes", "--json").json
+    said = tm.call("rm", run, "--yes", "--json")
+    gone = said.json
+    assert said.out.count("\n") == 1
     assert gone["runs"][0]["outcome"] == "REMOVED"
     assert gone["bytes"] == gone["runs"][0]["bytes"] + sum(gone["shared"].values()) > 0
     assert "there is no run" in tm.call("status", run, code=2).err

@@ -36,7 +36,7 @@ def prune(
             if each["count"] or "trouble" in each
         ]
         if rows:
-            show(table(["kind", "how many", "goes", ""], rows))
+            (say if as_json else show)(table(["kind", "how many", "goes", ""], rows))
     if not dry_run:
         if count:
             agree_to_remove(f"{count} of these, {size(found['bytes'])}", yes=yes)

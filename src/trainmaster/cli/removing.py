@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -40,7 +41,7 @@ def rm(
     found = client.storage.remove_runs(ids, older_than_s=age_s, where=chosen, dry_run=True)
     going = [each["run"] for each in found["runs"] if each["outcome"] != "KEPT"]
     if not (dry_run and as_json):
-        _show_plan(found)
+        _show_plan(found, say if as_json else show)
     if not dry_run and going:
         agree_to_remove(f"{_counted(going)}, {size(found['bytes'])}", yes=yes)
         removed = client.storage.remove_runs(going)
@@ -79,7 +80,7 @@ def _counted(runs: list[Any]) -> str:
     return "1 run" if len(runs) == 1 else f"{len(runs)} runs"
 
 
-def _show_plan(found: dict[str, Any]) -> None:
+def _show_plan(found: dict[str, Any], show: Callable[[str], None]) -> None:
     if not found["runs"]:
         return
     rows = []
