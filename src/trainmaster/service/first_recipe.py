@@ -36,6 +36,8 @@ _DATA: Final = re.compile(r"data(set)?|(data(set)?|input|train)[-_]?(dir|path|ro
 #: What reads options in ways that only its help shows.
 _ONLY_HELP: Final = ("LightningCLI", "jsonargparse", "fire", "tyro", "typer", "simple_parsing")
 _PRINTS: Final = ("print", "info", "write", "set_description", "set_postfix")
+#: A counter before a value that is filled in; what counts is a whole number.
+_COUNTED: Final = re.compile(r"(?i)(\b(?:epoch|step|iter|iteration|batch|trial)s?\b\W{0,3})0\.5")
 _SAVES: Final = ("save", "savez", "dump", "save_weights", "save_model")
 _LOADS: Final = ("load", "open", "read_csv", "read_parquet", "loadtxt")
 _A_PATH: Final = re.compile(r"(\.{1,2}/)?\w[\w./-]*|(\.{1,2}/)[\w./-]+")
@@ -272,7 +274,8 @@ def _printed(tree: ast.AST) -> Iterator[str]:
     """Lines that a script prints, with a number for what is filled in."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _called(node) in _PRINTS:
-            yield " ".join(filter(None, map(_sample, node.args)))
+            line = " ".join(filter(None, map(_sample, node.args)))
+            yield _COUNTED.sub(r"\g<1>3", line)
 
 
 def _sample(node: ast.expr) -> str:

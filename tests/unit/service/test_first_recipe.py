@@ -109,3 +109,8 @@ def test_what_cannot_be_looked_at(tmp_path, files, script, says):
         (tmp_path / name).write_text(text)
     with pytest.raises(UsageError, match=says):
         first_recipe(tmp_path, script, may_run=False)
+
+
+def test_a_line_that_counts_epochs_shows_its_loss(tmp_path):
+    (tmp_path / "train.py").write_text('for e in range(3): print(f"epoch {e} loss {1 / (e + 1):.4f}")\n')
+    assert first_recipe(tmp_path, None, may_run=False).metrics == ["epoch", "loss"]
