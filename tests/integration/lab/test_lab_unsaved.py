@@ -45,7 +45,10 @@ def store(lab: Any, renter: Renter, monkeypatch: pytest.MonkeyPatch) -> Iterator
 def test_when_the_money_for_waiting_is_used_the_model_is_fetched_and_named(
     renter: Renter, store: CountingProxy, tmp_path: Path
 ) -> None:
-    text = "budget: {saving: $0.002}\n" + GANG.format(workers=2, steps=STEPS, pause=0.15, more="").lstrip()
+    text = (
+        "budget: {saving: $0.002}\n"
+        + GANG.format(workers=2, steps=STEPS, pause=0.15, every=2, more="").lstrip()
+    )
     renting = renter.run(renter.recipe(text))
     run = renting.run
     series = CheckpointSeries(f"{renter.env['TRAINMASTER_STORE']}/checkpoints/{run}/train/0")
