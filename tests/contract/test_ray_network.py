@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from engine_bench import Bench
+from engine_bench import Bench, only_ray
 
 from trainmaster.executors.gangs.executor import NodesExecutor
 from trainmaster.executors.ray.cluster import RayCluster
@@ -61,8 +61,9 @@ def test_who_listens_learns_nothing(two, tmp_path):
     assert not clear, "all of it is encrypted"
 
 
-def test_without_a_certificate_nobody_is_heard(ray_cluster):
-    head = ray_cluster.head
+@only_ray
+def test_without_a_certificate_nobody_is_heard(cluster):
+    head = cluster.head
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(f"{head.directory}/tls.ca")
     context.set_alpn_protocols(["h2"])

@@ -102,6 +102,7 @@ WRITERS = {
     "service/apps/event_mirror.py": [],  # into the directory of an app
     "service/apps/node_events.py": [],
     "service/runs/metric_export.py": [],
+    "service/storage/removal.py": [],  # takes all of it away
     "service/shells.py": [],  # what is known of hosts, beside the keys of a cluster
     "cluster/member_places.py": ["places.json"],
     "cluster/node_files/checkpoints.py": ["checkpoint/"],

@@ -190,9 +190,10 @@ def _quick_revision(engine: Engine) -> str | None:
             return connection.execute(sa.select(_VERSION.c.version_num)).scalar()
     except (sa.exc.OperationalError, sa.exc.ProgrammingError):
         with reader_of(engine).connect() as connection:
-            if sa.inspect(connection).has_table(_VERSION.name):
-                raise
-        return None
+            if not sa.inspect(connection).has_table(_VERSION.name):
+                return None
+            # Another process has made it just now; what else was wrong is so still.
+            return connection.execute(sa.select(_VERSION.c.version_num)).scalar()
 
 
 def _revision(connection: Connection) -> str | None:

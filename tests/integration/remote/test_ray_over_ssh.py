@@ -123,7 +123,7 @@ def test_says_which_node_and_why(nodes, hosts, place):
     node = described(place, 0)
     with pytest.raises(ExecutorError, match=r"node n0: .*/no/python ended with 127"):
         nodes.run(node, ["/no/python", "-m", "x"], b"")
-    with pytest.raises(ExecutorError, match="node n7: nobody knows"):
+    with pytest.raises(ExecutorError, match="node n7: its address is unknown"):
         nodes.run(replace(node, key="n7"), ["true"], b"")
     hosts["n0"].stop()
     with pytest.raises(ExecutorError, match="node n0: "):
