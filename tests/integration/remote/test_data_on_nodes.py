@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import psutil
 import pytest
 from test_direct_store import line, nodes, private_s3  # noqa: F401 - fixtures
 from test_remote_site import RUN, Hosts, contents, hosts, own_mounts  # noqa: F401 - the fixture
@@ -91,7 +92,7 @@ def guards(sites: Hosts) -> list[Any]:
 def words(process: Any) -> str:
     try:
         return " ".join(process.cmdline())
-    except OSError:
+    except (OSError, psutil.Error):  # it has just ended
         return ""
 
 
