@@ -29,12 +29,14 @@ log = logging.getLogger(__name__)
 _SETTLE_S: Final = 75.0
 #: A driver that hangs up comes back at once, or not at all.
 _IDLE_S: Final = 5.0
+_LOOK_S: Final = 5.0
 
 
 class SshCluster(RecordedCluster):
     """See `RecordedCluster`. It has no head: with any node gone, gangs on the others go on."""
 
     _gateway: _DriverGateway | None = None
+    _leaving: frozenset[str] = frozenset()
 
     @classmethod
     def start(cls, directory: Path, nodes: Sequence[ClusterNode], run: Runner, stream: Opener) -> SshCluster:
@@ -70,6 +72,17 @@ class SshCluster(RecordedCluster):
         self.nodes = [node for node in self.nodes if node.key not in known] + list(nodes)
         self._record()
 
+    def remove(self, key: str, *, is_gone: bool = False) -> None:
+        """See `RecordedCluster.remove`; its gangs are lost before anything is ended there.
+
+        Else the gateway would reach it again meanwhile, and take for an end what is done to it.
+        """
+        self._leaving |= {key}
+        if self._gateway is not None:
+            self._gateway.look()
+        super().remove(key, is_gone=is_gone)
+        self._leaving -= {key}
+
     def connect(self, hello: Mapping[str, Any]) -> socket.socket:
         """A stream to the gateway in this process, which begins for the first driver of a run."""
         run, lease = hello["run"], hello.get("token", 0)
@@ -83,7 +96,11 @@ class SshCluster(RecordedCluster):
 
     def joined(self) -> list[tuple[ClusterNode, int]]:
         """Nodes, each with how often one of its name has joined."""
-        return [(node, self.used.get(node.key, [1])[-1]) for node in list(self.nodes)]
+        return [
+            (node, self.used.get(node.key, [1])[-1])
+            for node in list(self.nodes)
+            if node.key not in self._leaving
+        ]
 
 
 class _DriverGateway:
@@ -99,6 +116,7 @@ class _DriverGateway:
         self._gateway = Gateway(engine, fences, log.info, _SETTLE_S, _IDLE_S, stays=False)
         self._streams: asyncio.Queue[socket.socket] = asyncio.Queue()
         self._serving: set[asyncio.Task[None]] = set()
+        self._has_begun = threading.Event()
         threading.Thread(target=self._work, name="gateway", daemon=True).start()
 
     def connect(self) -> socket.socket:
@@ -125,7 +143,15 @@ class _DriverGateway:
         while not self._streams.empty():
             self._streams.get_nowait().close()
 
+    def look(self) -> None:
+        """Have it see at once which nodes there are."""
+        if self._has_begun.is_set() and not self.is_over:
+            look = self._gateway.scheduler.nodes.look()
+            with contextlib.suppress(TimeoutError, RuntimeError):
+                asyncio.run_coroutine_threadsafe(look, self._loop).result(_LOOK_S)
+
     async def _serve(self) -> None:
+        self._has_begun.set()
         self._serving.add(asyncio.create_task(self._accept()))
 
     async def _accept(self) -> None:

@@ -15,7 +15,7 @@ from trainmaster.executors.gangs.engine import Attached, News
 from trainmaster.executors.gangs.node_program import AGENT_PROGRAM
 from trainmaster.executors.gangs.own_placement import OwnPlacement
 from trainmaster.executors.gangs.placement import LiveNode
-from trainmaster.executors.wire import Splitter, encode
+from trainmaster.executors.wire import Splitter, WireError, encode
 from trainmaster.spec.errors import ExecutorError, LeaseLostError
 
 if TYPE_CHECKING:
@@ -157,6 +157,8 @@ class StreamAgent:
                         answer.set_exception(kind(*message["error"]))
                     else:
                         answer.set_result(message["result"])
+        except (OSError, WireError):
+            pass  # the connection is lost, or what comes is not ours
         finally:
             writer.close()
             if writer is self._writer:
