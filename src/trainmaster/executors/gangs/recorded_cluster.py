@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
@@ -25,7 +26,7 @@ _PARALLEL = 32
 T = TypeVar("T")
 
 
-class RecordedCluster:
+class RecordedCluster(ABC):
     """Nodes that are recorded before anything is started there: a driver that was killed finds them again.
 
     Args:
@@ -51,27 +52,28 @@ class RecordedCluster:
     has_head: ClassVar[bool] = False
 
     @classmethod
+    @abstractmethod
     def start(cls, directory: Path, nodes: Sequence[ClusterNode], run: Runner, stream: Opener) -> Self:
         """Begin on these nodes; what runs there already is left alone.
 
         Raises:
             ExecutorError: one could not be started; what was started is recorded, see `stop`.
         """
-        raise NotImplementedError
 
     @classmethod
+    @abstractmethod
     def find(cls, directory: Path, run: Runner, stream: Opener) -> Self | None:
         """The cluster that was started from there, None when there is none, or its head runs no more."""
-        raise NotImplementedError
 
+    @abstractmethod
     def add(self, nodes: Sequence[ClusterNode]) -> None:
         """Further nodes join; gangs that wait for room see them within a second.
 
         Raises:
             ExecutorError: as `start`.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def connect(self, hello: Mapping[str, Any]) -> socket.socket:
         """A stream to what places gangs, which is started if there is none.
 
@@ -81,7 +83,6 @@ class RecordedCluster:
         Raises:
             ExecutorError: it cannot be reached.
         """
-        raise NotImplementedError
 
     @property
     def head(self) -> ClusterNode | None:

@@ -78,10 +78,12 @@ class SshCluster(RecordedCluster):
         Else the gateway would reach it again meanwhile, and take for an end what is done to it.
         """
         self._leaving |= {key}
-        if self._gateway is not None:
-            self._gateway.look()
-        super().remove(key, is_gone=is_gone)
-        self._leaving -= {key}
+        try:
+            if self._gateway is not None:
+                self._gateway.look()
+            super().remove(key, is_gone=is_gone)
+        finally:
+            self._leaving -= {key}
 
     def connect(self, hello: Mapping[str, Any]) -> socket.socket:
         """A stream to the gateway in this process, which begins for the first driver of a run."""
@@ -137,7 +139,7 @@ class _DriverGateway:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # ends its tasks, too
             try:
                 runner.run(self._gateway.run(self._serve))
-            except Exception:
+            except Exception:  # a thread has no caller; the driver is hung up on, and dials a new one
                 log.exception("what places tasks has ended")
             self.is_over = True
         while not self._streams.empty():
