@@ -74,6 +74,7 @@ def main() -> int:
         if not options.yes and input("go on? [y/N] ").strip().lower() != "y":
             return 1
         trial = Trial(Path(directory), env, access, options)
+        others = frozenset(trial.things())  # of other runs in a lab's home, or left by one that was killed
         found: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "provider": options.provider}
         try:
             found["digits"] = trial.digits()
@@ -81,7 +82,7 @@ def main() -> int:
         except NotPassedError as error:
             found["failed"] = str(error)
         finally:
-            found["left"] = trial.left()
+            found["left"] = trial.left(others)
         print(json.dumps(found, indent=1))
         return 1 if "failed" in found or found["left"] else 0
 
@@ -147,10 +148,14 @@ class Trial:
             raise NotPassedError(f"{run.id}: no attempt went on from a checkpoint ({begun})")
         return {**found, "ended": one["id"], "begun_at": begun}
 
-    def left(self) -> list[str]:
-        """What still bears the tag of the home, in any region, after a while in which machines may end."""
+    def left(self, others: frozenset[str]) -> list[str]:
+        """What bears the tag of the home, in any region, after a while in which machines may end.
+
+        Args:
+            others: what is not of these two runs.
+        """
         deadline = time.monotonic() + GONE_S
-        while (found := [*self._things()]) and time.monotonic() < deadline:
+        while (found := [one for one in self.things() if one not in others]) and time.monotonic() < deadline:
             time.sleep(PAUSE_S)
         return found
 
@@ -209,7 +214,7 @@ class Trial:
                 for one in (one for reservation in page["Reservations"] for one in reservation["Instances"]):
                     yield {"region": region, "id": one["InstanceId"], "state": one["State"]["Name"]}
 
-    def _things(self) -> Iterator[str]:
+    def things(self) -> Iterator[str]:
         """Everything that a run makes, in words that name it."""
         for one in self._machines():
             yield f"{one['region']}: instance {one['id']} is {one['state']}"

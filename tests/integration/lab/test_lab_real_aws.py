@@ -54,7 +54,7 @@ def test_what_is_left_is_named(renter: Renter) -> None:
     code = f"import sys; sys.path.insert(0, {str(SCRIPT.parent)!r}); import real_aws as r; r.GONE_S = 0; "
     code += "from pathlib import Path; import argparse, os, json; "
     code += "t = r.Trial(Path('.'), os.environ, r.lab_access(Path(os.environ['TRAINMASTER_HOME'])), "
-    code += "argparse.Namespace()); print(json.dumps(t.left()))"
+    code += "argparse.Namespace()); print(json.dumps(t.left(frozenset())))"
     left = json.loads(
         subprocess.run([sys.executable, "-c", code], env=renter.env, capture_output=True, text=True).stdout
     )
