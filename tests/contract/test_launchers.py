@@ -14,6 +14,7 @@ from trainmaster.launchers import (
     MpiLauncher,
     MxnetLauncher,
     PlainLauncher,
+    RayLauncher,
     SparkLauncher,
     TensorFlowLauncher,
     TorchrunLauncher,
@@ -76,6 +77,20 @@ class TestMxnet(LauncherContract):
     @pytest.fixture
     def launcher(self) -> Launcher:
         return MxnetLauncher()
+
+
+class TestRay(LauncherContract):
+    differs = frozenset(
+        {
+            "TRAINMASTER_RAY_HOST",
+            "TRAINMASTER_RAY_MEMBERS_HERE",
+            "RAY_DEFAULT_OBJECT_STORE_MEMORY_PROPORTION",
+        }
+    )
+
+    @pytest.fixture
+    def launcher(self) -> Launcher:
+        return RayLauncher()
 
 
 class TestSpark(LauncherContract):

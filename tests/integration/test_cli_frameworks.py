@@ -1,4 +1,4 @@
-"""JAX, MPI and Spark: unchanged scripts find their peers and train on real digits."""
+"""JAX, MPI, Ray and Spark: unchanged scripts find their peers, and train on real digits."""
 
 from __future__ import annotations
 
@@ -90,6 +90,22 @@ SPARK = """
     spark.stop()
 """
 
+RAY = """
+    import os
+    import ray
+
+    ray.init()  # no argument: RAY_ADDRESS is in the environment
+
+    @ray.remote(num_cpus=1, scheduling_strategy="SPREAD")
+    class Part:
+        def member(self):
+            return os.environ["TRAINMASTER_INDEX"]
+
+    parts = [Part.remote() for _ in range(2)]
+    members = sorted(ray.get([part.member.remote() for part in parts]))
+    print("nodes", len(ray.nodes()), "members", members)
+"""
+
 
 @pytest.mark.jax
 def test_jax(tm):
@@ -168,4 +184,15 @@ def test_a_failing_spark_driver_fails_the_task(tm):
     needs("pyspark", "sklearn")
     summary = tm.run(tm.task("exit 5", framework="spark", distributed=PAIR), code=1)
     assert "worker-0: exit code 5" in summary["experiments"]["main"]["message"]
+    tm.until_quiet()
+
+
+@pytest.mark.ray
+def test_a_task_has_a_ray_of_its_own(tm):
+    needs("ray")
+    tm.write("train.py", RAY)
+    run = tm.run(tm.task("python train.py", framework="ray", distributed=PAIR), timeout_s=150)["run"]
+    log = tm.logs(run, "--member", "worker-0")
+    assert "nodes 2 members ['0', '1']" in log
+    assert "worker-1 is a node of Ray" in tm.logs(run, "--member", "worker-1")
     tm.until_quiet()

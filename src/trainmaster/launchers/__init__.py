@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trainmaster.launchers.mpi import MpiLauncher as MpiLauncher
     from trainmaster.launchers.mxnet import MxnetLauncher as MxnetLauncher
     from trainmaster.launchers.plain import PlainLauncher as PlainLauncher
+    from trainmaster.launchers.ray import RayLauncher as RayLauncher
     from trainmaster.launchers.spark import SparkLauncher as SparkLauncher
     from trainmaster.launchers.tensorflow import TensorFlowLauncher as TensorFlowLauncher
     from trainmaster.launchers.torchrun import TorchrunLauncher as TorchrunLauncher
@@ -30,6 +31,7 @@ __all__, __getattr__ = lazy_exports(
         "mpi": "MpiLauncher",
         "mxnet": "MxnetLauncher",
         "plain": "PlainLauncher",
+        "ray": "RayLauncher",
         "spark": "SparkLauncher",
         "tensorflow": "TensorFlowLauncher",
         "torchrun": "TorchrunLauncher",

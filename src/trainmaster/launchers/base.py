@@ -185,6 +185,7 @@ _LAUNCHERS = PluginRegistry(
         "mpi": "trainmaster.launchers.mpi:MpiLauncher",
         "mxnet": "trainmaster.launchers.mxnet:MxnetLauncher",
         "plain": "trainmaster.launchers.plain:PlainLauncher",
+        "ray": "trainmaster.launchers.ray:RayLauncher",
         "spark": "trainmaster.launchers.spark:SparkLauncher",
         "tensorflow": "trainmaster.launchers.tensorflow:TensorFlowLauncher",
         "torchrun": "trainmaster.launchers.torchrun:TorchrunLauncher",

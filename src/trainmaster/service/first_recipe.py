@@ -19,6 +19,7 @@ from trainmaster.spec.errors import UsageError
 from trainmaster.spec.metric_names import says_how_good
 
 _FRAMEWORKS: Final = {
+    "ray": ("ray",),
     "pytorch": ("torch", "lightning", "pytorch_lightning", "accelerate"),
     "tensorflow": ("tensorflow", "keras", "tf_keras"),
     "jax": ("jax", "flax"),

@@ -19,6 +19,7 @@ LAUNCHERS: Final[dict[str, str]] = {
     "mxnet": "mxnet",
     "mpi": "mpi",
     "horovod": "mpi",
+    "ray": "ray",
     "spark": "spark",
     "plain": "plain",
 }
@@ -67,6 +68,7 @@ PACKAGES: Final[dict[str, Packages]] = {
     "horovod": Packages(
         "horovod", "horovod", "docker.io/horovod/horovod-cpu:0.28.1", "docker.io/horovod/horovod:0.28.1"
     ),
+    "ray": Packages("ray", "ray"),
     "spark": Packages("pyspark", "pyspark"),
 }
 

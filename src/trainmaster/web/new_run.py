@@ -38,7 +38,7 @@ from trainmaster.web.workflows import begin
 
 router = APIRouter(include_in_schema=False)
 STRATEGIES: Final = ("allreduce", "ps-async", "ps-sync")
-FRAMEWORKS: Final = ("pytorch", "tensorflow", "jax", "mpi", "spark", "mxnet", "plain")
+FRAMEWORKS: Final = ("pytorch", "tensorflow", "jax", "mpi", "ray", "spark", "mxnet", "plain")
 SAMPLERS: Final = ("random", "grid", "qmc", "tpe", "cmaes")
 
 

@@ -1,11 +1,13 @@
 """Launchers that run something around the user's script, each with bash and stand-ins for the programs."""
 
 import os
+import socket
 import subprocess
+from pathlib import Path
 
 import pytest
 
-from trainmaster.launchers import Gang, Member, MpiLauncher, MxnetLauncher, SparkLauncher
+from trainmaster.launchers import Gang, Member, MpiLauncher, MxnetLauncher, RayLauncher, SparkLauncher
 
 QUOTES = "echo \"it's $WORD\" # with 'quotes'\nexit 3"
 
@@ -76,6 +78,7 @@ def test_what_is_not_installed_is_named(bash):
     for launcher, hint in (
         (MpiLauncher(), "apt install openmpi-bin"),
         (SparkLauncher(), "pip install pyspark"),
+        (RayLauncher(), "pip install ray"),
     ):
         script = launcher.script(gang, gang.chief, "true")
         done = bash(script, launcher.environment(gang, gang.chief) | {"PATH": "/nowhere"})
@@ -156,3 +159,54 @@ def test_a_spark_worker_that_fails_tells_why_in_its_log(bash):
     assert done.stderr.endswith("ERROR no room\n")
     assert done.stderr.count("INFO") < 25
     assert "spark.txt" in done.stdout
+
+
+LISTENS = """
+echo "$@" >> calls
+port=$(sed -n 's/.*--port \\([0-9]*\\).*/\\1/p' <<<"$*")
+exec python3 -c "
+import socket, time
+held = socket.create_server(('127.0.0.1', $port))
+time.sleep(600)"
+"""
+
+
+def ray_pair(port):
+    members = (Member("worker", i, "127.0.0.1", (port + 2 * i, port + 2 * i + 1)) for i in range(2))
+    return Gang(tuple(members))
+
+
+@pytest.fixture
+def port():
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return held.getsockname()[1]
+
+
+def test_the_command_of_ray_runs_beside_its_head_when_all_have_joined(bash, tmp_path, port):
+    gang, launcher = ray_pair(port), RayLauncher()
+    joined = 'echo "python ${@: -1} $RAY_ADDRESS" >> calls'
+    env = launcher.environment(gang, gang.chief) | launcher.defaults(gang, gang.chief)
+    done = bash(launcher.script(gang, gang.chief, QUOTES), env, ray=LISTENS, python=joined)
+    assert (done.returncode, done.stdout) == (3, "it's fine\n"), done.stderr
+    head, asked = (tmp_path / "calls").read_text().splitlines()
+    assert asked == f"python 2 127.0.0.1:{port}"
+    assert head.startswith("start --block --node-ip-address 127.0.0.1 --num-cpus ")
+    assert f"--head --port {port} --include-dashboard false --ray-client-server-port {port + 1}" in head
+    directory = head.partition("--temp-dir ")[2].split()[0]
+    assert directory.startswith("/tmp/ray."), "the paths of its sockets must be short"
+    assert not Path(directory).exists()
+    assert [launcher.is_essential(gang, member) for member in gang.members] == [True, False]
+    assert not launcher.is_dispensable(gang, gang.members[1]), "Ray would wait for what it had"
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_member_of_ray_that_does_not_start_tells_why_in_its_log(bash, port, index):
+    gang, launcher = ray_pair(port), RayLauncher()
+    script = launcher.script(gang, gang.members[index], "never run").replace("{1..600}", "{1..1}")
+    env = launcher.environment(gang, gang.members[index])
+    done = bash(script, env, ray='for i in {1..50}; do echo "INFO $i"; done; echo "Version mismatch"; exit 7')
+    assert done.returncode == 7
+    assert done.stderr.endswith("Version mismatch\n")
+    assert done.stderr.count("INFO") < 25
+    assert "same Ray" in launcher.explain(done.stderr)

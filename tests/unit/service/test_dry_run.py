@@ -93,7 +93,7 @@ def test_spot_is_refused(tmp_path: Path, environ: dict[str, str]) -> None:
     assert "on demand" in str(refused.value.hint)
 
 
-@pytest.mark.parametrize("framework", ["pytorch", "tensorflow", "jax", "mpi", "spark", "plain"])
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow", "jax", "mpi", "ray", "spark", "plain"])
 def test_processes_of_this_machine_and_no_value_of_a_secret(tmp_path: Path, framework: str) -> None:
     (tmp_path / "recipe.yaml").write_text(
         "secrets: [PIN]\nenv: {A: b}\nexperiments:\n  train:\n    command: echo {{lr}}\n"

@@ -72,10 +72,11 @@ class Job:
         ]
         launch = self._replaced(draft, script, found)
         self._gang(experiment, launch, found)
+        has_ray = not found and self._without_ray(draft, experiment, script, commands)
         for each in commands:
             self._clean(draft, experiment, script, each, is_gang="distributed" in experiment.keys)
         command = script.changed()
-        if launch is not None and launch.program in ("deepspeed", "mpirun"):
+        if has_ray or (launch is not None and launch.program in ("deepspeed", "mpirun")):
             command = _IS_FIRST.sub("true", command)  # the launcher went to the others by itself
         for hidden in self._masked(command):
             draft.decide(self.line, hidden, "a secret: its name under `secrets`, and $NAME here")
@@ -146,6 +147,25 @@ class Job:
             experiment.keys["framework"] = "pytorch"
         elif workers > 1 and not of_torch and self.tool != "slurm":
             experiment.keys["framework"] = "plain"
+
+    def _without_ray(
+        self, draft: Draft, experiment: ExperimentDraft, script: Script, commands: list[Command]
+    ) -> bool:
+        """Leave out what makes a cluster of Ray, if anything does; the first member has one then."""
+        starts = [
+            each
+            for each in commands
+            if each.program == "ray"
+            and each.arguments
+            and each.arguments[0].text in ("start", "stop", "status")
+        ]
+        if not any(each.arguments[0].text == "start" for each in starts):
+            return False
+        experiment.keys["framework"] = "ray"
+        for each in starts:
+            line = script.line_of(each.start)
+            draft.drop(line, script.drop(each), "the gang is one Ray: the command runs beside its head")
+        return True
 
     def _clean(
         self, draft: Draft, experiment: ExperimentDraft, script: Script, command: Command, *, is_gang: bool

@@ -138,6 +138,28 @@ def test_commands_of_dstack_that_make_ready_are_the_setup() -> None:
     assert (main.timeout_s, main.secrets, main.hardware.disk_bytes) == (7200, ("HF_TOKEN",), 200 * 10**9)
 
 
+def test_a_script_that_starts_ray_is_a_gang_of_ray() -> None:
+    script = """
+num_nodes: 2
+run: |
+  head=$(echo "$SKYPILOT_NODE_IPS" | head -n1)
+  if [ "$SKYPILOT_NODE_RANK" == "0" ]; then
+    ps aux | grep ray &> /dev/null || ray start --head --port 6379
+    python train.py --num-workers $SKYPILOT_NUM_NODES
+  else
+    ray start --address $head:6379
+  fi
+"""
+    made = conversion_of(script, "ray.yaml")
+    main = only(made.recipe)
+    assert main.launcher == "ray"
+    assert main.distributed is not None
+    assert (main.distributed.workers, main.distributed.per_node) == (2, 1)
+    assert "ray start" not in main.command
+    assert "if true; then" in main.command
+    assert {line for line, _, _ in made.dropped} == {6, 9}
+
+
 @pytest.mark.parametrize(
     ("line", "command", "workers", "per_node", "framework"),
     [
