@@ -103,7 +103,7 @@ def _show_experiment(one: ExperimentQuote, show: Callable[[str], None]) -> None:
     if one.memory_headroom is not None:
         show(f"  memory: {one.memory_headroom:.0%} stays free")
     if one.measurements:
-        similar = f", {one.similar} of them of similar jobs" if one.similar else ""
+        similar = f", {one.similar} of them of other versions of this code" if one.similar else ""
         rests = _count(one.measurements, "measurement")
         show(f"  rests on {rests}{similar}; {_count(one.candidates, 'cluster')} compared")
     if (following := one.next_measurement) is not None:

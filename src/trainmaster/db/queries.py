@@ -142,7 +142,9 @@ def _runs_after(run: str | None) -> sa.ColumnElement[bool]:
 
 
 def profile(database: Database, run: str, experiment: str | None, which: RunFilter) -> Sequence[RowMapping]:
-    """What was measured of the jobs of a run, also in other runs, the newest first: ``experiment``, ``data``.
+    """What was measured of the jobs of a run, also in other runs, the newest first.
+
+    Its columns: ``run_id``, ``experiment``, ``data``.
 
     Args:
         database: the database.
@@ -155,7 +157,7 @@ def profile(database: Database, run: str, experiment: str | None, which: RunFilt
     if experiment is not None:
         of_run = of_run.where(measured.c.experiment == experiment)
     query = (
-        sa.select(measured.c.experiment, measured.c.data)
+        sa.select(measured.c.run_id, measured.c.experiment, measured.c.data)
         .join(t.run, t.run.c.id == measured.c.run_id)
         .where(measured.c.similar.in_(of_run), which.condition())
         .order_by(measured.c.measured_at.desc(), measured.c.id)

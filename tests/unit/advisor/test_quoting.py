@@ -404,7 +404,7 @@ def test_no_measurement_is_offered_that_leaves_the_time_as_wide(epochs, points, 
 
 def test_similar_jobs_count_with_more_doubt():
     same = make_quote([training(most=1)], market(V100), QuoteLimits()).main
-    points = [measured(n, b) for n in (1, 2, 4) for b in (32, 128)]
+    points = [replace(measured(n, b), step_spread=0.35) for n in (1, 2, 4) for b in (32, 128)]
     other = make_quote(
         [Subject(workload(most=1), knowledge(similar=points))], market(V100), QuoteLimits()
     ).main

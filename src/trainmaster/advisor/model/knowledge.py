@@ -19,8 +19,6 @@ from trainmaster.spec import Strategy
 
 #: What the processes of one machine have for a network, Mbit/s: the loopback, where no card was measured.
 LOOPBACK_MBPS: Final = 20_000.0
-#: Spread (log) that points of a similar job add, one with other code or parameters.
-SIMILAR_SPREAD: Final = 0.35
 #: How much tasks of an experiment, and start-ups of one task, differ (log), before any was seen.
 _TASK_SPREAD: Final = 0.15
 _STARTUP_SPREAD: Final = 0.12
@@ -91,6 +89,8 @@ class Knowledge:
     ) -> Knowledge | None:
         """Learn from measurements; those of similar jobs only count where there are none of the same.
 
+        What is borrowed from a similar job has a `Measurement.step_spread` that says how far that is right.
+
         Args:
             same: of the very job.
             similar: of jobs with other code or parameters.
@@ -128,9 +128,7 @@ class Knowledge:
             tail_s=_median([m.tail_s for m in here]),
             duration_s=_median(durations),
             task_spread=_spread(durations, _TASK_SPREAD),
-            extra_spread=math.hypot(
-                0.0 if same else SIMILAR_SPREAD, _median([m.step_spread for m in here]) or 0.0
-            ),
+            extra_spread=_median([m.step_spread for m in here]) or 0.0,
             memory=memory_seen([(m.point, m.memory_bytes) for m in here]),
             device_memory=memory_seen([(m.point, m.device_memory_bytes) for m in here]),
             output_bytes=max([m.output_bytes or 0.0 for m in here]),

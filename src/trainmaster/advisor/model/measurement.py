@@ -38,6 +38,9 @@ class Measurement:
         offer: what it ran on: name of an instance type, or ``local``.
         measured_at: Unix seconds.
         does_not_fit: True where it failed, as its batch was too large for the machines; else None.
+        epochs_done: number of the last epoch that was seen, None if it shows none.
+        code_lines: what `kinship` compares: hashes of lines of its code.
+        numbers: of its command, parameters and environment, by name.
     """
 
     point: Point | None
@@ -59,6 +62,9 @@ class Measurement:
     offer: str = "local"
     measured_at: float = 0.0
     does_not_fit: bool | None = None
+    epochs_done: float | None = None
+    code_lines: tuple[int, ...] | None = None
+    numbers: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be.
@@ -90,10 +96,19 @@ class Measurement:
         if point is not None:
             point = Point(**{**point, "sync": Strategy(point["sync"])})
         shares = values.get("time_shares")
-        return cls(**{**values, "point": point, "time_shares": TimeShares(**shares) if shares else None})
+        lines = values.get("code_lines")
+        return cls(
+            **{
+                **values,
+                "point": point,
+                "time_shares": TimeShares(**shares) if shares else None,
+                "code_lines": None if lines is None else tuple(lines),
+            }
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """For ``quote --json``: what is known of it."""
         values = asdict(self)
         point = values.pop("point") or {}
+        del values["code_lines"], values["numbers"]
         return {name: value for name, value in {**values, **point}.items() if value is not None}

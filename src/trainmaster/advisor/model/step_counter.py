@@ -60,6 +60,11 @@ class StepCounter:
         self._top: float | None = None  # where the number went back the last time
 
     @property
+    def epoch(self) -> float | None:
+        """The newest one, None if none was seen."""
+        return self._epoch
+
+    @property
     def by_epoch(self) -> bool:
         """Nothing finer than epochs is known."""
         return self._by is _By.EPOCHS

@@ -120,6 +120,16 @@ class StepTrace:
         return self._intervals.steps
 
     @property
+    def epoch(self) -> float | None:
+        """Number of the newest epoch; None if none was seen."""
+        return self._counter.epoch
+
+    @property
+    def resolution_s(self) -> float:
+        """How often somebody looks."""
+        return self._resolution_s
+
+    @property
     def steps_done(self) -> float:
         """Steps that the attempt has made, also those before the first observation."""
         return self._done_first() + self._intervals.steps

@@ -25,6 +25,10 @@ MIN_BLOCKS = 3
 _MOST_FILES = 10_000
 #: Members are sampled about that often.
 _LOOK_S = 1.0
+#: An attempt that was over before there were so many blocks shows its step time all the same, if it made so
+#: many steps; that the next one has the same is less sure (log).
+_FEW_STEPS = 3
+_SHORT_SPREAD = 0.1
 
 
 def trace_of(experiment: Experiment, resolution_s: float) -> StepTrace:
@@ -76,7 +80,7 @@ def measurement_of(
         min_blocks: fewer blocks of steps are no measurement.
     """
     found = trace.steady() if trace is not None else None
-    if found is not None and found.blocks < min_blocks:
+    if found is not None and found.blocks < min_blocks and not (ended_at is not None and _is_whole(found)):
         found = None
     duration_s = None if ended_at is None else max(0.0, ended_at - started_at)
     if found is None and duration_s is None:
@@ -107,11 +111,17 @@ def measurement_of(
         cores=sum(each.cpu_share for each in workers) / len(workers) if workers else None,
         server_cores=max((each.cpu_share for each in servers), default=None),
         rare_share=max(0.0, found.mean_s / found.step_time_s - 1) if found is not None else 0.0,
-        step_spread=_spread(found) if found is not None else 0.0,
+        step_spread=_spread(found, trace.resolution_s) if found is not None and trace is not None else 0.0,
         time_shares=_shares(experiment, point, workers) if point is not None else None,
         offer=offer,
         measured_at=now,
+        epochs_done=trace.epoch if trace is not None else None,
     )
+
+
+def _is_whole(found: Steady) -> bool:
+    """An attempt of some seconds that was seen to its end shows its steps as well as it ever will."""
+    return found.steps >= _FEW_STEPS and found.seconds >= 2 * _LOOK_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +163,10 @@ def _bytes_below(directory: Path) -> float | None:
     return float(total) or None
 
 
-def _spread(found: Steady) -> float:
+def _spread(found: Steady, resolution_s: float) -> float:
     """Of the logarithm of the step time in the next minutes: its error now, and half of what it drifted."""
-    if not math.isfinite(found.half_width_s):
-        return abs(found.drift) / 2
+    if not math.isfinite(found.half_width_s):  # of so few blocks only the moments of both ends are known
+        return math.hypot(_SHORT_SPREAD, resolution_s / found.seconds, found.drift / 2)
     return math.hypot(found.half_width_s / found.step_time_s / 1.96, found.drift / 2)
 
 

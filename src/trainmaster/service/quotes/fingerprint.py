@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import heapq
 import json
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +20,32 @@ from trainmaster.spec import Experiment, Recipe
 _LATER: Final = ("model", "stage", "hadoop")
 #: What every recipe has, in YAML or JSON. One that is sent to a server is written anew when a key is changed.
 _RECIPE: Final = re.compile(rb'^(\{.*)?"?experiments"?\s*:', re.MULTILINE)
+#: Files whose lines tell one code from another.
+_CODE: Final = re.compile(
+    r"\.(c|cc|cpp|cu|cxx|f90|go|h|hpp|ipynb|java|jl|js|lua|m|pl|py|r|rb|rs|scala|sh|ts)", re.IGNORECASE
+)
+#: So many hashes of lines are kept: the share that two codes have in common is known to 0.06 by them.
+_LINES: Final = 64
+_MOST_BYTES: Final = 1 << 20
+#: Shorter lines stand in every code.
+_SHORT: Final = 4
+_NUMBER: Final = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """What a job's code is.
+
+    Attributes:
+        digest: of all files without recipes: a new budget, or more epochs, are no other code.
+        files: their paths.
+        lines: the least hashes of the distinct lines of its scripts: a bottom-k sketch (Cohen and Kaplan,
+            2007), from which `kinship` tells how much two codes have in common.
+    """
+
+    digest: str
+    files: frozenset[str] = frozenset()
+    lines: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +55,33 @@ class Fingerprint:
     Attributes:
         exact: of code, command, setup, image, parameters, environment, data, batch, launcher, strategy and
             device. Values of secrets are left out.
-        similar: of command, launcher, strategy and device only: jobs that differ in code or parameters.
+        similar: of the files that the command names (of its words, where it names none), launcher, strategy
+            and device: jobs that may be other versions of this one.
+        lines: see `Code`.
+        numbers: in its command, parameters and environment, by name: one of them may be its length.
     """
 
     exact: str
     similar: str
+    lines: tuple[int, ...] = field(default=(), compare=False)
+    numbers: Mapping[str, float] = field(default_factory=dict, compare=False)
 
 
-def code_of(recipe: Recipe, snapshot: Path) -> str:
-    """Digest of the code without recipes: a new budget, or more epochs, are no other code.
+def kinship(one: Sequence[int], other: Sequence[int]) -> float:
+    """Share of their lines that two codes have in common, estimated from what `Code.lines` keeps of each.
+
+    >>> kinship([1, 2, 3], [1, 2, 3]), kinship([1, 2], [3, 4])
+    (1.0, 0.0)
+    """
+    if not one or not other:
+        return float(not one and not other)
+    least = sorted({*one, *other})[: max(len(one), len(other))]
+    both = set(one) & set(other)
+    return sum(line in both for line in least) / len(least)
+
+
+def code_of(recipe: Recipe, snapshot: Path) -> Code:
+    """What the code of a recipe is.
 
     Args:
         recipe: as it was read.
@@ -43,6 +89,8 @@ def code_of(recipe: Recipe, snapshot: Path) -> str:
     """
     own = recipe.source_text.encode("utf-8", "surrogatepass")
     digest = hashlib.sha256()
+    paths: set[str] = set()
+    lines: set[int] = set()
     for folder, folders, files in os.walk(snapshot):
         folders.sort()
         for name in sorted(files):
@@ -56,10 +104,13 @@ def code_of(recipe: Recipe, snapshot: Path) -> str:
                 continue
             executable = b"x" if path.stat().st_mode & 0o100 else b"-"
             digest.update(b"f\0%s\0%s\0%s" % (label, executable, hashlib.sha256(data).digest()))
-    return digest.hexdigest()
+            paths.add(os.fsdecode(label))
+            if _CODE.fullmatch(path.suffix) and len(data) <= _MOST_BYTES:
+                lines.update(map(_hash, filter(_counts, map(bytes.strip, data.splitlines()))))
+    return Code(digest.hexdigest(), frozenset(paths), tuple(heapq.nsmallest(_LINES, lines)))
 
 
-def fingerprint_of(recipe: Recipe, experiment: Experiment, code: str, device: str) -> Fingerprint:
+def fingerprint_of(recipe: Recipe, experiment: Experiment, code: Code, device: str) -> Fingerprint:
     """The fingerprint of an experiment.
 
     Args:
@@ -69,14 +120,15 @@ def fingerprint_of(recipe: Recipe, experiment: Experiment, code: str, device: st
         device: what it runs on, such as `local_device`.
     """
     distributed = experiment.distributed
-    common = {
-        "command": experiment.command,
+    words = _words(experiment.command)
+    common: dict[str, object] = {
         "launcher": experiment.launcher,
         "strategy": distributed.strategy.value if distributed else None,
         "device": device,
     }
     exact = common | {
-        "code": code,
+        "command": experiment.command,
+        "code": code.digest,
         "setup": experiment.setup,
         "container": experiment.container,
         "parameters": {name: each.model_dump(mode="json") for name, each in experiment.parameters.items()},
@@ -97,7 +149,9 @@ def fingerprint_of(recipe: Recipe, experiment: Experiment, code: str, device: st
         )
     if experiment.until is not None and not experiment.builtin_values().get("steps"):
         exact["until"] = experiment.until  # where a length is known, only steps are measured
-    return Fingerprint(_digest(exact), _digest(common))
+    named = [word for word in words if os.path.normpath(word) in code.files]
+    common["command"] = named or [_NUMBER.sub("N", word) for word in words]
+    return Fingerprint(_digest(exact), _digest(common), code.lines, dict(_numbers(experiment, recipe, words)))
 
 
 def local_device(machine: NodeCapacity, root: Path = Path("/")) -> str:
@@ -109,6 +163,38 @@ def local_device(machine: NodeCapacity, root: Path = Path("/")) -> str:
     """
     gpus = f"{len(machine.gpus)} x {_gpu(root)}" if machine.gpus else "no GPU"
     return f"local: {machine.cores} x {_processor(root)}, {gpus}"
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command, comments=True)
+    except ValueError:  # several lines of shell with quotes of its own
+        return command.split()
+
+
+def _numbers(experiment: Experiment, recipe: Recipe, words: Sequence[str]) -> Iterator[tuple[str, float]]:
+    """By option or position in the command; by name of what a recipe has besides."""
+    for at, word in enumerate(words):
+        name, equals, value = word.rpartition("=")
+        if _NUMBER.fullmatch(value):
+            before = words[at - 1] if at and not equals else ""
+            yield (name if equals else before if before.startswith("-") else f"word {at}"), float(value)
+    for name, value in experiment.env.items():
+        if _NUMBER.fullmatch(str(value)):
+            yield name, float(str(value))
+    tasks = experiment.tasks(recipe.seed)
+    for name, found in (tasks.parameters(0) or {}).items() if len(tasks) == 1 else ():
+        if isinstance(found, int | float):
+            yield name, float(found)
+    yield from ((name, float(many)) for name, many in experiment.builtin_values().items())
+
+
+def _counts(line: bytes) -> bool:
+    return len(line) >= _SHORT and not line.startswith(b"#")
+
+
+def _hash(line: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(line, digest_size=6).digest(), "big")
 
 
 def _digest(values: Mapping[str, object]) -> str:

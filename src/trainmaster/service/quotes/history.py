@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import hypot, log, sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.engine import RowMapping
 
+from trainmaster.advisor.model.intervals import median
 from trainmaster.artifacts import take_snapshot
 from trainmaster.control.decide.task import Policy
 from trainmaster.control.loop.recording import Recorded, Recorder, Where
 from trainmaster.control.task.layout import Home
 from trainmaster.db import Database, NewMeasurement
 from trainmaster.executors import NodeCapacity, detect_capacity
-from trainmaster.service.quotes.fingerprint import Fingerprint, code_of, fingerprint_of, local_device
+from trainmaster.service.quotes.fingerprint import (
+    Code,
+    Fingerprint,
+    code_of,
+    fingerprint_of,
+    kinship,
+    local_device,
+)
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import StoreError
 
@@ -25,7 +35,22 @@ if TYPE_CHECKING:
     from trainmaster.advisor.model.measurement import Measurement
 
 
-_codes: dict[tuple[str, Path], str] = {}
+#: Another version of a job has at least so much of its code's lines in common with it.
+KIN: Final = 0.5
+#: Times of one version of a job, by those of others, before any were compared (log); counts as so many.
+SIMILAR_SPREAD: Final = 0.35
+_BELIEF: Final = 4
+#: Reports come every so often: the last one may be this share before the end.
+_NEAR: Final = 0.05
+#: Where no steps were seen, a longer task may take its time for something else: so much of the ratio (log).
+_UNSEEN: Final = 0.3
+_MOST_DOUBT: Final = 2.3
+#: Of a recipe, the first that there is.
+_LENGTHS: Final = ("steps", "epochs")
+#: What counts no work.
+_NO_LENGTH: Final = re.compile(r"seed|port|rank|local|device|gpu", re.IGNORECASE)
+
+_codes: dict[tuple[str, Path], Code] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +60,8 @@ class History:
     Attributes:
         fingerprint: of the experiment as it is now.
         same: of the very same: code, data, parameters, image and device.
-        similar: of others with the same command, launcher, strategy and device.
+        similar: of other versions of it: most lines of their code are the same, and files of the command,
+            launcher, strategy and device are. `Measurement.step_spread` says how far that is right.
         team: whose measurements they are; None for the owner's.
     """
 
@@ -69,13 +95,103 @@ def histories(
     found = {}
     for name, experiment in recipe.experiments.items():
         key = fingerprint_of(recipe, experiment, code, device)
-        found[name] = History(
-            key,
-            _read(database.measurements(key.exact, team)),
-            _read(database.similar_measurements(key.similar, key.exact, team)),
-            team,
-        )
+        same = [as_long(each, key.numbers) for each in _read(database.measurements(key.exact, team))]
+        others = database.similar_measurements(key.similar, key.exact, team)
+        found[name] = History(key, same, _borrowed(key, others), team)
     return found
+
+
+def _borrowed(key: Fingerprint, rows: Sequence[RowMapping]) -> list[Measurement]:
+    """What was measured of other versions of a job, with the doubt that such borrowing has shown."""
+    jobs: dict[str, list[Measurement]] = {}
+    for row in rows:
+        for each in _read([row]):
+            if kinship(key.lines, each.code_lines or ()) >= KIN:
+                jobs.setdefault(row["fingerprint"], []).append(as_long(each, key.numbers))
+    doubt = borrowing_spread(list(jobs.values()))
+    found = [replace(m, step_spread=hypot(m.step_spread, doubt)) for job in jobs.values() for m in job]
+    return sorted(found, key=lambda m: -m.measured_at)
+
+
+def as_long(measured: Measurement, numbers: Mapping[str, float]) -> Measurement:
+    """A measurement with the time of a whole task as long as this job's numbers make it.
+
+    ``steps`` and ``epochs`` of the recipe are its length; else a number that was the steps or epochs that the
+    measured attempt came to: ``train.py --steps 200`` that ended at step 200 says what 800 will take. Where
+    whole numbers changed and none is known to be the length, it may be anything between.
+
+    Args:
+        measured: of this job, or of another version.
+        numbers: of this one, see `Fingerprint`.
+    """
+    before = {name: value for name, value in (measured.numbers or {}).items() if name in numbers}
+    if measured.duration_s is None or before == numbers:
+        return measured
+    ends = [end for end in (measured.steps_done, measured.epochs_done) if end]
+    told: list[str] = [name for name in _LENGTHS if name in before]
+    told += [
+        name
+        for name, value in before.items()
+        if any(value * (1 - _NEAR) - 1 <= end <= value for end in ends) and not _NO_LENGTH.search(name)
+    ]
+    ratios = [numbers[name] / before[name] for name in told if before[name] > 0 and numbers[name] > 0]
+    if ratios:
+        ratio = next((each for each in ratios if each != 1.0), 1.0)
+        once_s = min(measured.startup_s + (measured.tail_s or 0.0), measured.duration_s)
+        duration_s = once_s + (measured.duration_s - once_s) * ratio
+        # Where no steps were seen, what comes once is in there, too.
+        doubt = 0.0 if measured.point is not None else _UNSEEN * abs(log(ratio))
+    else:
+        duration_s = measured.duration_s
+        changes = [
+            abs(log(numbers[name] / value))
+            for name, value in before.items()
+            if value >= 1 and numbers[name] >= 1 and value == int(value) and not _NO_LENGTH.search(name)
+        ]
+        doubt = min(max(changes, default=0.0), _MOST_DOUBT)
+    return replace(measured, duration_s=duration_s, step_spread=hypot(measured.step_spread, doubt))
+
+
+def borrowing_spread(jobs: Sequence[Sequence[Measurement]]) -> float:
+    """How far times of one version of a job are from those of the others (log), each left out in turn.
+
+    Args:
+        jobs: measurements of each version; shapes are compared with their like.
+    """
+    squares, many = SIMILAR_SPREAD**2 * _BELIEF, _BELIEF
+    shapes: dict[object, list[float]] = {}
+    for job in jobs:
+        own: dict[object, list[float]] = {}
+        for m in job:
+            seconds = m.point.step_time_s if m.point is not None else m.duration_s
+            if seconds:
+                shape: object = (
+                    (m.point.workers, m.point.nodes, m.point.local_batch) if m.point is not None else None
+                )
+                own.setdefault((m.offer, shape), []).append(log(seconds))
+        for like, logs in own.items():
+            shapes.setdefault(like, []).append(median(logs))
+    for seen in shapes.values():
+        for at, each in enumerate(seen if len(seen) > 1 else ()):
+            squares += (each - median(seen[:at] + seen[at + 1 :])) ** 2
+            many += 1
+    return sqrt(squares / many)
+
+
+def new_row(
+    name: str, key: Fingerprint, experiment: str, run: str | None, measured: Measurement
+) -> NewMeasurement:
+    """A measurement as the database keeps it.
+
+    Args:
+        name: id of the attempt, or of the profile.
+        key: of what was measured.
+        experiment: its name.
+        run: id; None for a profile.
+        measured: what was found.
+    """
+    kept = replace(measured, code_lines=key.lines, numbers=dict(key.numbers))
+    return NewMeasurement(name, key.exact, key.similar, experiment, run, kept.to_json(), measured.measured_at)
 
 
 def experience_of(database: Database, *fingerprints: str, team: str | None = None) -> Experience | None:
@@ -130,11 +246,10 @@ def make_recorder(
         policies: per experiment.
         where: what an experiment runs on; None is this machine.
     """
-    known: dict[str, str] = {}
 
     def keep(found: Sequence[Recorded]) -> None:
         try:
-            code = known.setdefault("code", known.get("code") or code_of(recipe, snapshot))
+            code = _code_of(recipe, snapshot)
         except OSError:  # the snapshot is gone: what was measured is unknown
             return
         device = local_device(machine)
@@ -143,15 +258,7 @@ def make_recorder(
             for name in {each.experiment for each in found}
         }
         rows = [
-            NewMeasurement(
-                id=each.attempt,
-                fingerprint=keys[each.experiment].exact,
-                similar=keys[each.experiment].similar,
-                experiment=each.experiment,
-                run_id=run,
-                data=each.measurement.to_json(),
-                measured_at=each.measurement.measured_at,
-            )
+            new_row(each.attempt, keys[each.experiment], each.experiment, run, each.measurement)
             for each in found
         ]
         with suppress(StoreError):  # the run matters more, and says so itself if the database is away
@@ -169,7 +276,7 @@ def make_recorder(
     )
 
 
-def _code_of(recipe: Recipe, snapshot: Path) -> str:
+def _code_of(recipe: Recipe, snapshot: Path) -> Code:
     """`code_of`, read once: a snapshot never changes, and a run asks for its history again and again."""
     key = (recipe.source_text, snapshot)
     if key not in _codes:

@@ -22,10 +22,11 @@ from trainmaster.control.measure.profile_place import ProfilePlace, clear_leftov
 from trainmaster.control.measure.profile_progress import ProfileProgress
 from trainmaster.control.task.environment import base_environment
 from trainmaster.control.task.gangs import slots_of, slots_per_member, workers_per_node
-from trainmaster.db import NewMeasurement, queries
+from trainmaster.db import queries
 from trainmaster.executors import Capacity, LocalExecutor, NodeCapacity, detect_capacity
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.quotes.fingerprint import Fingerprint, code_of, fingerprint_of, local_device
+from trainmaster.service.quotes.history import new_row
 from trainmaster.spec import Experiment, Hardware, ParameterValue, Recipe, TaskSpace
 from trainmaster.spec.errors import InterruptedByUser, UsageError
 from trainmaster.spec.habits import ProfilePlan
@@ -220,17 +221,7 @@ class _Session:
 
     def _keep(self, name: str, experiment: Experiment, found: Measurement) -> None:
         key = self._fingerprint(experiment)
-        self._service.database.add_measurement(
-            NewMeasurement(
-                id=name,
-                fingerprint=key.exact,
-                similar=key.similar,
-                experiment=experiment.name,
-                run_id=None,
-                data=found.to_json(),
-                measured_at=found.measured_at,
-            )
-        )
+        self._service.database.add_measurement(new_row(name, key, experiment.name, None, found))
 
     def _fingerprint(self, experiment: Experiment) -> Fingerprint:
         return fingerprint_of(self._recipe, experiment, self._code, self._device)

@@ -12,6 +12,8 @@ from trainmaster.advisor.papers.recommend import Wish, recommend
 from trainmaster.db import Database, queries
 from trainmaster.db.queries import ALL_RUNS, RunFilter
 from trainmaster.providers import load_catalogue
+from trainmaster.service.quotes.fingerprint import kinship
+from trainmaster.service.quotes.history import KIN
 from trainmaster.spec.errors import UsageError
 
 
@@ -39,7 +41,9 @@ def recommended(
     if len({row["experiment"] for row in rows}) > 1 and not experiment:
         names = ", ".join(sorted({row["experiment"] for row in rows}))
         raise UsageError(f"{run} has measured several jobs: {names}", f"Ask for {run}/EXPERIMENT.")
-    measured = [Measurement.from_json(row["data"]) for row in rows]
+    found = [(row["run_id"], Measurement.from_json(row["data"])) for row in rows]
+    own = next((each.code_lines or () for of, each in found if of == run), ())
+    measured = [each for _, each in found if kinship(own, each.code_lines or ()) >= KIN]
     offer = measured[0].offer if measured else ""  # the newest measurement's: types are not comparable
     like = [each for each in measured if each.offer == offer]
     return recommend(MeasuredTable.of_measurements(profile, like, _memory_bytes(offer)), wish)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainmaster.executors import NodeCapacity
-from trainmaster.service.quotes.fingerprint import code_of, fingerprint_of, local_device
+from trainmaster.service.quotes.fingerprint import Code, code_of, fingerprint_of, kinship, local_device
 from trainmaster.service.quotes.profiling import shapes_of
 from trainmaster.spec import Recipe, read_recipe
 
@@ -33,7 +33,7 @@ def recipe_of(directory: Path, top=(), **changed):
 
 def fingerprint(directory: Path, *, code: str = "c", device: str = "d", top=(), **changed):
     recipe = recipe_of(directory, top, **changed)
-    return fingerprint_of(recipe, recipe.experiments["main"], code, device)
+    return fingerprint_of(recipe, recipe.experiments["main"], Code(code), device)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_what_makes_it_another_job(tmp_path, changed):
         del changed["distributed"]
         recipe = recipe_of(tmp_path)
         alone = recipe.experiments["main"].model_copy(update={"distributed": None})
-        other = fingerprint_of(recipe, alone, "c", "d")
+        other = fingerprint_of(recipe, alone, Code("c"), "d")
     else:
         other = fingerprint(tmp_path, **changed)
     ours = fingerprint(tmp_path)
@@ -103,18 +103,20 @@ def test_the_recipe_is_no_part_of_the_code(tmp_path):
     code = tmp_path / "code"
     code.mkdir()
     (code / "train.py").write_text("print(1)")
-    first = code_of(recipe_of(code), code)
-    assert code_of(recipe_of(code, steps=7), code) == first
+    first = code_of(recipe_of(code), code).digest
+    assert code_of(recipe_of(code, steps=7), code).digest == first
     sent = Recipe.from_text("name: job\nexperiments: {main: {command: ls}}\n", directory=tmp_path)
-    assert code_of(sent, code) == first, "a server reads what was changed with `--set`, beside the file"
+    assert code_of(sent, code).digest == first, (
+        "a server reads what `--set` changed, beside the file"
+    )
     (code / "other.yaml").write_text("a: 1")
-    second = code_of(recipe_of(code), code)
+    second = code_of(recipe_of(code), code).digest
     assert second != first
     (code / "train.py").chmod(0o755)
-    third = code_of(recipe_of(code), code)
+    third = code_of(recipe_of(code), code).digest
     assert third != second
     (code / "link").symlink_to("train.py")
-    assert code_of(recipe_of(code), code) not in (first, second, third)
+    assert code_of(recipe_of(code), code).digest not in (first, second, third)
 
 
 def test_a_device_is_its_processor_cores_and_gpus(tmp_path):
@@ -149,3 +151,69 @@ def test_shapes_that_are_measured(tmp_path, workers, batch, most, elsewhere, exp
     gang = {"strategy": "allreduce", "workers": workers}
     recipe = recipe_of(tmp_path, distributed=gang, batch={"global": batch})
     assert shapes_of(recipe.experiments["main"], most, elsewhere=elsewhere) == expected
+
+
+TRAIN = """
+import torch
+data = load("images")
+for epoch in range(10):
+    for batch in data:
+        loss = step(batch)
+    print(f"epoch {epoch} loss {loss}")
+"""
+STRANGER = """
+import sys, torch
+net = torch.nn.Linear(10, 2)
+for number in range(int(sys.argv[1])):
+    out = net(torch.rand(8, 10))
+    out.sum().backward()
+    print("step", number)
+"""
+
+
+def lines_of(directory: Path, **files: str) -> tuple[int, ...]:
+    directory.mkdir()
+    for name, text in files.items():
+        (directory / f"{name}.py").write_text(text)
+    return code_of(recipe_of(directory), directory).lines
+
+
+def test_versions_of_one_code_are_kin_and_codes_of_strangers_are_not(tmp_path):
+    first = lines_of(tmp_path / "a", train=TRAIN)
+    assert kinship(first, lines_of(tmp_path / "b", train=TRAIN.replace("range(10)", "range(30)"))) > 0.6
+    assert kinship(first, lines_of(tmp_path / "c", train=TRAIN, plot="import pylab\n")) > 0.7
+    assert kinship(first, lines_of(tmp_path / "d", train=STRANGER)) < 0.2
+    assert kinship(first, ()) == 0
+    long = "\n".join(f"line {n} of a long script" for n in range(1000))
+    assert kinship(
+        lines_of(tmp_path / "e", train=long), lines_of(tmp_path / "f", train=long.replace("7", "seven"))
+    ) == pytest.approx(729 / 1271, abs=0.2)
+
+
+def test_a_job_is_known_by_the_files_that_its_command_names(tmp_path):
+    (tmp_path / "train.py").write_text(TRAIN)
+
+    def similar(command: str) -> str:
+        recipe = recipe_of(tmp_path, command=command, parameters={})
+        found = fingerprint_of(recipe, recipe.experiments["main"], code_of(recipe, tmp_path), "d")
+        return found.similar
+
+    assert similar("python train.py --lr 0.1") == similar("python -u ./train.py --lr 0.2".replace("./", ""))
+    assert similar("python train.py") != similar("python other.py")
+    assert similar("sleep 10") == similar("sleep 20") != similar("rest 10")
+
+
+def test_numbers_of_a_job_bear_the_names_that_the_user_gave_them(tmp_path):
+    recipe = recipe_of(
+        tmp_path,
+        command="python train.py 8 --steps 200 --lr=0.1 trainer.epochs=3 '{{lr}}'".replace("'", ""),
+        parameters={"lr": [0.5]},
+        steps=70,
+        env={"DEPTH": "4", "NAME": "x"},
+    )
+    found = fingerprint_of(recipe, recipe.experiments["main"], Code("c"), "d").numbers
+    assert {name: found[name] for name in ("word 2", "--steps", "--lr", "trainer.epochs", "DEPTH", "lr")} == {
+        "word 2": 8, "--steps": 200, "--lr": 0.1, "trainer.epochs": 3, "DEPTH": 4, "lr": 0.5,
+    }  # fmt: skip
+    assert found["steps"] == 70
+    assert "NAME" not in found

@@ -10,7 +10,7 @@ from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.model.profile import Point
 from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, Database, NewMeasurement, Submission
-from trainmaster.service.quotes.history import experience_of, histories
+from trainmaster.service.quotes.history import as_long, borrowing_spread, experience_of, histories, new_row
 from trainmaster.spec import Strategy, read_recipe
 
 OWNER = "r-owner"
@@ -74,3 +74,55 @@ def test_a_team_learns_of_machines_from_its_own_jobs(database):
     assert experience_of(database, "mine", team="red").jobs == 1
     assert experience_of(database, "mine", team="blue") is None
     assert experience_of(database, "mine") is None
+
+
+def lasted(duration_s, steps=0, numbers=None, *, startup_s=0.0, point=True, **more):
+    at = Point(Strategy.ALLREDUCE, 1, nodes=1, local_batch=8.0, step_time_s=0.1) if point else None
+    return Measurement(
+        at, startup_s=startup_s, tail_s=0.0, duration_s=duration_s, steps_done=steps, numbers=numbers, **more
+    )
+
+
+@pytest.mark.parametrize(
+    ("measured", "numbers", "duration_s", "spread"),
+    [
+        (lasted(24, 200, {"--steps": 200}, startup_s=4), {"--steps": 800}, 84, 0.0),
+        (lasted(24, 198, {"--steps": 200}, startup_s=4), {"--steps": 800}, 84, 0.0),
+        (lasted(20, 200, {"--steps": 200, "--lr": 0.1}), {"--steps": 200, "--lr": 0.4}, 20, 0.0),
+        (lasted(20, 200, {"--epochs": 4}, epochs_done=4.0), {"--epochs": 2}, 10, 0.0),
+        (lasted(20, 200, {"--epochs": 4}, epochs_done=3.0), {"--epochs": 2}, 10, 0.0),
+        (lasted(20, 0, {"steps": 100.0}, point=False), {"steps": 200.0}, 40, 0.2),
+        (lasted(20, 0, {"word 1": 10}, point=False), {"word 1": 40}, 20, 1.39),
+        (lasted(20, 200, {"--seed": 1}), {"--seed": 1000}, 20, 0.0),
+        (lasted(20, 200, None), {"--steps": 800}, 20, 0.0),
+    ],
+)
+def test_a_longer_job_takes_longer(measured, numbers, duration_s, spread):
+    found = as_long(measured, numbers)
+    assert found.duration_s == pytest.approx(duration_s)
+    assert found.step_spread == pytest.approx(spread, abs=0.02)
+
+
+def test_what_is_borrowed_is_as_sure_as_borrowing_has_been():
+    assert borrowing_spread([]) == pytest.approx(0.35)
+    alike = [[lasted(10.0, point=False)] for _ in range(12)]
+    far = [[lasted(10.0 * 4**n, point=False)] for n in range(3)]
+    assert borrowing_spread(alike) < 0.2
+    assert borrowing_spread(far) > 0.9
+
+
+def test_code_of_strangers_says_nothing_and_an_earlier_version_does(database, home, tmp_path):
+    def told(name, script, steps):
+        code = tmp_path / name
+        code.mkdir(exist_ok=True)
+        (code / "train.py").write_text(script)
+        text = {"name": "job", "experiments": {"main": {"command": f"python train.py {steps}"}}}
+        (code / "recipe.yaml").write_text(json.dumps(text))
+        return histories(database, home, read_recipe(code / "recipe.yaml"))["main"]
+
+    ours = "\n".join(f"line {n}" for n in range(20))
+    first = told("a", ours, 200)
+    database.add_measurement(new_row("1", first.fingerprint, "main", None, lasted(24, 200, startup_s=4)))
+    assert [m.duration_s for m in told("a", ours, 200).same] == [24]
+    assert [m.duration_s for m in told("a", ours.replace("line 7", "line seven"), 800).similar] == [84]
+    assert told("b", "\n".join(f"row {n}" for n in range(20)), 200).similar == []
