@@ -106,9 +106,7 @@ def test_the_recipe_is_no_part_of_the_code(tmp_path):
     first = code_of(recipe_of(code), code).digest
     assert code_of(recipe_of(code, steps=7), code).digest == first
     sent = Recipe.from_text("name: job\nexperiments: {main: {command: ls}}\n", directory=tmp_path)
-    assert code_of(sent, code).digest == first, (
-        "a server reads what `--set` changed, beside the file"
-    )
+    assert code_of(sent, code).digest == first, "a server reads what `--set` changed, beside the file"
     (code / "other.yaml").write_text("a: 1")
     second = code_of(recipe_of(code), code).digest
     assert second != first
