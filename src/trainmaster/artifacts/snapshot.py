@@ -81,7 +81,7 @@ def take_snapshot(
 
 def check_code(
     source: str, base: Path, *, exclude: Sequence[Path] = (), include: Sequence[str] = ()
-) -> tuple[NotSent, ...]:
+) -> CodeTree:
     """Refuses code that `take_snapshot` would refuse, as far as that shows without copying or downloading.
 
     Args:
@@ -91,7 +91,7 @@ def check_code(
         include: as for `take_snapshot`.
 
     Returns:
-        What .gitignore leaves out.
+        What would be copied of a directory; nothing of a wheel or a repository.
 
     Raises:
         UsageError: there is no such code, or it is over 100 MB.
@@ -99,14 +99,13 @@ def check_code(
     from trainmaster.artifacts.code_sources import as_git
 
     if as_git(source) is not None:
-        return ()
+        return CodeTree()
     place = base / Path(source).expanduser()
     if not source.endswith(".whl"):
-        tree = scan_code(_directory(source, place), source, exclude, is_filtered=True, include=include)
-        return tree.not_sent()
+        return scan_code(_directory(source, place), source, exclude, is_filtered=True, include=include)
     if not place.is_file():
         raise UsageError(f"code: there is no wheel {place}.", "Build it first, or correct the name.")
-    return ()
+    return CodeTree()
 
 
 def _directory(source: str, directory: Path) -> Path:

@@ -26,3 +26,9 @@ class PlainLauncher(Launcher):
         if gang.world_size == 1:
             return {}
         return {"TRAINMASTER_HOSTS": ",".join(other.host for other in gang.members)}
+
+    def explain(self, log_tail: str) -> str:
+        """What PyTorch is known to say: a single process needs no framework in its recipe."""
+        from trainmaster.launchers.torchrun import TorchrunLauncher
+
+        return TorchrunLauncher().explain(log_tail)

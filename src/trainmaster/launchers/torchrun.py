@@ -25,6 +25,11 @@ _KNOWN_FAILURES = (
     ("Torch not compiled with CUDA enabled", _NO_CUDA),
     ("Found no NVIDIA driver on your system", _NO_CUDA),
     (
+        "Weights only load failed",
+        "From PyTorch 2.6 on torch.load takes tensors only, and the script loads more: "
+        "`env: {TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD: 1}` lets it, if you trust the file.",
+    ),
+    (
         "CUDA out of memory",
         "The GPU's memory is full: lower `batch` or raise `workers`, or ask for more with `hardware.memory`.",
     ),

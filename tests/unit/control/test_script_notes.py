@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from trainmaster.control.checks.inputs import _script_notes as script_notes
+from trainmaster.control.checks.inputs import not_sent_of
 from trainmaster.control.checks.preflight import check_sent
 from trainmaster.control.checks.scripts import missing_scripts
+from trainmaster.control.task.layout import Home
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 
@@ -111,3 +113,22 @@ def test_data_beside_the_code_are_not_sent_and_named_as_the_user_wrote_them(tmp_
     assert "ignored is left out of the code, and is not sent" in told["ignored"]
     assert "there is no nosuch" in told["nosuch"]
     assert str(tmp_path) not in "".join(told.values())
+
+
+@pytest.mark.parametrize(
+    ("at", "is_taken"),
+    [("data", True), ("./data/a.txt", True), ("data/b", False), ("logs", False), ("../data", False)],
+)
+def test_data_are_not_shown_where_the_code_has_something(tmp_path: Path, at: str, is_taken: bool) -> None:
+    code = tmp_path / "code"
+    for place in ("data/a.txt", "logs/x.txt"):
+        (code / place).parent.mkdir(parents=True)
+        (code / place).touch()
+    (code / ".gitignore").write_text("/logs/\n")
+    recipe = Recipe.from_text(RECIPE.format(keys=f"data: {{x: {{dir: ., at: {at}}}}}"), directory=code)
+    home = Home.from_environment({"TRAINMASTER_HOME": str(tmp_path / "home")}, makes=False)
+    if not is_taken:
+        not_sent_of(recipe, home)
+        return
+    with pytest.raises(UsageError, match=r"data\.x\.at: .* is in the code already; choose another path"):
+        not_sent_of(recipe, home)

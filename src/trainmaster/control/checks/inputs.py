@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from trainmaster.artifacts.code_tree import NotSent, not_sent_note
+from trainmaster.artifacts.code_tree import CodeTree, NotSent, not_sent_note
 from trainmaster.control.checks.framework_notes import framework_notes
 from trainmaster.control.checks.preflight import (
     check_data_parts,
@@ -151,12 +151,14 @@ def not_sent_of(recipe: Recipe, home: Home) -> list[NotSent]:
     """What .gitignore leaves out of the code, but for what the recipe names as data anyway.
 
     Raises:
-        UsageError: there is no such code, or it is over 100 MB.
+        UsageError: there is no such code, it is over 100 MB, or it has what data are to be shown as.
     """
     from trainmaster.artifacts.snapshot import check_code
 
     excluded = (home.root, home.cache, *recipe.secret_files)
-    found = check_code(recipe.code, recipe.directory, exclude=excluded, include=recipe.include)
+    tree = check_code(recipe.code, recipe.directory, exclude=excluded, include=recipe.include)
+    _check_places(recipe, tree)
+    found = tree.not_sent()
     if not found:
         return []
     code = recipe.directory / Path(recipe.code).expanduser()
@@ -168,6 +170,25 @@ def not_sent_of(recipe: Recipe, home: Home) -> list[NotSent]:
     ]
     places = {each: Path(os.path.abspath(code / each.path)) for each in found}  # noqa: PTH100
     return [each for each, place in places.items() if not any(map(place.is_relative_to, named))]
+
+
+def _check_places(recipe: Recipe, tree: CodeTree) -> None:
+    """Refuse ``at: PATH`` where the code has something: the task would, after those before it."""
+    taken = {*tree.folders, *(name for name, _ in tree.links), *(file.path for file in tree.files)}
+    wrong = [
+        (
+            ("experiments", experiment.name, "data", name, "at"),
+            UsageError(
+                f"{source.at} is in the code already",
+                f"Choose another path, or copy what you need from $TRAINMASTER_DATA_{name.upper()} there.",
+            ),
+        )
+        for experiment in recipe.experiments.values()
+        for name, source in experiment.data.items()
+        if source.at is not None and os.path.normpath(source.at) in taken
+    ]
+    if wrong:
+        raise recipe.refused(wrong)
 
 
 def _check_answers(

@@ -31,6 +31,14 @@ _IS_FIRST: Final = re.compile(
     r"""(?:==?|-eq)\s*["']?0["']?\s*\]+"""
 )
 _COUNTS_NODES: Final = re.compile(r"(?:SKYPILOT_NODE_IPS|DSTACK_NODES_IPS).*wc -l")
+#: For accelerate: which of several machines it is on, whatever its configuration says.
+_MEETS: Final = {
+    "num_machines": "{nodes}",
+    "num_processes": "{total}",
+    "machine_rank": '"$RANK"',
+    "main_process_ip": '"$MASTER_ADDR"',
+    "main_process_port": '"$MASTER_PORT"',
+}
 #: What a script of several lines begins with where a line that fails ends nothing.
 LENIENT: Final = "set +eu; set +o pipefail"
 #: Where a setup that makes files has them, and where the command begins then.
@@ -68,7 +76,7 @@ class Job:
         found = [
             (each, launch)
             for each in commands
-            if (launch := launch_of(each, lambda text: number_of(text, known))) is not None
+            if (launch := launch_of(each, lambda text: number_of(text, known), beside)) is not None
         ]
         launch = self._replaced(draft, script, found)
         self._gang(experiment, launch, found)
@@ -104,6 +112,15 @@ class Job:
         if launch.stays or self._ranks(launch) is None:
             why = launch.stays or "how many processes it starts is not said"
             draft.decide(line, launch.program, f"{why}: it stays, and starts the processes of its node")
+            self.nodes = launch.nodes or self.nodes
+            if launch.program == "accelerate" and self.nodes > 1:
+                values = {"nodes": self.nodes, "total": launch.total or self.nodes * (self.gpus or 1)}
+                for each, one in found:
+                    said = script.text[each.start : one.end].replace("-", "_")
+                    options = [
+                        f"--{name} {value} " for name, value in _MEETS.items() if f"__{name}" not in said
+                    ]
+                    script.change(one.end, one.end, "".join(options).format_map(values))
             return None
         for each, one in found:
             program = each.words[each.assigns]

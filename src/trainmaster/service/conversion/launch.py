@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from trainmaster.service.conversion.launch_files import accelerate_options, hosts_of
 from trainmaster.service.conversion.shell import Command, Word
 
 #: Options without a value; all others have one.
@@ -68,12 +69,18 @@ class Launch:
     passes_rank: bool = False
 
 
-def launch_of(command: Command, number: Callable[[str], int | None]) -> Launch | None:
+def launch_of(
+    command: Command, number: Callable[[str], int | None], beside: Callable[[str], str] = lambda path: ""
+) -> Launch | None:
     """The call of a launcher that a command is; None if it is none.
 
     Args:
         command: of a script.
         number: what an option's value is, if that is known.
+        beside: the text of a file that it names; empty if there is none.
+
+    Raises:
+        RecipeError: a file that it names is no YAML.
     """
     program, words, legacy = _program(command)
     if not program:
@@ -92,11 +99,25 @@ def launch_of(command: Command, number: Callable[[str], int | None]) -> Launch |
         at += 1
     if at >= len(words):
         return None
-    return _made(program, words[at].start, known, number, legacy=legacy)
+    more = ""
+    if program == "accelerate" and (text := beside(file := known.get("config-file", "").strip("\"'"))):
+        options, more = accelerate_options(text, file)
+        known = options | {name: value for name, value in known.items() if name != "config-file"}
+        more = f"{more} of {file} is accelerate's" if more else ""
+    if program == "deepspeed" and (text := beside(known.get("hostfile", "").strip("\"'"))):
+        machines, slots = hosts_of(text)
+        known = {"num-nodes": str(machines), "num-gpus": str(slots)} | known if machines else known
+    return _made(program, words[at].start, known, number, more, legacy=legacy)
 
 
 def _made(
-    program: str, end: int, known: dict[str, str], number: Callable[[str], int | None], *, legacy: bool
+    program: str,
+    end: int,
+    known: dict[str, str],
+    number: Callable[[str], int | None],
+    stays: str,
+    *,
+    legacy: bool,
 ) -> Launch:
     runs_module = any(name in known for name in ("m", "module"))
     runs_program = "no-python" in known or program == "mpirun"
@@ -110,7 +131,8 @@ def _made(
     unknown = [f"--{name} {value}" for name, value in said.items() if counted[name] is None]
     counts_gpus = known.get("nproc-per-node", "").strip("\"'") in ("gpu", "auto")
     unknown = [] if counts_gpus else unknown
-    stays = f"{unknown[0]} is known when it runs" if unknown else ""
+    if unknown:
+        stays = f"{unknown[0]} is known when it runs"
     if program == "accelerate" and (
         more := next((name for name in known if _CONFIGURED.fullmatch(name)), "")
     ):

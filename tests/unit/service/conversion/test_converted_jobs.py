@@ -160,6 +160,48 @@ run: |
     assert {line for line, _, _ in made.dropped} == {6, 9}
 
 
+FILES = {
+    "ddp.yaml": "distributed_type: MULTI_GPU\nnum_machines: 2\nnum_processes: 8\nmixed_precision: bf16\n",
+    "fsdp.yaml": "distributed_type: FSDP\nnum_machines: 2\nnum_processes: 8\nfsdp_config: {fsdp_x: 2}\n",
+    "hosts": "# two of them\na slots=4\nb slots=4\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("line", "command", "gang"),
+    [
+        (
+            "accelerate launch --config_file ddp.yaml train.py --lr 1",
+            "ACCELERATE_MIXED_PRECISION=bf16 python train.py --lr 1",
+            (8, 4),
+        ),
+        (
+            "accelerate launch --config_file ddp.yaml --num_processes 2 --mixed_precision no train.py",
+            "ACCELERATE_MIXED_PRECISION=no python train.py",
+            (2, 1),
+        ),
+        (
+            "accelerate launch --config_file fsdp.yaml --machine_rank $R train.py",
+            "accelerate launch --config_file fsdp.yaml --machine_rank $R --num_machines 2 --num_processes 8 "
+            '--main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT" train.py',
+            (2, 1),
+        ),
+        (
+            "deepspeed --hostfile=hosts train.py --deepspeed ds.json",
+            'python train.py --deepspeed ds.json --local_rank="$LOCAL_RANK"',
+            (8, 4),
+        ),
+    ],
+)
+def test_files_that_a_launcher_reads_say_how_many_there_are(
+    line: str, command: str, gang: tuple[int, int]
+) -> None:
+    main = only(conversion_of(line, "command line", lambda path: FILES.get(path, "")).recipe)
+    assert main.command == command
+    assert main.distributed is not None
+    assert (main.distributed.workers, main.distributed.per_node, main.launcher) == (*gang, "torchrun")
+
+
 @pytest.mark.parametrize(
     ("line", "command", "workers", "per_node", "framework"),
     [
