@@ -46,8 +46,8 @@ _RENEW_TIMEOUT_S: Final = 10.0
 _LEASE_LOOK_S: Final = 1.0
 #: What a supervisor needs on a node.
 _PACKAGES: Final = ("trainmaster",)
-#: For volumes; little, so every node gets it, if it is installed here.
-_VOLUME_PACKAGES: Final = ("blake3", "mfusepy")
+#: For volumes, and for stores where a bare image knows no authority; little, so every node gets what is here.
+_SMALL_PACKAGES: Final = ("blake3", "mfusepy", "certifi")
 _IMPORTS: Final = ("psutil", "obstore", "trainmaster.executors.supervisor")
 _KEY: Final = "key.pair"
 
@@ -57,7 +57,7 @@ def node_packages(engine: str) -> tuple[str, ...]:
     return (
         *_PACKAGES,
         *packages_of(engine),
-        *(name for name in _VOLUME_PACKAGES if find_spec(name) is not None),
+        *(name for name in _SMALL_PACKAGES if find_spec(name) is not None),
     )
 
 

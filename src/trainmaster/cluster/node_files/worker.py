@@ -255,7 +255,7 @@ def trust_somebody() -> None:
     """A bare image has no certificates of authorities: without any, not even plain HTTP is spoken."""
     if "SSL_CERT_FILE" in os.environ or "SSL_CERT_DIR" in os.environ or any(map(os.path.isfile, _ROOTS)):
         return
-    with contextlib.suppress(ImportError):  # it comes with Ray
+    with contextlib.suppress(ImportError):  # nodes are sent it where the driver has it
         import certifi
 
         os.environ["SSL_CERT_FILE"] = certifi.where()

@@ -75,7 +75,10 @@ def test_the_kit_is_complete_and_the_same_each_time() -> None:
     source = {path for path, _ in package.source.files}
     assert "trainmaster/executors/supervisor.py" in source
     assert "trainmaster/cluster/bootstrap/guest/install.py" in source
-    assert not [path for path in source if path.startswith(("trainmaster/testing/", "trainmaster/lab/"))]
+    unused = ("testing", "lab", "api", "cli", "service", "web")
+    assert not [path for path in source if path.startswith(tuple(f"trainmaster/{name}/" for name in unused))]
+    driving = {path for path, _ in make_runtime_package(drives=True).source.files}
+    assert {path.split("/")[1] for path in driving - source} >= set(unused) - {"testing", "lab"}
     assert any(path.endswith(".dist-info/METADATA") for path in source)
     assert any(pin.startswith("psutil==") for pin in package.pins)
 
