@@ -124,3 +124,34 @@ def test_what_waits_is_dropped_for_the_next_gateway(bench):
     Path(bench.directory / "go").touch()
     until(lambda: bench.agent.poll("t2", 0.5, {})[0], "its end is told to the new one")
     assert not (bench.directory / "never").exists()
+
+
+def test_a_gang_whose_record_cannot_be_kept_is_refused(bench, monkeypatch):
+    """A full disk: it would be asked for again and again, and the node could not be reached for as long."""
+    write_text = Path.write_text
+
+    def full(path, text):
+        if path.parent.name == "gangs":
+            raise OSError(28, "No space left on device")
+        return write_text(path, text)
+
+    bench.submit(bench.gang("runs", LONG))
+    bench.wait("runs", Phase.RUNNING)
+    monkeypatch.setattr(Path, "write_text", full)
+    record = {"attempt": "late"}
+    bench.do(
+        {"do": "record", "part": "late", "record": record},
+        {"do": "submit", "gangs": [bench.gang("late", "touch never")]},
+        {"do": "record", "part": "runs", "record": {"attempt": "runs"}},
+    )
+    ((status,), *_) = bench.agent.poll("t1", 5.0, {})
+    assert (status.attempt, status.phase) == ("late", Phase.EXITED)
+    assert "gangs/" in status.members[0].error
+    assert "No space left on device; make room there" in status.members[0].error
+    monkeypatch.undo()
+    bench.do({"do": "record", "part": "late", "record": record})
+    bench.submit(bench.gang("late", "true", node_queue="other"))
+    Path(bench.directory / "go").touch()
+    bench.wait("late", Phase.EXITED)
+    bench.wait("runs", Phase.EXITED)
+    assert not (bench.directory / "never").exists()

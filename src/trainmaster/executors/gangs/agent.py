@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from trainmaster.executors.base import Capacity, GangStatus, Phase
+from trainmaster.executors.base import Capacity, GangStatus, MemberStatus, Phase
 from trainmaster.executors.gang_client import GangClient
 from trainmaster.executors.gangs.engine import Attached, Follow, News
 from trainmaster.executors.gangs.mirror import ANSWER_BYTES, Piece, identity, read_pieces
@@ -61,6 +61,7 @@ class Agent:
         self._news: dict[str, GangStatus] = {}
         self._output: dict[tuple[str, str], None] = {}
         self._queued: set[str] = set()
+        self._unrecorded: dict[str, str] = {}
         self._asked_at = time.monotonic()
         self._told_at = 0.0
         self._error = ""
@@ -124,17 +125,20 @@ class Agent:
             for command in commands:
                 match command["do"]:
                     case "record":  # comes before the parts that it tells of
-                        self._records.store(command["part"], command["record"])
+                        self._record(command["part"], command["record"])
                     case "submit":
-                        self._queued.update(gang["attempt"] for gang in command["gangs"])
-                        client.submit(command["gangs"])
+                        gangs = [gang for gang in command["gangs"] if not self._is_refused(gang)]
+                        self._queued.update(gang["attempt"] for gang in gangs)
+                        client.submit(gangs)
                     case "launch" | "stop" | "recall":
                         client.send(command)  # its environment is portable already
                     case "check":
                         (status,) = client.observe([command["attempt"]])
                         checked.append((command["turn"], status))
                     case "forget":
-                        self._queued.difference_update(command["attempts"])
+                        for attempt in command["attempts"]:
+                            self._queued.discard(attempt)
+                            self._unrecorded.pop(attempt, None)
                         client.forget(command["attempts"])
                         self._records.drop(command["attempts"])
                     case "probe":
@@ -142,6 +146,26 @@ class Agent:
                         shared[path] = identity(path) == command["here"]
             self._wake()
             return shared, checked
+
+    def _record(self, part: str, record: Message) -> None:
+        """Of a part that runs already the old record stays when there is no room for another."""
+        self._unrecorded.pop(part, None)
+        try:
+            self._records.store(part, record)
+        except OSError as error:
+            self._unrecorded[part] = f"cannot write {error.filename}: {error.strerror}; make room there"
+
+    def _is_refused(self, gang: Message) -> bool:
+        """A part without a record is not started: the next gateway would not know whose it is."""
+        error = self._unrecorded.pop(gang["attempt"], "")
+        if error:
+            now = time.time()
+            members = tuple(
+                MemberStatus(member["name"], ended_at=now, error=error) for member in gang["members"]
+            )
+            self._news[gang["attempt"]] = GangStatus(gang["attempt"], Phase.EXITED, members, ended_at=now)
+            self._news_came.notify_all()
+        return bool(error)
 
     def poll(self, token: str, timeout_s: float, follow: Follow) -> News:
         """Wait for news; also read on in the files of attempts that are followed."""
@@ -245,11 +269,20 @@ class _Records:
         return found
 
     def store(self, part: str, record: Message) -> None:
+        """Keep it.
+
+        Raises:
+            OSError: it cannot be written; an earlier one stays.
+        """
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self._path(part)
         draft = path.with_suffix(".new")
-        draft.write_text(json.dumps([part, record]))
-        draft.replace(path)
+        try:
+            draft.write_text(json.dumps([part, record]))
+            draft.replace(path)
+        except OSError as error:  # that of a write does not name its file
+            draft.unlink(missing_ok=True)
+            raise OSError(error.errno, error.strerror, str(draft)) from None
 
     def drop(self, parts: Iterable[str]) -> None:
         for part in parts:
