@@ -29,9 +29,15 @@ class AdministrationProtocol(Protocol):
     """
 
     def create_token(
-        self, name: str, scopes: Sequence[str], team: str | None, account: str | None, days: float
+        self,
+        name: str,
+        scopes: Sequence[str],
+        team: str | None,
+        account: str | None,
+        days: float,
+        at_most_usd: float | None = None,
     ) -> dict[str, Any]:
-        """Make a token, of this account; its ``token`` is shown this once."""
+        """Make a token, of this account; its ``token`` is shown this once. With an amount it has a wallet."""
 
     def revoke_token(self, name: str) -> list[str]:
         """End it, and the sessions that were opened with it; which workflows are paused because of that."""
@@ -115,9 +121,17 @@ class HomeAdministration:
         return TeamSecrets(self._database, self._service.home.root, os.environ)
 
     def create_token(
-        self, name: str, scopes: Sequence[str], team: str | None, account: str | None, days: float
+        self,
+        name: str,
+        scopes: Sequence[str],
+        team: str | None,
+        account: str | None,
+        days: float,
+        at_most_usd: float | None = None,
     ) -> dict[str, Any]:
-        return self._access.create_token(name, scopes, team, days * 86400, account=account)
+        return self._access.create_token(
+            name, scopes, team, days * 86400, account=account, at_most_usd=at_most_usd
+        )
 
     def revoke_token(self, name: str) -> list[str]:
         return self._access.revoke_token(name)

@@ -115,6 +115,10 @@ class Client:
         """
         return self._home.cost(by, since, where)
 
+    def wallet(self) -> dict[str, Any] | None:
+        """What may be spent with the token of a server, if it has a wallet: ``at_most_usd``, ``left_usd``."""
+        return self._home.wallet()
+
     def run(self, run: str) -> Run:
         """One run.
 

@@ -49,6 +49,7 @@ class EmbeddedClient:
     Args:
         home: its directory; None for what the variables name. Other variables hold as for the command line.
         makes: the directory, if it is not there.
+        wallet: that pays for all it starts: its name, and how many US dollars that may be in all.
 
     Raises:
         UsageError: the directory cannot be made or written.
@@ -58,9 +59,20 @@ class EmbeddedClient:
     #: Told where a run goes on from here as its driver on a machine is lost; None: it does not by itself.
     on_lost: Callable[[str], None] | None = None
 
-    def __init__(self, home: str | os.PathLike[str] | None = None, *, makes: bool = True) -> None:
+    def __init__(
+        self,
+        home: str | os.PathLike[str] | None = None,
+        *,
+        makes: bool = True,
+        wallet: tuple[str, float] | None = None,
+    ) -> None:
         self._own = {} if home is None else {"TRAINMASTER_HOME": str(Path(home).expanduser().absolute())}
         self._service = Service.from_environment(self._environ, makes=makes)
+        self._wallet = None
+        if wallet is not None:
+            from trainmaster.service.teams.wallet import Wallet, checked_at_most
+
+            self._wallet = Wallet(wallet[0], checked_at_most(wallet[1]))
         self._plans: dict[str, PlannedRun] = {}
         self._sessions: dict[str, Session] = {}
         self._moving: set[str] = set()
@@ -196,14 +208,24 @@ class EmbeddedClient:
 
             month = Budgets(self._service.database.read, self._service.database.clock_s())
             recipe = capped_by_month(offer, [month[OWNER], month[ALL]], notes.append)
-        session = self._service.start(recipe, planned.path, self._environ, offer, keep_s, moves=on_cluster)
+        if self._wallet is not None:
+            if keep_s:
+                raise UsageError("machines that stay warm are in no wallet", "Leave out how long.")
+            if offer is not None:
+                from trainmaster.service.teams.wallet import capped_by_wallet
+
+                recipe = capped_by_wallet(
+                    replace(offer, recipe=recipe), self._wallet.balance(self._service.database)
+                )
+        given = (recipe, planned.path, self._environ, offer, keep_s)
+        session = self._service.start(*given, moves=on_cluster, wallet=self._wallet)
         del self._plans[plan]
         if on_cluster:
             self._moving.add(session.run)
         return replace(self._accepted(session, notes), moves=on_cluster)
 
     def take_run(self, run: str) -> Accepted | None:
-        session = self._service.resume(run, self._environ)
+        session = self._service.resume(run, self._environ, self._wallet)
         return None if session is None else self._accepted(session, [])
 
     def _accepted(self, session: Session, notes: list[str]) -> Accepted:
@@ -368,6 +390,9 @@ class EmbeddedClient:
         from trainmaster.spec.recipe import configuration_files
 
         return configured_rows(configuration_files(Path(directory).absolute(), self._environ))
+
+    def wallet(self) -> dict[str, Any] | None:
+        return None if self._wallet is None else self._wallet.balance(self._service.database).as_dict()
 
     def score_line(self, provider: str) -> str:
         return self._service.score_line("estimate", provider)

@@ -366,6 +366,13 @@ class ClientProtocol(Protocol):
             UsageError: one of them is none.
         """
 
+    def wallet(self) -> dict[str, Any] | None:
+        """What may be spent with this client, or with the token of a server; None if it has no wallet.
+
+        Returns:
+            ``wallet`` (its name), ``at_most_usd``, ``spent_usd``, ``reserved_usd`` and ``left_usd``.
+        """
+
     def score(self) -> dict[str, Any]:
         """How often quotes were kept: the object of ``trainmaster score --json``."""
 

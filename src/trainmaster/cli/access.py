@@ -8,6 +8,8 @@ import typer
 
 from trainmaster.cli.opening import open_administration
 from trainmaster.cli.output import print_json, say
+from trainmaster.spec.errors import UsageError
+from trainmaster.spec.units import parse_money
 
 token_app = typer.Typer(help="Who may use the server in use, or of this home.", no_args_is_help=True)
 team_app = typer.Typer(help="Teams that share the server in use, or of this home.", no_args_is_help=True)
@@ -27,16 +29,31 @@ def create(
         str | None, typer.Option(help="Of this user or service account: never more than its role.")
     ] = None,
     days: Annotated[float, typer.Option(help="How long it is good for.")] = 90,
+    at_most: Annotated[
+        str | None, typer.Option(metavar="USD", help="A wallet: what all runs may cost that it starts.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a token; it is shown this once."""
     wanted = [scope.strip() for scope in scopes.split(",") if scope.strip()]
-    found = open_administration().create_token(name, wanted, team, user, days)
+    found = open_administration().create_token(name, wanted, team, user, days, amount_usd(at_most))
     if as_json:
         print_json(found)
         return
     typer.echo(found["token"])
     say("it is shown this once; send it as `Authorization: Bearer TOKEN`")
+
+
+def amount_usd(at_most: str | None) -> float | None:
+    """What ``--at-most`` says, in US dollars.
+
+    Raises:
+        UsageError: it is no amount.
+    """
+    try:
+        return None if at_most is None else parse_money(at_most)
+    except ValueError as error:
+        raise UsageError(f"--at-most {at_most}: {error}", "Write such as --at-most 20.") from None
 
 
 @token_app.command("revoke", no_args_is_help=True)
@@ -60,6 +77,7 @@ def listed(as_json: AsJson = False) -> None:
     for each in found:
         of = f", team {each['team']}" if each["team"] else ""
         of += f", {each['account']}" if each["account"] else ""
+        of += f", at most ${each['at_most_usd']:.2f} in all" if each["at_most_usd"] else ""
         ended = ", revoked" if each["revoked_at"] else ""
         typer.echo(f"{each['name']}  {each['beginning']}...  {','.join(each['scopes'])}{of}{ended}")
 

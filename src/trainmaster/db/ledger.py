@@ -10,7 +10,7 @@ A team is its name; the empty one is the owner of the home, and `ALL` stands for
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -61,6 +61,7 @@ class _Account:
 
     run: str
     team: str
+    has_wallet: bool
     is_over: bool
     bill: int
     charged: int
@@ -135,6 +136,8 @@ def reserve_up_to(
     lock_admission(connection)
     account = _account(connection, run)
     has = account.charged + max(0, account.held)
+    if account.has_wallet:  # all that it may cost was set aside when it was accepted
+        return has
     if most > has:
         limits = connection.execute(month_limits(account.team)).mappings().all()
         found = balances(connection.execute(balances_query(now)).mappings().all()) if limits else {}
@@ -164,6 +167,35 @@ def missing(connection: Connection, run: str, most: int) -> int:
     """How much more must be set aside for a run that may cost ``most``, in micro-dollars."""
     account = _account(connection, run)
     return max(0, most - account.charged - max(0, account.held))
+
+
+def in_wallet(read: Callable[[sa.Select[Any]], Sequence[RowMapping]], wallet: str) -> Balance:
+    """What the runs from a wallet have cost, whenever that was, and may still cost.
+
+    Args:
+        read: runs queries: of a database, or within a transaction.
+        wallet: its name.
+    """
+    is_charge = t.ledger.c.kind == CHARGE
+    signed = sa.case((is_charge, -t.ledger.c.micro_usd), else_=t.ledger.c.micro_usd)
+    may_cost = (t.run.c.state != State.DONE) | t.run.c.id.in_(_WITH_MACHINES)
+    of_run = (
+        sa.select(
+            sa.func.sum(sa.case((is_charge, t.ledger.c.micro_usd), else_=0)).label("spent"),
+            sa.func.sum(sa.case((may_cost, signed), else_=0)).label("held"),
+        )
+        .join(t.run, t.run.c.id == t.ledger.c.run_id)
+        .where(t.run.c.wallet == wallet)
+        .group_by(t.ledger.c.run_id)
+    )
+    waiting = (  # their turn has not come: nothing is set aside yet
+        sa.select(sa.func.coalesce(sa.func.sum(t.admission.c.most_micro_usd), 0).label("held"))
+        .join(t.run, t.run.c.id == t.admission.c.run_id)
+        .where(t.run.c.wallet == wallet, t.run.c.state != State.DONE, t.admission.c.admitted_at.is_(None))
+    )
+    rows = read(of_run)
+    held = sum(max(0, int(row["held"])) for row in (*rows, *read(waiting)))
+    return Balance(sum(int(row["spent"]) for row in rows), held)
 
 
 def release(connection: Connection, run: str, now: float) -> None:
@@ -286,7 +318,8 @@ def lock_admission(connection: Connection) -> None:
 
 def _account(connection: Connection, run: str) -> _Account:
     # Locked: another process may bill machines that the run has left.
-    query = sa.select(t.run.c.team, t.run.c.state, t.run.c.cost_usd).where(t.run.c.id == run)
+    c = t.run.c
+    query = sa.select(c.team, c.wallet, c.state, c.cost_usd).where(c.id == run)
     row = connection.execute(query.with_for_update()).one()
     kinds = (
         sa.select(t.ledger.c.kind, sa.func.sum(t.ledger.c.micro_usd))
@@ -296,7 +329,8 @@ def _account(connection: Connection, run: str) -> _Account:
     sums = {kind: int(amount) for kind, amount in connection.execute(kinds)}
     charged = sums.get(CHARGE, 0)
     held = sums.get(RESERVE, 0) + sums.get(RELEASE, 0) - charged
-    return _Account(run, row.team or "", row.state == State.DONE, micro(row.cost_usd), charged, held)
+    is_over, bill = row.state == State.DONE, micro(row.cost_usd)
+    return _Account(run, row.team or "", row.wallet is not None, is_over, bill, charged, held)
 
 
 def _add(connection: Connection, account: _Account, kind: str, amount: int, now: float) -> None:

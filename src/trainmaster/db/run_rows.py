@@ -62,6 +62,7 @@ class AcceptedRun:
         can_move: any server can go on with it.
         private: what only servers with the key may read, sealed, by name.
         labels: as JSON.
+        wallet: that its money is from; None without one.
     """
 
     id: str
@@ -81,6 +82,7 @@ class AcceptedRun:
     can_move: bool = False
     private: Mapping[str, bytes] = field(default_factory=dict)
     labels: str = "{}"
+    wallet: str | None = None
 
 
 def insert_run(

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from trainmaster.service.runs.curves import ExperimentCurves
     from trainmaster.service.runs.search_results import SearchResults
     from trainmaster.service.teams.admission import Application
+    from trainmaster.service.teams.wallet import Wallet
 
 #: The driver of a run that ended on this machine lets go of it within a moment; rented machines take longer.
 _CLOSED_WITHIN_S, _CLOSED_POLL_S = 3.0, 0.02
@@ -59,6 +60,7 @@ class Service(OpenHome):
         application: Application | None = None,
         *,
         moves: bool = False,
+        wallet: Wallet | None = None,
     ) -> Session:
         """Accept a recipe: snapshot its code, write the run down. Nothing of it runs yet.
 
@@ -71,16 +73,19 @@ class Service(OpenHome):
             submission: of a run that was sent to a server: it waits for one of its drivers.
             application: of such a run: what it asks for until its turn comes.
             moves: a machine of its own is to drive it.
+            wallet: that pays for it: all of its cap must fit in.
 
         Raises:
             UsageError: it cannot run here; nothing was written.
-            OverBudgetError: what it may cost does not fit in the month's budget; nothing was written.
+            OverBudgetError: what it may cost does not fit in the month's budget, or the wallet; nothing
+                was written.
         """
         from trainmaster.service.driving.sessions import accept
 
-        return accept(self, recipe, recipe_path, environ, offer, keep_s, submission, application, moves=moves)
+        given = (recipe, recipe_path, environ, offer, keep_s, submission, application)
+        return accept(self, *given, moves=moves, wallet=wallet)
 
-    def resume(self, run: str, environ: Mapping[str, str]) -> Session | None:
+    def resume(self, run: str, environ: Mapping[str, str], wallet: Wallet | None = None) -> Session | None:
         """Resume a run without a driver; requeue every task that did not succeed.
 
         Returns:
@@ -92,7 +97,7 @@ class Service(OpenHome):
         """
         from trainmaster.service.driving.sessions import resume
 
-        return resume(self, run, environ)
+        return resume(self, run, environ, wallet)
 
     def deliver_left(self, run: str, environ: Mapping[str, str]) -> str:
         """Deliver pending notifications of a finished run; return a message about those that failed."""

@@ -67,6 +67,10 @@ class AdministrationContract:
         assert made["token"] not in json.dumps(ours.tokens())
         ours.revoke_token("ci")
         assert [each["name"] for each in ours.tokens() if each["revoked_at"]] == ["ci"]
+        paid = ours.create_token("paid", ["run"], None, None, 1.0, 20.0)
+        assert paid["at_most_usd"] == 20.0
+        with pytest.raises(TrainmasterError, match="wallet"):
+            ours.create_token("too-much", ["admin"], None, None, 1.0, 20.0)
         for name, scope in (("ci", "read"), ("other", "fly")):
             with pytest.raises(TrainmasterError):
                 ours.create_token(name, [scope], None, None, 1.0)

@@ -25,9 +25,16 @@ class RemoteAdministration:
         self._to = connection
 
     def create_token(
-        self, name: str, scopes: Sequence[str], team: str | None, account: str | None, days: float
+        self,
+        name: str,
+        scopes: Sequence[str],
+        team: str | None,
+        account: str | None,
+        days: float,
+        at_most_usd: float | None = None,
     ) -> dict[str, Any]:
         body = {"name": name, "scopes": list(scopes), "team": team, "account": account, "days": days}
+        body |= {} if at_most_usd is None else {"at_most_usd": at_most_usd}
         return self._done("POST", "/tokens", body)
 
     def revoke_token(self, name: str) -> list[str]:

@@ -403,6 +403,10 @@ class RemoteClient:
     def cost(self, by: str = "month", since: str = "", where: str = "") -> dict[str, Any]:
         return dict(self._to.get("/cost", by=by, since=since or None, where=where or None))
 
+    def wallet(self) -> dict[str, Any] | None:
+        found: dict[str, Any] | None = self._to.get("/wallet")["wallet"]
+        return found
+
     def score(self) -> dict[str, Any]:
         found: dict[str, Any] = self._to.get("/score")
         return found

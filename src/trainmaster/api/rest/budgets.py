@@ -45,6 +45,13 @@ def put_budget(body: BudgetLimits, state: State, caller: Admin) -> dict[str, Any
     return set_budget(state.service.database, body.team, limits, state.service.database.clock_s()).as_dict()
 
 
+@router.get("/wallet")
+def wallet(state: State, caller: Reader) -> dict[str, Any]:
+    """What may be spent with the token: `wallet` is null if it has none, or its amount, and what is left."""
+    found = None if caller.wallet is None else caller.wallet.balance(state.service.database).as_dict()
+    return {"wallet": found}
+
+
 @router.get("/cost", response_model=None)
 def cost(
     runs: Runs,

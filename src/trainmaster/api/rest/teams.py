@@ -44,6 +44,9 @@ class NewToken(BaseModel):
         None, description="a service account of the team, for admins anybody's; the caller without"
     )
     days: float = Field(TOKEN_S / 86400, gt=0, le=TOKEN_DAYS)
+    at_most_usd: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="a wallet: what all runs started with it may cost"
+    )
 
 
 @router.get("/teams")
@@ -71,7 +74,13 @@ def tokens(state: State, caller: Reader) -> dict[str, Any]:
 def create_token(body: NewToken, state: State, caller: Reader) -> dict[str, Any]:
     """Make a token that may at most what the caller may; `token` is shown this once."""
     return state.accounts.make_token(
-        caller, body.name, body.scopes, body.days * 86400, team=body.team, account=body.account
+        caller,
+        body.name,
+        body.scopes,
+        body.days * 86400,
+        team=body.team,
+        account=body.account,
+        at_most_usd=body.at_most_usd,
     )
 
 

@@ -69,6 +69,7 @@ run = Table(
     Column("notify", Text, doc="for each subscription the kinds of events that it wants, as JSON"),
     Column("team", Text, doc="whose it is; null for what the owner of the home runs"),
     Column("submitted_by", Text, doc="who sent it to a server, which has it driven; null without one"),
+    Column("wallet", Text, doc="that its money is from, beside its team's budget; null without one"),
     Column("can_move", Boolean, nullable=False, server_default=false(), doc="any server may go on with it"),
     Column("kept_by", Text, doc="home that has its files since it took the run over; null: `home_id`"),
     Column("labels", Text, nullable=False, server_default="{}", doc="what it is found by, as JSON"),

@@ -115,6 +115,8 @@ token = Table(
     Column("revoked_at", Float),
     Column("account", Text, doc="whose: it allows no more than its role does; null for who has the machine"),
     Column("made_with", Text, doc="name of the token that it was made with: it ends with that"),
+    Column("wallet", Text, doc="that its runs are paid from; tokens made with it draw on the same"),
+    Column("at_most_usd", Float, doc="what all runs from that wallet may cost together"),
     UniqueConstraint("digest"),
 )
 

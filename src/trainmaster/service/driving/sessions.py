@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from trainmaster.artifacts import materialise, take_snapshot
 from trainmaster.artifacts.owner import give_up_claim
@@ -32,6 +32,7 @@ from trainmaster.spec.trigger import needs_server
 if TYPE_CHECKING:
     from trainmaster.cluster.renting.plan import ClusterPlan
     from trainmaster.service.open_home import OpenHome
+    from trainmaster.service.teams.wallet import Wallet
 
 
 class AgreedClusters(Protocol):
@@ -60,6 +61,7 @@ def accept(
     application: Application | None = None,
     *,
     moves: bool = False,
+    wallet: Wallet | None = None,
 ) -> Session:
     """Snapshot the code of a recipe, and write the run down; see `Service.start`."""
     if recipe.on and submission is None:
@@ -131,12 +133,13 @@ def accept(
         can_move=private is not None,
         private=private or {},
         labels=labels,
+        wallet=None if wallet is None else wallet.name,
     )
     may_cost, team = 0.0 if offer is None else offer.most_usd, (submission and submission.team) or OWNER
-    if moves and may_cost and recipe.budget is not None and recipe.budget.total_usd is not None:
-        may_cost = recipe.budget.total_usd  # whoever drives it elsewhere cannot ask for more here
+    if (moves or wallet) and may_cost and recipe.budget is not None and recipe.budget.total_usd is not None:
+        may_cost = recipe.budget.total_usd  # it asks for no more later
     try:
-        admit = entrance(run, team, may_cost, application, now)
+        admit = entrance(run, team, may_cost, application, now, wallet)
         if any(each.data for each in recipe.experiments.values()):
             from trainmaster.service.models.starting_models import using
 
@@ -154,7 +157,9 @@ def accept(
     return Session(run, lease, recipe, opened.secrets_of(recipe, environ), notes)
 
 
-def resume(opened: OpenHome, run: str, environ: Mapping[str, str]) -> Session | None:
+def resume(
+    opened: OpenHome, run: str, environ: Mapping[str, str], wallet: Wallet | None = None
+) -> Session | None:
     """Resume a run without a driver that did not succeed; see `Service.resume`."""
     row = opened.database.run_row(run)
     if row["away"] is not None:
@@ -164,7 +169,7 @@ def resume(opened: OpenHome, run: str, environ: Mapping[str, str]) -> Session | 
         if (row := opened.database.run_row(run))["away"] is not None:
             return None
     if row["team"] != opened.team:
-        return resume(opened.of_team(row["team"]), run, environ)
+        return resume(opened.of_team(row["team"]), run, environ, wallet)
     if row["reason"] == EndReason.SUCCEEDED:
         return None
     from trainmaster.service.models.unpublished_models import save_kept
@@ -201,7 +206,7 @@ def resume(opened: OpenHome, run: str, environ: Mapping[str, str]) -> Session | 
     if lease is None:
         return None
     with _released_on_error(opened, lease):
-        requeue(opened.database, lease, row["team"] or OWNER, recipe)
+        requeue(opened.database, lease, row, recipe, wallet)
         materialise(opened.replicas.code(row), opened.home_of(run).code_directory(run))
         return Session(run, lease, recipe, opened.secrets_of(recipe, environ), notes)
 
@@ -250,17 +255,28 @@ def answer(opened: OpenHome, run: str, experiment: str, said: Approval, environ:
     run_facts.answer(opened.database, run, experiment, said)
 
 
-def requeue(database: Database, lease: Lease, team: str, recipe: Recipe) -> None:
+def requeue(
+    database: Database, lease: Lease, row: Mapping[Any, Any], recipe: Recipe, wallet: Wallet | None = None
+) -> None:
     """Have all of a run wait again that did not succeed, if what that may cost fits.
 
+    Args:
+        database: of the home.
+        lease: of the run.
+        row: of the run, as it was.
+        recipe: of the run.
+        wallet: of who asks for it.
+
     Raises:
-        OverBudgetError: it does not fit in the month's budget of the team.
+        OverBudgetError: it does not fit in the month's budget of the team, or the wallet.
         UsageError: there is a budget, and what it may cost is unknown.
     """
     quote, now = quote_summary(database, lease.run), database.clock_s()
-    most = most_usd(None if quote is None else quote["cost_usd"]["p95"], recipe)
+    # Of a run from a wallet all of its cap is set aside.
+    most = most_usd(None if quote is None or row["wallet"] else quote["cost_usd"]["p95"], recipe)
     most = most if capabilities_of(recipe.provider).costs else 0.0
-    database.requeue(lease, now, entrance(lease.run, team, most, None, now))
+    admit = entrance(lease.run, row["team"] or OWNER, most, None, now, wallet)
+    database.requeue(lease, now, admit)
 
 
 def _acquire(opened: OpenHome, run: str, environ: Mapping[str, str]) -> Lease | None:

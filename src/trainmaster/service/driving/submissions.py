@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -29,6 +29,7 @@ from trainmaster.spec.recipe import own_configuration
 if TYPE_CHECKING:
     from trainmaster.service.driving.worlds import Session
     from trainmaster.service.service import Service
+    from trainmaster.service.teams.wallet import Wallet
     from trainmaster.service.users.access import Access
     from trainmaster.service.users.caller import Caller
     from trainmaster.spec import Experiment
@@ -232,7 +233,7 @@ class Submissions:
         submission = Submission(caller.name, caller.team, key, digest, firing)
         notes: list[str] = []
         try:
-            session = self._start(recipe, path, submission, request, notes)
+            session = self._start(recipe, path, submission, request, notes, caller.wallet)
         except (StoreError, OverBudgetError):
             if (known := self._known(caller, request, key)) is None:
                 raise
@@ -325,7 +326,13 @@ class Submissions:
         return path
 
     def _start(
-        self, recipe: Recipe, path: Path, submission: Submission, request: RunRequest, notes: list[str]
+        self,
+        recipe: Recipe,
+        path: Path,
+        submission: Submission,
+        request: RunRequest,
+        notes: list[str],
+        wallet: Wallet | None,
     ) -> Session:
         from trainmaster.service.run_planning import RunPlanner, capped, capped_by_month
 
@@ -343,6 +350,10 @@ class Submissions:
             raise UsageError(
                 f"keep_s: {limited.who} has limits, and machines that stay warm are in none of them",
                 "Leave it out: machines are given back when the run is over.",
+            )
+        if request.keep_s and wallet is not None:
+            raise UsageError(
+                "keep_s: machines that stay warm are in no wallet", "Leave it out: they are given back."
             )
         plan = planner.plan(recipe, path, allow_stale=request.allow_stale, can_agree=can_agree)
         if plan.offer is not None:
@@ -365,14 +376,23 @@ class Submissions:
             0.0 if plan.offer is None else plan.offer.most_usd_per_hour,
             request.wait,
         )
+        recipe = plan.recipe
+        if plan.offer is not None:
+            recipe = capped_by_month(plan.offer, budgets, tell)
+        if plan.offer is not None and wallet is not None:
+            from trainmaster.service.teams.wallet import capped_by_wallet
+
+            offer = replace(plan.offer, recipe=recipe)
+            recipe = capped_by_wallet(offer, wallet.balance(service.database))
         return service.start(
-            plan.recipe if plan.offer is None else capped_by_month(plan.offer, budgets, tell),
+            recipe,
             path,
             self._environ,
             plan.offer,
             request.keep_s,
             submission=submission,
             application=application,
+            wallet=wallet,
         )
 
 

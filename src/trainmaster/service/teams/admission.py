@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, RowMapping
 
     from trainmaster.db import Database
+    from trainmaster.service.teams.wallet import Wallet
     from trainmaster.service.users.caller import Caller
 
 #: Priorities of a recipe: a run of a higher one starts first.
@@ -208,7 +209,12 @@ class Application:
 
 
 def entrance(
-    run: str, team: str, most_usd: float | None, wish: Application | None, now: float
+    run: str,
+    team: str,
+    most_usd: float | None,
+    wish: Application | None,
+    now: float,
+    wallet: Wallet | None = None,
 ) -> Callable[[Connection], None]:
     """What sets aside, in the transaction that accepts a run, what it may cost; or lets it wait for that.
 
@@ -218,6 +224,7 @@ def entrance(
         most_usd: what it may cost from its beginning to its end; None if unknown.
         wish: of a run that was sent to a server; None for one that starts here, or goes on.
         now: Unix seconds.
+        wallet: that has to have so much, too.
 
     Returns:
         To be called within the transaction, when the run's row is there. It raises OverBudgetError for a run
@@ -226,6 +233,9 @@ def entrance(
     """
 
     def admit(connection: Connection) -> None:
+        if wallet is not None:
+            ledger.lock_admission(connection)
+            wallet.admit(connection, run, most_usd)
         if wish is not None:
             _apply(connection, run, team, most_usd, wish, now)
             return

@@ -387,8 +387,10 @@ class TeamRuns:
         from trainmaster.service.driving.background import drive_in_background
 
         self._caller.need("run")
-        row = self.row(run)
-        session = self._service.resume(run, environ)
+        row, wallet = self.row(run), self._caller.wallet
+        if wallet is not None and row["wallet"] != wallet.name:
+            self._caller.need_no_wallet(f"{run}, which was not started from it,")
+        session = self._service.resume(run, environ, wallet)
         if session is None:
             return []
         if row["submitted_by"] is None:

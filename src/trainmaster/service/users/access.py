@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import access, accounts
 from trainmaster.service.teams.team_budget import LIMITS, budgets, checked_limits
+from trainmaster.service.teams.wallet import checked_at_most
 from trainmaster.service.users.caller import (
     SCOPES,
     Caller,
@@ -230,6 +231,7 @@ class Access:
         *,
         account: str | None = None,
         maker: Caller | None = None,
+        at_most_usd: float | None = None,
     ) -> dict[str, Any]:
         """Make a token; the answer's ``token`` is shown this once and is kept nowhere.
 
@@ -239,7 +241,9 @@ class Access:
             team: for whose work it is; None for the owner of the home, or for all teams of the account.
             lasts_s: seconds, at most those of `TOKEN_DAYS`.
             account: whose it is: it never allows more than its role; None if it has no account.
-            maker: who asks for it, unless that is who has the machine; what a token makes ends with it.
+            maker: who asks for it, unless that is who has the machine; what a token makes ends with it, and
+                draws on its wallet.
+            at_most_usd: gives it a wallet: what all runs may cost that are started with it; None for none.
 
         Raises:
             UsageError: the name is taken or wrong, a scope is not one, or it would be good for no time.
@@ -260,6 +264,7 @@ class Access:
                 raise NotFoundError(f"there is no user {account!r}", "`trainmaster user list` shows them.")
             if team is not None and team not in roles and found["admin_by"] is None:
                 raise NotFoundError(f"{account} is not in team {team}", "`trainmaster team add-member` adds.")
+        wallet, at_most_usd = self._wallet(name, scopes, maker, at_most_usd)
         now, secret = self._database.clock_s(), new_secret()
         row = {
             "name": name,
@@ -271,6 +276,8 @@ class Access:
             "expires_at": min(now + lasts_s, maker.expires_at if maker and maker.token else math.inf),
             "account": account,
             "made_with": maker.token if maker else None,
+            "wallet": wallet,
+            "at_most_usd": at_most_usd,
         }
         if not access.add_token(self._database, row):
             raise UsageError(
@@ -278,6 +285,25 @@ class Access:
                 "Take another name: names of revoked tokens are not used again.",
             )
         return {**_shown(row), "token": secret}
+
+    def _wallet(
+        self, name: str, scopes: Collection[str], maker: Caller | None, at_most_usd: float | None
+    ) -> tuple[str | None, float | None]:
+        """Name and amount of the wallet of a new token."""
+        made_with = maker.token if maker is not None else None
+        row = access.tokens_by_name(self._database, [made_with] if made_with else []).get(made_with or "")
+        if row is not None and row["wallet"] is not None:
+            if at_most_usd is not None:
+                raise UsageError(f"{name} draws on the wallet of {row['wallet']}", "Leave out the amount.")
+            return row["wallet"], row["at_most_usd"]
+        if at_most_usd is None:
+            return None, None
+        if beyond := {"manage", "admin"} & set(scopes):
+            raise UsageError(
+                f"scopes: {', '.join(sorted(beyond))}; with them a token could pass its wallet",
+                "A token with a wallet has read, run or infer.",
+            )
+        return f"token {name}", checked_at_most(at_most_usd)
 
     def tokens(self, who: Caller | None = None) -> list[dict[str, Any]]:
         """All tokens, or those that a caller sees: its own, and a manager those of the team.
@@ -461,4 +487,5 @@ def _shown(row: RowMapping | dict[str, Any]) -> dict[str, Any]:
         "expires_at": row["expires_at"],
         "used_at": row.get("used_at"),
         "revoked_at": row.get("revoked_at"),
+        "at_most_usd": row["at_most_usd"],
     }

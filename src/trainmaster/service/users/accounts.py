@@ -185,6 +185,7 @@ class Accounts:
         *,
         team: str | None = None,
         account: str | None = None,
+        at_most_usd: float | None = None,
     ) -> dict[str, Any]:
         """A token for oneself or a service account of one's team, which may at most what one may oneself.
 
@@ -203,7 +204,9 @@ class Accounts:
         elif not caller.sees_all:
             self.need_own(account, caller)
         caller.need_to_give(scopes)
-        return Access(self._database).create_token(name, scopes, team, lasts_s, account=account, maker=caller)
+        return Access(self._database).create_token(
+            name, scopes, team, lasts_s, account=account, maker=caller, at_most_usd=at_most_usd
+        )
 
     # --- invites ------------------------------------------------------------------------------------
 

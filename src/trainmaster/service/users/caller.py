@@ -12,6 +12,8 @@ from trainmaster.spec.errors import AccessError, NotFoundError, TrainmasterError
 if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
 
+    from trainmaster.service.teams.wallet import Wallet
+
 #: What a token may be allowed, and what that is.
 SCOPES: Final = {
     "read": "see runs, models and logs",
@@ -81,6 +83,7 @@ class Caller:
         expires_at: Unix seconds: when the token or session ends.
         account: of whom it is; None of what was made on the server's machine without an account.
         roles: of the account by team: those that it may choose from.
+        wallet: that all it starts is paid from; None if it may spend what its team may.
     """
 
     name: str
@@ -90,6 +93,7 @@ class Caller:
     expires_at: float = math.inf
     account: str | None = None
     roles: Mapping[str, str] = field(default_factory=dict)
+    wallet: Wallet | None = None
 
     @property
     def sees_all(self) -> bool:
@@ -130,6 +134,18 @@ class Caller:
         raise ForbiddenError(
             f"{self.name} may not {SCOPES[scope]}", f"That needs the scope {scope!r}; {has}."
         )
+
+    def need_no_wallet(self, what: str) -> None:
+        """Refuse what would cost, and is not known to come from the caller's wallet.
+
+        Raises:
+            ForbiddenError: it has one.
+        """
+        if self.wallet is not None:
+            raise ForbiddenError(
+                f"{self.name} has a wallet, and {what} could cost more than is in it",
+                "Use a token without one.",
+            )
 
     def need_to_give(self, scopes: Collection[str]) -> None:
         """Refuse who would give more than he has.
@@ -217,7 +233,12 @@ def caller_now(
     if not is_bound:
         granted &= ROLES.get(roles.get(team or "", ""), frozenset())
     used = token["name"] if token is not None else None
-    return Caller(name, team, granted, used, row["expires_at"], account, roles)
+    wallet = None
+    if token is not None and token["wallet"] is not None:
+        from trainmaster.service.teams.wallet import Wallet
+
+        wallet = Wallet(token["wallet"], token["at_most_usd"])
+    return Caller(name, team, granted, used, row["expires_at"], account, roles, wallet)
 
 
 def no_team(name: str) -> NotFoundError:

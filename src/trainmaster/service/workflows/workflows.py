@@ -91,6 +91,7 @@ class Workflows:
             UsageError: it cannot run, nothing starts it, it would start itself, or there are too many.
         """
         caller.need("run")
+        caller.need_no_wallet("a workflow")
         recipe = self._submissions.read(caller, request)
         if not recipe.on:
             raise UsageError(
@@ -158,6 +159,7 @@ class Workflows:
             UsageError: who has registered it may not run it any more.
         """
         caller.need("run")
+        caller.need_no_wallet("a workflow")
         row, now = self._row(caller, name), self._database.clock_s()
         (who,) = registrants(self._database, [row])
         if isinstance(who, str):
@@ -182,6 +184,7 @@ class Workflows:
             UsageError: the key is too long.
         """
         caller.need("run")
+        caller.need_no_wallet("a workflow")
         if len(key) > MAX_KEY:
             raise UsageError(f"a key of {len(key)} characters", f"Use at most {MAX_KEY}: a UUID will do.")
         self._fire_by_hand(self._row(caller, name)["id"], key or secrets.token_hex(8))

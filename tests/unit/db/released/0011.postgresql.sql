@@ -410,6 +410,7 @@ CREATE TABLE run (
     notify text,
     team text,
     submitted_by text,
+    wallet text,
     can_move boolean DEFAULT false NOT NULL,
     kept_by text,
     labels text DEFAULT '{}'::text NOT NULL,
@@ -544,7 +545,9 @@ CREATE TABLE token (
     used_at double precision,
     revoked_at double precision,
     account text,
-    made_with text
+    made_with text,
+    wallet text,
+    at_most_usd double precision
 );
 CREATE TABLE upload (
     id text NOT NULL,
@@ -687,7 +690,7 @@ INSERT INTO registered_model VALUES ('{}', '{}', '{}', '{}', 1, 1);
 INSERT INTO removed_model VALUES ('r-1', '{}', 1, '{}', '{}', '{}', 1, 1);
 INSERT INTO replica VALUES ('{}', '{}', 1, 1, '{}', '{}', '{}', '{}', 1, '{}', 1, 1, 1, 1);
 INSERT INTO replica_load VALUES ('{}', '{}', 1, 1);
-INSERT INTO run VALUES ('r-1', 'r', '{}', '/recipe.yaml', 'local', '/code', 'file:///store', 'RUNNING', NULL, '', 1000000, 1000000, NULL, NULL, 0, NULL, NULL, 0, 0, NULL, NULL, 1, 1795657388.5132406, 2, '', '', NULL, NULL, NULL, false, NULL, '{}', '', NULL, NULL, NULL);
+INSERT INTO run VALUES ('r-1', 'r', '{}', '/recipe.yaml', 'local', '/code', 'file:///store', 'RUNNING', NULL, '', 1000000, 1000000, NULL, NULL, 0, NULL, NULL, 0, 0, NULL, NULL, 1, 1795668108.1081383, 2, '', '', NULL, NULL, NULL, NULL, false, NULL, '{}', '', NULL, NULL, NULL);
 INSERT INTO run_fact VALUES ('r-1', '{}', '{}', '{}');
 INSERT INTO run_file VALUES (1, 'r-1', '{}', 1, '\x7b7d');
 INSERT INTO run_model VALUES ('r-1', '{}', '{}', '{}', '{}', 1);
@@ -700,7 +703,7 @@ INSERT INTO task VALUES (2, 1, 1, 'ACQUIRING', NULL, '', '{}', 1, 0, 0, 0, 0, 0,
 INSERT INTO task VALUES (1, 1, 0, 'DONE', 'SUCCEEDED', 'so', '{}', 1, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, '[]', '{"loss":0.5}', 'file:///store/m', NULL, NULL);
 INSERT INTO team VALUES ('{}', 1);
 INSERT INTO team_secret VALUES ('{}', '{}', '\x7b7d', '{}', 1);
-INSERT INTO token VALUES ('{}', '{}', '{}', '{}', '{}', 1, 1, 1, 1, '{}', '{}');
+INSERT INTO token VALUES ('{}', '{}', '{}', '{}', '{}', 1, 1, 1, 1, '{}', '{}', '{}', 1);
 INSERT INTO upload VALUES ('{}', '{}', '{}', '{}', '{}', 1, 1, '{}', 1, 1, 1, 1);
 INSERT INTO upload_part VALUES ('{}', 1, 1, '{}');
 INSERT INTO volume_content VALUES ('{}', '{}');

@@ -450,6 +450,7 @@ CREATE TABLE run (
 	notify TEXT, 
 	team TEXT, 
 	submitted_by TEXT, 
+	wallet TEXT, 
 	can_move BOOLEAN DEFAULT 0 NOT NULL, 
 	kept_by TEXT, 
 	labels TEXT DEFAULT '{}' NOT NULL, 
@@ -459,7 +460,7 @@ CREATE TABLE run (
 	trimmed_at FLOAT, 
 	CONSTRAINT pk_run PRIMARY KEY (id)
 );
-INSERT INTO "run" VALUES('r-1','r','{}','/recipe.yaml','local','/code','file:///store','RUNNING',NULL,'',1000000.0,1000000.0,NULL,NULL,0.0,NULL,NULL,0.0,0.0,NULL,NULL,1,1.79565738356189656252e+09,2,'','',NULL,NULL,NULL,0,NULL,'{}','',NULL,NULL,NULL);
+INSERT INTO "run" VALUES('r-1','r','{}','/recipe.yaml','local','/code','file:///store','RUNNING',NULL,'',1000000.0,1000000.0,NULL,NULL,0.0,NULL,NULL,0.0,0.0,NULL,NULL,1,1.79566810584742689131e+09,2,'','',NULL,NULL,NULL,NULL,0,NULL,'{}','',NULL,NULL,NULL);
 CREATE TABLE run_fact (
 	run_id TEXT NOT NULL, 
 	kind TEXT NOT NULL, 
@@ -606,11 +607,13 @@ CREATE TABLE token (
 	revoked_at FLOAT, 
 	account TEXT, 
 	made_with TEXT, 
+	wallet TEXT, 
+	at_most_usd FLOAT, 
 	CONSTRAINT pk_token PRIMARY KEY (name), 
 	CONSTRAINT uq_token_digest UNIQUE (digest), 
 	CONSTRAINT fk_token_team FOREIGN KEY(team) REFERENCES team (name)
 );
-INSERT INTO "token" VALUES('{}','{}','{}','{}','{}',1.0,1.0,1.0,1.0,'{}','{}');
+INSERT INTO "token" VALUES('{}','{}','{}','{}','{}',1.0,1.0,1.0,1.0,'{}','{}','{}',1.0);
 CREATE TABLE upload (
 	id TEXT NOT NULL, 
 	team TEXT, 
@@ -717,10 +720,10 @@ CREATE TABLE workflow_trigger (
 	CONSTRAINT fk_workflow_trigger_workflow_id FOREIGN KEY(workflow_id) REFERENCES workflow (id)
 );
 INSERT INTO "workflow_trigger" VALUES('{}','{}',1,'{}',1.0);
-CREATE INDEX ix_run_created_at ON run (created_at);
-CREATE INDEX ix_run_open ON run (lease_owner) WHERE state != 'DONE';
-CREATE INDEX ix_run_team_created_at ON run (team, created_at);
 CREATE INDEX ix_run_away ON run (away);
+CREATE INDEX ix_run_team_created_at ON run (team, created_at);
+CREATE INDEX ix_run_open ON run (lease_owner) WHERE state != 'DONE';
+CREATE INDEX ix_run_created_at ON run (created_at);
 CREATE INDEX ix_event_run_id_id ON event (run_id, id);
 CREATE INDEX ix_measurement_fingerprint_measured_at ON measurement (fingerprint, measured_at);
 CREATE INDEX ix_measurement_similar_measured_at ON measurement (similar, measured_at);
@@ -737,19 +740,19 @@ CREATE INDEX ix_endpoint_team_created_at ON endpoint (team, created_at);
 CREATE INDEX ix_sink_state ON sink (state);
 CREATE INDEX ix_model_version_run_id ON model_version (run_id);
 CREATE INDEX ix_run_model_team_name_version ON run_model (team, name, version);
-CREATE INDEX ix_notice_done_at_due_at ON notice (done_at, due_at);
 CREATE INDEX ix_notice_webhook_id_at ON notice (webhook_id, at);
+CREATE INDEX ix_notice_done_at_due_at ON notice (done_at, due_at);
 CREATE INDEX ix_ledger_day ON ledger (day);
 CREATE INDEX ix_invite_team ON invite (team);
 CREATE INDEX ix_upload_team ON upload (team);
-CREATE INDEX ix_app_team_created_at ON app (team, created_at);
 CREATE INDEX ix_app_home_id_state ON app (home_id, state);
+CREATE INDEX ix_app_team_created_at ON app (team, created_at);
 CREATE INDEX ix_workflow_firing_run_id ON workflow_firing (run_id);
 CREATE INDEX ix_workflow_firing_workflow_id_id ON workflow_firing (workflow_id, id);
 CREATE INDEX ix_workflow_firing_state ON workflow_firing (state);
-CREATE INDEX ix_task_model ON task (experiment_id, number) WHERE model_uri IS NOT NULL;
 CREATE INDEX ix_task_kept ON task (experiment_id, number) WHERE kept_model IS NOT NULL;
 CREATE INDEX ix_task_experiment_id_state_reason ON task (experiment_id, state, reason);
+CREATE INDEX ix_task_model ON task (experiment_id, number) WHERE model_uri IS NOT NULL;
 CREATE INDEX ix_member_account ON member (account);
 CREATE INDEX ix_app_pass_app_id ON app_pass (app_id);
 DELETE FROM "sqlite_sequence";

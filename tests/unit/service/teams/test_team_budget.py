@@ -102,7 +102,9 @@ def test_what_nobody_can_say_the_cost_of_does_not_go_on_for_nothing(database, tm
     def go_on(serve=None, **keys):
         main = {"command": "true"} | ({} if serve is None else {"serve": serve})
         content = {"name": "a", "experiments": {"main": main}, **keys}
-        requeue(database, lease, "later", Recipe.from_dict(content, directory=tmp_path))
+        requeue(
+            database, lease, {"team": "later", "wallet": None}, Recipe.from_dict(content, directory=tmp_path)
+        )
 
     with pytest.raises(UsageError, match="nobody can say"):
         go_on(provider="aws")
