@@ -1,4 +1,7 @@
-"""What all clients must keep: inherit `ClientContract` and give it a ``client`` fixture."""
+"""What all clients must keep: inherit `ClientContract` and give it a ``client`` fixture.
+
+What they keep of one noun is in a file of its own beside it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -22,20 +24,16 @@ from trainmaster.advisor.model.profile import Point
 from trainmaster.api import ClientProtocol, LogQuery, RunPlan
 from trainmaster.api.embedded import EmbeddedClient
 from trainmaster.api.registry_protocol import RegistryProtocol
-from trainmaster.artifacts import publish
-from trainmaster.control.task.layout import Home
-from trainmaster.db import AcceptedRun, ClosedAttempt, NewMeasurement, RunChange, TaskChange
-from trainmaster.db.changes import Note
-from trainmaster.service import OfferFilter, Service, Wish
+from trainmaster.db import NewMeasurement
+from trainmaster.service import OfferFilter, Wish
 from trainmaster.service.driving.submissions import RunRequest
-from trainmaster.service.runs.run_names import owner_of
 from trainmaster.service.workflows.triggers import Triggers
 from trainmaster.spec import Recipe, Strategy
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
 from trainmaster.spec.states import EndReason, State
+from trainmaster.testing.client_contract_home import RECIPE, ContractHome, refusal
 from trainmaster.testing.waits import until
 
-_RECIPE = "name: job\nexperiments:\n  main: {command: 'echo hello; cat more.txt', retries: 0}\n"
 #: Listens, says where, and says back in capitals what it hears.
 _SHOUT = """
 import socket, threading
@@ -48,43 +46,6 @@ def serve(stream):
 while True:
     threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
 """
-_LOG = "step 1\nstep 2\nstep 3\n"
-
-
-def record_run(service: Service, run: str, at: float) -> None:
-    """Write down a run that has succeeded, with a log, points and a model, as if it had been driven."""
-    recipe = Recipe.from_text(_RECIPE, directory=service.home.root)
-    store = service.home.store_url
-    names = (run, "job", recipe.model_dump_json(), "r.yaml", "local", "code", store, [("main", 1)])
-    new = AcceptedRun(*names, home=str(service.home.root), home_id=service.home.identity())
-    lease = service.database.create_run(new, at)
-    place = service.home.attempt(run, "main", 0, 1)
-    place.make_directories(["worker-0"])
-    place.metrics("worker-0").write_text(
-        "".join(json.dumps({"step": n, "loss": 1 / n}) + "\n" for n in (1, 2))
-    )
-    place.log("worker-0").write_text(_LOG)
-    left = service.home.root / f"left-{run}"
-    (left / "deep").mkdir(parents=True)
-    (left / "deep" / "weights ü.bin").write_bytes(bytes(range(256)))
-    (left / "deep" / "weights ü.bin").chmod(0o755)
-    (left / "newest").symlink_to("deep/weights ü.bin")
-    uri = service.home.model_uri(run, "main", 0)
-    owner = owner_of(service.database.run_row(run), service.home)
-    publish({"": left}, uri, kind="model", owner=owner)
-    closes = ClosedAttempt(1, EndReason.SUCCEEDED, "", at, at + 2, None, "[]")
-    fields = {"model_uri": uri, "metrics": {"step": 2, "loss": 0.5}}
-    service.database.commit(
-        lease,
-        [
-            TaskChange("main", 0, 1, State.WAITING, State.RUNNING, creates=True, opens=True, fields=fields),
-            Note("it is told", "main", 0),
-            TaskChange("main", 0, 1, State.RUNNING, State.DONE, EndReason.SUCCEEDED, closes=closes),
-            RunChange(State.WAITING, State.DONE, EndReason.SUCCEEDED),
-        ],
-        at + 2,
-    )
-    service.database.release(lease, at + 2)
 
 
 def last(stream: Any) -> Any:  # noqa: ANN401 - whatever it tells
@@ -92,29 +53,8 @@ def last(stream: Any) -> Any:  # noqa: ANN401 - whatever it tells
     return [*stream][-1]
 
 
-class ClientContract:
+class ClientContract(ContractHome):
     """Inherited by the tests of each `ClientProtocol`: a home of its own with two runs that have ended."""
-
-    @pytest.fixture
-    def home(self, tmp_path: Path) -> Home:
-        """The home that is asked about."""
-        root = tmp_path / "home"
-        return Home(root, root / "cache", f"file://{root}/store", f"sqlite:///{root / 'trainmaster.db'}")
-
-    @pytest.fixture
-    def client(self, home: Home) -> ClientProtocol:
-        """The client that is asked, about the home."""
-        raise NotImplementedError("give your tests a `client` fixture")
-
-    @pytest.fixture
-    def at_home(self, home: Home) -> Any:  # noqa: ANN401 - a generator
-        """The home itself: what it answers is right."""
-        home.root.mkdir()
-        found = EmbeddedClient(home.root)
-        for number, run in enumerate(("job-aaaa000001", "job-bbbb000002")):
-            record_run(found._service, run, 1000.0 + number)
-        yield found
-        found.close()
 
     def test_runs_are_listed_found_and_shown(self, at_home: EmbeddedClient, client: ClientProtocol) -> None:
         """Lists, lines and states are those of the home, to the byte."""
@@ -164,7 +104,7 @@ class ClientContract:
         self, at_home: EmbeddedClient, client: ClientProtocol
     ) -> None:
         """Nothing of it is done."""
-        recipe = Recipe.from_text(_RECIPE)
+        recipe = Recipe.from_text(RECIPE)
         before = client.listed()
         assert client.dry_run(recipe) == at_home.dry_run(recipe)
         assert client.dry_run(recipe)["processes"][0]["command"].startswith("echo hello")
@@ -183,6 +123,7 @@ class ClientContract:
         assert client.cost("month", "1d")["rows"] == []
         with pytest.raises(UsageError, match="by 'colour'"):
             client.cost("colour")
+        assert client.wallet() is None
 
     def test_how_many_machines_is_recommended_as_at_home(
         self, at_home: EmbeddedClient, client: ClientProtocol
@@ -248,7 +189,7 @@ class ClientContract:
                 lambda: who.export("job-aaaa000001", tmp_path / "capsule"),
                 lambda: who.export("job-aaaa000001", Path(__file__)),
             )
-            return [_refusal(ask) for ask in asked]
+            return [refusal(ask) for ask in asked]
 
         assert refusals(client) == refusals(at_home)
 
@@ -342,7 +283,7 @@ class ClientContract:
                 lambda: who.remove("digits@1"),
                 lambda: who.diff("digits@1", "none"),
             )
-            return [_refusal(ask) for ask in asked]
+            return [refusal(ask) for ask in asked]
 
         # At home the error is of a more exact type.
         said = [each.partition(": ")[2] for each in refusals(theirs)]
@@ -476,44 +417,6 @@ class ClientContract:
             finally:
                 shouts.kill()
 
-    def test_runs_that_are_over_are_removed_and_what_stays_says_why(
-        self, at_home: EmbeddedClient, client: ClientProtocol
-    ) -> None:
-        """What would go is told with sizes; a name keeps a run's record; what goes on stays."""
-        named, plain = "job-aaaa000001", "job-bbbb000002"
-        client.registry.register(f"{named}/main/0", "digits", "production")
-        told = client.storage.remove_runs([named, plain], dry_run=True)
-        assert [each["outcome"] for each in told["runs"]] == ["TRIMMED", "REMOVED"]
-        assert told["bytes"] == sum(each["bytes"] for each in told["runs"]) > 0
-        assert [each["run"] for each in client.listed()["runs"]] == [plain, named]
-        assert json.dumps(client.storage.remove_runs([named, plain]) | {"dry_run": True}) == json.dumps(told)
-        assert [each["run"] for each in client.listed()["runs"]] == [named]
-        assert "digits@production" in told["runs"][0]["kept"][0]["why"]
-        assert client.registry.version("digits@production")["run"] == named
-        assert client.storage.remove_runs([plain])["runs"][0]["bytes"] == 0  # as of a repeated request
-        assert client.storage.remove_runs(older_than_s=1e10)["runs"] == []
-        for wrong in ({}, {"runs": [named], "older_than_s": 1.0}, {"runs": ["nosuch-0000000000"]}):
-            assert _refusal(lambda wrong=wrong: client.storage.remove_runs(**wrong)) == _refusal(  # type: ignore[misc]
-                lambda wrong=wrong: at_home.storage.remove_runs(**wrong)  # type: ignore[misc]
-            )
-            assert _refusal(lambda wrong=wrong: client.storage.remove_runs(**wrong)) != "none"  # type: ignore[misc]
-
-    def test_what_takes_room_is_told_and_what_nothing_needs_goes(
-        self, at_home: EmbeddedClient, client: ClientProtocol
-    ) -> None:
-        """Runs with the largest first; of a kind that is none, and of what is nothing, the same is said."""
-        found = client.storage.usage(1)
-        assert json.dumps(found["runs"]) == json.dumps(at_home.storage.usage(1)["runs"])
-        assert found["more_runs"] == 1
-        assert {"models", "files"} <= {each["kind"] for each in found["kinds"]}
-        stray = at_home._service.home.model_uri("job-aaaa000001", "main", 0, 2)
-        publish({"": at_home._service.home.root / "left-job-aaaa000001"}, stray, kind="model")
-        told = client.storage.prune(["models"], dry_run=True)
-        assert told["kinds"]["models"]["names"] == [stray]
-        assert client.storage.prune(["models"])["bytes"] == told["bytes"] > 0
-        assert client.storage.prune(["models"])["kinds"]["models"]["count"] == 0
-        assert _refusal(lambda: client.storage.prune(["nosuch"])).startswith("UsageError: 'nosuch' is")
-
 
 def _say(stream: socket.socket, text: bytes) -> None:
     with suppress(OSError):  # without a listener it may be closed before all is said
@@ -546,7 +449,7 @@ class RunningClientContract:
         (project / "more.txt").write_text("more\n")
         (project / ".gitignore").write_text("*.txt\n")
         (project / "other.txt").write_text("other\n")
-        (project / "recipe.yaml").write_text(_RECIPE)
+        (project / "recipe.yaml").write_text(RECIPE)
         changed = {"experiments.main.env.GREETING": "ho: ho", "code.include": ["more.*"]}
         recipe = Recipe.read(project, overrides=changed)
         planned = [*client.plan_run(recipe, str(project / "recipe.yaml"))]
@@ -580,14 +483,6 @@ class RunningClientContract:
 
 def _output(news: Any) -> list[str]:  # noqa: ANN401 - RunNews
     return [line for each in news.happened for line in getattr(each, "output", ())]
-
-
-def _refusal(ask: Callable[[], object]) -> str:
-    try:
-        ask()
-    except TrainmasterError as error:
-        return f"{type(error).__name__}: {error}"
-    return "none"
 
 
 def _serve(client: EmbeddedClient, run: str) -> None:

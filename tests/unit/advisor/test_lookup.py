@@ -17,7 +17,7 @@ from trainmaster.db import NewMeasurement
 from trainmaster.service import Home, Service
 from trainmaster.spec import Strategy
 from trainmaster.spec.errors import NotFoundError, UsageError
-from trainmaster.testing.client_contract import record_run
+from trainmaster.testing.client_contract_home import record_run
 
 DATA = Path(__file__).parents[2] / "data"
 ANWAR = json.loads((DATA / "seed_vectors.json").read_text())["anwar"]

@@ -10,7 +10,7 @@ from trainmaster.service import Home, Service
 from trainmaster.service.run_planning import capped
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import NotFoundError, RecipeError, UsageError
-from trainmaster.testing.client_contract import record_run
+from trainmaster.testing.client_contract_home import record_run
 
 GOOD = {"experiments": {"main": {"command": "true"}}}
 

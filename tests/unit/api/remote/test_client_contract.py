@@ -14,15 +14,16 @@ from trainmaster.control.task.layout import Home
 from trainmaster.service import Service
 from trainmaster.testing.administration_contract import AdministrationContract
 from trainmaster.testing.client_contract import ClientContract
+from trainmaster.testing.client_contract_storage import ClientStorageContract
 
 
-class TestEmbedded(ClientContract):
+class TestEmbedded(ClientContract, ClientStorageContract):
     @pytest.fixture
     def client(self, at_home):
         return at_home
 
 
-class TestRemote(ClientContract):
+class TestRemote(ClientContract, ClientStorageContract):
     @pytest.fixture
     def client(self, home, at_home):
         with serving(home, ["read", "run"]) as connection:

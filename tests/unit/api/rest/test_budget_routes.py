@@ -119,3 +119,15 @@ def test_a_team_tries_its_webhooks_now_and_then_only(served, monkeypatch):
     assert (answers[-1].status_code, answers[-1].headers["retry-after"]) == (429, "60")
     assert served.ask("red-manage", "POST", f"/notifications/{hook}/test").status_code == 429
     assert served.ask("blue-manage", "POST", path).status_code == 404, "other teams have tests of their own"
+
+
+def test_a_token_with_a_wallet_says_what_is_left(served):
+    body = {"name": "bot", "scopes": ["read", "run"], "team": "red", "at_most_usd": 20.0}
+    made = served.ask("admin", "POST", "/api/v1/tokens", json=body).json()
+    assert made["at_most_usd"] == 20.0
+    served.tokens["bot"] = made["token"]
+    wallet = served.ask("bot", "GET", "/api/v1/wallet").json()["wallet"]
+    assert (wallet["wallet"], wallet["left_usd"]) == ("token bot", 20.0)
+    assert served.ask("red-read", "GET", "/api/v1/wallet").json() == {"wallet": None}
+    for wrong in ({**body, "name": "a", "at_most_usd": -1}, {**body, "name": "b", "scopes": ["manage"]}):
+        assert served.ask("admin", "POST", "/api/v1/tokens", json=wrong).status_code == 422

@@ -147,6 +147,7 @@ def routes():
         ("POST", "/api/v1/workflows/{name}/secret"): "run",
         ("GET", "/api/v1/budgets"): "read",
         ("PUT", "/api/v1/budgets"): "admin",
+        ("GET", "/api/v1/wallet"): "read",
         ("GET", "/api/v1/ledger"): "read",
         ("GET", "/api/v1/queue"): "read",
         ("GET", "/api/v1/teams"): "manage",

@@ -170,7 +170,7 @@ def test_what_is_sent_twice_is_one_run_also_at_the_same_time(at_server, monkeypa
     red, other = caller("ann", "red", ["run"]), caller("bob", "blue", ["run"])
     request = RunRequest("name: a\nprovider: aws\nexperiments: {main: {command: 'true'}}\n")
 
-    def start(recipe, path, submission, request, notes):
+    def start(recipe, path, submission, request, notes, wallet):
         make(f"r-{submission.key}", key=submission.key, digest=submission.digest)
         if submission.key == "late":  # its row is another server's
             raise StoreError("there is one with this key", "")

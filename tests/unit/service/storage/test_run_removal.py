@@ -21,7 +21,7 @@ from trainmaster.service.storage import places, removal
 from trainmaster.service.storage.removal import KEPT, REMOVED, TRIMMED, RunRemoval
 from trainmaster.service.teams.spending import cost_report
 from trainmaster.spec.errors import NotFoundError
-from trainmaster.testing.client_contract import record_run
+from trainmaster.testing.client_contract_home import record_run
 
 RUN, OTHER = "job-aaaa000001", "job-bbbb000002"
 
