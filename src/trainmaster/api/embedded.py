@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from trainmaster.service.run_planning import PlannedRun, RunPlanner
     from trainmaster.service.runs.run_picture import RunPicture
     from trainmaster.service.storage.storage import Storage
+    from trainmaster.service.users.caller import Wallet
     from trainmaster.service.volumes import RemovedVolume, VolumeInfo
     from trainmaster.spec import Recipe
 
@@ -49,7 +50,7 @@ class EmbeddedClient:
     Args:
         home: its directory; None for what the variables name. Other variables hold as for the command line.
         makes: the directory, if it is not there.
-        wallet: that pays for all it starts: its name, and how many US dollars that may be in all.
+        wallet: that pays for all it starts.
 
     Raises:
         UsageError: the directory cannot be made or written.
@@ -64,15 +65,11 @@ class EmbeddedClient:
         home: str | os.PathLike[str] | None = None,
         *,
         makes: bool = True,
-        wallet: tuple[str, float] | None = None,
+        wallet: Wallet | None = None,
     ) -> None:
         self._own = {} if home is None else {"TRAINMASTER_HOME": str(Path(home).expanduser().absolute())}
         self._service = Service.from_environment(self._environ, makes=makes)
-        self._wallet = None
-        if wallet is not None:
-            from trainmaster.service.teams.wallet import Wallet, checked_at_most
-
-            self._wallet = Wallet(wallet[0], checked_at_most(wallet[1]))
+        self._wallet = wallet
         self._plans: dict[str, PlannedRun] = {}
         self._sessions: dict[str, Session] = {}
         self._moving: set[str] = set()
@@ -212,11 +209,11 @@ class EmbeddedClient:
             if keep_s:
                 raise UsageError("machines that stay warm are in no wallet", "Leave out how long.")
             if offer is not None:
-                from trainmaster.service.teams.wallet import capped_by_wallet
+                from trainmaster.service.run_planning import capped_by_wallet
+                from trainmaster.service.teams.wallet import balance_of
 
-                recipe = capped_by_wallet(
-                    replace(offer, recipe=recipe), self._wallet.balance(self._service.database)
-                )
+                left = balance_of(self._wallet, self._service.database.read)
+                recipe = capped_by_wallet(replace(offer, recipe=recipe), left)
         given = (recipe, planned.path, self._environ, offer, keep_s)
         session = self._service.start(*given, moves=on_cluster, wallet=self._wallet)
         del self._plans[plan]
@@ -392,7 +389,11 @@ class EmbeddedClient:
         return configured_rows(configuration_files(Path(directory).absolute(), self._environ))
 
     def wallet(self) -> dict[str, Any] | None:
-        return None if self._wallet is None else self._wallet.balance(self._service.database).as_dict()
+        if self._wallet is None:
+            return None
+        from trainmaster.service.teams.wallet import balance_of
+
+        return balance_of(self._wallet, self._service.database.read).as_dict()
 
     def score_line(self, provider: str) -> str:
         return self._service.score_line("estimate", provider)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from trainmaster.service.renting import RentalOffer
     from trainmaster.service.service import Service
     from trainmaster.service.teams.team_budget import TeamBudget
+    from trainmaster.service.teams.wallet import WalletBalance
     from trainmaster.spec import Recipe
 
 
@@ -195,6 +196,24 @@ def capped_by_month(offer: RentalOffer, budgets: Sequence[TeamBudget], tell: Cal
         lower = "budget.total, or max_usd, sets a lower one"
         tell(f"its cap is ${cap_usd:.2f}, as there is a budget for the month; {lower}")
     return capped(recipe, cap_usd)
+
+
+def capped_by_wallet(offer: RentalOffer, balance: WalletBalance) -> Recipe:
+    """The recipe of an offer with a cap, ``budget.total``, that what is left of a wallet pays for.
+
+    Raises:
+        OverBudgetError: its budget, or the upper end of its quote, is more than is left.
+        UsageError: it has neither.
+    """
+    from trainmaster.service.teams.wallet import known_cost
+
+    recipe = offer.recipe
+    if not offer.costs:
+        return recipe
+    total_usd = recipe.budget.total_usd if recipe.budget is not None else None
+    balance.check(known_cost(balance.wallet, offer.most_usd if total_usd is None else total_usd))
+    cap_usd = known_cost(balance.wallet, offer.cap_usd if total_usd is None else total_usd)
+    return capped(recipe, min(cap_usd, balance.left_usd))
 
 
 def awake_notes(offer: RentalOffer, environ: Mapping[str, str]) -> list[str]:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from trainmaster.service.runs.curves import ExperimentCurves
     from trainmaster.service.runs.search_results import SearchResults
     from trainmaster.service.teams.admission import Application
-    from trainmaster.service.teams.wallet import Wallet
+    from trainmaster.service.users.caller import Wallet
 
 #: The driver of a run that ended on this machine lets go of it within a moment; rented machines take longer.
 _CLOSED_WITHIN_S, _CLOSED_POLL_S = 3.0, 0.02

@@ -17,9 +17,10 @@ from trainmaster.service.renting import RentalOffer
 from trainmaster.service.run_planning import PlannedRun, RunPlanner
 from trainmaster.service.teams.team_budget import OverBudgetError
 from trainmaster.service.teams.team_runs import TeamRuns
+from trainmaster.service.teams.wallet import balance_of
 from trainmaster.service.users.access import Access
 from trainmaster.service.users.accounts import Accounts
-from trainmaster.service.users.caller import ForbiddenError
+from trainmaster.service.users.caller import ForbiddenError, Wallet
 from trainmaster.service.workflows.workflows import Workflows
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
@@ -47,7 +48,7 @@ class AtHome:
 
     def __init__(self, root):
         self.root = root
-        self.client = EmbeddedClient(root / "home", wallet=("mcp", 20.0))
+        self.client = EmbeddedClient(root / "home", wallet=Wallet("mcp", 20.0))
         self.service = self.client._service
 
     def start(self, usd, keep_s=0.0):
@@ -124,7 +125,7 @@ def test_a_token_with_a_wallet_starts_nothing_beside_it(service):
     run = other.start(500)
     with pytest.raises(ForbiddenError, match="was not started from it"):
         TeamRuns(service, door.caller).resume(run, {})
-    assert door.caller.wallet.balance(service.database).left_usd == 20.0
+    assert balance_of(door.caller.wallet, service.database.read).left_usd == 20.0
     with pytest.raises(UsageError, match="could pass its wallet"):
         door.access.create_token("boss", ["run", "admin"], at_most_usd=5.0)
     with pytest.raises(UsageError, match="draws on the wallet"):
@@ -139,10 +140,10 @@ def test_it_goes_on_with_its_own_run_within_it(service):
     lease = service.database.acquire(run, now)
     service.database.put_cost(lease, 3.0, now)
     service.database.commit(lease, [RunChange(State.WAITING, State.DONE, EndReason.CANCELLED)], now)
-    assert door.caller.wallet.balance(service.database).left_usd == 17.0
+    assert balance_of(door.caller.wallet, service.database.read).left_usd == 17.0
     door.start(9)
     row, recipe = service.database.run_row(run), Recipe.from_text(RECIPE.format(12))
     with pytest.raises(OverBudgetError, match=r"may cost \$12.00, and the wallet"):
         requeue(service.database, lease, row, recipe, door.caller.wallet)
     requeue(service.database, lease, row, recipe)  # a person may
-    assert door.caller.wallet.balance(service.database).left_usd == -1.0
+    assert balance_of(door.caller.wallet, service.database.read).left_usd == -1.0

@@ -13,6 +13,7 @@ from trainmaster.service.teams.admission import queue_of
 from trainmaster.service.teams.spending import as_csv
 from trainmaster.service.teams.team_budget import budgets_of, entries_of, set_budget
 from trainmaster.service.teams.team_runs import MAX_PAGE
+from trainmaster.service.teams.wallet import balance_of
 from trainmaster.spec.labels import joined
 
 router = Routes(tags=["budgets"])
@@ -48,8 +49,9 @@ def put_budget(body: BudgetLimits, state: State, caller: Admin) -> dict[str, Any
 @router.get("/wallet")
 def wallet(state: State, caller: Reader) -> dict[str, Any]:
     """What may be spent with the token: `wallet` is null if it has none, or its amount, and what is left."""
-    found = None if caller.wallet is None else caller.wallet.balance(state.service.database).as_dict()
-    return {"wallet": found}
+    if caller.wallet is None:
+        return {"wallet": None}
+    return {"wallet": balance_of(caller.wallet, state.service.database.read).as_dict()}
 
 
 @router.get("/cost", response_model=None)

@@ -32,7 +32,7 @@ from trainmaster.spec.trigger import needs_server
 if TYPE_CHECKING:
     from trainmaster.cluster.renting.plan import ClusterPlan
     from trainmaster.service.open_home import OpenHome
-    from trainmaster.service.teams.wallet import Wallet
+    from trainmaster.service.users.caller import Wallet
 
 
 class AgreedClusters(Protocol):

@@ -29,9 +29,8 @@ from trainmaster.spec.recipe import own_configuration
 if TYPE_CHECKING:
     from trainmaster.service.driving.worlds import Session
     from trainmaster.service.service import Service
-    from trainmaster.service.teams.wallet import Wallet
     from trainmaster.service.users.access import Access
-    from trainmaster.service.users.caller import Caller
+    from trainmaster.service.users.caller import Caller, Wallet
     from trainmaster.spec import Experiment
 
 MAX_KEY: Final = 255
@@ -334,7 +333,7 @@ class Submissions:
         notes: list[str],
         wallet: Wallet | None,
     ) -> Session:
-        from trainmaster.service.run_planning import RunPlanner, capped, capped_by_month
+        from trainmaster.service.run_planning import RunPlanner, capped, capped_by_month, capped_by_wallet
 
         def tell(line: str) -> None:
             notes.append(line.removeprefix("note: "))
@@ -380,10 +379,10 @@ class Submissions:
         if plan.offer is not None:
             recipe = capped_by_month(plan.offer, budgets, tell)
         if plan.offer is not None and wallet is not None:
-            from trainmaster.service.teams.wallet import capped_by_wallet
+            from trainmaster.service.teams.wallet import balance_of
 
             offer = replace(plan.offer, recipe=recipe)
-            recipe = capped_by_wallet(offer, wallet.balance(service.database))
+            recipe = capped_by_wallet(offer, balance_of(wallet, service.database.read))
         return service.start(
             recipe,
             path,

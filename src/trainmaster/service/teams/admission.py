@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, RowMapping
 
     from trainmaster.db import Database
-    from trainmaster.service.teams.wallet import Wallet
-    from trainmaster.service.users.caller import Caller
+    from trainmaster.service.users.caller import Caller, Wallet
 
 #: Priorities of a recipe: a run of a higher one starts first.
 PRIORITIES: Final = {"low": -1, "normal": 0, "high": 1}
@@ -235,7 +234,9 @@ def entrance(
     def admit(connection: Connection) -> None:
         if wallet is not None:
             ledger.lock_admission(connection)
-            wallet.admit(connection, run, most_usd)
+            from trainmaster.service.teams.wallet import admit as admit_to_wallet
+
+            admit_to_wallet(connection, run, most_usd, wallet)
         if wish is not None:
             _apply(connection, run, team, most_usd, wish, now)
             return

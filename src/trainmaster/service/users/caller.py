@@ -12,8 +12,6 @@ from trainmaster.spec.errors import AccessError, NotFoundError, TrainmasterError
 if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
 
-    from trainmaster.service.teams.wallet import Wallet
-
 #: What a token may be allowed, and what that is.
 SCOPES: Final = {
     "read": "see runs, models and logs",
@@ -69,6 +67,19 @@ class Maker:
     account: str | None
     token: str | None
     team: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Wallet:
+    """Money that no start may pass.
+
+    Attributes:
+        name: of the wallet: runs that name it draw on it.
+        at_most_usd: what they may cost together, whenever that is.
+    """
+
+    name: str
+    at_most_usd: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +246,6 @@ def caller_now(
     used = token["name"] if token is not None else None
     wallet = None
     if token is not None and token["wallet"] is not None:
-        from trainmaster.service.teams.wallet import Wallet
-
         wallet = Wallet(token["wallet"], token["at_most_usd"])
     return Caller(name, team, granted, used, row["expires_at"], account, roles, wallet)
 

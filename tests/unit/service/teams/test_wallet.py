@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from trainmaster.db import AcceptedRun, Database, NewQuoteRow, RunChange, Submission, ledger
 from trainmaster.service.renting import RentalOffer
+from trainmaster.service.run_planning import capped_by_wallet
 from trainmaster.service.teams.admission import Application, entrance
 from trainmaster.service.teams.team_budget import OverBudgetError
-from trainmaster.service.teams.wallet import Wallet, capped_by_wallet, checked_at_most
+from trainmaster.service.teams.wallet import WalletBalance, balance_of, checked_at_most
+from trainmaster.service.users.caller import Wallet
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.states import EndReason, State
@@ -46,7 +48,7 @@ def test_caps_count_then_what_runs_have_really_cost(database):
     lease = start(database, "a", 15.0)
     start(database, "of-others", 500.0, wallet=None)
     start(database, "free", 0.0)
-    assert WALLET.balance(database).as_dict() == {
+    assert balance_of(WALLET, database.read).as_dict() == {
         "wallet": "mcp", "at_most_usd": 20.0, "spent_usd": 0.0, "reserved_usd": 15.0, "left_usd": 5.0,
     }  # fmt: skip
     with pytest.raises(OverBudgetError, match=r"may cost \$5.01, and the wallet 'mcp' has \$5.00 left"):
@@ -55,19 +57,19 @@ def test_caps_count_then_what_runs_have_really_cost(database):
     with pytest.raises(UsageError, match="known price only"):
         start(database, "c", None)
     database.put_cost(lease, 4.0, NOW)
-    assert WALLET.balance(database).left_usd == 5.0
+    assert balance_of(WALLET, database.read).left_usd == 5.0
     database.commit(lease, [RunChange(State.WAITING, State.DONE, EndReason.SUCCEEDED)], NOW)
-    assert WALLET.balance(database).left_usd == 16.0
+    assert balance_of(WALLET, database.read).left_usd == 16.0
     with pytest.raises(OverBudgetError):  # it goes on with its own cap, of which 4 are spent
         database.requeue(lease, NOW, entrance("a", "", 20.01, None, NOW, WALLET))
     database.requeue(lease, NOW, entrance("a", "", 20.0, None, NOW, WALLET))
-    assert WALLET.balance(database).left_usd == 0.0
+    assert balance_of(WALLET, database.read).left_usd == 0.0
 
 
 def test_a_binding_quote_gives_nothing_of_the_cap_back(database):
     start(database, "a", 15.0)
     database.add_quote(NewQuoteRow("a", None, "binding", NOW, "{}"), 3.0)
-    assert WALLET.balance(database).reserved_usd == 15.0
+    assert balance_of(WALLET, database.read).reserved_usd == 15.0
 
 
 def test_a_run_that_waits_for_its_turn_counts(database):
@@ -75,7 +77,7 @@ def test_a_run_that_waits_for_its_turn_counts(database):
     database.write(lambda connection, _: ledger.set_limits(connection, "", limits))
     for name in ("a", "b"):
         start(database, name, 8.0, wish=Application(0, 0.0, waits=False))
-    assert WALLET.balance(database).reserved_usd == 16.0
+    assert balance_of(WALLET, database.read).reserved_usd == 16.0
     with pytest.raises(OverBudgetError):
         start(database, "c", 8.0, wish=Application(0, 0.0, waits=True))
 
@@ -132,7 +134,7 @@ def test_no_sequence_passes_it(tmp_path_factory, operations):
             except OverBudgetError:
                 pass
         assert true.most() <= WALLET.at_most_usd + 1e-6
-        balance = WALLET.balance(database)
+        balance = balance_of(WALLET, database.read)
         assert balance.left_usd == pytest.approx(WALLET.at_most_usd - true.most(), abs=1e-4)
     database.close()
 
@@ -160,7 +162,7 @@ def test_concurrent_starts_never_pass_it(tmp_path):
     for each in threads:
         each.join()
     found = opened(path)
-    balance = WALLET.balance(found)
+    balance = balance_of(WALLET, found.read)
     found.close()
     assert sum(started) == pytest.approx(balance.reserved_usd)
     assert 13.0 < sum(started) <= 20.0  # what was refused were at most 7
@@ -192,8 +194,7 @@ def offer(tmp_path, quoted_usd=None, total=None, usd_per_hour=1.0):
     ],
 )
 def test_a_run_is_capped_by_its_quote_its_budget_and_what_is_left(tmp_path, quoted, total, left, cap):
-    balance = WALLET.balance(opened(tmp_path / "a.db"))
-    balance = type(balance)("mcp", left, 0.0, 0.0)
+    balance = WalletBalance("mcp", left, 0.0, 0.0)
     if isinstance(cap, float):
         assert capped_by_wallet(offer(tmp_path, quoted, total), balance).budget.total_usd == cap
     else:
@@ -202,7 +203,7 @@ def test_a_run_is_capped_by_its_quote_its_budget_and_what_is_left(tmp_path, quot
 
 
 def test_what_costs_nothing_needs_no_quote(tmp_path):
-    balance = type(WALLET.balance(opened(tmp_path / "a.db")))("mcp", 1.0, 1.0, 0.0)
+    balance = WalletBalance("mcp", 1.0, 1.0, 0.0)
     assert capped_by_wallet(offer(tmp_path, usd_per_hour=0.0), balance).budget is None
 
 
