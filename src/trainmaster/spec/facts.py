@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 
@@ -11,3 +13,50 @@ class Fact(StrEnum):
     VOLUME = "volume"  #: By what the recipe calls a volume: its URI with the version, or the set built in.
     APPROVAL = "approval"  #: By experiment: an `Approval` as JSON; a person has said so, not the driver.
     ENVIRONMENT = "environment"  #: By experiment: Python, platform and packages as JSON.
+
+
+#: Writes down what was found, unless something is known already; what is known from now on.
+Record = Callable[[Fact, str, str], str]
+
+
+class RunFacts:
+    """What is known of one run; the first look decides. Threads share it.
+
+    Args:
+        known: what its record says, by kind and name.
+        record: writes into that; what has no record (a measurement, a test) is known in here only.
+    """
+
+    def __init__(
+        self,
+        known: Mapping[tuple[Fact, str], str] | None = None,
+        record: Record = lambda _kind, _name, value: value,
+    ) -> None:
+        self._known = dict(known or {})
+        self._record = record
+        self._guard = threading.Lock()
+        self._looking: dict[tuple[Fact, str], threading.Lock] = {}
+
+    def settled(self, kind: Fact, name: str, look: Callable[[], str]) -> str:
+        """What is known; where that is nothing, what is found now, once it is recorded.
+
+        Args:
+            kind: of what.
+            name: of what.
+            look: finds it out; only one thread does so at a time, the others wait for what it finds.
+
+        Raises:
+            LeaseLostError: somebody else drives the run.
+            StoreError: it cannot be recorded.
+            Exception: what ``look`` raises; then nothing is known.
+        """
+        key = (kind, name)
+        with self._guard:
+            if (found := self._known.get(key)) is not None:
+                return found
+            looking = self._looking.setdefault(key, threading.Lock())
+        with looking:
+            if (found := self._known.get(key)) is None:
+                found = self._record(kind, name, look())
+                self._known[key] = found
+        return found

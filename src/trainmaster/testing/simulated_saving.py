@@ -222,6 +222,9 @@ class ProcessJobs(SimulatedJobs):
 class SimulatedSite:
     """Stands in for `RemoteSite`: its nodes are machines of the cloud."""
 
+    stays = False
+    most_staged = 1
+
     def __init__(self, failures: Failures, driver: Driver) -> None:
         self._failures = failures
         clocks = driver.process.clocks_of(DirectStore)
@@ -322,7 +325,6 @@ class SavingActions(SimulatedActions):
             home=failures.directory,
             run=failures.run,
             recipe=_recipe(workers),
-            base={},
             secrets={},
             find_models=lambda *_: [],
             slots=workers,

@@ -113,7 +113,7 @@ def test_a_volume_is_mounted_by_the_nodes_and_again_when_that_is_lost(sites: Hos
         code = sites.site.path(sites.home.code_directory(RUN))
         assert shell(sites, number, f"head -c 3 {code}/in/images/a") == "aaa"
         assert is_mounted(sites, number, there)
-        cache = sites.site.environment("train")["TRAINMASTER_CACHE"]
+        cache = sites.site.environment(sites.context().experiment)["TRAINMASTER_CACHE"]
         assert shell(sites, number, f"ls {cache}").split() == ["chunks", "mounts", "volumes"]
     assert len(guards(sites)) == 4, "a guard and a server on each"
     secret = b"AWS_SECRET_ACCESS_KEY"
@@ -324,7 +324,7 @@ def test_a_node_without_room_is_told_at_once(sites: Hosts, tmp_path: Path) -> No
     wrapper.write_text(f'#!/bin/sh\nFUSE_LIBRARY_PATH=/nowhere exec {node.python} "$@"\n')
     wrapper.chmod(0o755)
     node.result.plan.python = str(wrapper)  # type: ignore[misc, union-attr]
-    cache = sites.site.environment("train")["TRAINMASTER_CACHE"]
+    cache = sites.site.environment(sites.context().experiment)["TRAINMASTER_CACHE"]
     shell(sites, 1, f"mkdir -p {cache} && mount -t tmpfs -o size=4m none {cache}")
     context = sites.context(data={"images": DataSource(volume="images")})
     try:

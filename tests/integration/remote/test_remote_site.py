@@ -108,7 +108,6 @@ class Hosts:
             home=self.home,
             run=RUN,
             recipe=recipe,
-            base={"CALLERS": "1", "PATH": "/callers"},
             secrets={"train": {"TOKEN": "s3cret"}},
             find_models=lambda *_: [],
             slots=6,
@@ -176,10 +175,12 @@ def test_a_node_gets_a_working_copy_a_python_and_our_report(hosts):
     assert os.access(copy / "run.sh", os.X_OK)
     assert (copy / "pkg" / "m.py").stat().st_mode & 0o200
     assert (host.place / "node").stat().st_mode & 0o077 == 0
-    env = " ".join(f"{name}={value!r}" for name, value in hosts.site.environment("train").items())
+    env = " ".join(
+        f"{name}={value!r}" for name, value in hosts.site.environment(hosts.context().experiment).items()
+    )
     script = (
         f"cd {hosts.site.path(hosts.home.code_directory(RUN))} && "
-        f"env -i {env} PYTHONPATH={hosts.site.library} "
+        f"env -i {env} PYTHONPATH={hosts.site.library(hosts.context())} "
         "TRAINMASTER_METRICS=/dev/stdout bash -c "
         "\"python -c 'import sys, trainmaster; print(sys.executable); trainmaster.report(step=1)' && "
         'python3 -m pkg.m && echo $HOME $USER"'

@@ -69,7 +69,6 @@ def _context(home: Home, directory: Path, site: RemoteSite, attempt: int) -> Any
         home=home,
         run="digits-7f3a",
         recipe=Recipe(name="digits", directory=directory, experiments={"train": experiment}),
-        base={},
         secrets={},
         find_models=lambda *_: [],
         slots=6,

@@ -16,8 +16,10 @@ from trainmaster.cluster.node_files import images as node_images
 from trainmaster.cluster.node_files.files import NodeFiles
 from trainmaster.cluster.node_files.images import NodeImages
 from trainmaster.control.attempt import staging
+from trainmaster.control.attempt.local_site import LocalSite
 from trainmaster.control.loop.attempt_actions import AttemptActions
 from trainmaster.control.loop.run_state import Task
+from trainmaster.control.task.job_context import TaskContext
 from trainmaster.control.task.layout import Home
 from trainmaster.executors.engines import Image
 from trainmaster.spec import Experiment, Recipe
@@ -181,10 +183,14 @@ def test_an_image_that_its_registry_refuses_is_the_users_error_and_says_what_to_
     node: Any = ThisMachine(tmp_path)
     node.result = SimpleNamespace(facts=None)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    site: Any = SimpleNamespace(bring=lambda context: source.prepare(node, context))
+
+    class Site(LocalSite):
+        def bring(self, context: TaskContext) -> None:
+            source.prepare(node, context)
+
     actions = AttemptActions(
-        home=home, run="digits-7f3a", recipe=recipe, base={}, secrets={}, find_models=lambda *_: [], slots=1,
-        site=site, is_foreign=is_foreign,
+        home=home, run="digits-7f3a", recipe=recipe, secrets={}, find_models=lambda *_: [], slots=1,
+        site=Site(), is_foreign=is_foreign,
     )  # fmt: skip
     job = staging.stage(actions.context(Task(experiment="train", number=0, attempt=1)), {})
     assert job.users_fault, job.error

@@ -21,8 +21,8 @@ from trainmaster.control.attempt.data_sources import (
     volume_place,
     volume_url,
 )
-from trainmaster.control.loop.run_facts import RunFacts
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.facts import RunFacts
 
 #: The format of MNIST: two images of 2 x 2.
 IDX = bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 2]) + bytes(range(8))

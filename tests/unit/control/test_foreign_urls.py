@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainmaster.control.attempt import data_sources, staging
+from trainmaster.control.attempt.local_site import LocalSite
 from trainmaster.control.loop.attempt_actions import AttemptActions
 from trainmaster.control.loop.run_state import Task
 from trainmaster.control.task.layout import Home
@@ -15,8 +16,10 @@ from trainmaster.spec import Recipe
 URL = "https://intranet.example/secret.csv"
 
 
-class Site:
+class Site(LocalSite):
     """Nodes that do not get through to the URL."""
+
+    stays = False
 
     def provide(self, *_):
         raise RelayError("nobody answers there")
@@ -33,7 +36,7 @@ def test_only_ones_own_urls_are_fetched_here(tmp_path, monkeypatch, is_foreign):
     recipe = Recipe.from_dict({"name": "a", "experiments": {"main": experiment}}, directory=tmp_path)
     home = Home.from_environment({"TRAINMASTER_HOME": str(tmp_path / "home")})
     actions = AttemptActions(
-        home=home, run="a-1", recipe=recipe, base={}, secrets={}, find_models=lambda *_: [], slots=1,
+        home=home, run="a-1", recipe=recipe, secrets={}, find_models=lambda *_: [], slots=1,
         site=Site(), is_foreign=is_foreign,
     )  # fmt: skip
     job = staging.stage(actions.context(Task(experiment="main", number=0, attempt=1)), {})

@@ -10,17 +10,16 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.cluster.node_files.staging import NodeStaging
+from trainmaster.control.attempt.local_site import LocalSite
 from trainmaster.control.attempt.recorded_environment import (
     PROGRAM,
     environment_at,
-    note_environment,
     note_found,
 )
-from trainmaster.control.loop.run_facts import RunFacts
 from trainmaster.control.task.layout import Home
 from trainmaster.service.runs.capsule import differences
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.facts import Fact
+from trainmaster.spec.facts import Fact, RunFacts
 from trainmaster.transport.base import Result
 
 
@@ -30,7 +29,7 @@ def context(tmp_path):
     home.run_directory("r").mkdir(parents=True)
     experiment = SimpleNamespace(name="main", container=None, data={})
     return SimpleNamespace(
-        home=home, run="r", experiment=experiment, site=None, images=None, venv=None, members=[],
+        home=home, run="r", experiment=experiment, venv=None, members=[],
         facts=RunFacts(),
     )  # fmt: skip
 
@@ -45,8 +44,14 @@ def noted(context):
         return None
 
 
+def begin(context, prepare=None):
+    site = LocalSite()
+    site._images = SimpleNamespace(prepare=prepare)
+    site.begin(context)
+
+
 def test_on_this_machine_it_is_that_of_this_python_and_the_first_one_stays(context):
-    note_environment(context)
+    begin(context)
     assert noted(context) == environment_at()
     note_found(context, lambda: {"python": "other"})
     assert noted(context) == environment_at()
@@ -54,14 +59,13 @@ def test_on_this_machine_it_is_that_of_this_python_and_the_first_one_stays(conte
 
 def test_what_an_earlier_version_wrote_into_a_file_stays(context):
     (context.home.run_directory("r") / "environment-main.json").write_text('{"python": "3.9.1"}')
-    note_environment(context)
+    begin(context)
     assert noted(context) == {"python": "3.9.1"}
 
 
 def test_of_a_container_it_is_the_image_and_its_digest(context):
     context.experiment.container = "python:3.12"
-    context.images = SimpleNamespace(prepare=lambda _: SimpleNamespace(id="sha256:abc"))
-    note_environment(context)
+    begin(context, lambda _: SimpleNamespace(id="sha256:abc"))
     assert (noted(context)["image"], noted(context)["digest"]) == ("python:3.12", "sha256:abc")
     assert differences(noted(context), environment_at()) == [
         "it ran in the container python:3.12, sha256:abc"
@@ -99,6 +103,6 @@ def test_an_image_that_cannot_be_had_is_for_staging_to_tell(context):
     def refuse(_):
         raise UsageError("there is no such image", "")
 
-    context.images = SimpleNamespace(prepare=refuse)
-    note_environment(context)
+    context.experiment.container = "python:3.12"
+    begin(context, refuse)
     assert noted(context) is None

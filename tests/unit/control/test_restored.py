@@ -11,7 +11,9 @@ import pytest
 
 from trainmaster.artifacts import CheckpointSeries
 from trainmaster.artifacts.manifest import DamagedArtifactError
+from trainmaster.cluster.node_files.remote_site import RemoteSite
 from trainmaster.control.attempt import staging
+from trainmaster.control.attempt.local_site import LocalSite
 from trainmaster.control.attempt.restored import note_restored, noted_restored
 from trainmaster.control.loop.attempt_actions import AttemptActions
 from trainmaster.control.loop.run_state import Task
@@ -24,15 +26,19 @@ from trainmaster.spec.errors import PublishError
 from trainmaster.spec.states import EndReason
 
 
-class Site:
+class Site(LocalSite):
     """Nodes that restore checkpoints, or have it done here; at that moment, what is noted is looked at."""
 
+    stays = False
+    alone = RemoteSite.alone  # type: ignore[assignment]
+
     def __init__(self, *, is_direct: bool = True) -> None:
+        super().__init__()
         self.is_direct = is_direct
         self.noted: list[list[str]] = []
         self.context: TaskContext | None = None
 
-    def restore_checkpoint(self, context: TaskContext, _uri: str, *, is_own: bool = True) -> None:
+    def restore_checkpoint(self, context: TaskContext, *_: Any, is_own: bool = True) -> None:
         self.noted.append(names(context))
         if not self.is_direct:
             raise RelayError("no way")
@@ -51,8 +57,8 @@ def context(directory: Path, site: Site | None, attempt: int = 2, parent: int | 
     recipe = Recipe(name="digits", directory=directory, experiments={"train": experiment})
     home = Home.from_environment({"TRAINMASTER_HOME": str(directory / "home")})
     actions = AttemptActions(
-        home=home, run="digits-7f3a", recipe=recipe, base={}, secrets={}, find_models=lambda *_: [], slots=2,
-        site=site,  # type: ignore[arg-type]
+        home=home, run="digits-7f3a", recipe=recipe, secrets={}, find_models=lambda *_: [], slots=2,
+        site=site or LocalSite(),
     )  # fmt: skip
     return actions.context(Task(experiment="train", number=0, attempt=attempt, parent=parent))
 

@@ -18,6 +18,7 @@ from trainmaster.cluster import attempt_nodes
 from trainmaster.cluster.node_files import patience as node_patience
 from trainmaster.cluster.node_files.remote_site import RemoteSite
 from trainmaster.control.attempt import restoring, saving, staging, unpublished
+from trainmaster.control.attempt.local_site import LocalSite
 from trainmaster.control.attempt.restored import note_restored
 from trainmaster.control.decide.effects import Job
 from trainmaster.control.loop.attempt_actions import AttemptActions
@@ -33,10 +34,13 @@ from trainmaster.spec.states import EndReason
 from trainmaster.transport.errors import ConnectionLostError
 
 
-class Site:
+class Site(LocalSite):
     """Nodes that are gone when the last checkpoint is asked for."""
 
+    stays = False
+
     def __init__(self, *, has_model: bool) -> None:
+        super().__init__()
         self.has_model = has_model
 
     def publish_model(self, *_: Any) -> bool:
@@ -56,13 +60,13 @@ class Site:
         raise NodeGoneError("worker-1 has no node any more, and what was there is lost")
 
 
-def context(directory: Path, site: Site | None) -> TaskContext:
+def context(directory: Path, site: LocalSite | None) -> TaskContext:
     experiment = Experiment(name="train", command="true", distributed=Distributed(workers=2))
     recipe = Recipe(name="digits", directory=directory, experiments={"train": experiment})
     home = Home.from_environment({"TRAINMASTER_HOME": str(directory / "home")})
     actions = AttemptActions(
-        home=home, run="digits-7f3a", recipe=recipe, base={}, secrets={}, find_models=lambda *_: [], slots=2,
-        site=site,  # type: ignore[arg-type]
+        home=home, run="digits-7f3a", recipe=recipe, secrets={}, find_models=lambda *_: [], slots=2,
+        site=site or LocalSite(),
     )  # fmt: skip
     return actions.context(Task(experiment="train", number=0, attempt=1))
 
@@ -280,7 +284,7 @@ def test_what_an_attempt_began_with_is_not_published_again(tmp_path: Path) -> No
     site = Site(has_model=True)
     later = replace(
         first, attempt=2, place=first.home.attempt(first.run, "train", 0, 2), listings={}, site=site
-    )  # type: ignore[arg-type]
+    )
     fetched_here(later, b"5", 5)
     note_restored(later.place, first.checkpoints.manifest(1))
     job = saving.recover(later)

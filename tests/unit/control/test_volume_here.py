@@ -13,8 +13,7 @@ from trainmaster.control.attempt.data_sources import (
     volume_place,
     withdraw_volumes,
 )
-from trainmaster.control.loop.run_facts import RunFacts
-from trainmaster.spec.facts import Fact
+from trainmaster.spec.facts import Fact, RunFacts
 from trainmaster.volumes.mounting import MountError, providing
 from trainmaster.volumes.packed import push
 

@@ -13,9 +13,9 @@ import pytest
 from trainmaster.artifacts import fetch
 from trainmaster.control.attempt import saving
 from trainmaster.control.attempt.staged_data import addresses, note_served
+from trainmaster.control.decide.effects import EffectKind
 from trainmaster.control.loop.attempt_actions import AttemptActions
 from trainmaster.control.loop.run_state import Task
-from trainmaster.control.task.attempt_words import is_quick
 from trainmaster.control.task.layout import Home
 from trainmaster.hdfs import staging
 from trainmaster.hdfs.manifests import Manifests
@@ -72,14 +72,14 @@ def test_what_a_task_writes_into_hdfs_becomes_part_of_its_model(hdfs, tmp_path):
     recipe = Recipe(name="digits", directory=tmp_path, experiments={"train": experiment})
     home = Home.from_environment({"TRAINMASTER_HOME": str(tmp_path / "home")})
     actions = AttemptActions(
-        home=home, run="digits-7f3a", recipe=recipe, base={}, secrets={}, find_models=lambda *_: [], slots=2
+        home=home, run="digits-7f3a", recipe=recipe, secrets={}, find_models=lambda *_: [], slots=2
     )
     context = actions.context(Task(experiment="train", number=0, attempt=2))
     note_served(context, Served("127.0.0.1", 9000, hdfs.server_port, "x"))
     variables = addresses(context)
     assert variables["TRAINMASTER_OUTPUT_HDFS"] == "hdfs://127.0.0.1:9000/output/train/0"
     path = variables["TRAINMASTER_OUTPUT_HDFS_WEBHDFS"].partition(f":{hdfs.server_port}")[2]
-    assert not is_quick(context)
+    assert not context.site.is_quick(EffectKind.SAVE, context)
     assert "model_uri" not in saving.save(context).fields, "it wrote nothing"
     hdfs.write(f"{path}/model.ckpt", b"weights")
     hdfs.write(f"{path}/variables/0", b"")

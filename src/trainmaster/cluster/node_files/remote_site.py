@@ -8,7 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -30,18 +31,23 @@ from trainmaster.cluster.node_files.trees import remove
 from trainmaster.cluster.node_verdicts import NodeVerdicts
 from trainmaster.cluster.roles.node_roles import NodeRoles
 from trainmaster.control.attempt.system_log import WAIT_S, write_system_log
+from trainmaster.control.task.contents import of_nodes
 from trainmaster.control.task.environment import UNBUFFERED
-from trainmaster.control.task.gangs import helpers_of
+from trainmaster.control.task.gangs import gpus_of, helpers_of, spread_on_nodes, workers_per_node
 from trainmaster.control.task.layout import Home
+from trainmaster.control.task.locking import locked
 from trainmaster.control.task.site_errors import NodeGoneError, RelayError
 from trainmaster.objects.delegated_credentials import DelegatedCredentials
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line
 from trainmaster.transport.errors import CommandError
 
 if TYPE_CHECKING:
-    from trainmaster.artifacts import JSON
+    from trainmaster.artifacts import JSON, CheckpointSeries
     from trainmaster.cluster.node_access import NodeAccess
+    from trainmaster.control.decide.effects import EffectKind
     from trainmaster.control.task.job_context import TaskContext
+    from trainmaster.executors.base import Container, GangRequest
+    from trainmaster.spec import Experiment
 
 log = logging.getLogger(__name__)
 
@@ -118,6 +124,10 @@ class RemoteSite:
         self._guard = threading.Lock()
         self._remover = Remover(self._files)
 
+    stays = False
+    #: It takes as long as nodes fetch their data, and costs little here.
+    most_staged = 64
+
     @property
     def root(self) -> str:
         """Our directory on every node."""
@@ -131,19 +141,17 @@ class RemoteSite:
         """Where something in the run's directory of a node lies here."""
         return self._paths.here(there)
 
-    def slots(self, experiment: str) -> Sequence[int]:
-        """Slots of each node of an experiment's cluster."""
-        return self._slots_of(experiment)
-
-    def environment(self, experiment: str) -> Mapping[str, str]:
-        """What members find before anything of the recipe is added; nothing of the caller's is in it."""
+    def environment(self, experiment: Experiment) -> Mapping[str, str]:
+        """Nothing of the caller's is in it; see `Site.environment`."""
+        if experiment.container is not None:
+            return self._images.environment(experiment.container)
         found = {
             "PATH": f"{self.root}/bin:{self.root}/tools:{_USUAL_PATH}",
             "LANG": "C.UTF-8",
             **UNBUFFERED,
             **self._data.environment(),
         }
-        nodes = self._all_nodes(experiment)
+        nodes = self._all_nodes(experiment.name)
         facts = [node.result.facts for node in nodes if node.result.facts is not None]
         if len({(each.home, each.user) for each in facts}) == 1:  # else it is for the scripts to ask
             found |= {"HOME": facts[0].home, "USER": facts[0].user, "LOGNAME": facts[0].user}
@@ -153,15 +161,52 @@ class RemoteSite:
             found |= {"OMPI_MCA_plm_rsh_agent": command, "PRTE_MCA_plm_ssh_agent": command}
         return found
 
-    @property
-    def library(self) -> str:
-        """A directory on every node for the end of PYTHONPATH."""
+    def additions(self, experiment: Experiment) -> Mapping[str, str]:
+        """Nothing is inherited on nodes; see `Site.additions`."""
+        named = experiment.container
+        return self.environment(experiment) if named is None else self._images.additions(named)
+
+    def library(self, _context: TaskContext) -> str:
+        """See `Site.library`."""
         return f"{self.root}/lib"
 
-    @property
-    def images(self) -> NodeImages:
-        """What experiments name as ``container``, on the nodes."""
-        return self._images
+    def python(self, context: TaskContext) -> str:
+        """See `Site.python`."""
+        return of_nodes(context.experiment)
+
+    def gpus(self, experiment: Experiment, role: str) -> int:
+        """See `Site.gpus`."""
+        return gpus_of(experiment, role)
+
+    def container(self, context: TaskContext) -> Container | None:
+        """See `Site.container`."""
+        named = context.experiment.container
+        return None if named is None else self._images.request(context, context.data_places)
+
+    def completed(self, request: GangRequest, context: TaskContext, slots: int) -> GangRequest:
+        """Where its members go, and what is made there before they start; see `Site.completed`."""
+        experiment, place = context.experiment, context.place
+        return replace(
+            request,
+            group_slots=spread_on_nodes(experiment, self._slots_of(experiment.name), slots),
+            per_node=workers_per_node(experiment),
+            directories=tuple(map(self.path, (place.checkpoint, *context.parts.values()))),
+        )
+
+    def needs_hold(self, context: TaskContext) -> bool:
+        """They are told where the others are; see `Site.needs_hold`."""
+        return len(context.members) > 1
+
+    def is_quick(self, _kind: EffectKind, _context: TaskContext) -> bool:
+        """Nodes are asked; see `Site.is_quick`."""
+        return False
+
+    def alone(self, context: TaskContext) -> AbstractContextManager[object]:
+        """A thread for nodes that a gang had before must not go on when its members run; see `Site.alone`."""
+        return locked(context.place.directory / "staging")
+
+    def begin(self, context: TaskContext) -> None:
+        """What is on its node is written down at its end; see `Site.begin`."""
 
     def bring(self, context: TaskContext) -> None:
         """Put what an attempt needs on its nodes; see `Site.bring`."""
@@ -223,9 +268,11 @@ class RemoteSite:
         """Fetch and unite the checkpoint directories; see `Site.fetch_checkpoint`."""
         return self._checkpoints.fetch(context, is_patient=is_patient)
 
-    def restore_checkpoint(self, context: TaskContext, uri: str, *, is_own: bool = True) -> None:
+    def restore_checkpoint(
+        self, context: TaskContext, series: CheckpointSeries, number: int, *, is_own: bool = True
+    ) -> None:
         """Have the nodes download a checkpoint; see `Site.restore_checkpoint`."""
-        self._checkpoints.restore(context, uri, is_own=is_own)
+        self._checkpoints.restore(context, series.uri_of(number), is_own=is_own)
 
     def publish_model(self, context: TaskContext, extra: Mapping[str, JSON]) -> bool:
         """Have the nodes publish what their members left; see `Site.publish_model`."""

@@ -145,7 +145,7 @@ class NodeStaging:
         plan = node.result.plan
         assert plan is not None
         python = (plan.host_python.path, plan.host_python.version)
-        setup = setup_of(context, here, python, image, self._images, self._paths.there)
+        setup = setup_of(context, here, python, image, self._paths.there)
         order = {"root": self._paths.root, "setup": asdict(setup)}  # secrets travel in the connection only
         log = here.with_name(f"{here.name}-{re.sub(r'[^A-Za-z0-9.-]', '_', node.target.name)}.log")
 

@@ -22,7 +22,6 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from trainmaster.artifacts import fetch
 from trainmaster.artifacts.unpacking import ARCHIVE_SUFFIXES, UnpackLimits, unpack
 from trainmaster.control.decide.store_verdicts import Moment, StoreVerdict, verdict
-from trainmaster.control.loop.run_facts import RunFacts
 from trainmaster.control.task.locking import locked
 from trainmaster.objects import ObjectStore
 from trainmaster.objects.errors import (
@@ -39,7 +38,7 @@ from trainmaster.spec.errors import (
     TrainmasterError,
     UsageError,
 )
-from trainmaster.spec.facts import Fact
+from trainmaster.spec.facts import Fact, RunFacts
 
 if TYPE_CHECKING:
     from trainmaster.spec import DataSource

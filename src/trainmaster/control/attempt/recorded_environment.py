@@ -30,19 +30,6 @@ print(json.dumps({"python": "%d.%d.%d" % sys.version_info[:3], "platform": syste
 """
 
 
-def note_environment(context: TaskContext) -> None:
-    """Write down what members find, unless that was done; their nodes tell it of theirs."""
-    if context.site is not None:
-        return
-    if context.images is None:
-        note_found(context, lambda: environment_at(context.venv))
-    else:
-        images = context.images
-        note_found(
-            context, lambda: environment_in(context.experiment.container or "", images.prepare(context).id)
-        )
-
-
 def note_found(context: TaskContext, find: Callable[[], dict[str, Any]]) -> None:
     """Write down the environment of an experiment, unless that was done.
 

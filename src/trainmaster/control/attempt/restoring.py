@@ -34,7 +34,7 @@ def restore(context: TaskContext) -> int | None:
 
 def _restore(context: TaskContext) -> int | None:
     kept = context.kept_checkpoint
-    if kept is None and context.site is not None:
+    if kept is None and not context.site.stays:
         kept = context.attempt - 1  # what was fetched of it, and never recorded
     if kept is not None and begins_with_kept(context, kept):
         return None  # it has no number yet
@@ -53,18 +53,34 @@ def _begin_with_newest(context: TaskContext, series: CheckpointSeries, *, is_own
             continue
         if target.exists():
             shutil.rmtree(target)
-        if not _note(context, series, number):
-            continue
-        if _restored_by_nodes(context, series.uri_of(number), is_own=is_own):
-            return number
         try:
-            series.restore(number, target)
+            if not context.site.stays:
+                _note(context, series, number)
+            try:
+                context.site.restore_checkpoint(context, series, number, is_own=is_own)
+            except RelayError:  # nodes get it from here
+                restore_here(context, series, number, is_own=is_own)
         except DamagedArtifactError:  # the one before is better than none
             continue
-        if is_own:  # another task's, though unchanged, is to be published as this task's own
-            context.listings[target] = parts_listing({"": target})
+        target.mkdir(parents=True, exist_ok=True)
         return number
     return None
+
+
+def _note(context: TaskContext, series: CheckpointSeries, number: int) -> None:
+    """Keep what a checkpoint consists of that several machines begin with, before any of it is there."""
+    manifest = series.manifest(number)
+    note_restored(context.place, manifest)
+    if manifest is None:
+        raise DamagedArtifactError(f"{series.uri_of(number)} is gone")
+
+
+def restore_here(context: TaskContext, series: CheckpointSeries, number: int, *, is_own: bool) -> None:
+    """Download a checkpoint to this machine; see `Site.restore_checkpoint`."""
+    target = context.place.checkpoint
+    series.restore(number, target)
+    if is_own:  # another task's, though unchanged, is to be published as this task's own
+        context.listings[target] = parts_listing({"": target})
 
 
 def begins_with_kept(context: TaskContext, attempt: int) -> bool:
@@ -82,30 +98,6 @@ def begins_with_kept(context: TaskContext, attempt: int) -> bool:
         if is_superseded(context, attempt):
             return False
     restore_kept(context, attempt)
-    return True
-
-
-def _note(context: TaskContext, series: CheckpointSeries, number: int) -> bool:
-    """Keep what a checkpoint consists of that nodes will begin with; False if it is damaged or gone."""
-    if context.site is None:
-        return True
-    try:
-        manifest = series.manifest(number)
-    except DamagedArtifactError:
-        return False
-    note_restored(context.place, manifest)
-    return manifest is not None
-
-
-def _restored_by_nodes(context: TaskContext, uri: str, *, is_own: bool = True) -> bool:
-    """Have the nodes download a checkpoint themselves; False if they cannot: they get ours."""
-    if context.site is None:
-        return False
-    try:
-        context.site.restore_checkpoint(context, uri, is_own=is_own)
-    except RelayError:
-        return False
-    context.place.checkpoint.mkdir(parents=True, exist_ok=True)
     return True
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from functools import partial
+from typing import cast
 
 from trainmaster.artifacts import JSON, Manifest, UnstableDirectory, publish
 from trainmaster.artifacts.collecting import UnfitError
@@ -35,9 +36,6 @@ from trainmaster.executors.metrics import json_safe
 from trainmaster.spec.errors import ProviderError, PublishError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import EndReason
 
-if TYPE_CHECKING:
-    from trainmaster.control.task.job_context import Site
-
 #: A directory that changes while it is read is tried again this often at an attempt's end.
 STABLE_TRIES = 3
 #: A model that waits is fetched from its nodes unless one of its members has left more.
@@ -49,26 +47,13 @@ def save(context: TaskContext) -> Job:
     job = saved_metrics(context)
     fields: dict[str, object] = dict(job.fields)
     extra = manifest_extra(context, cast("dict[str, object]", fields.get("metrics", {})))
-    # Once it was fetched, what becomes of its nodes is of no more interest.
-    site = None if context.kept_model == context.attempt else context.site
     try:
-        if context.site is None and context.staged:
-            from trainmaster.control.attempt.staged_data import fetch_output_here
-
-            fetch_output_here(context)
-        is_sent = site is not None and not job.error and _send_model(context, site, extra, fields)
-        if site is not None and not is_sent:
-            site.fetch_output(context)
-    except (TrainmasterError, OSError) as error:
-        return _not_saved(context, error, fields)
-    if job.error:
-        return replace(job, fields=fields)
-    try:
-        if not is_sent and has_model(context):
-            if site is not None:
-                fields["kept_model"] = context.attempt
-            if publish_model(context, extra):
-                fields["model_uri"] = context.model_uri
+        if job.error:
+            if context.kept_model != context.attempt:
+                context.site.fetch_output(context)
+            return replace(job, fields=fields)
+        if publish_model(context, extra, fields):
+            fields["model_uri"] = context.model_uri
         fields.pop("kept_model", None)
         if "model_uri" in fields:
             remove_unrecorded_models(context)
@@ -108,21 +93,29 @@ def manifest_extra(context: TaskContext, metrics: Mapping[str, object]) -> dict[
     return cast("dict[str, JSON]", kept)
 
 
-def _send_model(context: TaskContext, site: Site, extra: dict[str, JSON], fields: dict[str, object]) -> bool:
-    """Have the nodes publish the model; False if they cannot."""
-    try:
-        if site.publish_model(context, extra):
-            fields["model_uri"] = context.model_uri
-    except RelayError:
-        return False
-    return True
+def publish_model(context: TaskContext, extra: Mapping[str, JSON], fields: dict[str, object]) -> bool:
+    """Publish the model from where it is; False if there is none.
+
+    Args:
+        context: the attempt.
+        extra: kept in the manifest.
+        fields: get ``kept_model`` once it was fetched: what becomes of its nodes is then of no more interest.
+    """
+    if context.kept_model != context.attempt:
+        try:
+            return context.site.publish_model(context, extra)
+        except RelayError:
+            context.site.fetch_output(context)
+            if has_model(context):
+                fields["kept_model"] = context.attempt
+    return publish_model_here(context, extra)
 
 
 def _not_saved(context: TaskContext, error: Exception, fields: dict[str, object]) -> Job:
     # A lost node takes with it what its members made: the attempt has to be made again.
     is_gone = isinstance(error, NodeGoneError)
     # Its place stays another home's: what lies here is safe, and what lies on nodes is fetched at the end.
-    is_taken = isinstance(error, ForeignArtifactError) and context.site is None
+    is_taken = isinstance(error, ForeignArtifactError) and context.site.stays
     what = "last checkpoint" if "model_uri" in fields else "model"
     if isinstance(error, PublishError | UsageError) and not is_lasting(error):
         _secure(context, fields)
@@ -138,7 +131,8 @@ def _not_saved(context: TaskContext, error: Exception, fields: dict[str, object]
 
 def _secure(context: TaskContext, fields: dict[str, object]) -> None:
     """Have a model here while it waits, unless it is large: its machine may be lost meanwhile."""
-    if context.site is None or context.kept_model == context.attempt or "model_uri" in fields:
+    is_here = context.kept_model == context.attempt or "kept_model" in fields
+    if is_here or context.site.stays or "model_uri" in fields:
         return
     with contextlib.suppress(TrainmasterError, OSError):
         context.site.fetch_output(context, limit_bytes=SECURED_BYTES)
@@ -154,11 +148,7 @@ def is_lasting(error: Exception) -> bool:
 
 def place_of(context: TaskContext, fields: Mapping[str, object] | None = None) -> str:
     """Where what an attempt left lies, in words."""
-    is_here = context.site is None or context.attempt in (
-        context.kept_model,
-        (fields or {}).get("kept_model"),
-    )
-    if is_here or context.site is None:
+    if context.attempt in (context.kept_model, (fields or {}).get("kept_model")):
         return f"in {context.place.directory}"
     return context.site.where(context)
 
@@ -170,23 +160,25 @@ def has_model(context: TaskContext) -> bool:
 
 def publish_last_checkpoint(context: TaskContext, fields: dict[str, object]) -> int | None:
     """Publish what an attempt that ended well saved last; what was kept of an earlier one has served then."""
-    if context.site is None or context.kept_checkpoint != context.attempt:
-        number = publish_checkpoint(context, is_patient=True)
+    if context.kept_checkpoint == context.attempt:
+        number = _published(context, publish_checkpoint_here, STABLE_TRIES)
     else:
-        number = publish_checkpoint(replace(context, site=None))
+        number = publish_checkpoint(context, is_patient=True)
     if number is not None:
         drop_kept_checkpoint(context, fields)
     return number
 
 
-def publish_model(context: TaskContext, extra: dict[str, JSON]) -> Manifest | None:
-    """Publish what lies here in the members' output directories, as the model of its attempt."""
+def publish_model_here(context: TaskContext, extra: Mapping[str, JSON]) -> bool:
+    """Publish what lies here in the members' output directories as the attempt's model; False if none."""
+    if not has_model(context):
+        return False
     uri = context.model_uri
 
     def make() -> Manifest | None:
         return publish(context.parts, uri, kind="model", extra=extra, owner=context.owner)
 
-    return publish_once(uri, make, attempt=context.attempt, owner=context.owner)
+    return publish_once(uri, make, attempt=context.attempt, owner=context.owner) is not None
 
 
 def remove_unrecorded_models(context: TaskContext) -> None:
@@ -215,12 +207,10 @@ def recover(context: TaskContext) -> Job:
             unsaved = False
             here = context.place.checkpoint
             error += f" What was fetched before is kept in {here}, and the next attempt goes on from it."
-    if context.site is not None:
-        context.site.fetch_output(context, is_final=False)
+    context.site.fetch_output(context, is_final=False)
     reason, message, last_errors = explain_failure(context)
-    if not message and context.site is not None:
-        message = context.site.full_disks(context)
-    if reason is None and context.site is not None and context.experiment.data:
+    message = message or context.site.full_disks(context)
+    if reason is None and context.experiment.data:
         is_lost, words = context.site.lost_data(context)
         if is_lost:  # whatever the script said of it, it was not the script's fault
             reason, message = EndReason.NODE_LOST, words
@@ -245,11 +235,11 @@ def _publish_what_is_left(context: TaskContext, fields: dict[str, object]) -> in
     try:
         return publish_checkpoint(context)
     except (NodeGoneError, ProviderError):
-        if context.site is None or not was_fetched(context):
+        if not was_fetched(context):
             raise
         fields["kept_checkpoint"] = context.attempt
         is_published = is_superseded(context, context.attempt)
-        if is_published or (number := publish_checkpoint(replace(context, site=None))) is None:
+        if is_published or (number := _published(context, publish_checkpoint_here, STABLE_TRIES)) is None:
             del fields["kept_checkpoint"]
             raise
         del fields["kept_checkpoint"]
@@ -280,53 +270,46 @@ def publish_checkpoint(
     Returns:
         The number, or None if there was nothing new, or nothing stable.
     """
-    directory = context.place.checkpoint
-    if context.site is not None:
+    try:
+        number = _published(context, partial(context.site.publish_checkpoint, is_patient=is_patient), tries)
+    except RelayError:
+        if not fetch_checkpoint(context, tries=tries, is_patient=is_patient):
+            return None
+        return _published(context, publish_checkpoint_here, tries)
+    if number is not None and not context.site.stays:
+        empty_fetched(context)
+    if is_patient and context.attempt > 1:  # the last one; what was lost may have left half of one
+        context.checkpoints.clear_unfinished()
+    return number
+
+
+def _published(context: TaskContext, publish: Callable[[TaskContext], int | None], tries: int) -> int | None:
+    """Publish it with a way to do so; None if there was nothing new, or nothing stable."""
+    for _ in range(tries):
         try:
-            return _send_checkpoint(context, context.site, tries, is_patient)
-        except RelayError:
-            if not fetch_checkpoint(context, context.site, tries=tries, is_patient=is_patient):
-                return None
+            number = publish(context)
+        except UnstableDirectory:
+            continue
+        if number is not None:
+            context.checkpoints.prune(checkpoints_of(context.experiment).keep, context.bad_checkpoints)
+        return number
+    return None
+
+
+def publish_checkpoint_here(context: TaskContext) -> int | None:
+    """Publish the checkpoint directory as it is on this machine; see `Site.publish_checkpoint`."""
+    directory = context.place.checkpoint
     if not has_entries(directory):
         return None
-    series = context.checkpoints
-    for _ in range(tries):
-        try:
-            before = parts_listing({"": directory})
-            number = series.publish(
-                {"": directory}, attempt=context.attempt, last=context.listings.get(directory)
-            )
-        except UnstableDirectory:
-            continue
-        context.listings[directory] = before
-        if number is not None:
-            series.prune(checkpoints_of(context.experiment).keep, context.bad_checkpoints)
-        return number
-    return None
+    before, last = parts_listing({"": directory}), context.listings.get(directory)
+    number = context.checkpoints.publish({"": directory}, attempt=context.attempt, last=last)
+    context.listings[directory] = before
+    return number
 
 
-def _send_checkpoint(context: TaskContext, site: Site, tries: int, is_patient: bool) -> int | None:
-    """Have the nodes publish it; None if there was nothing new, or nothing stable."""
-    for _ in range(tries):
-        try:
-            number = site.publish_checkpoint(context, is_patient=is_patient)
-        except UnstableDirectory:
-            continue
-        series = context.checkpoints
-        if number is not None:
-            empty_fetched(context)
-            series.prune(checkpoints_of(context.experiment).keep, context.bad_checkpoints)
-        if is_patient and context.attempt > 1:  # the last one; a lost node may have left half of one
-            series.clear_unfinished()
-        return number
-    return None
-
-
-def fetch_checkpoint(
-    context: TaskContext, site: Site, *, tries: int = STABLE_TRIES, is_patient: bool = False
-) -> bool:
-    """Have the directory here as it is on the nodes; False if it never stood still."""
-    return any(site.fetch_checkpoint(context, is_patient=is_patient) for _ in range(tries))
+def fetch_checkpoint(context: TaskContext, *, tries: int = STABLE_TRIES, is_patient: bool = False) -> bool:
+    """Have the directory here as it is on its machines; False if it never stood still."""
+    return any(context.site.fetch_checkpoint(context, is_patient=is_patient) for _ in range(tries))
 
 
 def _has_published(context: TaskContext) -> bool:

@@ -85,11 +85,9 @@ def stage_here(context: TaskContext, name: str) -> None:
     """Have an HDFS on this machine, and copy data into it.
 
     Raises:
-        UsageError: a server does not do so for others, or there is no Hadoop here.
+        UsageError: there is no Hadoop here.
         TrainmasterError: the store cannot be read, or HDFS does not do as it should.
     """
-    if context.isolation is not None:
-        raise UsageError("a server stages no data for others", "Push them as a volume.")
     place = context.home.data_directory(context.run) / HDFS
     venv = str(context.venv or "")
     with locked(place):

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.control.attempt.recorded_environment import note_environment
 from trainmaster.control.decide.store_verdicts import Moment, StoreVerdict, verdict
 from trainmaster.control.decide.task import Job
-from trainmaster.control.task.job_context import ImageSource, TaskContext
+from trainmaster.control.task.job_context import TaskContext
 from trainmaster.control.task.site_errors import NodeGoneError, RelayError
 from trainmaster.objects.errors import StoreTrouble, trouble_of
 from trainmaster.spec.errors import (
@@ -27,6 +26,7 @@ from trainmaster.spec.states import EndReason
 from trainmaster.volumes.mounting.errors import InUseError
 
 if TYPE_CHECKING:
+    from trainmaster.control.attempt.images import Images
     from trainmaster.control.attempt.setup import Setup
     from trainmaster.executors.engines import Image
 
@@ -44,45 +44,9 @@ def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job
     Returns:
         The job's result; its fields hold ``restored``.
     """
-    if context.site is None:
-        return _stage(context, models)
     try:
-        from trainmaster.control.task.locking import locked
-
-        # A gang that got other nodes is staged again: a thread for the first ones must not do so later,
-        # when the members run.
-        with locked(context.place.directory / "staging"):
-            return _stage(context, models)
-    except OSError as error:  # of the lock's file
-        return Job(done=True, error=one_line(error), lacks_room=trouble_of(error) is StoreTrouble.FULL)
-
-
-def _stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job:
-    try:
-        context.place.make_directories(context.members)
-        restored = None
-        if context.attempt > 1 or context.parent is not None:
-            from trainmaster.control.attempt.restoring import restore
-
-            restored = restore(context)
-        for name, source in context.experiment.data.items():
-            if source.stage is not None:  # Hadoop may come with `setup`
-                continue
-            if not _provided_by_nodes(context, name, models.get(name, ())):
-                if source.experiment is not None or source.model is not None:
-                    take_over(context, name, models[name])
-                elif source.volume is not None or source.url is not None:
-                    _provide(context, name)
-            link_at(context, name)
-        if context.site is not None:
-            context.site.bring(context)
-            _stage_data(context)
-            return Job(done=True, fields={"restored": restored})
-        setup_environment(context)
-        _stage_data(context)
-        note_environment(context)
-        if context.isolation is not None:
-            context.isolation.hand_over(context)
+        with context.site.alone(context):
+            return Job(done=True, fields={"restored": _stage(context, models)})
     except UsageError as error:
         return Job(done=True, error=one_line(error), users_fault=True)
     except (ProviderError, NodeGoneError, StoreError) as error:  # of the record: it may be back
@@ -103,89 +67,87 @@ def _stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Jo
             reason=reason,
             lacks_room=lacks_room,
         )
-    return Job(done=True, fields={"restored": restored})
 
 
-def _provide(context: TaskContext, name: str) -> None:
-    """Bring a volume, or what a URL names, to where the members find it."""
-    from trainmaster.control.attempt.data_sources import fetch_url, provide_volume, volume_url
+def _stage(context: TaskContext, models: Mapping[str, Sequence[tuple[int, str]]]) -> int | None:
+    """Have all of it where members will look; the number of the checkpoint that is restored."""
+    context.place.make_directories(context.members)
+    restored = None
+    if context.attempt > 1 or context.parent is not None:
+        from trainmaster.control.attempt.restoring import restore
 
-    source, target = context.experiment.data[name], context.data_path(name)
-    try:
-        if source.url is not None and context.isolation is not None:
-            raise UsageError("a server fetches no URL for others", "Push it as a volume.")
-        if source.url is not None:
-            fetch_url(
-                source.url_with(context.variables),
-                target,
-                sha256=source.sha256,
-                size_limit_bytes=source.size_limit_bytes,
-                label=source.url,
-            )
-        elif source.volume is not None:
-            address = volume_url(source.volume, context.home.volumes_in or context.home.store_url)
-            # Only a process that has mounted a volume sees what is in it.
-            provide_volume(
-                source.volume, address, target, context.facts, fetches=context.isolation is not None
-            )
-    except UsageError as error:
-        raise UsageError(f"data.{name}: {error.args[0]}", error.hint) from error
+        restored = restore(context)
+    for name, source in context.experiment.data.items():
+        if source.stage is None:
+            if source.directory is None:
+                _provide(context, name, models.get(name, ()))
+            link_at(context, name)
+    context.site.bring(context)
+    for name in context.staged:  # Hadoop may come with `setup`
+        _provide(context, name, ())
+    return restored
 
 
-def _provided_by_nodes(context: TaskContext, name: str, models: Sequence[tuple[int, str]]) -> bool:
-    """Have the nodes get data from where they are; False if not all of them can: they get ours."""
+def _provide(context: TaskContext, name: str, models: Sequence[tuple[int, str]]) -> None:
+    """Have data where members find them; what nodes cannot get themselves is brought here, for them."""
     source = context.experiment.data[name]
-    if context.site is None or source.directory is not None or (source.experiment is not None and not models):
-        return False
     try:
-        context.site.provide(context, name, models)
-    except RelayError as error:
-        if source.url is not None and context.is_foreign:  # what only this machine reaches may be private
+        if source.experiment is not None and not models:
             raise UsageError(
-                f"data.{name}: the nodes cannot fetch it: {error}", "A server fetches no URL for others."
-            ) from error
-        return False
+                f"the experiment {source.experiment!r} left no model",
+                "Its tasks must write files into TRAINMASTER_OUTPUT_DIR.",
+            )
+        try:
+            context.site.provide(context, name, models)
+        except RelayError as error:
+            if source.stage is not None:
+                raise UsageError(
+                    f"the nodes cannot read its store: {error}",
+                    "What is staged does not go through this machine: nodes must reach the store, with keys.",
+                ) from error
+            if source.url is not None and context.is_foreign:  # what only this machine reaches may be private
+                raise UsageError(
+                    f"the nodes cannot fetch it: {error}", "A server fetches no URL for others."
+                ) from error
+            provide_here(context, name, models)
     except UsageError as error:
         raise UsageError(f"data.{name}: {error.args[0]}", error.hint) from error
-    return True
 
 
-def _stage_data(context: TaskContext) -> None:
-    for name in context.staged:
-        try:
-            if context.site is None:
-                from trainmaster.control.attempt.staged_data import stage_here
-
-                stage_here(context, name)
-            else:
-                context.site.provide(context, name, ())
-        except RelayError as error:
-            raise UsageError(
-                f"data.{name}: the nodes cannot read its store: {error}",
-                "What is staged does not go through this machine: nodes must reach the store, with keys.",
-            ) from error
-        except UsageError as error:
-            raise UsageError(f"data.{name}: {error.args[0]}", error.hint) from error
-
-
-def take_over(context: TaskContext, name: str, models: list[tuple[int, str]]) -> None:
-    """Bring the models of another experiment, or a registered one, here: one directory, shared by tasks.
+def provide_here(
+    context: TaskContext, name: str, models: Sequence[tuple[int, str]], *, fetches: bool = False
+) -> None:
+    """Bring data to this machine: one directory, shared by tasks.
 
     A single model (the only one, or ``best``) is the directory itself; several lie in one
     directory per task, named by its number.
 
-    Raises:
-        UsageError: the experiment left no model at all.
-    """
-    from trainmaster.control.attempt.data_sources import fetch_models
+    Args:
+        context: the attempt.
+        name: of the data.
+        models: of another experiment, or a registered one: their tasks and URIs.
+        fetches: a volume is fetched, not mounted.
 
-    source = context.experiment.data[name]
-    if not models:
-        raise UsageError(
-            f"data.{name}: the experiment {source.experiment!r} left no model",
-            "Its tasks must write files into TRAINMASTER_OUTPUT_DIR.",
+    Raises:
+        UsageError: there is no such volume, or the URL cannot be had.
+        TrainmasterError: it cannot be read.
+    """
+    from trainmaster.control.attempt.data_sources import fetch_models, fetch_url, provide_volume, volume_url
+
+    source, target = context.experiment.data[name], context.data_path(name)
+    if source.url is not None:
+        fetch_url(
+            source.url_with(context.variables),
+            target,
+            sha256=source.sha256,
+            size_limit_bytes=source.size_limit_bytes,
+            label=source.url,
         )
-    fetch_models(models, context.data_path(name), is_single=source.best is not None or len(models) == 1)
+    elif source.volume is not None:
+        address = volume_url(source.volume, context.home.volumes_in or context.home.store_url)
+        provide_volume(source.volume, address, target, context.facts, fetches=fetches)
+    else:
+        fetch_models(models, target, is_single=source.best is not None or len(models) == 1)
 
 
 def link_at(context: TaskContext, name: str) -> None:
@@ -213,18 +175,18 @@ def link_at(context: TaskContext, name: str) -> None:
         link.symlink_to(target)
 
 
-def setup_environment(context: TaskContext) -> None:
-    """Bring the image that members run in, and make the experiment's virtual environment.
+def setup_environment(context: TaskContext, images: Images | None) -> None:
+    """Bring the image that members run in here, and make the experiment's virtual environment.
 
     Raises:
         UsageError: there is no such image, or the recipe's ``setup`` failed; its log is named.
     """
-    image = context.images.prepare(context) if context.images is not None else None
+    image = images.prepare(context) if images is not None else None
     if context.venv is None:
         return
-    setup = setup_of(context, context.venv, _PYTHON, image, context.images)
+    setup = setup_of(context, context.venv, _PYTHON, image)
     try:
-        setup.make(None if context.images is None else partial(context.images.set_up, context))
+        setup.make(None if images is None else partial(images.set_up, context))
     except UsageError as error:
         raise UsageError(context.masked(error.args[0]), error.hint) from None
 
@@ -234,7 +196,6 @@ def setup_of(
     venv: Path,
     python: tuple[str, str],
     image: Image | None,
-    images: ImageSource | None,
     there: Callable[[Path], str] = str,
 ) -> Setup:
     """The environment of an attempt's members on a machine.
@@ -244,14 +205,14 @@ def setup_of(
         venv: where it would lie on this machine.
         python: path and version of the machine's.
         image: what the members run in there.
-        images: where it is from.
         there: where a path of this machine lies there.
     """
     from trainmaster.control.attempt.setup import Setup
 
     place, code = there(venv), there(context.home.code_directory(context.run))
     script, variables = context.experiment.setup or "", dict(context.variables)
-    if image is None or images is None:
+    if image is None:
         return Setup(place, script, code, variables, python[0], identity=" ".join(python))
     name = context.experiment.container or ""
-    return Setup(place, script, code, {**images.additions(name), **variables}, image=name, identity=image.id)
+    variables = {**context.site.additions(context.experiment), **variables}
+    return Setup(place, script, code, variables, image=name, identity=image.id)

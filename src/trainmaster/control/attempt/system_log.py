@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import socket
 import subprocess
 from typing import TYPE_CHECKING, Final
 
@@ -93,10 +92,7 @@ def keep_system_logs(context: TaskContext) -> str:
     It never fails: the attempt's own end matters more than this.
     """
     try:
-        if context.site is not None:
-            context.site.keep_system_logs(context)
-        elif not context.is_foreign:  # of a machine that others use, too, they are not told
-            write_system_log(context, socket.gethostname(), said_here())
+        context.site.keep_system_logs(context)
         found = kept_system_logs(context.place.directory)
     except OSError:
         return ""

@@ -10,7 +10,7 @@ from trainmaster.control.attempt.saving import (
     has_model,
     manifest_extra,
     place_of,
-    publish_model,
+    publish_model_here,
     recover,
     save,
 )
@@ -31,16 +31,15 @@ def keep(context: TaskContext, *, has_won: bool) -> Job:
     """
     fields: dict[str, object] = {}
     failures: list[Exception] = []
-    is_here = context.site is None or context.kept_model == context.attempt
     try:
-        if has_won and not is_here and context.site is not None:
+        if has_won and context.kept_model != context.attempt:
             context.site.fetch_output(context)
         if has_won and has_model(context):
             fields["kept_model"] = context.attempt
     except (TrainmasterError, OSError) as error:
         failures.append(error)
     try:
-        if context.site is None or fetch_checkpoint(context, context.site, is_patient=has_won):
+        if fetch_checkpoint(context, is_patient=has_won):
             if has_entries(context.place.checkpoint):
                 fields["kept_checkpoint"] = context.attempt
         else:
@@ -92,4 +91,4 @@ def publish_kept(context: TaskContext, metrics: Mapping[str, object]) -> None:
             f"{context.place.directory} any more",
             f"`trainmaster resume {context.run}` trains it again.",
         )
-    publish_model(context, manifest_extra(context, metrics))
+    publish_model_here(context, manifest_extra(context, metrics))

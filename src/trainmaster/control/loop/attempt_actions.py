@@ -8,22 +8,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmaster.control.attempt.recorded_environment import note_environment
+from trainmaster.control.attempt.local_site import LocalSite
 from trainmaster.control.decide.effects import Effect, EffectKind, Job
-from trainmaster.control.loop.jobs import MOST_STAGED, THREADS, Jobs
-from trainmaster.control.loop.run_facts import RunFacts
+from trainmaster.control.loop.jobs import Jobs
 from trainmaster.control.loop.run_state import Task
-from trainmaster.control.task.attempt_words import is_quick, saved_metrics
+from trainmaster.control.task.attempt_words import saved_metrics
 from trainmaster.control.task.environment import SERVED_MODEL, gang_environments
 from trainmaster.control.task.gangs import (
     gang_of,
-    gpus_of,
     member_names,
     node_labels,
     slots_of,
     slots_per_machine,
-    spread_on_nodes,
-    workers_per_node,
 )
 from trainmaster.control.task.job_context import TaskContext
 from trainmaster.control.task.layout import Home, attempt_id
@@ -31,16 +27,15 @@ from trainmaster.executors.base import GangRequest, GangStatus, MemberRequest
 from trainmaster.launchers import Launcher, get_launcher
 from trainmaster.spec import DataSource, Experiment, ParameterValue, Recipe, TaskSpace
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.facts import RunFacts
 
 if TYPE_CHECKING:
     from trainmaster.artifacts import Listing
     from trainmaster.artifacts.owner import Owner
-    from trainmaster.control.attempt.images import Images
     from trainmaster.control.loop.run_state import ExperimentState
     from trainmaster.control.loop.searching import Searcher
     from trainmaster.control.measure.progress import TaskProgress
-    from trainmaster.control.task.isolation import Isolation
-    from trainmaster.control.task.job_context import ImageSource, Site
+    from trainmaster.control.task.job_context import Site
     from trainmaster.sweeps import Curve
 
 LOOPBACK = "127.0.0.1"
@@ -57,30 +52,26 @@ class AttemptActions:
         home: where things lie.
         run: its id.
         recipe: what the user wants.
-        base: what every member inherits; of no effect with a site.
         secrets: per experiment, names and values; they go nowhere but into members' environments.
         find_models: looks up what another experiment left.
         slots: of this machine for this run, or of all nodes of the site.
-        site: where its attempts run; None for this machine.
+        site: where its attempts run.
         owner: what its artifacts say of whose they are; without one they say nothing.
         is_foreign: others have sent its recipe: this machine fetches no URL for it.
         served: version and place of the model that a replica has, by experiment and number.
-        isolation: how its members are kept apart from this machine, if they are here.
         facts: what was found out of the run.
     """
 
     home: Home
     run: str
     recipe: Recipe
-    base: Mapping[str, str]
     secrets: Mapping[str, Mapping[str, str]]
     find_models: FindModels
     slots: int
-    site: Site | None = None
+    site: Site = field(default_factory=LocalSite)
     owner: Owner | None = None
     is_foreign: bool = False
     served: Callable[[str, int], tuple[str | None, str | None]] = lambda *_: (None, None)
-    isolation: Isolation | None = None
     facts: RunFacts = field(default_factory=RunFacts)
     jobs: Jobs = field(init=False)
     _spaces: dict[str, TaskSpace] = field(default_factory=dict, init=False)
@@ -88,12 +79,11 @@ class AttemptActions:
     _searchers: dict[str, Searcher] = field(default_factory=dict, init=False)
     _listings: dict[Path, Listing] = field(default_factory=dict, init=False)
     _environments_of_setups: dict[str, Path] = field(default_factory=dict, init=False)
-    _images: Images | None = field(default=None, init=False)
     _adopted: set[tuple[str, int, int]] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
         """Prepare for jobs; none is begun."""
-        self.jobs = Jobs(THREADS if self.site is None else MOST_STAGED)
+        self.jobs = Jobs(self.site.most_staged)
 
     def columns(self, experiment: ExperimentState, number: int) -> Mapping[str, object] | None:
         """The columns of a task that gets its row now: its parameters; None if it has to wait for others."""
@@ -139,35 +129,32 @@ class AttemptActions:
         if not hold:
             try:
                 context.place.make_directories(context.members)
-                note_environment(context)  # staging, which does so, is left out
+                site.begin(context)
             except OSError:  # a full disk, ...: the STAGE job of a held gang tries again and tells
                 hold = True
         script = experiment.script(context.parameters)
         gang, launcher = gang_of(experiment, LOOPBACK, {}), context.launcher
         environments = {} if hold else self._environments(context, {})
-        images = self._source_of(experiment)
-        container = None if images is None else images.request(context, context.data_places)
-        if self.isolation is not None:
-            container = self.isolation.enclosed(context, container)
+        container = site.container(context)
         members = tuple(
             MemberRequest(
                 name=member.name,
                 script=launcher.script(gang, member, script),
-                cwd=self._path(self.home.code_directory(self.run)),
+                cwd=site.path(self.home.code_directory(self.run)),
                 env=environments.get(member.name, {}),
                 ports=launcher.ports_per_member(member.role) + int(_chooses_port(experiment)),
                 essential=launcher.is_essential(gang, member),
                 dispensable=launcher.is_dispensable(gang, member),
-                gpus=gpus_of(experiment, member.role, is_here=site is None),
+                gpus=site.gpus(experiment, member.role),
                 container=container,
-                node_labels={} if site is None else node_labels(experiment, member.role),
+                node_labels=node_labels(experiment, member.role),
                 secrets=tuple(experiment.secrets),
             )
             for member in gang.members
         )
         request = GangRequest(
             attempt=attempt_id(self.run, experiment.name, task.number, task.attempt),
-            directory=self._path(context.place.directory),
+            directory=site.path(context.place.directory),
             members=members,
             slots=slots_of(experiment),
             group=f"{self.run}/{experiment.name}",
@@ -176,19 +163,7 @@ class AttemptActions:
             grace_s=experiment.grace_s,
             share_gpus=launcher.shares_gpus,
         )
-        if site is None:  # others' tasks run on this machine, too
-            memory_bytes = (experiment.hardware.memory_bytes or 0) * len(members)
-            return replace(request, memory_bytes=memory_bytes) if self.isolation is None else request
-        return replace(
-            request,
-            group_slots=spread_on_nodes(experiment, site.slots(experiment.name), self.slots),
-            per_node=workers_per_node(experiment),
-            directories=tuple(map(self._path, (context.place.checkpoint, *context.parts.values()))),
-        )
-
-    def _path(self, here: Path) -> str:
-        """Where members find what lies here."""
-        return str(here) if self.site is None else self.site.path(here)
+        return site.completed(request, context, self.slots)
 
     def launch_environment(self, task: Task, gang: GangStatus) -> dict[str, dict[str, str]]:
         """The members' variables, now that their ports are known."""
@@ -198,21 +173,13 @@ class AttemptActions:
         """Start a background job of a task's present attempt; quick ones are over at once."""
         # Imported here: not needed until the first member has started, and most of it never.
         context = self.context(task)
-        quick = False
+        quick = self.site.is_quick(kind, context)
         match kind:
             case EffectKind.STAGE:
                 from trainmaster.control.attempt import staging
 
                 models: dict[str, list[tuple[int, str]]] = {}
                 work = partial(staging.stage, context, models)
-                quick = (
-                    self.site is None
-                    and task.attempt == 1
-                    and all(each.directory is not None for each in context.experiment.data.values())
-                    and context.experiment.setup is None
-                    and context.images is None
-                    and task.parent is None
-                )
                 try:
                     for name, source in context.experiment.data.items():
                         if source.experiment is not None:
@@ -222,7 +189,6 @@ class AttemptActions:
                 except UsageError as error:
                     work, quick = partial(Job, done=True, error=str(error), users_fault=True), True
             case EffectKind.SAVE:
-                quick = is_quick(context)
                 if quick:
                     work = partial(saved_metrics, context)
                 else:
@@ -232,13 +198,13 @@ class AttemptActions:
             case EffectKind.RECOVER:
                 from trainmaster.control.attempt import saving
 
-                work, quick = partial(saving.recover, context), is_quick(context)
+                work = partial(saving.recover, context)
             case EffectKind.KEEP:
                 from trainmaster.control.attempt import unpublished
 
                 # The model of one that is recovered was lost.
                 has_won = EffectKind.RECOVER not in self.jobs.of(task.experiment, task.number, task.attempt)
-                work, quick = partial(unpublished.keep, context, has_won=has_won), self.site is None
+                work = partial(unpublished.keep, context, has_won=has_won)
             case EffectKind.CHECKPOINT:
                 from trainmaster.control.attempt import saving
 
@@ -250,8 +216,7 @@ class AttemptActions:
     def adopt(self, task: Task) -> None:
         """An attempt that an earlier driver began goes on: what that did for it all the time is done here."""
         self._adopted.add((task.experiment, task.number, task.attempt))
-        if self.site is not None:
-            self.site.adopt(self.context(task))
+        self.site.adopt(self.context(task))
 
     def follow(self, task: Task, known: TaskProgress | None) -> TaskProgress:
         """What a task's present attempt tells: ``known`` if it is the same attempt's, else from the start."""
@@ -276,9 +241,8 @@ class AttemptActions:
         recovered = last is not None and last.done and not last.error
         is_published = save is not None and save.done and "model_uri" in save.fields
         saved = save is not None and recover is None and (recovered or is_published)
-        if self.site is not None:
-            is_left = last is not None and not saved and (last.unsaved or not last.done)
-            self.site.clean_up(context, is_saved=not is_left)
+        is_left = last is not None and not saved and (last.unsaved or not last.done)
+        self.site.clean_up(context, is_saved=not is_left)
         context.place.clean_up(keep_output=not saved, keep_checkpoint=not (saved or recovered))
 
     def _searcher(self, experiment: str) -> Searcher | None:
@@ -312,13 +276,11 @@ class AttemptActions:
             kept_model=task.kept_model if task else None,
             kept_checkpoint=task.kept_checkpoint if task else None,
             variables={**found.env, **self.secrets.get(experiment, {})},
-            images=self._images_of(found),
             environments=self._environments_of_setups,
             listings=self._listings,
             site=self.site,
             owner=self.owner,
             is_foreign=self.is_foreign,
-            isolation=self.isolation,
             facts=self.facts,
         )
 
@@ -330,21 +292,6 @@ class AttemptActions:
         model = DataSource(model=version, model_uri=uri)
         return experiment.model_copy(update={"data": {**experiment.data, SERVED_MODEL: model}})
 
-    def _images_of(self, experiment: Experiment) -> Images | None:
-        if experiment.container is None or self.site is not None:
-            return None
-        if self._images is None:
-            from trainmaster.control.attempt.images import Images
-
-            self._images = Images(isolation=self.isolation)
-        return self._images
-
-    def _source_of(self, experiment: Experiment) -> ImageSource | None:
-        """Where the experiment's image comes from, wherever its tasks run."""
-        if experiment.container is None or self.site is None:
-            return self._images_of(experiment)
-        return self.site.images
-
     def _launcher(self, experiment: Experiment) -> Launcher:
         if experiment.name not in self._launchers:
             self._launchers[experiment.name] = get_launcher(experiment.launcher)
@@ -354,10 +301,9 @@ class AttemptActions:
         ports = any(context.launcher.ports_per_member(name.rpartition("-")[0]) for name in context.members)
         experiment = context.experiment
         restores = context.attempt > 1 or context.parent is not None
-        prepares = experiment.setup is not None or experiment.container is not None or self.isolation
-        scattered = self.site is not None and len(context.members) > 1  # they are told where the others are
+        prepares = experiment.setup is not None or experiment.container is not None or bool(experiment.data)
         ports = ports or _chooses_port(experiment)
-        return ports or restores or bool(prepares) or scattered or bool(experiment.data)
+        return ports or restores or prepares or self.site.needs_hold(context)
 
     def _environments(
         self,
@@ -366,7 +312,7 @@ class AttemptActions:
         addresses: Mapping[str, str] | None = None,
     ) -> dict[str, dict[str, str]]:
         gang = gang_of(context.experiment, LOOPBACK, ports, addresses)
-        return gang_environments(context, gang, self.base, self._source_of(context.experiment))
+        return gang_environments(context, gang)
 
 
 def _chooses_port(experiment: Experiment) -> bool:

@@ -15,8 +15,6 @@ JobKey = tuple[str, int, int, EffectKind]
 #: Threads of each pool. Staging has a pool of its own: four tasks that wait for one `setup` must not
 #: hold up the checkpoints of all others.
 THREADS = 4
-#: Of one that stages on nodes: it takes as long as they fetch their data, and costs little here.
-MOST_STAGED = 64
 _Todo = queue.SimpleQueue[tuple[JobKey, Job, Callable[[], Job]]]
 
 

@@ -112,11 +112,11 @@ def size_of(path: Path) -> int:
         return 0
 
 
-def is_quick(context: TaskContext) -> bool:
-    """True if an ended attempt left no files and little to read, so that saving needs no background job."""
-    if context.site is not None or context.staged or context.end_reason in TELLING:  # it has to be fetched
-        return False
+def is_small(context: TaskContext) -> bool:
+    """True if an ended attempt left no files here and little to read, so that saving is quick."""
     place = context.place
+    if context.end_reason in TELLING:  # the system's log is read
+        return False
     try:
         if any(has_entries(part) for part in context.parts.values()) or has_entries(place.checkpoint):
             return False

@@ -9,12 +9,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from trainmaster import library
 from trainmaster.launchers import Gang, Launcher, Member
 from trainmaster.spec.private_files import require_private
 
 if TYPE_CHECKING:
-    from trainmaster.control.task.job_context import ImageSource, TaskContext
+    from trainmaster.control.task.job_context import TaskContext
 
 # Settings of Trainmaster itself: a task that calls `trainmaster` means the same home.
 _SETTINGS = frozenset(
@@ -56,71 +55,54 @@ def base_environment(caller: Mapping[str, str], interpreter: str = sys.executabl
     return {**UNBUFFERED, **env}
 
 
-def gang_environments(
-    context: TaskContext, gang: Gang, base: Mapping[str, str], images: ImageSource | None
-) -> dict[str, dict[str, str]]:
+def gang_environments(context: TaskContext, gang: Gang) -> dict[str, dict[str, str]]:
     """The variables of each member, by its name.
 
     Args:
         context: the attempt.
         gang: its members, with addresses and ports as far as they are known.
-        base: what members inherit on this machine; on nodes and in containers there is something else.
-        images: where the image comes from that the experiment names as ``container``.
     """
     experiment, place, site = context.experiment, context.place, context.site
-
-    def path(here: Path) -> str:
-        return str(here) if site is None else site.path(here)
-
     identity = {
         "TRAINMASTER_RUN": context.run,
         "TRAINMASTER_EXPERIMENT": experiment.name,
         "TRAINMASTER_TASK": str(context.task),
         "TRAINMASTER_ATTEMPT": str(context.attempt),
     }
-    data = {f"TRAINMASTER_DATA_{name.upper()}": path(at) for name, at in context.data_places.items()}
+    data = {f"TRAINMASTER_DATA_{name.upper()}": site.path(at) for name, at in context.data_places.items()}
     if context.staged:
         from trainmaster.control.attempt.staged_data import addresses
 
         data |= addresses(context)
-    venv = context.venv
-    added: dict[str, str] = {}
+    base, added = site.environment(experiment), site.additions(experiment)
+    venv = Path(site.path(context.venv)) if context.venv is not None else None
     variables = context.variables
-    if images is not None and experiment.container is not None:
-        base = images.environment(experiment.container)
-        added = images.additions(experiment.container)
-    elif site is not None:
-        base = added = dict(site.environment(experiment.name))
-    if site is not None:
-        variables = with_library(variables, site.library, base.get("PYTHONPATH"))
-        venv = Path(path(venv)) if venv is not None else None
-    elif experiment.container is None and (
-        venv is not None or base.get("VIRTUAL_ENV", sys.prefix) != sys.prefix or context.isolation
-    ):
-        # ``python`` is not the one that runs Trainmaster.
-        variables = with_library(variables, library.DIRECTORY, base.get("PYTHONPATH"))
+    if library := site.library(context):
+        variables = with_library(variables, library, base.get("PYTHONPATH"))
     if SERVED_MODEL in experiment.data:
         data["TRAINMASTER_MODEL_DIR"] = data.pop(f"TRAINMASTER_DATA_{SERVED_MODEL.upper()}")
     if experiment.silence_s is not None:
         identity["PYTHONFAULTHANDLER"] = "1"  # see `Executor.stop`
     variables = {**identity, **experiment.environment(context.parameters), **variables, **data}
     return {
-        member.name: added
-        | member_environment(
-            gang,
-            member,
-            context.launcher,
-            base,
-            {
-                **variables,
-                "TRAINMASTER_CHECKPOINT_DIR": path(place.checkpoint),
-                "TRAINMASTER_OUTPUT_DIR": path(place.output(member.name, first=rank == 0)),
-                "TRAINMASTER_METRICS": path(place.metrics(member.name)),
-                **_port_of(context, member),
-            },
-            venv,
-            _aliases_of(context, gang, member),
-        )
+        member.name: {
+            **added,
+            **member_environment(
+                gang,
+                member,
+                context.launcher,
+                base,
+                {
+                    **variables,
+                    "TRAINMASTER_CHECKPOINT_DIR": site.path(place.checkpoint),
+                    "TRAINMASTER_OUTPUT_DIR": site.path(place.output(member.name, first=rank == 0)),
+                    "TRAINMASTER_METRICS": site.path(place.metrics(member.name)),
+                    **_port_of(context, member),
+                },
+                venv,
+                _aliases_of(context, gang, member),
+            ),
+        }
         for rank, member in enumerate(gang.members)
     }
 

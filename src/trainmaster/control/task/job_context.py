@@ -1,30 +1,29 @@
 """`TaskContext`: everything that the background jobs of one attempt need to know; `Site`: where it runs.
 
-Staging and saving work on directories of this machine. A site brings them to the nodes before members start,
-and fetches what they left, so that nothing else has to know of nodes.
+What happens to an attempt is asked of its site, in the same words for this machine and for nodes, so that
+nothing else has to know which it is.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
-from trainmaster.control.loop.run_facts import RunFacts
 from trainmaster.control.task.layout import AttemptPlace, Home
 from trainmaster.launchers import Launcher
 from trainmaster.spec import Experiment, ParameterValue, Recipe
+from trainmaster.spec.facts import RunFacts
 from trainmaster.spec.states import EndReason
 
 if TYPE_CHECKING:
     from trainmaster.artifacts import JSON, CheckpointSeries, Listing
     from trainmaster.artifacts.owner import Owner
-    from trainmaster.control.attempt.setup import Setup
-    from trainmaster.executors.base import Container
-    from trainmaster.executors.engines import Image
+    from trainmaster.control.decide.effects import EffectKind
+    from trainmaster.executors.base import Container, GangRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +41,11 @@ class TaskContext:
         kept_checkpoint: the same of its last checkpoint.
         end_reason: how it has ended, once that was judged.
         parent: number of the task whose last checkpoint the first attempt starts from.
-        images: of the run, if the experiment names one as ``container``.
         environments: where each experiment's ``setup`` goes, once that was worked out.
         listings: what each checkpoint directory held when it was last published or restored.
-        site: the nodes that it runs on; None for this machine.
+        site: where it runs: this machine, or nodes.
         owner: what its artifacts say of whose they are.
         is_foreign: others have sent its recipe: this machine fetches no URL for it.
-        isolation: how its members are kept apart from this machine, if they are here.
         facts: what was found out of the run.
     """
 
@@ -63,18 +60,16 @@ class TaskContext:
     members: tuple[str, ...]
     bad_checkpoints: tuple[int, ...]
     parameters: dict[str, ParameterValue]
+    site: Site
     kept_model: int | None = None
     kept_checkpoint: int | None = None
     end_reason: EndReason | None = None
     parent: int | None = None
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
-    images: OwnImages | None = None
     environments: dict[str, Path] = field(default_factory=dict)
     listings: dict[Path, Listing] = field(default_factory=dict)
-    site: Site | None = None
     owner: Owner | None = None
     is_foreign: bool = False
-    isolation: Apart | None = None
     facts: RunFacts = field(default_factory=RunFacts)
 
     @property
@@ -184,72 +179,74 @@ class TaskContext:
         return self.environments[name]
 
     def _venv(self, setup: str) -> Path:
-        from trainmaster.control.task.contents import of_nodes, setup_hash
+        from trainmaster.control.task.contents import setup_hash
 
         code = self.home.code_directory(self.run)
-        if self.site is not None:
-            python = of_nodes(self.experiment)
-        else:
-            python = sys.version if self.images is None else self.images.prepare(self).id
-        return self.home.cache / "environments" / setup_hash(setup, python, code)
-
-
-class Apart(Protocol):
-    """How members here are kept apart from this machine; see `Isolation`."""
-
-    def hand_over(self, context: TaskContext) -> None:
-        """Let the members of an attempt that was staged read what is for them, and write what is theirs."""
-
-
-class ImageSource(Protocol):
-    """Where a run's images come from: this machine's engine, or those of its nodes."""
-
-    def request(self, context: TaskContext, data: Mapping[str, Path]) -> Container:
-        """The container of an attempt's members; what it mounts is there once it was staged."""
-
-    def environment(self, name: str) -> dict[str, str]:
-        """What a member finds in an image that is ready, with what every member gets on top."""
-
-    def additions(self, name: str) -> dict[str, str]:
-        """What every member gets that the image does not set."""
-
-
-class OwnImages(ImageSource, Protocol):
-    """Those that this machine's engine has; see `Images`."""
-
-    def prepare(self, context: TaskContext) -> Image:
-        """Bring an image here unless it is."""
-
-    def set_up(self, context: TaskContext, setup: Setup, output: BinaryIO, marker: Mapping[str, str]) -> int:
-        """Run the recipe's ``setup`` in it; gives the exit code."""
+        return self.home.cache / "environments" / setup_hash(setup, self.site.python(self), code)
 
 
 class Site(Protocol):
-    """The nodes of a run's clusters, as jobs of attempts see them. Threads share it.
+    """Where the members of a run work: this machine, or nodes; see `LocalSite`, `RemoteSite`.
+
+    Threads share it.
 
     Attributes:
-        library: a directory on every node that goes to the end of PYTHONPATH.
+        stays: what attempts leave there stays by itself; machines that are rented go, or get lost.
+        most_staged: how many attempts are staged at the same time.
     """
 
     @property
-    def library(self) -> str:
+    def stays(self) -> bool:
         """See above."""
 
     @property
-    def images(self) -> ImageSource:
-        """What experiments name as ``container``, as nodes have it."""
-
-    def slots(self, experiment: str) -> Sequence[int]:
-        """Slots of each node of an experiment's cluster; empty if unknown."""
-
-    def environment(self, experiment: str) -> Mapping[str, str]:
-        """What members find on a node before anything of the recipe is added; nothing of the caller's."""
+    def most_staged(self) -> int:
+        """See above."""
 
     def path(self, here: Path) -> str:
-        """Where a path of this machine's home or cache, or of the user's data, lies on every node."""
+        """Where a path of this machine's home or cache, or of the user's data, lies there."""
+
+    def environment(self, experiment: Experiment) -> Mapping[str, str]:
+        """What members find, in their container or without, before anything of the recipe is added."""
+
+    def additions(self, experiment: Experiment) -> Mapping[str, str]:
+        """What of that they have only if they are told so."""
+
+    def library(self, context: TaskContext) -> str:
+        """A directory for the end of PYTHONPATH, so that scripts can ``import trainmaster``; else empty."""
+
+    def python(self, context: TaskContext) -> str:
+        """With what Python or image the environment of ``setup`` is made; with another, it is another."""
+
+    def gpus(self, experiment: Experiment, role: str) -> int:
+        """GPUs of each member of a role there."""
+
+    def container(self, context: TaskContext) -> Container | None:
+        """What runs an attempt's members; what it mounts is there once it was staged."""
+
+    def completed(self, request: GangRequest, context: TaskContext, slots: int) -> GangRequest:
+        """A request with what only holds there.
+
+        Args:
+            request: of the attempt.
+            context: the attempt.
+            slots: in all.
+        """
+
+    def needs_hold(self, context: TaskContext) -> bool:
+        """Whether members wait whatever their recipe needs, to be staged or told of each other."""
+
+    def is_quick(self, kind: EffectKind, context: TaskContext) -> bool:
+        """Whether a job is over at once, so that it needs no thread."""
+
+    def alone(self, context: TaskContext) -> AbstractContextManager[object]:
+        """In the body, no thread that was given up stages the same attempt."""
+
+    def begin(self, context: TaskContext) -> None:
+        """An attempt that needs no staging is about to be started; never waits."""
 
     def provide(self, context: TaskContext, name: str, models: Sequence[tuple[int, str]]) -> None:
-        """Have the nodes of an attempt get data themselves, from where they lie.
+        """Have data where members find them, from where they lie.
 
         Args:
             context: the attempt.
@@ -258,18 +255,18 @@ class Site(Protocol):
 
         Raises:
             RelayError: not all of the nodes can do so; those that could have them.
-            UsageError: there is no such volume.
-            TrainmasterError: a node cannot be reached, or has failed to get them.
+            UsageError: there is no such volume, or others may not have it done.
+            TrainmasterError: a node cannot be reached, or they cannot be had.
         """
 
     def adopt(self, context: TaskContext) -> None:
         """Go on with what an earlier driver did for an attempt while it runs; never waits."""
 
     def bring(self, context: TaskContext) -> None:
-        """Put everything that a staged attempt needs on the nodes that its gang was granted.
+        """Put everything that a staged attempt needs on the machines that its gang was granted.
 
         Raises:
-            UsageError: the recipe's ``setup`` failed on a node, or its ``container`` cannot be had there.
+            UsageError: the recipe's ``setup`` failed there, or its ``container`` cannot be had.
             TrainmasterError: a node cannot be reached or has no room.
         """
 
@@ -303,7 +300,7 @@ class Site(Protocol):
         """
 
     def publish_checkpoint(self, context: TaskContext, *, is_patient: bool = False) -> int | None:
-        """Have the nodes upload the attempt's checkpoint directories, and commit them as one checkpoint.
+        """Upload the attempt's checkpoint directories from where they are, and commit them as one checkpoint.
 
         Args:
             context: the attempt.
@@ -320,35 +317,39 @@ class Site(Protocol):
         """
 
     def publish_model(self, context: TaskContext, extra: Mapping[str, JSON]) -> bool:
-        """Have the nodes upload what an attempt that ended well left, and commit it as its model.
+        """Upload what an attempt that ended well left from where it is, and commit it as its model.
 
         Args:
             context: the attempt.
             extra: kept in the manifest.
 
         Returns:
-            False if they left nothing.
+            False if it left nothing.
 
         Raises:
             RelayError: the nodes cannot use the store.
             TrainmasterError: a node cannot be reached, or nothing can be published.
         """
 
-    def restore_checkpoint(self, context: TaskContext, uri: str, *, is_own: bool = True) -> None:
-        """Have the nodes download a checkpoint to where the attempt finds it.
+    def restore_checkpoint(
+        self, context: TaskContext, series: CheckpointSeries, number: int, *, is_own: bool = True
+    ) -> None:
+        """Download a checkpoint to where the attempt finds it; there is none yet.
 
         Args:
             context: the attempt.
-            uri: of the checkpoint.
+            series: of the checkpoint.
+            number: of the checkpoint.
             is_own: it is the task's own: as long as nothing changes, nothing new is published.
 
         Raises:
+            DamagedArtifactError: it is damaged or gone.
             RelayError: the nodes cannot use the store; or it is damaged.
             TrainmasterError: a node cannot be reached.
         """
 
     def where(self, context: TaskContext) -> str:
-        """Where what an attempt left lies, in words: its nodes, and the directory there."""
+        """Where what an attempt left lies, in words: the directory, and its nodes."""
 
     def full_disks(self, context: TaskContext) -> str:
         """Which of an attempt's nodes have no room left, in words; empty if none, or if unknown.
@@ -357,7 +358,7 @@ class Site(Protocol):
         """
 
     def keep_system_logs(self, context: TaskContext) -> None:
-        """Keep what operating systems of an attempt's nodes say, also of lost ones, as far as it can be had.
+        """Keep what operating systems of an attempt's machines say, also of lost ones, as far as can be.
 
         Raises:
             OSError: it cannot be written here.

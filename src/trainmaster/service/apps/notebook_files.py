@@ -61,7 +61,7 @@ def furnish(service: Service, run: str, directory: Path, *, most_bytes: int = MO
     materialise(service.replicas.code(row), directory / "code")
     found.notes.append("`code/`: a copy of the run's code. Change it as you like: the run keeps its own.")
     actions = AttemptActions(
-        home=home, run=run, recipe=recipe, base={}, secrets={},
+        home=home, run=run, recipe=recipe, secrets={},
         find_models=lambda *_: [], slots=1, owner=owner_of(row, home),
     )  # fmt: skip
     for name, experiment in recipe.experiments.items():

@@ -12,7 +12,6 @@ from trainmaster.control.decide.saving_money import SavingMoney
 from trainmaster.control.loop.attempt_actions import AttemptActions
 from trainmaster.control.loop.controller import USUAL_PACE, Controller, Pace
 from trainmaster.control.loop.loading import load_run_state
-from trainmaster.control.loop.run_facts import RunFacts
 from trainmaster.control.notes.store_silence import StoreSilence
 from trainmaster.db.run_facts import facts_of, put_fact
 from trainmaster.executors.core_dumps import forbid_core_dumps
@@ -24,7 +23,7 @@ from trainmaster.service.quotes.quote_tracker import QuoteTracker
 from trainmaster.service.runs.run_names import owner_of
 from trainmaster.service.runs.summary import queued_seconds, run_seconds
 from trainmaster.spec.errors import StoreError
-from trainmaster.spec.facts import Fact
+from trainmaster.spec.facts import Fact, RunFacts
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
@@ -155,14 +154,12 @@ def _drive(
         home=home,
         run=run,
         recipe=world.recipe,
-        base=world.base,
         secrets=session.secrets,
         find_models=find_models,
         slots=world.slots,
         site=world.site,
         owner=owner_of(row, home),
         is_foreign=row["team"] is not None,
-        isolation=world.isolation,
         facts=_facts(database, session.lease, files),
     )
     actions.jobs.published = world.meter.publishing.learn

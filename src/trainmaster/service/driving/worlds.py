@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from trainmaster.control.attempt.local_site import LocalSite
 from trainmaster.control.decide.budget import Meter
 from trainmaster.control.loop.loading import load_policies
 from trainmaster.control.loop.surroundings import Clusters, OwnMachine
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from trainmaster.control.decide.task import Policy
     from trainmaster.control.loop.controller import Controller
     from trainmaster.control.loop.recording import Where
-    from trainmaster.control.task.isolation import Isolation
     from trainmaster.control.task.job_context import Site
     from trainmaster.db import Database, Lease
     from trainmaster.executors.base import Executor
@@ -71,12 +71,11 @@ class World:
         machine: this one.
         capacity: what it may use at once.
         slots: in all, for the largest gang.
-        base: variables of members before the recipe's.
         recipe: as attempts have it.
         policies: per experiment.
         meter: the billing clock.
-        isolation: how members are kept apart from this machine; None if they are not.
-        site: the nodes; None on this machine.
+        base: what all members inherit.
+        site: what happens to attempts, where they are.
         machines: what rents.
         nodes: what services are reached by; None on this machine.
         allowance: what the team's other runs leave.
@@ -89,12 +88,11 @@ class World:
     machine: NodeCapacity
     capacity: Capacity
     slots: int
-    base: Mapping[str, str]
     recipe: Recipe
     policies: Mapping[str, Policy]
     meter: Meter
-    isolation: Isolation | None = None
-    site: Site | None = None
+    site: Site
+    base: Mapping[str, str] = field(default_factory=dict)
     machines: Clusters = field(default_factory=OwnMachine)
     nodes: ClusterExecutor | None = None
     allowance: Allowance | None = None
@@ -130,11 +128,11 @@ def world_here(opened: OpenHome, session: Session, environ: Mapping[str, str]) -
         machine=machine,
         capacity=capacity,
         slots=slots,
-        base=base,
         recipe=recipe if isolation is None else isolation.applied(recipe),
         policies=policies,
         meter=meter_of(recipe, policies),
-        isolation=isolation,
+        site=LocalSite(base, isolation),
+        base=base,
     )
 
 
@@ -202,7 +200,6 @@ def world_of_machines(
             machine=machine,
             capacity=Capacity(executor.slots, machine.gpus),
             slots=executor.slots,
-            base={},
             recipe=recipe,
             policies=policies,
             meter=meter,

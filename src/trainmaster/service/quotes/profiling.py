@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.artifacts import Snapshot, materialise, take_snapshot
+from trainmaster.control.attempt.local_site import LocalSite
 from trainmaster.control.checks.preflight import check_directories, check_machine, check_parts
 from trainmaster.control.loop.attempt_actions import AttemptActions
 from trainmaster.control.measure.profile_attempt import ProfileAttempt, Window
@@ -195,10 +196,10 @@ class _Session:
             home=place.home,
             run=run,
             recipe=variant,
-            base=self._base,
             secrets=self._variables,
             find_models=find_models,
             slots=slots,
+            site=LocalSite(self._base),
         )
         executor = LocalExecutor(self._service.home.root)
         attempt = ProfileAttempt(

@@ -3,11 +3,11 @@
 import pytest
 
 from trainmaster.control.attempt.data_sources import pinned_volume, provide_volume, require_volume, volume_url
-from trainmaster.control.loop.run_facts import RunFacts
 from trainmaster.control.task.layout import Home
 from trainmaster.service.teams.team_volumes import with_team_volumes
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.facts import RunFacts
 from trainmaster.volumes.packed import push
 
 RECIPE = """\

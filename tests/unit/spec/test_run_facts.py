@@ -6,9 +6,8 @@ import threading
 
 import pytest
 
-from trainmaster.control.loop.run_facts import RunFacts
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.facts import Fact
+from trainmaster.spec.facts import Fact, RunFacts
 
 
 def test_what_the_record_says_is_not_looked_for():
