@@ -175,9 +175,8 @@ def test_a_node_gets_a_working_copy_a_python_and_our_report(hosts):
     assert os.access(copy / "run.sh", os.X_OK)
     assert (copy / "pkg" / "m.py").stat().st_mode & 0o200
     assert (host.place / "node").stat().st_mode & 0o077 == 0
-    env = " ".join(
-        f"{name}={value!r}" for name, value in hosts.site.environment(hosts.context().experiment).items()
-    )
+    found = hosts.site.environment(hosts.context().experiment)
+    env = " ".join(f"{name}={value!r}" for name, value in found.items())
     script = (
         f"cd {hosts.site.path(hosts.home.code_directory(RUN))} && "
         f"env -i {env} PYTHONPATH={hosts.site.library(hosts.context())} "
