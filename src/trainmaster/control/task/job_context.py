@@ -234,7 +234,7 @@ class Site(Protocol):
         """
 
     def needs_hold(self, context: TaskContext) -> bool:
-        """Whether members wait whatever their recipe needs, to be staged or told of each other."""
+        """Whether members wait whatever their recipe needs, to be staged or to learn where the others are."""
 
     def is_quick(self, kind: EffectKind, context: TaskContext) -> bool:
         """Whether a job is over at once, so that it needs no thread."""
