@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _WORDS: Final = re.compile(r"[^a-z0-9.]+")
 _MAKERS: Final = frozenset({"nvidia", "tesla", "geforce", "quadro", "amd", "instinct", "radeon", "intel"})
+_ROUNDED: Final = 0.99
 _VARIANT: Final = re.compile(r"[0-9]+(?:gb|gib|g)|sxm[0-9]*|pcie|nvl|hbm[0-9]?e?")
 
 
@@ -35,6 +36,7 @@ class OfferFilter:
         provider: its name.
         instances: patterns of instance types, one of which must match.
         spot: only those that may be taken back (True) or only the others (False).
+        gpu_memory_bytes: each GPU has at least so much; 1 % less will do, as makers round.
     """
 
     gpu: str | tuple[str, ...] | None = None
@@ -46,6 +48,7 @@ class OfferFilter:
     provider: str | None = None
     instances: tuple[str, ...] = ()
     spot: bool | None = None
+    gpu_memory_bytes: int | None = None
 
     @classmethod
     def from_hardware(cls, hardware: Hardware) -> OfferFilter:
@@ -53,6 +56,7 @@ class OfferFilter:
         return cls(
             gpu=hardware.gpu,
             gpus=hardware.gpus,
+            gpu_memory_bytes=hardware.gpu_memory_bytes,
             cpus=hardware.cpus,
             memory_bytes=hardware.memory_bytes,
             region=hardware.region,
@@ -75,6 +79,10 @@ class OfferFilter:
             and (
                 self.gpus is None
                 or (offer.accelerators >= self.gpus if self.gpus else not offer.accelerators)
+            )
+            and (
+                self.gpu_memory_bytes is None
+                or (offer.accelerator_memory_bytes or 0) >= _ROUNDED * self.gpu_memory_bytes
             )
             and (self.gpu is None or any(same_gpu(gpu, offer.accelerator) for gpu in several(self.gpu)))
         )

@@ -26,9 +26,18 @@ from trainmaster.spec.reading import (
 _MODEL_RIGHT: Final = "write a model such as v100"
 #: No GPU is called so, but so many of them fit into a machine: the RTX 4090 is one.
 _MOST_GPUS: Final = 100
-#: As SkyPilot and dstack write them: a model and how many; at least so much, or a range.
+#: As SkyPilot and dstack write them: a model and how many; at least so much (which is what is meant here
+#: anyway), or a range.
 _COUNTED: Final = re.compile(r"([A-Za-z][\w-]*):(\d{1,3})")
-_AT_LEAST: Final = re.compile(r"(\d[\w.]*?)(?:\+|\.\.\s*[\w.]*)")
+_AT_LEAST: Final = re.compile(r"(\d[\w.]*?)(\+|\.\.\s*[\w.]*)")
+_OPEN: Final = r"^\s*\d[\w.]*?(\+|\.\.)\s*$"
+#: Keys of other tools, and what is written here.
+_FOREIGN: Final = {
+    "shm_size": "members in containers have the machine's shared memory, all of it; leave it out",
+    "any_of": "write lists, of which any will do: `gpu: [L4, A10G]`, `region: [A, B]`, `instance: [C, D]`",
+    "accelerators": "write `gpu` and `gpus`: `V100:4` is `gpu: V100, gpus: 4`",
+    "use_spot": "write `spot`",
+}
 
 
 def _gpu_model(node: YamlNode, path: Path, problems: Problems) -> str:
@@ -56,28 +65,32 @@ def _one_or_several(read: Reader[str], right: str, *more: object) -> Reader[str 
     return takes(found, any=[read_list, *more])
 
 
+_WORKERS: Final = "; with `distributed: {workers: 1..8}` the quote chooses how many train"
 #: As SkyPilot and dstack have GPUs, too; `Hardware.prepare` shares it out.
 _COUNTED_GPUS: Final = {
     "type": "object",
     "properties": {
         "type": {"type": ["string", "array"]},
         "count": {"type": "integer", "minimum": 0, "maximum": 1024},
+        "memory": {"type": "string"},
     },
     "additionalProperties": False,
 }
 
 
-def _least(read: Reader[T], unit: str = "") -> Reader[T]:
-    """Read what a machine must have at least; other tools write so with a sign."""
+def _least(read: Reader[T], unit: str = "", more: str = "") -> Reader[T]:
+    """Read what a machine must have at least, as in ``4`` or, as other tools write it, ``4+``."""
 
     def found(node: YamlNode, path: Path, problems: Problems) -> T:
         if node.kind is Kind.SCALAR and (asked := _AT_LEAST.fullmatch(node.text.strip())):
-            right = asked[1] if not asked[1].isdecimal() else asked[1] + unit
-            message = f"{node.describe()}; write {right}: machines with more will do, too (docs/migrate.md)"
-            raise problems.refuse(node, path, message)
+            least = asked[1] if not asked[1].isdecimal() else asked[1] + unit
+            if asked[2] not in ("+", ".."):
+                right = f"write {least}: machines with more will do, too (docs/migrate.md){more}"
+                raise problems.refuse(node, path, f"{node.describe()}; {right}")
+            node = replace(node, text=least, plain=True)
         return read(node, path, problems)
 
-    return takes(found, same=read)
+    return takes(found, any=[read, {"type": "string", "pattern": _OPEN}])
 
 
 class Hardware(Noun):
@@ -90,6 +103,7 @@ class Hardware(Noun):
         instance: instance types to choose from; empty is any.
         gpu: model of the GPUs, such as ``v100``; of several any will do.
         gpus: GPUs per node.
+        gpu_memory_bytes: memory of each GPU.
         cpus: cores per node.
         memory_bytes: main memory per node.
         disk_bytes: disk per node.
@@ -104,7 +118,8 @@ class Hardware(Noun):
         str | tuple[str, ...] | None,
         Key("gpu", _one_or_several(_gpu_model, "write a model such as v100, or a list", _COUNTED_GPUS)),
     ] = None
-    gpus: Annotated[int | None, Key("gpus", _least(integer(0, 1024)))] = None
+    gpus: Annotated[int | None, Key("gpus", _least(integer(0, 1024), more=_WORKERS))] = None
+    gpu_memory_bytes: Annotated[int | None, Key("gpu_memory", _least(size, "GB"))] = None
     cpus: Annotated[int | None, Key("cpus", _least(integer(1, 65536)))] = None
     memory_bytes: Annotated[int | None, Key("memory", _least(size, "GB"))] = None
     disk_bytes: Annotated[int | None, Key("disk", _least(size, "GB"))] = None
@@ -116,24 +131,33 @@ class Hardware(Noun):
 
     @classmethod
     def prepare(cls, node: YamlNode, path: Path, problems: Problems) -> YamlNode:
-        """Move ``count`` out of ``gpu: {type: H100, count: 8}``, and take the type for the model."""
+        """Move ``count`` and ``memory`` out of ``gpu: {type: H100, count: 8}``; the type is the model."""
+        for name in node.entries.keys() & _FOREIGN.keys():
+            problems.add(node.keys[name], (*path, name), _FOREIGN[name])
+        keys = {name: key for name, key in node.keys.items() if name not in _FOREIGN}
+        node = replace(node, keys=keys, entries={name: node.entries[name] for name in keys})
         gpu = node.entries.get("gpu")
         if gpu is None or gpu.kind is not Kind.MAPPING:
             return super().prepare(node, path, problems)
         where = (*path, "gpu")
-        refuse_unknown_keys(gpu, where, problems, ("type", "count"))
+        refuse_unknown_keys(gpu, where, problems, ("type", "count", "memory"))
         entries = {name: child for name, child in node.entries.items() if name != "gpu"}
-        if "count" in gpu.entries and "gpus" in entries:
-            problems.add(gpu.keys["count"], (*where, "count"), "`gpus` says how many already; give it once")
-        for name, key in (("type", "gpu"), ("count", "gpus")):
-            if name in gpu.entries:
+        for name, key in (("type", "gpu"), ("count", "gpus"), ("memory", "gpu_memory")):
+            if name in gpu.entries and key in entries:
+                problems.add(gpu.keys[name], (*where, name), f"`{key}` says that already; give it once")
+            elif name in gpu.entries:
                 entries[key] = replace(gpu.entries[name], stands_at=(*where, name))
         return replace(node, entries=entries)
 
     @property
     def gpu_count(self) -> int:
-        """GPUs per node: 1 where only the model is given, 0 where nothing is."""
-        return self.gpus if self.gpus is not None else int(self.gpu is not None)
+        """GPUs per node: 1 where only the model or the memory is given, 0 where nothing is."""
+        return self.gpus if self.gpus is not None else int(self.is_choosy)
+
+    @property
+    def is_choosy(self) -> bool:
+        """Whether it says which GPUs will do."""
+        return self.gpu is not None or self.gpu_memory_bytes is not None
 
     @property
     def regions(self) -> tuple[str, ...]:

@@ -45,3 +45,38 @@ def test_of_several_gpus_that_are_not_there_all_are_named():
     with pytest.raises(UsageError, match=r"gpu: \[H200, MI300X\]") as refused:
         plan_clusters(found, offered())
     assert "Its GPUs are V100" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "kind"),
+    [
+        ({"gpu_memory": "24GB"}, "a10g"),
+        ({"gpu": {"memory": "40GB+"}}, "a100"),
+        ({"gpu": {"type": ["T4", "A100"], "memory": "16GB"}}, "t4"),
+        ({"gpu_memory": "16GB", "gpus": 2}, "v100"),
+    ],
+)
+def test_gpus_by_their_memory(hardware, kind):
+    facts = {"t4": (0.5, 16, 1), "a10g": (1.0, 22.36, 1), "a100": (4.0, 40, 1), "v100": (2.0, 16, 2)}
+    offers = [
+        offer(
+            name,
+            price,
+            8.0,
+            61.0,
+            gpu=name.upper(),
+            gpus=float(count),
+            accelerator_memory_bytes=int(gib * 2**30),
+        )
+        for name, (price, gib, count) in facts.items()
+    ]
+    plan = only(plan_clusters(recipe(hardware), offered(*offers)))
+    assert worker(plan).rentals[0].instance_type == kind
+
+
+def test_a_memory_that_no_gpu_has_is_told_with_the_most_that_there_is():
+    with pytest.raises(UsageError, match=r"gpu_memory: 93\.13 GiB") as refused:
+        plan_clusters(
+            recipe({"gpu_memory": "100GB"}), offered(offer("a", 1.0, 8.0, 61.0, gpu="T4", gpus=1.0))
+        )
+    assert "Change gpu_memory" in str(refused.value)

@@ -37,16 +37,16 @@ def test_a_document_in_tosca_is_converted(tmp_path):
 
 def test_what_other_tools_write_as_values_is_told_in_our_words(tmp_path):
     file = tmp_path / "recipe.yaml"
-    hardware = "{cpus: 4+, gpu: 'A100:8', memory: 16+, disk: 8GB.., gpus: 1..8}"
+    hardware = "{cpus: 4..8, gpu: 'A100:8', memory: 16..32, disk: 8GB..1TB, gpus: 1..8}"
     file.write_text(f"experiments:\n  main: {{command: x, env: {{KEY: null}}, hardware: {hardware}}}\n")
     with pytest.raises(RecipeError) as refused:
         read_recipe(file)
     for words in (
         "env.KEY: no value; to take it from your own environment write `secrets: [KEY]`",
-        "cpus: the text '4+'; write 4: machines with more will do",
+        "cpus: the text '4..8'; write 4: machines with more will do",
         "write `gpu: A100, gpus: 8`",
-        "memory: the text '16+'; write 16GB:",
-        "disk: the text '8GB..'; write 8GB:",
+        "memory: the text '16..32'; write 16GB:",
+        "disk: the text '8GB..1TB'; write 8GB:",
         "gpus: the text '1..8'; write 1:",
     ):
         assert words in str(refused.value)
@@ -69,11 +69,30 @@ def test_gpus_and_regions_as_other_tools_have_them(hardware, gpu, gpus, region):
 
 
 @pytest.mark.parametrize(
+    ("hardware", "gpus", "gpu_memory"),
+    [
+        ("{gpu: {type: A10G, count: 2, memory: 24GB+}}", 2, 24 * 10**9),
+        ("{gpu: {memory: 24+}}", 1, 24 * 10**9),
+        ("{gpu_memory: 40GiB, gpus: 4+}", 4, 40 * 2**30),
+        ("{gpus: 2.., cpus: 8+, memory: 64+, disk: 1TB..}", 2, None),
+    ],
+)
+def test_at_least_so_much_may_be_written_with_a_sign(hardware, gpus, gpu_memory):
+    recipe = Recipe.from_text(f"experiments:\n  main: {{command: x, hardware: {hardware}}}\n")
+    found = recipe.experiments["main"].hardware
+    assert (found.gpu_count, found.gpu_memory_bytes) == (gpus, gpu_memory)
+
+
+@pytest.mark.parametrize(
     ("hardware", "said"),
     [
+        ("{gpu: {memory: 24GB}, gpu_memory: 24GB}", "gpu.memory: `gpu_memory` says that already"),
+        ("{any_of: [{gpu: L4}]}", "any_of: write lists, of which any will do"),
+        ("{gpu: {type: L4, count: 1..8}}", "count: the text '1..8'; write 1: machines with more"),
+        ("{cpus: 4, shm_size: 16GB}", "shm_size: members in containers have the machine's shared memory"),
         ("{gpu: [L4, L4]}", "gpu.1: the text 'L4' a second time"),
         ("{gpu: [L4, 'A100:8']}", "gpu.1: the text 'A100:8'; write `gpu: A100, gpus: 8`"),
-        ("{gpu: {type: L4, count: 2}, gpus: 3}", "gpu.count: `gpus` says how many already"),
+        ("{gpu: {type: L4, count: 2}, gpus: 3}", "gpu.count: `gpus` says that already"),
         ("{gpu: {type: L4, number: 2}}", "gpu.number: unknown key"),
         ("{gpu: {type: L4, count: many}}", "gpu.count: the text 'many'; write a whole number"),
     ],

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trainmaster.cluster.renting.available_offers import AvailableOffers
 
 #: Keys of a recipe's ``hardware`` that are not called as the filter's wishes.
-_KEYS: Final = {"instances": "instance", "memory_bytes": "memory"}
+_KEYS: Final = {"instances": "instance", "memory_bytes": "memory", "gpu_memory_bytes": "gpu_memory"}
 _GIB: Final = 2**30
 #: Of a model's name: the memory that it is to have.
 _SIZE: Final = re.compile(r"-\d+GI?B$", re.IGNORECASE)
@@ -101,8 +101,9 @@ def _nearest(offers: Sequence[Offer], wishes: OfferFilter, name: str) -> str:
     given: dict[str, Any] = {key: getattr(wishes, key) for key in wishes.__slots__ if key != name}
     without = OfferFilter(**given)
     left = [offer for offer in offers if without.accepts(offer)] or list(offers)
-    fact = {"gpus": "accelerators", "cpus": "vcpus"}.get(name, name)
-    most = max(left, key=lambda offer: float(getattr(offer, fact)), default=None)
+    facts = {"gpus": "accelerators", "cpus": "vcpus", "gpu_memory_bytes": "accelerator_memory_bytes"}
+    fact = facts.get(name, name)
+    most = max(left, key=lambda offer: float(getattr(offer, fact) or 0), default=None)
     if most is None:
         return ""
     what = f"{most.instance_type}: {_shown(name, getattr(most, fact))}"
@@ -110,7 +111,7 @@ def _nearest(offers: Sequence[Offer], wishes: OfferFilter, name: str) -> str:
 
 
 def _shown(name: str, value: object) -> str:
-    if name == "memory_bytes" and isinstance(value, int | float):
+    if name.endswith("memory_bytes") and isinstance(value, int | float):
         return f"{value / _GIB:.4g} GiB"
     if isinstance(value, tuple):
         return f"[{', '.join(map(str, value))}]"

@@ -39,6 +39,7 @@ def plan_own_hosts(
         for key, wish in (
             ("instance", first.hardware.instance),
             ("gpu", first.hardware.gpu),
+            ("gpu_memory", first.hardware.gpu_memory_bytes),
             ("spot", first.hardware.spot),
             ("region", first.hardware.region),
         )

@@ -82,7 +82,7 @@ def _pinned(experiment: Experiment, roles: Mapping[str, RolePlan], gpus: int) ->
     needs = Needs.of(experiment, 0)
     per_node = max(needs.per_node(gpus), math.ceil(needs.workers / roles[WORKER].count))
     own = {name: each for name, each in distributed.hardware.items() if name in roles}
-    if needs.hardware.gpu is not None and needs.hardware.gpus is None:
+    if needs.hardware.is_choosy and needs.hardware.gpus is None:
         hardware = hardware.model_copy(update={"gpus": gpus})
     placed = distributed.model_copy(update={"per_node": per_node, "hardware": own})
     return experiment.model_copy(update={"distributed": placed, "hardware": hardware})

@@ -177,8 +177,8 @@ def _gpus(draft: Draft, resources: Section, hardware: dict[str, object]) -> int:
                 sizes = part.strip()
             else:
                 models += [each.strip() for each in part.split(",")]
-    if sizes:
-        draft.decide(node.line, f"gpu: {node.text}", f"`hardware: {{gpu: MODEL}}`: one with {sizes}")
+    if asked := memory(sizes):
+        hardware["gpu_memory"] = asked
     if ".." in node.text and not sizes:
         draft.decide(node.line, f"gpu: {node.text}", "the fewest is taken")
     count = count or 1
