@@ -25,7 +25,8 @@ def _pair(name: str) -> re.Pattern[str]:
     return re.compile(
         r"(?<![\w./@-])(?:(?P<of>train|training|val|valid|validation|dev|test|eval|best)[ -])?"
         rf"(?P<key>{name}|(?:examples|samples|images|tokens|steps)/s(?:ec)?)"
-        rf"(?P<sep>\s*[:=]\s*|\s+)(?P<value>{NUMBER})(?P<percent>\s?%)?(?!\w|[:/.,-]\d)",
+        rf"(?P<sep>\s*[:=]\s*|\s+)(?P<array>\[\s?)?(?P<value>{NUMBER})(?P<percent>\s?%)?"
+        r"(?!\w|[:/.,-]\d)(?(array)\s?\])",
         re.I,
     )
 
@@ -228,6 +229,8 @@ _MNIST_TEST = re.compile(
 )
 _TRIAL = re.compile(rf"Trial (\d{{1,12}}) finished with value: ({NUMBER})(?=\s|\.?$)", re.I)
 _EVALUATION = re.compile(r"\W*(Test|Val|Eval)[a-z]*: +\[ *\d+/ *\d+\]")
+# A row of a table, as Lightning's and Stable-Baselines3's.
+_ROW = re.compile(rf"^[|│]\s+([a-z]\w*(?:/\w+)*)\s+[|│]\s+({NUMBER})\s+[|│]$", re.I)
 _AVERAGE = re.compile(rf"(?<![\w@])([A-Za-z][\w@]*):?\s+{NUMBER}\s+\(\s*({NUMBER})\)", re.I)
 
 
@@ -286,6 +289,10 @@ def other(text: str) -> Metrics | None:
         return {"step": int(match[1]), **_scores(text)}
     if "Test set: " in text and (match := _MNIST_TEST.search(text)):
         return {"test_loss": number(match[1]), "test_accuracy": int(match[2]) / max(1, int(match[3]))}
+    if text[:1] in "|│" and (match := _ROW.match(text)):
+        if match[1] == "total_timesteps" and match[2].isdigit():
+            return {"step": int(match[2])}
+        return {match[1]: number(match[2])} if _PAIR.match(f"{match[1]}=0") else {}
     if " finished with value: " in text and (match := _TRIAL.search(text)):
         return {"step": int(match[1]), "value": number(match[2])}  # Optuna
     if "/" in text and (match := _EVALUATION.match(text)):

@@ -36,7 +36,7 @@ _NOT_TRAINING = re.compile(r"\W*(?:val|sanity|test|eval|predict)", re.I)
 _BEST_ROUND = ("est iteration is:", "est iteration:")
 # Some of this stands in every line that matters; looking for it first is several times faster.
 _HINT = re.compile(
-    "loss|acc|auc|f1|ma[ep]|mse|r2|perp|ppl|bleu|[wc]er|iou|rew|bound|elbo|lr|learn|grad|epoch|trial|"
+    "loss|acc|auc|f1|ma[ep]|mse|r2|perp|ppl|bleu|[wc]er|iou|rew|[_/]return|residual|timesteps|bound|elbo|lr|learn|grad|epoch|trial|"
     "(?:train|val|valid|validation|dev|test|eval)_|/s|s/"
 )
 

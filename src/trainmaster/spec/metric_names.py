@@ -9,7 +9,7 @@ from typing import Final
 #: As part of a pattern: names of results, which parts of other names may stand before.
 RESULTS: Final = (
     r"(?:log)?loss|accuracy|(?:acc|prec)@?\d{1,2}|acc|auc|f1|mae|mse|rmse|mape|r2|perplexity|ppl|bleu|wer|cer|"
-    r"m?iou|reward|lower[_ ]bound|elbo"
+    r"m?iou|reward|ep_rew_mean|(?<=[_/])return|residual|lower[_ ]bound|elbo"
 )
 _HOW_FAR: Final = ("step", "epoch")
 _SAYS_HOW_GOOD: Final = re.compile(rf"loss|accuracy|reward|(?<![a-z])(?:{RESULTS})(?![a-z])", re.I)
