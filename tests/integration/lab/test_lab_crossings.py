@@ -91,6 +91,7 @@ KINDS = {
     "mirrored": Kind("tensorflow", "tensorflow", "mirrored.py"),
     "jax": Kind("jax", "jax", "jax_sum.py"),
     "mpi": Kind("mpi", "mpi4py", "mpi_sum.py"),
+    "ray": Kind("ray", "ray", "ray_sum.py"),
     # TensorFlow survives the loss of a worker mostly, and its chief fails else: both are right.
     "servers": Kind(
         "tensorflow", "tensorflow", "servers.py", "ps-async", ", parameter_servers: 1", "chief-0", steps=180
