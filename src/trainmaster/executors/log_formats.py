@@ -44,7 +44,7 @@ _IS_RESULT = re.compile(rf"(?:[a-z]\w*[_/])?(?:{RESULTS})|\w+/s", re.I)
 # What scripts are given, for whatever data: "eval_interval = 250", "train_batch_size=8", "min_lr = 1e-4".
 _IS_SETTING = re.compile(
     r"(?:\w*_)?(?:lr|learning[_ ]rate|max_grad_norm|interval|every|freq|frequency|iters?|steps?|epochs|batch|"
-    r"batches|size|split|ratio|fraction|seed|workers|samples|length|dir|path|file|only)",
+    r"batches|size|split|ratio|fraction|seed|workers|samples|length|delay|dir|path|file|only)",
     re.I,
 )
 _ANY_NAME = re.compile(r"(?<![\w.@/-])[A-Za-z_][\w.@/-]*['\"]?\s?[=:](?!//)")
