@@ -74,3 +74,75 @@ def with_interval(method, train, times, test):
         errors.append(abs(np.log(predicted / times[i])))
     half = np.quantile(errors, 0.9)
     return median, median * np.exp(-half), median * np.exp(half)
+
+
+def _linear(points):
+    """Columns of the logarithmic forms."""
+    n = np.array([p.workers for p in points], float)
+    nodes = np.array([p.nodes or p.workers for p in points], float)
+    batch = np.array([p.local_batch or 1 for p in points], float)
+    servers = np.array([p.parameter_servers or 1 for p in points], float)
+    return np.column_stack([np.ones(len(n)), *np.log([n, nodes, batch, servers])])
+
+
+def _bayes(train, times, test, kernel, prior, noise):
+    """Typical, low, high of a linear model of the logarithms with a Gaussian process on top."""
+    a, b = _linear(train), _linear(test)
+    middle = a.mean(0) * np.array([0, 1, 1, 1, 1])
+    a, b = a - middle, b - middle
+    asynchronous = train[0].sync is Strategy.PS_ASYNC
+    y = np.log(times * np.array([p.workers for p in train]) if asynchronous else times)
+    mean = np.array([0, 0, 0, 0.7, 0])
+    cov = a @ (prior[:, None] * a.T) + kernel(a, a) + noise**2 * np.eye(len(a))
+    cross = a @ (prior[:, None] * b.T) + kernel(a, b)
+    gain = np.linalg.solve(cov, cross)
+    var = (b * prior * b).sum(1) + np.diag(kernel(b, b)) - (cross * gain).sum(0) + noise**2
+    typical = b @ mean + (y - a @ mean) @ gain
+    if asynchronous:
+        typical -= np.log([p.workers for p in test])
+    half = 1.645 * np.sqrt(np.maximum(var, 1e-9))
+    return np.exp(typical), np.exp(typical - half), np.exp(typical + half)
+
+
+def log_linear_gp(train, times, test):
+    """Log time linear in the logarithms, and a Gaussian process (exponential kernel) for the rest."""
+    rates = np.array([0, 0.25, 0.4, 0.2, 0.2]) / np.log(2)
+
+    def kernel(a, b):
+        return 0.1**2 * np.exp(-(np.abs(a[:, None] - b[None]) * rates).sum(-1))
+
+    return _bayes(train, times, test, kernel, np.array([100, 0.15**2, 0.15**2, 0.3**2, 0.3**2]), 0.03)
+
+
+def power_law(train, times, test):
+    """Time is a power of workers, nodes, batch and servers, with ridge."""
+    return _bayes(
+        train,
+        times,
+        test,
+        lambda a, b: np.zeros((len(a), len(b))),
+        np.array([100, 0.15**2, 0.15**2, 0.3**2, 0.3**2]),
+        0.06,
+    )
+
+
+def amdahl(train, times, test):
+    """A serial part, and one that is divided among the workers, of the time per sample; non-negative."""
+
+    def design(points):
+        n = np.array([p.workers for p in points], float)
+        batch = np.array([p.local_batch or 1 for p in points], float)
+        columns = np.column_stack([batch, n * batch])
+        return columns / n[:, None] if train[0].sync is Strategy.PS_ASYNC else columns
+
+    weights, _ = nnls(design(train) / times[:, None], np.ones(len(times)))
+    return np.maximum(design(test) @ weights, times.min() * 1e-2)
+
+
+#: What a model with physics must beat: typical, low, high.
+SIMPLE = {
+    "log-linear + GP": log_linear_gp,
+    "power law, ridge": power_law,
+    "Ernest": lambda *case: with_interval(ernest, *case),
+    "Amdahl": lambda *case: with_interval(amdahl, *case),
+}

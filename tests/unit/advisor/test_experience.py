@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from trainmaster.advisor.model.experience import BETWEEN, Experience
-from trainmaster.advisor.model.priors import INDEX
+from trainmaster.advisor.model.experience import Experience
+from trainmaster.advisor.model.priors import INDEX, shipped
 from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.model.steptime import StepTimeModel
 from trainmaster.spec import Strategy
@@ -24,8 +24,7 @@ def spread(model, n):
 
 def test_jobs_on_a_slow_network_teach_the_next_one():
     network = 0.3
-    past = [StepTimeModel.fit(job(0.2 * k, network)).coordinates for k in (1.0, 1.5, 0.8, 1.2)]
-    experience = Experience.of(past)
+    experience = Experience.of([job(0.2 * k, network) for k in (1.0, 1.5, 0.8, 1.2, 0.9, 1.1)])
     alone = job(0.22, network, workers=(1,))
     before, _ = spread(StepTimeModel.fit(alone), 4)
     after, (low, high) = spread(StepTimeModel.fit(alone, experience=experience), 4)
@@ -41,17 +40,26 @@ def test_nothing_learnt_changes_nothing():
 
 
 def test_what_a_job_says_nothing_about_stays():
-    experience = Experience.of([StepTimeModel.fit(job(0.2, 0.05)).coordinates])
-    server = INDEX["server"]  # there was none
-    assert experience.shift[server] == 0
-    assert experience.width[server] == 1
-    assert (experience.width >= BETWEEN).all()
-    assert experience.jobs == 1
+    experience = Experience.of([job(0.2, 0.05), job(0.3, 0.05)])
+    assert experience.jobs == 2
+    assert experience.priors(1) is not experience.priors(0)
+    assert all((a.rows == b.rows).all() for a, b in zip(experience.priors(1), shipped(1), strict=True))
+    (learnt,), (before,) = experience.priors(0), shipped(0)
+    inside = INDEX[0]["rho_in"] - 1  # no node had two workers
+    assert abs(learnt.rows[0, inside] - before.rows[0, inside]) < 0.15
+
+
+def test_a_job_does_not_learn_from_itself():
+    rows = [*job(0.2, 0.3), *job(0.3, 0.3)]
+    one = Experience.of([rows[:4], rows[4:]]).without("1").priors(0)[0]
+    alone = Experience.of([rows[:4]]).priors(0)[0]
+    assert np.allclose(one.rows, alone.rows, atol=0.1)
+    assert Experience.of([rows[:4]]).without("0").priors(0)[0].rows is not alone.rows
 
 
 def test_own_points_outweigh_history():
     """A job that was measured well is predicted as before, whatever others were like."""
-    experience = Experience.of([StepTimeModel.fit(job(0.2, 0.5)).coordinates for _ in range(5)])
+    experience = Experience.of([job(0.2, 0.5) for _ in range(5)])
     own = job(0.2, 0.01)
     plain, _ = spread(StepTimeModel.fit(own), 8)
     learnt, _ = spread(StepTimeModel.fit(own, experience=experience), 8)

@@ -3,27 +3,55 @@
 import numpy as np
 import pytest
 
-from trainmaster.advisor.model.priors import INDEX, LONGEST_COMPUTE_S, Prior
+from trainmaster.advisor.model.priors import (
+    ABSENT,
+    NAMES,
+    achieved_bytes_per_second,
+    bounded,
+    doubted,
+    priors_of,
+    shipped,
+)
 from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.model.shapes import Columns, MeasuredContext
 from trainmaster.spec import Strategy
 
 
-def prior(seconds, per_node=1, **known):
+def mean(name, seconds, per_node=1, **known):
+    """The prior's mean of one parameter of an all-reduce job."""
     columns = Columns.of([Point(Strategy.ALLREDUCE, per_node, nodes=1, local_batch=32, **known)])
-    return Prior.of(columns, MeasuredContext.of(columns), np.array([seconds]))
+    context, times = MeasuredContext.of(columns), np.array([seconds])
+    (prior,) = priors_of(columns, times, context, shipped(0))
+    return float(prior.rows[0, NAMES[0].index(name) - 1])
 
 
-def test_a_long_step_does_not_mean_a_larger_model_forever():
-    """Accumulated gradients make a step as long as one likes."""
-    gradient = INDEX["gradient"]
-    assert prior(1.0).mean[gradient] > prior(0.1).mean[gradient]
-    assert prior(100.0).mean[gradient] == pytest.approx(prior(LONGEST_COMPUTE_S).mean[gradient])
-    assert prior(100.0).mean[INDEX["compute"]] == pytest.approx(np.log(100.0))
+def test_communication_of_a_long_step_is_a_smaller_part_of_it():
+    assert mean("rho_out", 0.1) > mean("rho_out", 1.0) > mean("rho_out", 100.0)
+    # beyond two seconds it is long by its batch or accumulated gradients: they go with one over its length
+    assert mean("rho_out", 100.0) - mean("rho_out", 10.0) == pytest.approx(-np.log(10), rel=0.1)
 
 
-def test_a_node_with_more_devices_has_a_faster_network_unless_it_is_known():
-    nic = INDEX["nic"]
-    assert prior(0.2, per_node=8).mean[nic] > prior(0.2, per_node=1).mean[nic]
-    known = {"nic_mbps": 10_000}
-    assert prior(0.2, per_node=8, **known).mean[nic] == prior(0.2, per_node=1, **known).mean[nic]
+def test_a_known_network_says_how_long_gradients_take():
+    known = {"nic_mbps": 10_000, "gradient_bytes": 100e6}
+    expected = np.log(100e6 / achieved_bytes_per_second(10_000) / 0.2)
+    assert mean("rho_out", 0.2, **known) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("kind", range(3))
+def test_tables_are_whole(kind):
+    for prior in shipped(kind):
+        assert prior.rows.shape == (4, len(NAMES[kind]) - 1)
+        assert (prior.spread > 0).all()
+        assert ((prior.absent >= 0) & (prior.absent < 1)).all()
+        for grid in (prior.grid, doubted(prior.grid)):
+            assert grid.sum() == pytest.approx(1)
+
+
+def test_an_absent_term_costs_nothing_and_exponents_have_either_sign():
+    names = NAMES[0][1:]
+    theta = np.full((1, len(names)), -0.4)
+    absent = np.array([[name in ("hop_in", "crowd") for name in names]])
+    found = dict(zip(names, bounded(0, theta, absent)[0], strict=True))
+    assert found["hop_in"] == ABSENT
+    assert found["crowd"] == 0
+    assert found["share"] == -0.4

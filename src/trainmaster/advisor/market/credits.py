@@ -10,11 +10,10 @@ from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.market.machines import Machines
 from trainmaster.advisor.market.pairs import Cards
 from trainmaster.advisor.market.workload import Workload
-from trainmaster.advisor.model.priors import INDEX
-from trainmaster.advisor.model.shapes import Floats, Shapes
+from trainmaster.advisor.model.physics import flatness, gradient_bytes
+from trainmaster.advisor.model.shapes import ASYNCHRONOUS, Floats, MeasuredContext, Shapes
 from trainmaster.spec import Strategy
 
-_ASYNCHRONOUS: Final = 2
 _MBIT_BYTES: Final = 1e6 / 8
 
 #: Credits that a T2 starts with: 30 minutes of one core for each of its cores (AWS' documentation).
@@ -69,7 +68,7 @@ def with_nic_credits(
     return np.fmax(busy_s, beyond / np.maximum(sustained, 1e-3))
 
 
-def sent_mbit(theta: Floats, shapes: Shapes, nic_mbps: float) -> tuple[Floats, Floats]:
+def sent_mbit(theta: Floats, shapes: Shapes, context: MeasuredContext) -> tuple[Floats, Floats]:
     """Mbit per step that a worker's card and a server's send, (S, m) each; as much comes in.
 
     A ring between N nodes takes ``2 (N-1)/N`` gradients through each card, and one of all workers more, see
@@ -78,23 +77,17 @@ def sent_mbit(theta: Floats, shapes: Shapes, nic_mbps: float) -> tuple[Floats, F
     It is bytes that count, however long they take: collectives reach about half of what a card can.
 
     Args:
-        theta: (S, P) log parameters.
+        theta: (S, P) parameters.
         shapes: of length m.
-        nic_mbps: of the card with which the job was measured: no gradient was larger than what that could
-            have sent in the time. NaN if unknown.
+        context: of what was measured: the card that it went over, and the gradient if it is known.
     """
-    natural = np.exp(theta)
-    achieved = natural[:, INDEX["nic"]] / _MBIT_BYTES
-    possible = np.fmin(nic_mbps / achieved, 1.0)
-    one = (natural[:, INDEX["gradient"]] / _MBIT_BYTES * possible)[:, None] * shapes.gradient
-    flat = natural[:, INDEX["flat"], None]
-    members = shapes.nodes * shapes.per_node ** (flat / (1 + flat))
-    ring = np.where(shapes.nodes > 1, 2 - 2 / members, 0.0)
-    has_servers = shapes.kind > 0
-    each = np.where(shapes.kind == _ASYNCHRONOUS, shapes.workers, 1.0)  # global steps: one worker's at a time
-    worker: Floats = one * np.where(has_servers, shapes.per_node, ring) / each
-    server: Floats = one * np.where(has_servers, shapes.workers / shapes.servers, 0.0) / each
-    return worker, server
+    kind = int(shapes.kind.max(initial=0))
+    one = gradient_bytes(theta, kind, context) / _MBIT_BYTES * shapes.gradient
+    if not kind:
+        members = shapes.nodes * shapes.per_node ** flatness(theta)
+        return one * np.where(shapes.nodes > 1, 2 - 2 / members, 0.0), np.zeros_like(one)
+    each = shapes.workers if kind == ASYNCHRONOUS else 1.0  # global steps: one worker's at a time
+    return one * shapes.per_node / each, one * shapes.workers / shapes.servers / each
 
 
 def slowed(busy_s: Floats, sent: tuple[Floats, Floats], cards: Cards, launch_s: Floats) -> Floats:

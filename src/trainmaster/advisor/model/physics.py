@@ -1,20 +1,20 @@
 """The step-time model itself: parameters and shapes in, seconds out.
 
-Lengths: S parameter vectors, m shapes; everything broadcasts to (S, m).
-Equations and symbols: docs/advisor.md. The combination of compute and communication by a p-norm
-is Pollux's (Qiao et al., OSDI 2021, section 3.2); linear-then-saturated parameter servers are
-FC2's knee (Ta, 2019, section 5.2.4) made smooth.
+Lengths: S parameter vectors, m shapes of one kind; everything broadcasts to (S, m). All but the level is
+relative to what one worker computes in a step. Equations and symbols: docs/advisor.md. That compute and
+communication are combined by a p-norm is Pollux's idea (Qiao et al., OSDI 2021, section 3.2); parameter
+servers that are linear first and saturated later are FC2's knee (Ta, 2019, section 5.2.4) made smooth.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 
-from trainmaster.advisor.model.priors import INDEX, NAMES
-from trainmaster.advisor.model.shapes import Floats, Shapes
+from trainmaster.advisor.model.priors import INDEX, achieved_bytes_per_second
+from trainmaster.advisor.model.shapes import ASYNCHRONOUS, Floats, MeasuredContext, Shapes
 
 #: What limits a shape, in the words of somebody who trains models.
 WORDS: Final[dict[str, str]] = {
@@ -30,167 +30,134 @@ WORDS: Final[dict[str, str]] = {
     "shared": "parameter server: updates that more servers do not divide",
     "server_nic": "parameter server: its network card is saturated by updates",
 }
-
-
-@dataclass(frozen=True)
-class _Parameters:
-    """The columns of theta, each (S, 1), out of the logarithm."""
-
-    compute: Floats
-    fixed: Floats
-    input: Floats
-    straggle: Floats
-    overlap: Floats
-    exposed: Floats
-    queueing: Floats
-    burst: Floats
-    gradient: Floats
-    nic: Floats
-    congestion: Floats
-    intra: Floats
-    hop_intra: Floats
-    hop_inter: Floats
-    hop_flat: Floats
-    rounds: Floats
-    trips: Floats
-    server: Floats
-    shared: Floats
-    flat: Floats
+#: The parts that can be taken as free of cost, by whether there are servers.
+PARTS: Final = {
+    False: ("compute", "input", "straggle", "intra", "hop_intra", "nic", "hop_inter", "trips"),
+    True: ("compute", "straggle", "trips", "server", "shared", "server_nic"),
+}
+#: No part of a step is shorter than this share of one worker's compute.
+_LEAST: Final = 1e-12
+#: What a card of unknown rate is taken for where bytes are asked for, Mbit/s.
+_COMMON_MBPS: Final = 10_000.0
 
 
 def step_time(theta: Floats, shapes: Shapes, free: str = "", slowness: Floats | float = 1.0) -> Floats:
     """Seconds per step (per global step for asynchronous parameter servers).
 
     Args:
-        theta: (S, P) log parameters in the order of ``priors.NAMES``.
-        shapes: of length m.
-        free: the part (see `bottleneck`) to be taken as free of cost; empty for none.
+        theta: (S, P) parameters in the order of ``priors.NAMES`` of the shapes' kind.
+        shapes: of length m, all of one kind.
+        free: the part (of ``PARTS``) to be taken as free of cost; empty for none.
         slowness: broadcast to (S, m): compute time of these devices over that of the measured one.
 
     Returns:
         (S, m) seconds, positive.
     """
-    natural = np.exp(theta)
-    par = _Parameters(**{name: natural[:, INDEX[name], None] for name in NAMES})
-    compute = _compute(par, shapes, free) * slowness
-    out = np.empty(compute.shape)
-    for rows, formula in (
-        (shapes.kind == 0, _allreduce),
-        (shapes.kind > 0, _parameter_server),
-    ):
-        if rows.all():
-            return formula(par, shapes, compute, free)
-        if rows.any():
-            out[:, rows] = formula(par, shapes[rows], compute[:, rows], free)
-    return out
+    return np.exp(log_time(theta, shapes, free, slowness))
 
 
-def name_bottlenecks(theta: Floats, shapes: Shapes, slowness: Floats | float = 1.0) -> tuple[str, ...]:
-    """Name for each shape the part whose absence would save most time.
-
-    Args:
-        theta: (P,) log parameters.
-        shapes: of length m.
-        slowness: as in ``step_time``.
-    """
-    vector = theta[None]
-    parts = [part for part in WORDS if part != "server_nic"]
-    left = np.array([step_time(vector, shapes, free=part, slowness=slowness)[0] for part in parts])
-    worst = left.argmin(axis=0)
-    has_server = shapes.kind > 0
-    names = []
-    for index, server in zip(worst.tolist(), has_server.tolist(), strict=True):
-        part = parts[index]
-        names.append(WORDS["server_nic" if server and part == "nic" else part])
-    return tuple(names)
+def log_time(theta: Floats, shapes: Shapes, free: str = "", slowness: Floats | float = 1.0) -> Floats:
+    """The logarithm of `step_time`."""
+    kind = int(shapes.kind.max(initial=0))
+    par = {name: theta[:, i, None] for name, i in INDEX[kind].items()}
+    compute = _log_compute(par, shapes, free) + np.log(slowness)
+    formula = _servers if kind else _allreduce
+    return np.asarray(par["level"] + formula(par, shapes, compute, free), dtype=float)
 
 
 def own_time(theta: Floats, shapes: Shapes) -> Floats:
     """(S, m) seconds that a worker needs for itself: no step is shorter (of one worker, if asynchronous)."""
-    natural = np.exp(theta)
-    par = _Parameters(**{name: natural[:, INDEX[name], None] for name in NAMES})
-    return _compute(par, shapes, "") / np.where(shapes.kind == 2, shapes.workers, 1.0)
+    kind = int(shapes.kind.max(initial=0))
+    par = {name: theta[:, i, None] for name, i in INDEX[kind].items()}
+    alone = np.exp(par["level"] + _log_compute(par, shapes, ""))
+    return alone / shapes.workers if kind == ASYNCHRONOUS else alone
 
 
-def _compute(par: _Parameters, x: Shapes, free: str) -> Floats:
-    """One worker's own time: device and input pipeline, the slower wins (softly)."""
-    device = par.compute * (par.fixed + x.batch) / (par.fixed + 1)
+def name_bottlenecks(theta: Floats, shapes: Shapes, slowness: Floats | float = 1.0) -> tuple[str, ...]:
+    """Name for each of m shapes the part whose absence would save most time, over (S, P) parameters."""
+    parts = PARTS[bool(shapes.kind.max(initial=0))]
+    left = np.array([log_time(theta, shapes, part, slowness).mean(0) for part in parts])
+    return tuple(WORDS[parts[i]] for i in left.argmin(axis=0).tolist())
+
+
+def gradient_bytes(theta: Floats, kind: int, context: MeasuredContext) -> Floats:
+    """(S, 1) bytes that one exchange of gradients sends between machines, as the times tell."""
+    if np.isfinite(context.gradient):
+        return np.full((len(theta), 1), context.gradient)
+    par = {name: theta[:, i, None] for name, i in INDEX[kind].items()}
+    seconds = par["serve"] - np.log1p(np.exp(-par["wire"])) if kind else par["rho_out"]
+    rate = achieved_bytes_per_second(context.nic if np.isfinite(context.nic) else _COMMON_MBPS)
+    return np.asarray(np.exp(par["level"] + seconds) * rate, dtype=float)
+
+
+def flatness(theta: Floats) -> Floats:
+    """(S, 1) all-reduce over several nodes: from 0, a ring of the nodes, to 1, one ring of all workers."""
+    return _logistic(theta[:, INDEX[0]["flat"], None])
+
+
+def _log_compute(par: Mapping[str, Floats], x: Shapes, free: str) -> Floats:
+    """What a worker computes: from affine in the batch to a roofline, with what n of them cost each other."""
     if free == "compute":
-        device = device * 1e-6
-    if free == "input":
-        return device
-    feed = par.compute * par.input * (x.batch * x.per_node)
-    return _norm(device, feed, 4.0)
+        return np.full((1, len(x)), np.log(_LEAST))
+    total = np.zeros((1, len(x)))
+    batch = np.log(x.batch)
+    if batch.any():
+        k = 1 + np.exp(par["knee"]) if "knee" in par else 1.0
+        fixed = k * par["fixed"]
+        total = (np.logaddexp(fixed, k * batch) - np.logaddexp(fixed, 0)) / k
+    if "contend" in par and free != "input":
+        total = total + np.exp(par["contend"]) * np.log(x.per_node)
+    if free != "straggle":
+        total = total + np.exp(par["straggle"]) * np.log(x.workers)
+    return np.asarray(total, dtype=float)
 
 
-def _straggle(par: _Parameters, x: Shapes, free: str) -> Floats:
-    """How much the slowest of n workers is behind one worker: expected maximum of n normals."""
-    if free == "straggle":
-        return np.ones((len(par.compute), len(x)))
-    return 1 + par.straggle * np.sqrt(2 * np.log(x.workers))
-
-
-def _allreduce(par: _Parameters, x: Shapes, compute: Floats, free: str) -> Floats:
+def _allreduce(par: Mapping[str, Floats], x: Shapes, compute: Floats, free: str) -> Floats:
     """Rings within the nodes and between them, in part one flat ring; latency cannot hide."""
     r, nodes = x.per_node, x.nodes
-    gradient = par.gradient * x.gradient
-    rounds = _rounds(par, x)
-    traffic = np.zeros_like(compute)
-    if free != "intra":
-        traffic += gradient / par.intra * (2 * (r - 1) / r)
-    if free != "hop_intra":
-        traffic += par.hop_intra * (r - 1)
-    if free != "nic":
-        crowd = np.exp(par.congestion * np.log(np.maximum(nodes / 2, 1)))
-        flat = par.flat / (1 + par.flat)  # one ring of all workers sends nearly all of it from two nodes on
-        share = np.where(nodes > 1, 2 - 2 / (nodes * np.exp(flat * np.log(r))), 0.0)
-        traffic += gradient / par.nic * crowd * share / x.nic
-    if free != "hop_inter":
-        traffic += par.hop_inter * rounds + par.hop_flat * np.where(nodes > 1, x.workers - 1, 0)
-    compute = compute * _straggle(par, x, free)
-    g = 1 + np.minimum(par.overlap, 9.0)
-    exposed = par.exposed / (1 + par.exposed)
-    time = exposed * compute + _norm((1 - exposed) * compute, traffic, g)
-    if free != "trips":
-        time = time + par.trips * rounds * x.latency
-    return time
+    several = nodes > 1
+    traffic = np.full((1, len(x)), _LEAST)
+    if (r > 1).any():
+        if free != "intra":
+            traffic = traffic + np.exp(par["rho_in"]) * (2 * (r - 1) / r * x.gradient)
+        if free != "hop_intra":
+            traffic = traffic + np.exp(par["hop_in"]) * (r - 1)
+    wait: Floats | float = 0.0
+    if several.any():
+        log_r = np.log(r)
+        if free != "nic":
+            grown = par["crowd"] * np.log(np.maximum(nodes / 2, 1)) + par["share"] * log_r
+            sent = np.where(several, 2 - 2 / (nodes * np.exp(_logistic(par["flat"]) * log_r)), 0.0)
+            traffic = traffic + np.exp(par["rho_out"] + grown) * sent * (x.gradient / x.nic)
+        rounds = np.where(
+            several, np.exp(1.2 * _logistic(par["rounds"]) * np.log(np.maximum(nodes - 1, 1))), 0.0
+        )
+        if free != "hop_inter":
+            traffic = traffic + np.exp(par["hop_out"]) * rounds
+        if free != "trips" and x.latency.any():
+            wait = np.exp(par["trips"]) * rounds * x.latency
+    exposed = _logistic(par["exposed"])
+    g = 1 + np.minimum(np.exp(par["overlap"]), 9)
+    hidden = np.log(1 - exposed) + compute
+    together = hidden + np.logaddexp(0, g * (np.log(traffic) - hidden)) / g
+    return np.asarray(np.log(exposed * np.exp(compute) + np.exp(together) + wait), dtype=float)
 
 
-def _rounds(par: _Parameters, x: Shapes) -> Floats:
-    many = x.nodes > 1
-    return np.where(many, np.exp(par.rounds * np.log(np.where(many, x.nodes - 1, 1))), 0.0)
+def _servers(par: Mapping[str, Floats], x: Shapes, compute: Floats, free: str) -> Floats:
+    """Workers' cycles, and updates that queue at the servers: the longer wins, softly."""
+    if free != "trips" and x.latency.any():
+        compute = np.logaddexp(compute, par["trips"] + np.log(np.maximum(x.latency, _LEAST)))
+    wire = _logistic(par["wire"])
+    push = (wire * x.gradient / x.nic * (free != "server_nic")) + (1 - wire) * (free != "server")
+    split = 1 / x.servers + np.exp(par["shared"]) * (free != "shared")
+    served = par["serve"] + np.log(np.maximum(push * split, _LEAST)) + par["pile"] * np.log(x.workers)
+    if (x.kind == ASYNCHRONOUS).all():
+        compute = compute - np.log(x.workers)
+    else:
+        served = served + np.log(x.workers)
+    g = 1 + np.minimum(np.exp(par["queue"]), 9)
+    return np.asarray(np.logaddexp(g * compute, g * served) / g, dtype=float)
 
 
-def _parameter_server(par: _Parameters, x: Shapes, compute: Floats, free: str) -> Floats:
-    """A worker's cycle C alone, and its wait for the pushes S of the others at the servers.
-
-    ``(C^g + (n^g - 1) S^g)^(1/g)``: C for one worker, n S for many. With g = 1 it is Optimus' speed
-    function (Peng et al., EuroSys 2018, section 3.2), with g = 10 nearly the
-    bound min(n / cycle, 1 / push) of a closed queueing network. A worker alone never queues.
-    """
-    gradient = par.gradient * x.gradient
-    wire = gradient / (par.nic * x.nic) * (0.0 if free == "nic" else 1.0)
-    processor = gradient * par.server * (0.0 if free == "server" else 1.0)
-    share = 1 / x.servers + par.shared * (0.0 if free == "shared" else 1.0)
-    barrier = x.kind == 1  # all push at once, then all pull: the phases add up and collide
-    crowd = np.where(barrier, np.exp(par.congestion * np.log(x.workers)), 1.0)
-    push = np.where(barrier, 2 * wire * crowd + processor, _norm(wire, processor, 4.0)) * share
-    cycle = compute * np.where(barrier, _straggle(par, x, free), 1.0)
-    cycle = cycle + np.maximum(2 * wire * x.per_node, (2 * wire + processor) * share)
-    if free != "trips":
-        cycle = cycle + par.trips * x.latency
-    g = 1 + np.minimum(np.where(barrier, par.burst, par.queueing), 9.0)
-    queue = np.expm1(g * np.log(x.workers)) * np.exp(g * np.log(np.maximum(push / cycle, 1e-30)))
-    time = cycle * np.exp(np.log1p(queue) / g)
-    return time / np.where(x.kind == 2, x.workers, 1.0)
-
-
-def _norm(a: Floats, b: Floats, g: Floats | float) -> Floats:
-    """``(a^g + b^g)^(1/g)`` without overflow: between ``a + b`` (g = 1) and the maximum."""
-    high = np.maximum(a, b)
-    low = np.minimum(a, b)
-    ratio = low / np.maximum(high, 1e-300)
-    if isinstance(g, float) and g == 4.0:
-        square = ratio * ratio
-        return high * np.sqrt(np.sqrt(1 + square * square))
-    return high * np.exp(np.log1p(np.exp(g * np.log(np.maximum(ratio, 1e-300)))) / g)
+def _logistic(x: Floats) -> Floats:
+    return np.asarray(1 / (1 + np.exp(-x)), dtype=float)

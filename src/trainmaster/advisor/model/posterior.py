@@ -1,84 +1,362 @@
-"""Draws from the posterior of the parameters.
+"""Draws from the exact posterior of the parameters, by importance sampling.
 
-Laplace's normal approximation is wrong where it matters here: with three points most parameters
-are bounded on one side only. So it is only the proposal: its draws are moved by a few steps of
-generalised elliptical slice sampling (Murray, Adams and MacKay, 2010; Nishihara, Murray and
-Adams, "Parallel MCMC with generalized elliptical slice sampling", JMLR 2014), which needs no
-tuning and leaves the exact posterior invariant.
+Parameters are drawn from the prior, then, while few of them count, from where the weight was (Cappe et al.,
+"Population Monte Carlo", 2004). Level, discrepancy and noise are normal given the rest, so they are
+integrated out in closed form; amplitude, noise and the one row that may be off are few enough to try all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from trainmaster.advisor.model.fit import Optimum, Problem
-from trainmaster.advisor.model.shapes import Floats
+from trainmaster.advisor.model.discrepancy import AMPLITUDES, NOISES, Near
+from trainmaster.advisor.model.physics import log_time
+from trainmaster.advisor.model.priors import Prior, bounded
+from trainmaster.advisor.model.shapes import Bools, Floats, Shapes
 
+#: Parameter vectors in each round, most rounds after the first, and how many are drawn in the end.
+PARTICLES: Final = 2400
+ROUNDS: Final = 6
 DRAWS: Final = 384
-_SHRINKS: Final = 12
-_WIDEN: Final = 1.2
-#: Evaluations (draws x points) that the moves may cost, to keep jobs with many points fast.
-_EVALUATIONS: Final = 400_000
+#: Of so many rows, from the least to the most, one may be off, with this probability each, by so much (log).
+FEW: Final = 8
+_LEAST_TO_DOUBT: Final = 3
+_OFF: Final = 0.03
+_OFF_LOG: Final = 0.5
+#: Scale (log) and degrees of freedom of robust errors.
+_ROBUST_SCALE: Final = 0.06
+_FREEDOM: Final = 3.0
+#: A draw in so many has this spread, in units of the prior's.
+_HEAVY: Final = 0.1
+_WIDE: Final = 2.0
+#: Of the proposals: how many are of the prior, how much wider they are than what they imitate, and how many
+#: effective particles that rests on.
+_OF_PRIOR: Final = 0.2
+_INFLATED: Final = 1.3
+_BLUNT: Final = 0.05
+_TEMPERED: Final = 40.0
+#: With this share of effective particles there is nothing left to gain.
+_GOOD: Final = 0.15
+#: A parameter that changes no measured row by more (log) is as the prior has it.
+_FELT: Final = 1e-9
 
 
-def draw(problem: Problem, optimum: Optimum, covariance: Floats, seed: int) -> Floats:
-    """(DRAWS, P) log parameters from the posterior.
+@dataclass(frozen=True)
+class Errors:
+    """What discrepancy and noise may be: H hypotheses about n measured rows, with the level integrated out.
 
-    Args:
-        problem: shapes, times and prior.
-        optimum: where the posterior is largest.
-        covariance: (n, n) of discrepancy plus noise.
-        seed: of the random numbers; the same seed gives the same draws.
+    Attributes:
+        cell: (H,) index into the grid of amplitudes and noises. row: (H,) that is off, or -1.
+        inverse: (H, n, n) of the covariance. pull: (H, n) its row sums. total: (H,) their sums.
+        log_weight: (H,) of the determinant, and of the row that is off.
     """
-    rng = np.random.default_rng(seed)
-    whitener = np.linalg.inv(np.linalg.cholesky(covariance))
-    white = whitener @ optimum.jacobian
-    size = len(optimum.z)
-    precision = (white.T @ white + np.eye(size)) / _WIDEN**2
-    root = np.linalg.inv(np.linalg.cholesky(precision)).T
 
-    def log_ratio(z: Floats) -> Floats:
-        residual = (problem.log_times - problem.log_model(z)) @ whitener.T
-        away = z - optimum.z
-        total: Floats = ((away @ precision) * away).sum(-1) - (residual**2).sum(-1) - (z**2).sum(-1)
-        return 0.5 * total
+    cell: NDArray[np.int_]
+    row: NDArray[np.int_]
+    inverse: Floats
+    pull: Floats
+    total: Floats
+    log_weight: Floats
 
-    z = optimum.z + rng.standard_normal((DRAWS, size)) @ root.T
-    ratio = log_ratio(z)
-    moves = int(np.clip(_EVALUATIONS / (DRAWS * len(problem.log_times) * 3), 2, 5))
-    for _ in range(moves):
-        z, ratio = _slice_step(z, ratio, optimum.z, root, log_ratio, rng)
-    return problem.prior.mean + z @ problem.prior.root.T
+    @classmethod
+    def of(cls, near: Near, variance: Floats, suspects: NDArray[np.int_], inflation: Floats) -> Errors:
+        """For measured rows.
+
+        Args:
+            near: of the rows to each other.
+            variance: (n,) beside discrepancy and noise.
+            suspects: rows of which one may be off.
+            inflation: (n,) factor on the variance of the noise.
+        """
+        cells, n = len(AMPLITUDES) * len(NOISES), len(variance)
+        row = np.repeat([-1, *suspects.tolist()], cells)
+        cell = np.tile(np.arange(cells), len(suspects) + 1)
+        covariance = near.covariance(AMPLITUDES[cell // len(NOISES)])
+        rows = np.arange(n)
+        covariance[:, rows, rows] += NOISES[cell % len(NOISES), None] ** 2 * inflation + variance
+        some = np.flatnonzero(row >= 0)
+        covariance[some, row[some], row[some]] += _OFF_LOG**2
+        inverse: Floats = np.linalg.inv(covariance).astype(float)
+        pull: Floats = inverse.sum(1)
+        total: Floats = pull.sum(1)
+        log_weight = np.where(row >= 0, np.log(_OFF), np.log(1 - _OFF * len(suspects)))
+        log_weight -= 0.5 * (np.linalg.slogdet(covariance)[1] + np.log(total))
+        return cls(cell, row, inverse, pull, total, log_weight)
+
+    def log_likelihood(self, residual: Floats) -> Floats:
+        """(K, H) of (K, n) log measured - log predicted, but for the prior of the cells."""
+        contrast = self.inverse - self.pull[:, :, None] * self.pull[:, None] / self.total[:, None, None]
+        if residual.shape[1] <= FEW:
+            pairs = (residual[:, :, None] * residual[:, None]).reshape(len(residual), -1)
+            squares = pairs @ contrast.reshape(len(contrast), -1).T
+        else:
+            squares = np.stack([((residual @ each) * residual).sum(1) for each in contrast], axis=1)
+        return np.asarray(self.log_weight - 0.5 * squares, dtype=float)
+
+    def level(self, residual: Floats, which: NDArray[np.int_]) -> Floats:
+        """(S,) mean of the level, of (S, n) residuals under the hypotheses ``which``."""
+        return np.asarray((residual * self.pull[which]).sum(1) / self.total[which], dtype=float)
 
 
-def _slice_step(
-    z: Floats,
-    ratio: Floats,
-    centre: Floats,
-    root: Floats,
-    log_ratio: Callable[[Floats], Floats],
-    rng: np.random.Generator,
-) -> tuple[Floats, Floats]:
-    """Move every draw once along its own ellipse."""
-    away = z - centre
-    other = rng.standard_normal(z.shape) @ root.T
-    threshold = ratio + np.log(rng.uniform(size=len(z)))
-    angle = rng.uniform(0, 2 * np.pi, len(z))
-    low, high = angle - 2 * np.pi, angle.copy()
-    new, new_ratio = z.copy(), ratio.copy()
-    todo = np.arange(len(z))
-    for _ in range(_SHRINKS):
-        trial = centre + away[todo] * np.cos(angle[todo, None]) + other[todo] * np.sin(angle[todo, None])
-        value = log_ratio(trial)
-        good = value > threshold[todo]
-        new[todo[good]], new_ratio[todo[good]] = trial[good], value[good]
-        todo = todo[~good]
-        if not len(todo):
-            break
-        low[todo] = np.where(angle[todo] < 0, angle[todo], low[todo])
-        high[todo] = np.where(angle[todo] >= 0, angle[todo], high[todo])
-        angle[todo] = rng.uniform(low[todo], high[todo])
-    return new, new_ratio
+@dataclass(frozen=True)
+class RobustErrors(Errors):
+    """Student-t errors of one scale, for a first look at many rows (Lange, Little and Taylor, 1989)."""
+
+    @classmethod
+    def plain(cls) -> RobustErrors:
+        """Without any of the other fields."""
+        one, none = np.zeros(1, dtype=int), np.empty(0)
+        return cls(one, one - 1, none, none, none, none)
+
+    def log_likelihood(self, residual: Floats) -> Floats:
+        """(K, 1) of (K, n) log measured - log predicted, but for the level."""
+        away = (residual - np.median(residual, axis=1, keepdims=True)) / _ROBUST_SCALE
+        return np.asarray(
+            -0.5 * (_FREEDOM + 1) * np.log1p(away**2 / _FREEDOM).sum(1, keepdims=True), dtype=float
+        )
+
+    def level(self, residual: Floats, which: NDArray[np.int_]) -> Floats:
+        """(S,) of (S, n) residuals."""
+        return np.asarray(np.median(residual, axis=1), dtype=float)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The rows of one job.
+
+    Attributes:
+        shapes, log_times: (n,) each.
+        priors: one or more, each as likely as the others.
+        errors: what they may deviate by.
+    """
+
+    shapes: Shapes
+    log_times: Floats
+    priors: tuple[Prior, ...]
+    errors: Errors
+
+    @classmethod
+    def of(
+        cls, shapes: Shapes, log_times: Floats, priors: tuple[Prior, ...], inflation: Floats | float = 1.0
+    ) -> Measured:
+        """With errors as shapes have them; ``inflation`` (n,) is a factor on the variance of the noise.
+
+        Of three rows to a few one may be off, but never of the largest cluster.
+        """
+        few = _LEAST_TO_DOUBT <= len(log_times) <= FEW
+        suspects = np.flatnonzero(shapes.workers < shapes.workers.max()) if few else np.empty(0, dtype=int)
+        near = Near.of(shapes, shapes)
+        errors = Errors.of(near, shapes.guess**2, suspects, np.broadcast_to(inflation, log_times.shape))
+        return cls(shapes, log_times, priors, errors)
+
+    @property
+    def kind(self) -> int:
+        """Of the job."""
+        return int(self.shapes.kind[0])
+
+    def residual(self, parameters: Floats) -> Floats:
+        """(K, n) log measured - log predicted but for the level, of (K, P) parameters without it."""
+        theta = np.column_stack([np.zeros(len(parameters)), parameters])
+        return self.log_times - log_time(theta, self.shapes)
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """S draws.
+
+    Attributes:
+        theta: (S, P + 1) parameters, the level first.
+        standard: (S, P) the same in units of the spread of the draw's prior, from its mean.
+        absent: (S, P) terms that are absent.
+        prior: (S,) of which prior they are. hypothesis: (S,) of the errors.
+        off: (n,) probability that a row is off.
+        effective: how many of the particles are felt.
+    """
+
+    theta: Floats
+    standard: Floats
+    absent: Bools
+    prior: NDArray[np.int_]
+    hypothesis: NDArray[np.int_]
+    off: Floats
+    effective: float
+
+    @classmethod
+    def of(
+        cls,
+        measured: Measured,
+        seed: int = 0,
+        particles: int = PARTICLES,
+        draws: int = DRAWS,
+        rounds: int = ROUNDS,
+    ) -> Posterior:
+        """Draw; the same seed gives the same draws."""
+        each = particles // len(measured.priors)
+        clouds = [
+            _Cloud.of(measured, prior, each, rounds, np.random.default_rng((seed, i)))
+            for i, prior in enumerate(measured.priors)
+        ]
+        log_weight = np.vstack([cloud.log_weight for cloud in clouds])
+        weight = np.exp(log_weight - log_weight.max())
+        weight /= weight.sum()
+        even = (np.arange(draws) + 0.5) / draws
+        pick = np.minimum(np.searchsorted(np.cumsum(weight), even), weight.size - 1)
+        particle, hypothesis = np.divmod(pick, weight.shape[1])
+        which, particle = np.divmod(particle, each)
+        parameters = np.empty((draws, len(measured.priors[0].spread)))
+        standard, absent = np.empty_like(parameters), np.empty(parameters.shape, dtype=bool)
+        for i, cloud in enumerate(clouds):
+            rows = which == i
+            rng = np.random.default_rng((seed, len(clouds) + i))
+            standard[rows], absent[rows] = cloud.whole(particle[rows], rng)
+            parameters[rows] = cloud.parameters(standard[rows], absent[rows])
+        level = measured.errors.level(measured.residual(parameters), hypothesis)
+        off = np.zeros(len(measured.log_times))
+        doubted = measured.errors.row >= 0
+        np.add.at(off, measured.errors.row[doubted], weight.sum(0)[doubted])
+        effective = float(1 / (weight.sum(1) ** 2).sum())
+        theta = np.column_stack([level, parameters])
+        return cls(theta, standard, absent, which, hypothesis, off, effective)
+
+    def with_level(self, measured: Measured) -> Posterior:
+        """The same draws, whose level is that of more rows."""
+        theta = self.theta.copy()
+        theta[:, 0] = measured.errors.level(measured.residual(theta[:, 1:]), self.hypothesis)
+        return replace(self, theta=theta)
+
+
+@dataclass(frozen=True)
+class _Cloud:
+    """K weighted particles under one prior, with A of its P parameters: those that the rows can feel.
+
+    Attributes:
+        measured, prior: whose they are. felt: (A,) parameters.
+        z: (K, A) in units of the spread, from the mean. absent: (K, A).
+        log_weight: (K, H), so that the sum of their exponentials is the evidence.
+    """
+
+    measured: Measured
+    prior: Prior
+    felt: NDArray[np.int_]
+    z: Floats
+    absent: Bools
+    log_weight: Floats
+
+    @classmethod
+    def of(
+        cls, measured: Measured, prior: Prior, count: int, rounds: int, rng: np.random.Generator
+    ) -> _Cloud:
+        """Population Monte Carlo."""
+        felt = _felt(measured, prior)
+        scarce = prior.absent[felt]
+        z = rng.standard_normal((count, len(felt))) * _scales(count, rng)
+        cloud = cls(measured, prior, felt, z, rng.uniform(size=z.shape) < scarce, np.empty(0))
+        log_weight = cloud._weighed(np.zeros(count))
+        for _ in range(rounds):
+            total = _log_sum(log_weight)
+            weight = np.exp(total - total.max())
+            if weight.sum() ** 2 / (weight**2).sum() > _GOOD * count:
+                break
+            weight = _tempered(total)
+            mean = weight @ cloud.z
+            away = cloud.z - mean
+            spread = _INFLATED * (away * weight[:, None]).T @ away + _BLUNT * np.eye(len(felt))
+            root = np.linalg.cholesky(spread)
+            z = mean + rng.standard_normal(cloud.z.shape) @ root.T
+            fresh = rng.uniform(size=count) < _OF_PRIOR
+            again = rng.standard_normal((int(fresh.sum()), len(felt)))
+            z[fresh] = again * _scales(len(again), rng)
+            square = (((z - mean) @ np.linalg.inv(root).T) ** 2).sum(1)
+            log_root = np.log(np.diag(root)).sum()
+            proposed = np.logaddexp(
+                np.log(1 - _OF_PRIOR) - 0.5 * square - log_root, np.log(_OF_PRIOR) + _log_prior(z)
+            )
+            chance = np.clip(0.5 * (weight @ cloud.absent + scarce), 0, 0.97) * (scarce > 0)
+            absent = rng.uniform(size=z.shape) < chance
+            tiny = 1e-12
+            flags = np.where(
+                absent, np.log((scarce + tiny) / (chance + tiny)), np.log((1 - scarce) / (1 - chance))
+            ).sum(1)
+            cloud = cls(measured, prior, felt, z, absent, np.empty(0))
+            log_weight = cloud._weighed(_log_prior(z) - proposed + flags)
+        return cls(measured, prior, felt, cloud.z, cloud.absent, log_weight)
+
+    def whole(self, rows: NDArray[np.int_], rng: np.random.Generator) -> tuple[Floats, Bools]:
+        """(S, P) standard coordinates and flags of some particles; what is not felt comes from the prior."""
+        z, size = self.z[rows], len(self.prior.spread)
+        heavy = rng.uniform(size=len(rows)) < _heavy(z)
+        standard = rng.standard_normal((len(rows), size)) * np.where(heavy, _WIDE, 1.0)[:, None]
+        absent = rng.uniform(size=standard.shape) < self.prior.absent
+        standard[:, self.felt], absent[:, self.felt] = z, self.absent[rows]
+        return standard, absent
+
+    def parameters(self, standard: Floats, absent: Bools) -> Floats:
+        """(S, P) without the level."""
+        theta = self.prior.rows[0] + self.prior.spread * standard
+        return bounded(self.measured.kind, theta, absent)
+
+    def _weighed(self, correction: Floats) -> Floats:
+        """(K, H) log weights, with (K,) log prior - log proposal."""
+        count, size = len(self.z), len(self.prior.spread)
+        standard, absent = np.zeros((count, size)), np.zeros((count, size), dtype=bool)
+        standard[:, self.felt], absent[:, self.felt] = self.z, self.absent
+        residual = self.measured.residual(self.parameters(standard, absent))
+        errors = self.measured.errors
+        cells = np.log(self.prior.grid.ravel() + 1e-9)[errors.cell]
+        return errors.log_likelihood(residual) + cells + (correction - np.log(count))[:, None]
+
+
+def _felt(measured: Measured, prior: Prior) -> NDArray[np.int_]:
+    """Parameters that change measured rows against each other; all others are as the prior has them."""
+    size = len(prior.spread)
+    moved = prior.rows[0] + np.vstack([np.zeros(size), np.diag(prior.spread), -np.diag(prior.spread)])
+    change = measured.residual(bounded(measured.kind, moved, np.zeros(moved.shape, dtype=bool)))
+    change = np.abs((change - change[:1]) - (change - change[:1]).mean(1, keepdims=True)).max(1)
+    return np.flatnonzero(np.maximum(change[1 : size + 1], change[size + 1 :]) > _FELT)
+
+
+def _scales(count: int, rng: np.random.Generator) -> Floats:
+    return np.where(rng.uniform(size=count) < _HEAVY, _WIDE, 1.0)[:, None]
+
+
+def _log_prior(z: Floats) -> Floats:
+    square = (z**2).sum(1)
+    heavy = np.log(_HEAVY) - 0.5 * square / _WIDE**2 - z.shape[1] * np.log(_WIDE)
+    return np.logaddexp(np.log(1 - _HEAVY) - 0.5 * square, heavy)
+
+
+def _heavy(z: Floats) -> Floats:
+    """(K,) probability that a draw is of the wide part of its prior."""
+    odds = (1 - _HEAVY) / _HEAVY * _WIDE ** z.shape[1] * np.exp(-0.5 * (1 - _WIDE**-2) * (z**2).sum(1))
+    return np.asarray(1 / (1 + odds), dtype=float)
+
+
+def heaviness(standard: Floats) -> Floats:
+    """(S,) expected 1 / scale^2 of draws: what keeps a heavy tail from widening a prior learnt of them."""
+    return 1 - (1 - _WIDE**-2) * _heavy(standard)
+
+
+def thinned(rows: NDArray[np.int_], most: int) -> NDArray[np.int_]:
+    """All of them, or so many at random, in order."""
+    if len(rows) <= most:
+        return rows
+    return np.sort(np.random.default_rng(2).choice(rows, most, replace=False))
+
+
+def _tempered(log_weight: Floats) -> Floats:
+    """(K,) weights, as blunt as it takes to have enough of them."""
+    shifted, power = log_weight - log_weight.max(), 1.0
+    while True:
+        weight = np.exp(power * shifted)
+        if weight.sum() ** 2 / (weight**2).sum() > _TEMPERED or power < 0.05:
+            return np.asarray(weight / weight.sum(), dtype=float)
+        power *= 0.7
+
+
+def _log_sum(values: Floats) -> Floats:
+    top = values.max(1)
+    return np.asarray(top + np.log(np.exp(values - top[:, None]).sum(1)), dtype=float)

@@ -16,6 +16,7 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 KINDS = (Strategy.ALLREDUCE, Strategy.PS_SYNC, Strategy.PS_ASYNC)
+SYNCHRONOUS, ASYNCHRONOUS = 1, 2
 
 
 @dataclass(frozen=True)

@@ -8,33 +8,39 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from trainmaster.advisor.model import discrepancy, posterior
-from trainmaster.advisor.model.discrepancy import Near, Scales
+from trainmaster.advisor.model.discrepancy import AMPLITUDES, BATCH, NOISES, Near
 from trainmaster.advisor.model.experience import Experience
-from trainmaster.advisor.model.fit import Optimum, Problem, correlated, robust
-from trainmaster.advisor.model.physics import name_bottlenecks, step_time
-from trainmaster.advisor.model.priors import NAMES, Prior
+from trainmaster.advisor.model.physics import log_time, name_bottlenecks
+from trainmaster.advisor.model.posterior import FEW, Measured, Posterior, RobustErrors, thinned
+from trainmaster.advisor.model.priors import priors_of, shipped
 from trainmaster.advisor.model.profile import Point
-from trainmaster.advisor.model.shapes import Bools, Columns, Floats, MeasuredContext, Shapes
+from trainmaster.advisor.model.shapes import (
+    ASYNCHRONOUS,
+    SYNCHRONOUS,
+    Bools,
+    Columns,
+    Floats,
+    MeasuredContext,
+    Shapes,
+)
 
-_CHUNK: Final = 1000
-#: A point is unexplained if its residual exceeds this many robust standard deviations ...
+_CHUNK: Final = 500
+#: Of many points one is unexplained if its residual exceeds so many robust standard deviations ...
 _FAR: Final = 4.0
-#: ... and this factor on the time, log; and if there are at least this many points.
+#: ... and this factor on the time, log. Of a few, if it is off with this probability.
 _FAR_LOG: Final = 0.3
-_ENOUGH: Final = 8
-#: With more points than this the first round of fitting is good enough.
-_MANY: Final = 80
-#: More points than this teach nothing new, and would be slow.
+_SURELY: Final = 0.5
+#: More points than this teach nothing new, and would be slow: of parameters, and at all.
+_MANY: Final = 40
 _MOST: Final = 400
 #: How much shorter than the discrepancy's the reach of an unexplained point is.
-_LOCAL: Final = 8.0
-#: Interval and point estimate. Percentage errors punish guesses that are too long more than those that are
-#: too short. Chosen on simulated jobs, where the 45 % quantile's mean error was about 5 % lower than the
-#: median's (24 scenarios: from 3 % higher to 13 % lower); 46 % is a cautious step in that direction.
-_QUANTILES: Final = (0.05, 0.46, 0.95)
+_LOCAL: Final = 1 / 8
+#: A worker of the same job, but with servers instead of without, or the other way round (log).
+_OTHER_KIND: Final = 0.3
+_QUANTILES: Final = (0.05, 0.95)
+#: So many draws name a bottleneck.
+_ASKED: Final = 48
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,8 @@ class Prediction:
     """Step times of m shapes, seconds.
 
     Attributes:
-        typical: (m,) point estimate, just below the median.
+        typical: (m,) point estimate. It has the least percentage error, which punishes guesses that are too
+            long; of synchronous servers it is the median.
         low, high: (m,) 5 % and 95 % quantiles of what would be measured.
         bottleneck: (m) in words.
     """
@@ -55,25 +62,23 @@ class Prediction:
 
 @dataclass(frozen=True)
 class StepTimeModel:
-    """A fitted model. Make it with ``StepTimeModel.fit``.
+    """A fitted model of one kind of job. Make it with ``StepTimeModel.fit``.
 
     Attributes:
+        kind: index into ``KINDS``.
         context: typical values of the measured columns.
-        unexplained: (n,) True where physics cannot explain a measured point; not learnt.
+        unexplained: (n,) True where physics cannot explain a measured point next to the others.
         residual: (n,) log measured - log predicted by the physics alone, all points.
-        scales: of discrepancy and noise.
     """
 
+    kind: int
     context: MeasuredContext
     unexplained: Bools
     residual: Floats
-    scales: Scales
+    _all: Shapes
     _log_times: Floats
-    _measured: Shapes
-    _problem: Problem
-    _optimum: Optimum
-    _covariance: Floats
-    _seed: int
+    _measured: Measured
+    _posterior: Posterior
 
     @classmethod
     def fit(
@@ -82,7 +87,7 @@ class StepTimeModel:
         """Fit to the measured points of one job.
 
         Args:
-            points: at least one, each with ``step_time_s``.
+            points: at least one, each with ``step_time_s``; of the kind of the first.
             seed: of the posterior's draws.
             experience: what other jobs have shown of the same machines.
 
@@ -92,62 +97,51 @@ class StepTimeModel:
         if not points or any(point.step_time_s is None for point in points):
             raise ValueError("no measured points" if not points else "a point without step_time_s")
         times = np.array([point.step_time_s for point in points], dtype=float)
-        return cls.fit_columns(Columns.of(points), times, seed, experience)
+        columns = Columns.of(points)
+        return cls.fit_columns(columns, times, int(columns.kind[0]), seed, experience)
 
     @classmethod
     def fit_columns(
-        cls, columns: Columns, times: Floats, seed: int = 0, experience: Experience | None = None
+        cls,
+        columns: Columns,
+        times: Floats,
+        kind: int,
+        seed: int = 0,
+        experience: Experience | None = None,
     ) -> StepTimeModel:
-        """Fit to measured shapes and their (n,) step times in seconds; to a random 400 if there are more."""
-        context = MeasuredContext.of(columns)
-        shapes = Shapes.of(columns, context)
-        if len(times) > _MOST:
-            some = np.sort(np.random.default_rng(2).choice(len(times), _MOST, replace=False))
-            few = cls.fit_columns(columns[some], times[some], seed, experience)
-            return few._with_all(columns, np.log(times))
-        prior = Prior.of(columns, context, times).learnt(experience)
-        problem = Problem(prior, shapes, np.log(times))
-        rng = np.random.default_rng(1)
-        starts = rng.normal(0, 0.8, (6 if len(times) <= 40 else 3, len(NAMES)))
-        starts[0] = 0
-        rough = robust(problem, starts, scale=0.06)
-        residual = problem.log_times - rough.log_model
-        unexplained = _unexplained(residual)
-        keep = ~unexplained
-        explained = replace(problem, shapes=shapes[keep], log_times=problem.log_times[keep])
-        rough = replace(rough, log_model=rough.log_model[keep], jacobian=rough.jacobian[keep])
-        inflation = _inflation(residual[keep]) + (shapes.guess[keep] / discrepancy.NOISE_MEDIAN) ** 2
-        near = _near(explained.shapes)
-        optimum = rough
-        for _ in range(2 if len(times) <= _MANY else 1):
-            scales = Scales.of(
-                explained.log_times - optimum.log_model + optimum.jacobian @ optimum.z,
-                optimum.jacobian @ optimum.jacobian.T,
-                near,
-                inflation,
-            )
-            covariance = discrepancy.covariance(scales, near, inflation)
-            optimum = correlated(explained, optimum.z[None], covariance)
-        residual = problem.log_times - problem.log_model(optimum.z[None])[0]
-        return cls(
-            context,
-            unexplained,
-            residual,
-            scales,
-            problem.log_times,
-            shapes,
-            explained,
-            optimum,
-            covariance,
-            seed,
-        )
+        """Fit to measured shapes and their (n,) step times in seconds.
 
-    def _with_all(self, columns: Columns, log_times: Floats) -> StepTimeModel:
-        """The same model, with residuals of all measured points and not only of those it was fitted to."""
-        shapes = Shapes.of(columns, self.context)
-        residual = log_times - np.log(step_time(self.theta[None], shapes))[0]
-        far = _unexplained(residual)
-        return replace(self, unexplained=far, residual=residual, _log_times=log_times, _measured=shapes)
+        Args:
+            columns: what was measured; only rows of ``kind`` count, if there are any.
+            times: (n,) seconds.
+            kind: index into ``KINDS``.
+            seed: of the posterior's draws.
+            experience: what other jobs have shown of the same machines.
+        """
+        columns, times, doubt = _of_kind(columns, times, kind)
+        context = MeasuredContext.of(columns)
+        every = Shapes.of(columns, context)
+        every = replace(every, guess=np.hypot(every.guess, doubt))
+        priors = priors_of(columns, times, context, experience.priors(kind) if experience else shipped(kind))
+        log_times = np.log(times)
+        unexplained, inflation = np.zeros(len(times), dtype=bool), np.ones(len(times))
+        if len(times) > FEW:
+            some = thinned(np.arange(len(times)), _MANY)
+            first = Measured(every[some], log_times[some], priors, RobustErrors.plain())
+            residual = _residual(Posterior.of(first, seed), every, log_times)
+            unexplained, inflation = _unexplained(residual)
+        kept = thinned(np.flatnonzero(~unexplained), _MOST)
+        measured = Measured.of(every[kept], log_times[kept], priors, inflation[kept])
+        few = kept if len(kept) <= _MANY else thinned(kept, _MANY)
+        posterior = Posterior.of(
+            measured if few is kept else Measured.of(every[few], log_times[few], priors, inflation[few]), seed
+        )
+        if few is not kept:
+            posterior = posterior.with_level(measured)
+        if len(times) <= FEW:
+            unexplained = posterior.off > _SURELY
+        residual = _residual(posterior, every, log_times)
+        return cls(kind, context, unexplained, residual, every, log_times, measured, posterior)
 
     @cached_property
     def expected(self) -> Floats:
@@ -155,22 +149,20 @@ class StepTimeModel:
         log_expected: Floats = self._log_times - self.residual
         return np.exp(log_expected)
 
-    @cached_property
+    @property
     def draws(self) -> Floats:
-        """(S, P) log parameters from the posterior."""
-        return posterior.draw(self._problem, self._optimum, self._covariance, self._seed)
+        """(S, P) parameters from the posterior."""
+        return self._posterior.theta
 
-    @cached_property
-    def coordinates(self) -> tuple[Floats, Floats]:
-        """(P,) mean and (P,) spread of the posterior where the prior is a standard normal."""
-        prior = self._problem.prior
-        z = np.linalg.solve(prior.root, (self.draws - prior.mean).T)
-        return z.mean(1), z.std(1)
+    @property
+    def effective(self) -> float:
+        """How many of the particles of the posterior are felt."""
+        return self._posterior.effective
 
-    @cached_property
-    def parameters(self) -> dict[str, float]:
-        """The most probable value of every parameter, in the unit of its prior."""
-        return dict(zip(NAMES, np.exp(self.theta).tolist(), strict=True))
+    @property
+    def noise(self) -> float:
+        """How well a measurement repeats, log seconds: the mean over the posterior."""
+        return float(self._noise.mean())
 
     def predict(self, shapes: Sequence[Point]) -> Prediction:
         """Step times with 90 % intervals and bottlenecks."""
@@ -179,16 +171,27 @@ class StepTimeModel:
     def predict_columns(self, columns: Columns) -> Prediction:
         """The same for columns of length m. A row's answer does not depend on the other rows."""
         shapes = Shapes.of(columns, self.context)
-        quantiles = np.empty((3, len(shapes)))
+        found = np.empty((3, len(shapes)))
+        words: list[str] = []
         for start in range(0, len(shapes), _CHUNK):
             rows = slice(start, start + _CHUNK)
-            low, typical, high = np.quantile(self.samples(shapes[rows]), _QUANTILES, axis=0)
+            samples = np.sort(self.samples(shapes[rows]), axis=0)
+            low, high = np.quantile(samples, _QUANTILES, axis=0)
             surprise, spread = self._surprise(shapes[rows])
-            quantiles[0, rows] = np.minimum(low, low + surprise - spread)
-            quantiles[1, rows] = typical
-            quantiles[2, rows] = np.maximum(high, high + surprise + spread)
-        low, typical, high = np.exp(quantiles)
-        return Prediction(typical, low, high, name_bottlenecks(self.theta, shapes))
+            found[0, rows] = np.minimum(low, low + surprise - spread)
+            found[1, rows] = self._typical(samples)
+            found[2, rows] = np.maximum(high, high + surprise + spread)
+            words += self.bottlenecks(shapes[rows])
+        low, typical, high = np.exp(found)
+        return Prediction(typical, low, high, tuple(words))
+
+    def _typical(self, samples: Floats) -> Floats:
+        """(m,) of (S, m) log seconds in order."""
+        if self.kind == SYNCHRONOUS:
+            return np.asarray(np.median(samples, axis=0), dtype=float)
+        weight = np.cumsum(np.exp(samples.mean(0) - samples), axis=0)
+        middle = (weight < 0.5 * weight[-1]).sum(0)
+        return np.asarray(samples[middle, np.arange(samples.shape[1])], dtype=float)
 
     def _surprise(self, shapes: Shapes) -> tuple[Floats, Floats]:
         """Where most measured points near by are unexplained: their residual and its spread, (m,) each.
@@ -198,9 +201,7 @@ class StepTimeModel:
         none = np.zeros(len(shapes))
         if not self.unexplained.any():
             return none, none
-        asked = _LOCAL * discrepancy.coordinates(shapes)
-        measured = _LOCAL * discrepancy.coordinates(self._measured)
-        near = Near.of(measured, asked).rough
+        near = Near.of(self._all, shapes, reach=_LOCAL).rough
         total = near.sum(0) + 1e-12
         weight = near[self.unexplained]
         amount = weight.sum(0) + 1e-12
@@ -211,82 +212,101 @@ class StepTimeModel:
 
     def samples(self, shapes: Shapes) -> Floats:
         """(S, m) log seconds that would be measured, drawn from the posterior predictive."""
-        return np.log(step_time(self.draws, shapes)) + self.deviations(shapes)
+        return log_time(self.draws, shapes) + self.deviations(shapes)
 
     def deviations(self, shapes: Shapes) -> Floats:
         """(S, m) what to add to the log of the physics' seconds: discrepancy and noise, drawn.
 
         They depend on how many workers there are and where, not on how fast their devices or networks are.
         """
-        near = Near.of(self._coordinates, discrepancy.coordinates(shapes)).covariance(self.scales.amplitude)
-        gain = np.linalg.solve(self._covariance, near)
-        total = self.scales.amplitude**2 + discrepancy.SMOOTH**2
-        left = np.maximum(total - (near * gain).sum(0), 0.0)
-        mean = self._residuals @ gain
-        scale, noise = self._hyper_draws
-        model, repeat = self._errors
-        spread = np.sqrt(scale[:, None] ** 2 * left + shapes.guess**2)
-        return mean + spread * model[:, None] + (noise * repeat)[:, None]
+        measured, errors = self._measured, self._measured.errors
+        which, back = np.unique(self._posterior.hypothesis, return_inverse=True)
+        near = Near.of(measured.shapes, shapes)
+        amplitude = AMPLITUDES[errors.cell[which] // len(NOISES)]
+        towards = near.covariance(amplitude)
+        gain = errors.inverse[which] @ towards
+        known = (towards * gain).sum(1)
+        level = (1 - (errors.pull[which, :, None] * towards).sum(1)) ** 2 / errors.total[which, None]
+        left = np.maximum(amplitude[:, None] ** 2 + BATCH**2 - known, 0.0) + level + shapes.guess**2
+        mean = (amplitude[back, None] ** 2) * (self._pulls @ near.rough) + self._pulls @ near.batch
+        spread = np.sqrt(left[back] + (self._noise**2 * self._tails)[:, None])
+        return np.asarray(mean + spread * self._errors[:, None], dtype=float)
 
     @cached_property
-    def _residuals(self) -> Floats:
-        return self._problem.log_times - np.log(step_time(self.draws, self._problem.shapes))
+    def _pulls(self) -> Floats:
+        """(S, n) inverse covariance times what each draw leaves of the measured times."""
+        measured, which = self._measured, self._posterior.hypothesis
+        residual = measured.log_times - log_time(self.draws, measured.shapes)
+        pulls = np.empty_like(residual)
+        for each in np.unique(which):
+            rows = which == each
+            pulls[rows] = residual[rows] @ measured.errors.inverse[each]
+        return pulls
 
     @cached_property
-    def _coordinates(self) -> Floats:
-        return discrepancy.coordinates(self._problem.shapes)
+    def _noise(self) -> Floats:
+        """(S,) log seconds."""
+        return np.asarray(NOISES[self._measured.errors.cell[self._posterior.hypothesis] % len(NOISES)])
 
     @cached_property
-    def _hyper_draws(self) -> tuple[Floats, Floats]:
-        """(S,) factor on the discrepancy, (S,) noise in log seconds."""
-        rng = np.random.default_rng(self._seed + 1)
-        pick = rng.choice(len(self.scales.weight), len(self.draws), p=self.scales.weight)
-        amplitude, noise = self.scales.grid[pick].T
-        smooth = discrepancy.SMOOTH * np.exp(discrepancy.SMOOTH_SPREAD * rng.standard_normal(len(pick)))
-        total = self.scales.amplitude**2 + discrepancy.SMOOTH**2
-        return np.sqrt((amplitude**2 + smooth**2) / total), noise
+    def _errors(self) -> Floats:
+        """(S,) standard normal, evenly spread, in random order."""
+        return np.random.default_rng(1).permutation(_normal_quantiles(_even(len(self.draws))))
 
     @cached_property
-    def _errors(self) -> tuple[Floats, Floats]:
-        """Errors of model (normal) and repeat (Student t), (S,) each: evenly spread, in random order."""
-        rng = np.random.default_rng(self._seed + 2)
-        count = len(self.draws)
-        even = (np.arange(count) + 0.5) / count
-        normal = _normal_quantiles(even)
-        heavy = normal / np.sqrt(rng.permutation(_chi_square_4(even)) / 4)
-        return rng.permutation(normal), rng.permutation(heavy)
+    def _tails(self) -> Floats:
+        """(S,) factor on the variance of a repeat that makes its errors t_4, in another order."""
+        return 4 / np.random.default_rng(2).permutation(_chi_square_4(_even(len(self.draws))))
 
     def bottlenecks(self, shapes: Shapes, slowness: Floats | float = 1.0) -> tuple[str, ...]:
         """What limits each of m shapes, in words."""
-        return name_bottlenecks(self.theta, shapes, slowness)
+        return name_bottlenecks(self.draws[:: len(self.draws) // _ASKED], shapes, slowness)
 
     @cached_property
     def theta(self) -> Floats:
-        """(P,) the most probable log parameters."""
-        prior = self._problem.prior
-        return prior.mean + prior.root @ self._optimum.z
+        """(P,) the draw that is nearest to the median of all on clusters up to sixteen times as large."""
+        seen = self._measured.shapes[:_MANY]
+        larger = Shapes.joined(
+            [
+                replace(seen, workers=seen.workers * k, nodes=seen.nodes * k, servers=seen.servers * more)
+                for k, more in ((1, 1), (2, 1), (2, 2), (4, 1), (4, 4), (16, 1), (16, 16))
+            ]
+        )
+        found = log_time(self.draws, larger)
+        return np.asarray(self.draws[((found - np.median(found, axis=0)) ** 2).sum(1).argmin()], dtype=float)
 
 
-def _near(shapes: Shapes) -> Near:
-    where = discrepancy.coordinates(shapes)
-    return Near.of(where, where)
+def _of_kind(columns: Columns, times: Floats, kind: int) -> tuple[Columns, Floats, float]:
+    """The rows of one kind, and what to doubt them by (log).
+
+    Without any, the fewest workers of another kind stand for it: one worker computes alike in all of them.
+    """
+    own = columns.kind == kind
+    if own.any():
+        return columns[own], times[own], 0.0
+    least = columns.workers == columns.workers.min()
+    some, seconds = columns[least], times[least]
+    each = np.where(some.kind == ASYNCHRONOUS, seconds * some.workers, seconds)
+    seconds = each / some.workers if kind == ASYNCHRONOUS else each
+    return replace(some, kind=np.full(len(seconds), kind)), seconds, _OTHER_KIND
 
 
-def _unexplained(residual: Floats) -> Bools:
-    """Points so far off that no cluster behaves like that next to the others."""
-    if len(residual) < _ENOUGH:
-        return np.zeros(len(residual), dtype=bool)
+def _residual(posterior: Posterior, shapes: Shapes, log_times: Floats) -> Floats:
+    """(n,) log measured - log predicted by the physics: the median over some draws."""
+    theta = posterior.theta[:: len(posterior.theta) // _ASKED]
+    return log_times - np.asarray(np.median(log_time(theta, shapes), axis=0), dtype=float)
+
+
+def _unexplained(residual: Floats) -> tuple[Bools, Floats]:
+    """Points so far off that no cluster behaves like that next to the others; of all, noise's factor."""
     scale = max(1.4826 * float(np.median(np.abs(residual))), 0.02)
-    far: NDArray[np.bool_] = np.abs(residual) > max(_FAR * scale, _FAR_LOG)
-    return far if far.mean() < 0.4 else np.zeros(len(residual), dtype=bool)
+    far: Bools = np.abs(residual) > max(_FAR * scale, _FAR_LOG)
+    inflation = np.maximum(1.0, (3 + (residual / scale) ** 2) / 4)
+    return (far if far.mean() < 0.4 else np.zeros_like(far)), inflation
 
 
-def _inflation(residual: Floats) -> Floats:
-    """(n,) factor >= 1 on the noise variance of points that stand out (Student-t weights)."""
-    if len(residual) < _ENOUGH:
-        return np.ones(len(residual))
-    scale = max(1.4826 * float(np.median(np.abs(residual))), 0.02)
-    return np.maximum(1.0, (3 + (residual / scale) ** 2) / 4)
+def _even(count: int) -> Floats:
+    return (np.arange(count) + 0.5) / count
 
 
 def _normal_quantiles(p: Floats) -> Floats:

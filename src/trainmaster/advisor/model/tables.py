@@ -17,6 +17,7 @@ from typing import Final
 
 import numpy as np
 
+from trainmaster.advisor.model.experience import Experience
 from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.model.shapes import KINDS, Columns, Floats
 from trainmaster.advisor.model.steptime import StepTimeModel
@@ -141,7 +142,7 @@ class PredictedRows:
 
 
 def predict_tables(measurements: Path, query: Path) -> PredictedRows:
-    """Fit every job of ``measurements`` by itself and predict the rows of ``query``.
+    """Fit every job of ``measurements``, with what the others there have shown, and predict ``query``.
 
     Raises:
         UsageError: a file cannot be read or has mistakes, or the query asks for a job that
@@ -162,9 +163,14 @@ def predict_tables(measurements: Path, query: Path) -> PredictedRows:
     words = np.empty(len(asked.rows), dtype=object)
     unexplained: list[Unexplained] = []
     jobs_measured, jobs_asked = np.array(measured.jobs, dtype=object), np.array(asked.jobs, dtype=object)
-    for job in dict.fromkeys(asked.jobs):
-        own, wanted = np.flatnonzero(jobs_measured == job), np.flatnonzero(jobs_asked == job)
-        model = StepTimeModel.fit_columns(measured.columns[own], measured.times[own])
+    experience = Experience.of_rows(measured.jobs, measured.columns, measured.times)
+    for job, kind in dict.fromkeys(zip(asked.jobs, asked.columns.kind.tolist(), strict=True)):
+        own = np.flatnonzero(jobs_measured == job)
+        wanted = np.flatnonzero((jobs_asked == job) & (asked.columns.kind == kind))
+        if (same := measured.columns.kind[own] == kind).any():
+            own = own[same]
+        others = experience.without(job)
+        model = StepTimeModel.fit_columns(measured.columns[own], measured.times[own], kind, 0, others)
         answer = model.predict_columns(asked.columns[wanted])
         columns["step_time_s"][wanted], columns["lo_s"][wanted] = answer.typical, answer.low
         columns["hi_s"][wanted], words[wanted] = answer.high, answer.bottleneck

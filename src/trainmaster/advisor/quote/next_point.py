@@ -25,16 +25,16 @@ _WORTH: Final = 0.9
 
 
 def next_measurement(timing: Timing, target: Candidates) -> NextMeasurement | None:
-    """The shape on the chosen machine whose measurement says most about the chosen cluster, per dollar.
+    """The shape on the chosen machine whose measurement says most about the chosen cluster.
 
     What a measurement at s leaves of the variance at the target is ``1 - correlation^2`` of their
-    predictions (both drawn from the same posterior; V-optimality of one point). Shapes dearer than the
-    target itself are not named.
+    predictions (both drawn from the same posterior; V-optimality of one point). All take the same time, and
+    dollars as they have machines: what counts is the drop of variance per second and per dollar, in equal
+    parts, and of equals the larger cluster. Candidates are up to half of the target.
 
     Args:
         timing: of the experiment.
         target: the one candidate that was chosen.
-        seconds: of steps that are looked at.
 
     Returns:
         None if the quote is narrow already, or nothing would help.
@@ -44,7 +44,7 @@ def next_measurement(timing: Timing, target: Candidates) -> NextMeasurement | No
         return None
     chosen = int(target.workers[0])
     sizes = sorted(
-        {n for n in workload.lengths if n <= chosen} & {1, 2, 4, 8, 16, 32, 64, chosen, chosen // 2}
+        {n for n in workload.lengths if n <= max(chosen / 2, 1)} & {1, 2, 4, 8, 16, 32, 64, chosen // 2}
     )
     machine = int(target.machine[0])
     per_node = float(timing.machines.per_node[machine])
@@ -56,10 +56,10 @@ def next_measurement(timing: Timing, target: Candidates) -> NextMeasurement | No
         return None
     offer = timing.offers[int(timing.machines.index[machine])]
     time_now = interval(timing.time_s(target)[:, 0])
-    found: list[tuple[float, NextMeasurement]] = []
+    found: list[tuple[float, int, NextMeasurement]] = []
     for workers, row in zip(sizes, rows, strict=True):
         log_step = _log_step(timing, row)[:, 0]
-        noise = model.scales.noise
+        noise = model.noise
         shared = float(np.cov(log_step, log_target)[0, 1])
         left = 1 - shared**2 / max(now**2 * (float(np.var(log_step)) + noise**2), 1e-12)
         then = min(math.hypot(now * math.sqrt(min(max(left, 0.0), 1.0)), noise), now)
@@ -71,7 +71,7 @@ def next_measurement(timing: Timing, target: Candidates) -> NextMeasurement | No
         time_then = _time_then(timing, target, then / now)
         if _doubt(time_then) > _WORTH * _doubt(time_now):
             continue  # a job that is over soon: in doubt is the time until it begins
-        gain = (now - then) / (duration * max(nodes, 1.0))
+        gain = (now**2 - then**2) / math.sqrt(max(nodes, 1.0))
         narrow = NextMeasurement(
             workers,
             offer.instance_type,
@@ -81,8 +81,8 @@ def next_measurement(timing: Timing, target: Candidates) -> NextMeasurement | No
             math.exp(1.645 * then),
             time_then,
         )
-        found.append((gain, narrow))
-    return max(found, key=lambda pair: pair[0])[1] if found else None
+        found.append((round(gain, 6), workers, narrow))
+    return max(found, key=lambda each: each[:2])[2] if found else None
 
 
 def _doubt(time_s: Interval) -> float:

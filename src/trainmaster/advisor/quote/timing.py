@@ -197,7 +197,7 @@ class Timing:
         cards = Cards.of(self.machines, self.servers, some.machine, some.server)
         if not at_best and not self.own_machine and not cards.all_sustain:
             credit_s = _draw(surroundings.NIC_CREDIT_S, self._normal(7)) / self._waves(some)
-            worker, server = sent_mbit(theta, shapes, model.context.nic)
+            worker, server = sent_mbit(theta, shapes, model.context)
             total = slowed(total, (some.steps * worker, some.steps * server), cards, credit_s)
         return np.asarray(total + self._pauses(some, step), dtype=float)
 

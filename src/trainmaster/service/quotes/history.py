@@ -204,7 +204,6 @@ def experience_of(database: Database, *fingerprints: str, team: str | None = Non
     """
     from trainmaster.advisor.model.experience import MOST_JOBS, Experience
     from trainmaster.advisor.model.knowledge import prepared
-    from trainmaster.advisor.model.steptime import StepTimeModel
 
     jobs: dict[str, list[Measurement]] = {}
     for row in database.other_measurements(*fingerprints, team=team):
@@ -216,7 +215,7 @@ def experience_of(database: Database, *fingerprints: str, team: str | None = Non
     for found in jobs.values():
         points = [prepared(m, None) for m in found]
         if len({point.workers for point in points}) > 1:  # else it says nothing of how workers get on
-            learnt.append(StepTimeModel.fit(points).coordinates)
+            learnt.append(points)
         if len(learnt) == MOST_JOBS:
             break
     return Experience.of(learnt)
