@@ -138,14 +138,10 @@ class Learnt:
             mean = self.at @ rows
             square = weight @ (second - 2 * first * mean + light[:, None] * mean**2)
             amount = float(weight @ share) + pseudo
-            found.append(
-                Prior(
-                    rows,
-                    np.asarray(np.sqrt((square + pseudo * start.spread**2) / amount), dtype=float),
-                    np.where(start.absent > 0, (weight @ absent + pseudo * start.absent) / amount, 0.0),
-                    ((weight @ grid).reshape(start.grid.shape) + pseudo * start.grid) / amount,
-                )
-            )
+            spread: Floats = np.sqrt((square + pseudo * start.spread**2) / amount).astype(float)
+            scarce = np.where(start.absent > 0, (weight @ absent + pseudo * start.absent) / amount, 0.0)
+            cells = ((weight @ grid).reshape(start.grid.shape) + pseudo * start.grid) / amount
+            found.append(Prior(rows.astype(float), spread, scarce, cells))
         return tuple(found)
 
     def _expected(self, jobs: Sequence[Job], priors: tuple[Prior, ...]) -> tuple[tuple[Floats, ...], ...]:
