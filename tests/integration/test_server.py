@@ -10,7 +10,6 @@ import socket
 import subprocess
 import urllib.error
 from pathlib import Path
-from urllib.parse import parse_qs
 
 import pytest
 from learning import needs
@@ -209,21 +208,69 @@ def test_an_upload_from_a_phone_outlives_the_server(server, tm, browser, tmp_pat
 
 
 @pytest.mark.browser
-def test_who_sends_a_run_at_once_sends_what_was_filled_in_last(server, browser):
-    """The recipe is written 200 ms after a change: sooner, the one before would be run, and paid for."""
+def test_what_is_filled_in_is_in_the_recipe_and_never_lost(server, browser):
+    """Fields and recipe are one document; who presses a button is answered, offline and logged out, too."""
     width, height = SIZES["phone"]
-    page = browser.new_context(viewport={"width": width, "height": height}).new_page()
-    page.goto(server.setup_url)
+    context = browser.new_context(viewport={"width": width, "height": height})
+    page = context.new_page()
+    page.goto(server.url + "/login")
+    page.get_by_label("Token").fill(server.token)
     page.get_by_role("button", name="Log in").click()
     page.get_by_role("link", name="New run").wait_for()
     page.goto(server.url + "/new")
     page.get_by_label("Main script").fill("first.py")
     page.get_by_label("Name of the runs").fill("at-once")
-    with page.expect_request(lambda request: request.url.endswith("/new")) as sent:
-        page.get_by_role("button", name="Run it").click()
-    recipe = parse_qs(sent.value.post_data)["recipe"][0]
-    assert "name: at-once" in recipe
-    assert "python first.py" in recipe
+    page.get_by_role("button", name="Quote it first").click()  # sooner than they are written into the recipe
+    page.wait_for_url("**/quotes/*")
+    page.get_by_role("button", name="Back to the recipe").click()
+    recipe = page.locator("#recipe")
+    assert "name: at-once" in recipe.input_value()
+    assert "python first.py" in recipe.input_value()
+
+    pasted = "# 2\nname: pasted\nexperiments:\n  a: {command: python a.py, retries: 2}\n  b: {command: ls}\n"
+    page.get_by_role("tab", name="Recipe").click()
+    recipe.fill(pasted)
+    page.get_by_role("tab", name="Code").click()
+    main = page.get_by_label("Main script")
+    until(lambda: main.input_value() == "a.py", "fields say what the recipe says", 60)
+    page.get_by_role("tab", name="Resource").click()
+    page.locator("[name=deadline]").fill("9h")
+    page.locator("[name=deadline]").blur()
+    longer = pasted.replace("pasted\n", 'pasted\nbudget: {deadline: "9h"}\n')
+    until(lambda: recipe.input_value() == longer, "one key is changed", 60)
+
+    page.goto(server.url + "/new")
+    name = page.get_by_label("Name of the runs")
+    assert name.input_value() == "pasted", "it was not sent: it is back"
+    with page.expect_navigation():
+        page.get_by_text("Start over").click()
+    assert name.input_value() == "run"
+    name.fill("kept")
+    page.goto(server.url + "/examples")
+    page.go_back()
+    assert name.input_value() == "kept"
+    until(lambda: "name: kept" in recipe.input_value(), "the recipe, too", 60)
+    page.reload()
+    assert name.input_value() == "kept"
+
+    said = page.locator("#said")
+    context.set_offline(True)
+    page.get_by_role("button", name="Quote it first").click()
+    assert said.inner_text(), "at once"
+    said.get_by_text("cannot be reached").wait_for()
+    check_page(page, "/new, offline", width)
+    context.set_offline(False)
+    page.wait_for_url("**/quotes/*")
+    page.go_back()
+    assert name.input_value() == "kept"
+    context.clear_cookies()
+    page.get_by_role("button", name="Quote it first").click()
+    said.get_by_role("link", name="Log in").click()
+    page.get_by_label("Token").fill(server.token)
+    page.get_by_role("button", name="Log in").click()
+    page.wait_for_url("**/quotes/*")
+    page.get_by_role("button", name="Back to the recipe").click()
+    assert "name: kept" in recipe.input_value()
     _scala_opt(page, server, width)
 
 

@@ -37,7 +37,7 @@ def listed(request: Request, state: State, caller: Reader) -> Response:
 
 @router.post("/examples/{name}")
 def run(name: str, state: State, caller: Submitter, key: Annotated[str, Form()] = "") -> Response:
-    """Runs one as it is."""
+    """Runs one unchanged."""
     chosen = example(name)
     code = CodeUploads(state.service.home, caller.team).add_directory(chosen.directory)
     asked = RunRequest(chosen.recipe, code)

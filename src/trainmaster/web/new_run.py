@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Form, Request, UploadFile
-from fastapi.responses import Response
+from fastapi.responses import JSONResponse, Response
 from pydantic import AfterValidator, Field
 
 from trainmaster.advisor.papers.policy_quote import POLICIES
@@ -32,8 +32,8 @@ from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.web.batch_inference import batch_recipe
 from trainmaster.web.form_keys import key_of, new_key
 from trainmaster.web.mistakes import mistakes_of
-from trainmaster.web.recipe_form import RecipeForm, Typed, without_triggers
-from trainmaster.web.rendering import is_part, page, redirect
+from trainmaster.web.recipe_form import RecipeForm, Typed, unix_lines, without_triggers
+from trainmaster.web.rendering import is_part, page, part, redirect
 from trainmaster.web.workflows import begin
 
 router = APIRouter(include_in_schema=False)
@@ -43,17 +43,36 @@ SAMPLERS: Final = ("random", "grid", "qmc", "tpe", "cmaes")
 
 
 class NewRunPage(RecipeForm):
-    """All of the page: what is filled in, the recipe as it is now, what it may cost, if it waits, its key.
+    """All of the page: what is filled in, the recipe, what it may cost, if it waits, its key.
 
-    And the ``catalogue`` that a quote takes prices from; empty is the provider's.
+    ``was`` has the fields when they and the recipe said the same, as JSON: what differs was filled in since.
+    The ``catalogue`` is the one that a quote takes prices from; empty is the provider's.
     """
 
-    #: Browsers send lines of a text as Windows writes them.
-    recipe: Annotated[str, AfterValidator(lambda text: text.replace("\r\n", "\n"))] = ""
+    recipe: Annotated[str, AfterValidator(unix_lines)] = ""
+    was: Typed = ""
     max_usd: Typed = ""
     wait: Typed = ""
     catalogue: Typed = ""
     key: Typed = Field(default_factory=new_key)
+
+    def fields(self) -> RecipeForm:
+        """The fields alone."""
+        return RecipeForm(**self.model_dump(include=set(RecipeForm.model_fields)))
+
+    def merged(self) -> NewRunPage:
+        """With the recipe in which the fields that have changed are written, and the fields that it has now.
+
+        Raises:
+            UsageError: the recipe cannot be read, or a field cannot be written into it.
+        """
+        was = RecipeForm.model_validate_json(self.was) if self.was else self.fields()
+        recipe = self.fields().written(self.recipe, was)
+        kept = {"digest": self.digest, "most_workers": self.most_workers}
+        fields = (RecipeForm.of(recipe) or self.fields()).model_copy(update=kept)
+        return self.model_copy(
+            update={**fields.model_dump(), "recipe": recipe, "was": fields.model_dump_json()}
+        )
 
     def request(self) -> RunRequest:
         """What is to be run.
@@ -108,19 +127,25 @@ def new(
     serve: str = "",
 ) -> Response:
     """Nothing filled in yet; or the recipe of an earlier run, or one that serves or asks a model."""
-    empty = RecipeForm(provider=_providers(state, caller)[0] if state.submissions.is_shared(caller) else "")
-    recipe, mistake = without_triggers(found.recipe(again)) if again else empty.text(), None
-    if model:
-        recipe = batch_recipe(model, files, empty.provider, _files_of(state, caller, found, model))
+    provider = _providers(state, caller)[0] if state.submissions.is_shared(caller) else ""
+    recipe, mistake = RecipeForm(provider=provider).text(), None
+    if again:
+        recipe = without_triggers(found.recipe(again))
+    elif model:
+        recipe = batch_recipe(model, files, provider, _files_of(state, caller, found, model))
     elif serve:
         names = _files_of(state, caller, found, serve)
-        recipe = serving_recipe(serve, provider=empty.provider, model_files=names)
+        recipe = serving_recipe(serve, provider=provider, model_files=names)
         try:
             must_be_servable(names)
         except UsageError as error:  # code that is sent may have a serve.py
             mistake = UsageError(error.args[0], "Send code with a serve.py, or write another command.")
-    filled = (RecipeForm.of(recipe) if again else None) or empty
-    return show_form(request, state, caller, NewRunPage(**filled.model_dump(), recipe=recipe), mistake)
+    return show_form(request, state, caller, page_of(recipe), mistake)
+
+
+def page_of(recipe: str, **more: str) -> NewRunPage:
+    """The page that shows a recipe."""
+    return NewRunPage(**{**(RecipeForm.of(recipe) or RecipeForm()).model_dump(), "recipe": recipe, **more})
 
 
 def _files_of(state: ServerState, caller: Caller, found: TeamRuns, model: str) -> list[str]:
@@ -135,12 +160,26 @@ def _files_of(state: ServerState, caller: Caller, found: TeamRuns, model: str) -
 
 @router.post("/new/recipe")
 def make_recipe(request: Request, state: State, caller: Submitter, form: Filled) -> Response:
-    """The recipe of what is filled in."""
-    form = form.model_copy(update={"recipe": form.text()})
-    mistake = _mistake(state, caller, form)
+    """The recipe with what was filled in, and what is wrong with it; for our script as JSON."""
+    mistake: TrainmasterError | None = None
+    notes: list[str] = []
+    try:
+        form = form.merged()
+        notes = framework_notes(state.submissions.read(caller, form.request()), state.environ)
+    except TrainmasterError as error:
+        mistake = error
     if is_part(request):
-        return page(request, "new_recipe.html", form=form, **_checked(mistake))
+        return _as_json(form, mistake, notes)
     return show_form(request, state, caller, form, mistake)
+
+
+def _as_json(
+    form: NewRunPage, mistake: TrainmasterError | None, notes: Sequence[str] = (), http: int = 200
+) -> Response:
+    """What the page becomes."""
+    checked = part("checked.html", **_checked(mistake, notes))
+    fields = form.model_dump(include=set(RecipeForm.model_fields))
+    return JSONResponse({"recipe": form.recipe, "was": form.was, "fields": fields, "checked": checked}, http)
 
 
 @router.post("/new/git")
@@ -183,39 +222,55 @@ def take(
 def _with_code(
     request: Request, state: ServerState, caller: Caller, form: NewRunPage, code: str, sent: str
 ) -> Response:
+    mistake: TrainmasterError | None = None
     form = form.model_copy(update={"code": "", "digest": code})
-    form = form.model_copy(update={"recipe": form.text()})
-    return show_form(request, state, caller, form, _mistake(state, caller, form), sent=sent)
-
-
-@router.post("/new/check")
-def check(request: Request, state: State, caller: Submitter, form: Filled) -> Response:
-    """What is wrong with a recipe while it is typed."""
     try:
-        recipe = state.submissions.read(caller, form.request())
+        form = form.merged()
+        state.submissions.read(caller, form.request())
     except TrainmasterError as error:
-        return page(request, "checked.html", **_checked(error))
-    return page(request, "checked.html", **_checked(None, framework_notes(recipe, state.environ)))
+        mistake = error
+    return show_form(request, state, caller, form, mistake, sent=sent)
 
 
 @router.post("/new/quote")
 def ask_quote(request: Request, state: State, caller: Submitter, form: Filled) -> Response:
     """Has it quoted."""
-    try:
-        asked = state.quotes.send(caller, QUOTE, form.ask())
-    except TrainmasterError as error:
-        return show_form(request, state, caller, form, error, 422)
-    return redirect(f"/quotes/{asked['id']}")
+
+    def ask(form: NewRunPage) -> Response:
+        return redirect(f"/quotes/{state.quotes.send(caller, QUOTE, form.ask())['id']}")
+
+    return _sent(request, state, caller, form, ask)
 
 
 @router.post("/new")
 def send(request: Request, state: State, caller: Submitter, form: Filled) -> Response:
     """Runs it, or keeps it as a workflow."""
-    try:
+
+    def run(form: NewRunPage) -> Response:
         asked = form.request()
         return begin(request, state, caller, asked, key_of(form.key, asked))
+
+    return _sent(request, state, caller, form, run)
+
+
+def _sent(
+    request: Request,
+    state: ServerState,
+    caller: Caller,
+    form: NewRunPage,
+    act: Callable[[NewRunPage], Response],
+) -> Response:
+    """Does it with what was filled in last. Our script is told where to go, or what is wrong."""
+    try:
+        form = form.merged()
+        answer = act(form)
     except TrainmasterError as error:
+        if is_part(request):
+            return _as_json(form, error, http=422)
         return show_form(request, state, caller, form, error, 422)
+    if is_part(request) and "location" in answer.headers:
+        return Response(status_code=204, headers={"hx-redirect": answer.headers["location"]})
+    return answer
 
 
 def show_form(
@@ -228,6 +283,8 @@ def show_form(
     sent: str = "",
 ) -> Response:
     """The page, with what is filled in, and which code was ``sent``."""
+    if not form.was:
+        form = form.model_copy(update={"was": form.fields().model_dump_json()})
     choices: dict[str, Any] = {
         "sent": sent or ("Code was sent." if form.digest else ""),
         "is_shared": state.submissions.is_shared(caller),
@@ -252,14 +309,6 @@ def volumes_of(state: ServerState, caller: Caller) -> list[str]:
         return TeamVolumes(state.service.home, state.service.database, caller).names()
     except TrainmasterError:  # a store that is away: the name can be typed
         return []
-
-
-def _mistake(state: ServerState, who: Caller, form: NewRunPage) -> TrainmasterError | None:
-    try:
-        state.submissions.read(who, form.request())
-    except TrainmasterError as error:
-        return error
-    return None
 
 
 def _checked(error: TrainmasterError | None, notes: Sequence[str] = ()) -> dict[str, Any]:

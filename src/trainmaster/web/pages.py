@@ -88,7 +88,7 @@ def _routes() -> list[BaseRoute]:
 
 
 class CompressedPages:
-    """Sends pages and what they load compressed: a slow phone waits for bytes. REST is left as it is.
+    """Sends pages and what they load compressed: a slow phone waits for bytes. REST is left alone.
 
     Args:
         app: what is wrapped.

@@ -11,9 +11,9 @@ from trainmaster.api.rest.state import Reader, State, Submitter
 from trainmaster.service.quotes.quote_requests import QUOTE
 from trainmaster.service.quotes.traffic import traffic_runs_offered
 from trainmaster.spec.errors import NotFoundError
-from trainmaster.web.new_run import NewRunPage, show_form
+from trainmaster.web.new_run import page_of, show_form
 from trainmaster.web.quote_figure import QuoteFigure, cluster_words
-from trainmaster.web.recipe_form import RecipeForm, with_cluster
+from trainmaster.web.recipe_form import with_cluster
 from trainmaster.web.rendering import is_part, page, redirect
 
 router = APIRouter(include_in_schema=False)
@@ -85,17 +85,11 @@ def change(
         "per_hour": f"{ask.usd_per_hour:g}" if ask.usd_per_hour else "",
         "server": ask.parameter_server or "",
     }
-    filled = (RecipeForm.of(recipe) or RecipeForm()).model_copy(
-        update={
-            **{key: value for key, value in asked.items() if value},
-            "digest": ask.code or "",
-            "most_workers": str(ask.max_workers or ""),
-        }
-    )
-    form = NewRunPage(
-        **filled.model_dump(),
-        recipe=recipe,
-        catalogue=ask.catalogue or "",
-        max_usd=f"{most_usd + 0.005:.2f}" if most_usd > 0 else "",
-    )
-    return show_form(request, state, caller, form)
+    more = {
+        **{key: value for key, value in asked.items() if value},
+        "digest": ask.code or "",
+        "most_workers": str(ask.max_workers or ""),
+        "catalogue": ask.catalogue or "",
+        "max_usd": f"{most_usd + 0.005:.2f}" if most_usd > 0 else "",
+    }
+    return show_form(request, state, caller, page_of(recipe, **more))

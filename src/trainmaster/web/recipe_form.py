@@ -1,18 +1,19 @@
-"""`RecipeForm`: what is filled in on the page of a new run becomes the text of a recipe."""
+"""`RecipeForm`: fields and the text of a recipe are one document: a field changes its key alone."""
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 
 from trainmaster.service.quotes.quote_options import types_in
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import RecipeError, UsageError
+from trainmaster.spec.node import Kind, YamlNode, compose
 from trainmaster.spec.objective import POLICIES
+from trainmaster.web.recipe_text import Path, RecipeText
 
 #: Text that YAML takes as it stands, and as text.
 _PLAIN: Final = re.compile(r"[A-Za-z_./][A-Za-z0-9_./+-]*( [A-Za-z0-9_./+-]+)*")
@@ -21,8 +22,33 @@ _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
 _RANGE: Final = re.compile(
     r"(?P<range>-?\d+(\.\d+)?([eE][+-]?\d+)?-+\d+(\.\d+)?([eE][+-]?\d+)?)(?P<log>\s+log)?"
 )
-#: A line that somebody has typed.
-Typed = Annotated[str, StringConstraints(strip_whitespace=True)]
+
+
+def unix_lines(text: str) -> str:
+    """A text of a form: browsers send its lines as Windows writes them."""
+    return text.replace("\r\n", "\n")
+
+
+#: What somebody has typed.
+Typed = Annotated[str, AfterValidator(unix_lines), StringConstraints(strip_whitespace=True)]
+#: An experiment that has no name yet, and a recipe before anything is filled in.
+_NAME: Final = "train"
+_EMPTY: Final = f"name: run\nexperiments:\n  {_NAME}:\n    command: python main.py\n"
+#: Where fields of an experiment stand in a recipe.
+_GROUPS: Final[dict[Path, dict[str, str]]] = {
+    ("search",): {"metric": "metric", "goal": "goal", "sampler": "sampler"},
+    ("distributed",): {
+        "strategy": "strategy",
+        "workers": "workers",
+        "latency_ms": "latency_ms",
+        "servers": "parameter_servers",
+    },
+    ("distributed", "hardware", "ps"): {"server": "instance"},
+    ("hardware",): {"instance": "instance", "region": "region", "spot": "spot"},
+    ("batch",): {"batch": "global"},
+}
+#: What goes as a whole, and how many keys below it say which.
+_WHOLE: Final = {"search": 1, "distributed": 1, "data": 2}
 
 
 class RecipeForm(BaseModel):
@@ -84,74 +110,87 @@ class RecipeForm(BaseModel):
 
     @classmethod
     def of(cls, text: str) -> RecipeForm | None:
-        """What makes a recipe when it is filled in; None if this form cannot say all of it."""
-        from ruamel.yaml import YAML
-        from ruamel.yaml.error import YAMLError
+        """What a recipe has of each field, in its own words; None if it cannot be read.
 
-        def read(recipe: str) -> Any:  # noqa: ANN401 - it may be anything
-            return _without_nothing(YAML(typ="safe").load(recipe))
-
+        What a field cannot say stays empty: it is in the text alone. Fields of an experiment are its first's.
+        """
         try:
-            found = read(text)
-            form = cls(**{key: _typed(value) for key, value in _fields(found).items()})
-            return form if read(form.text()) == found else None
-        except (YAMLError, LookupError, TypeError, ValueError, AttributeError):
+            return cls(**_fields(_plain(compose(text, "recipe"))))
+        except RecipeError:
             return None
 
     def text(self) -> str:
         """The recipe. What is wrong in it is said as of any other."""
-        return "\n".join(self._lines()) + "\n"
+        return self.written("", RecipeForm())
 
-    def _lines(self) -> Iterator[str]:
-        yield f"name: {_scalar(self.name or 'run')}"
-        for key, value in (("code", self.code), ("provider", self.provider)):
-            if value:
-                yield f"{key}: {_scalar(value)}"
+    def written(self, text: str, was: RecipeForm) -> str:
+        """A recipe in which the fields that have changed are written; all else stays byte for byte.
+
+        Args:
+            text: the recipe; empty for a new one, that has all fields.
+            was: the fields before.
+
+        Raises:
+            UsageError: it cannot be read, or a field cannot be written into it.
+        """
+        recipe, was = (RecipeText(text), was) if text.strip() else (RecipeText(_EMPTY), RecipeForm())
+        experiments = recipe.values.get("experiments")
+        at = ("experiments", next(iter(experiments), _NAME) if isinstance(experiments, dict) else _NAME)
+        mine, before = self._values(at), was._values(at)
+        for path, value in mine.items():
+            if before.get(path) != value:
+                recipe = recipe.put(path, value)
+        for path in before.keys() - mine.keys() - {("name",), (*at, "command")}:
+            recipe = recipe.without(_gone(path, mine))
+        return recipe.text
+
+    def _values(self, at: Path) -> dict[Path, str]:
+        """Values of keys in YAML, of those that are filled in: ``at`` has those of an experiment."""
         policy = self.policy if self.policy in POLICIES else ""
         if policy and self.p:
-            yield from _mapping("objective", {"policy": policy, "p": self.p})
-        elif policy or self.objective:
-            yield f"objective: {_scalar(policy or self.objective)}"
-        usd = {"total": self.budget, "per_hour": self.per_hour}
-        budget = {key: value and f"${value.lstrip('$')}" for key, value in usd.items()}
-        yield from _mapping("budget", {**budget, "deadline": self.deadline})
-        yield "experiments:"
-        yield "  train:"
-        yield from (f"    {line}" for line in self._experiment())
-
-    def _experiment(self) -> Iterator[str]:
-        names = [name for name, _ in self._parameters()]
-        options = [part for name in names for part in (f"--{name}", f"{{{{{name}}}}}")]
-        command = " ".join(["python", self.main or "main.py", *self.arguments.split(), *options])
-        yield f"command: {_scalar(command)}"
-        if self.setup:
-            yield "setup: |"
-            yield from (f"  {line}" for line in self.setup.splitlines())
-        if names:
-            yield "parameters:"
-            yield from (f"  {_scalar(name)}: {_parameter(value)}" for name, value in self._parameters())
-        if self.samples:
-            yield f"samples: {_scalar(self.samples)}"
+            objective = _value({"policy": policy, "p": self.p})
+        else:
+            objective = policy or self.objective
+            objective = objective and _scalar(objective)
+        found: dict[Path, str] = {("objective",): objective}
+        for key, value in (("name", self.name), ("code", self.code), ("provider", self.provider)):
+            found[(key,)] = value and _scalar(value)
+        for key, value in (("total", self.budget), ("per_hour", self.per_hour)):
+            found["budget", key] = value and _scalar(f"${value.lstrip('$')}")
+        found["budget", "deadline"] = self.deadline and _scalar(self.deadline)
+        of_experiment: dict[Path, str] = {
+            (key,): value and _scalar(value) for key, value in self._plain_keys()
+        }
+        setup = f"{self.setup}\n" if "\n" in self.setup else self.setup and _scalar(self.setup)
+        of_experiment["setup",] = setup
+        for name, value in self._parameters():
+            of_experiment["parameters", name] = _parameter(value)
         if self.metric:
             search = {"metric": self.metric, "goal": self.goal, "sampler": self.sampler}
-            yield from _mapping("search", search)
+            of_experiment |= {("search", key): value and _scalar(value) for key, value in search.items()}
         if self.data:
             kind = "url" if self.data == "url" else "volume"
-            yield f"data: {{{_scalar(self.data_name or 'data')}: {{{kind}: {_scalar(self.source)}}}}}"
-        yield from _mapping("distributed", self._distributed())
-        if self.framework:
-            yield f"framework: {_scalar(self.framework)}"
-        spot = "true" if self.spot else ""
+            of_experiment["data", self.data_name or "data", kind] = _scalar(self.source)
+        of_experiment |= {("distributed", *key): value for key, value in self._distributed().items()}
         regions = types_in(self.region) if "," in self.region else self.region
-        hardware = {"instance": types_in(self.instance), "region": regions, "spot": spot}
-        yield from _mapping("hardware", hardware)
-        if self.batch:
-            yield f"batch: {{global: {_scalar(self.batch)}}}"
-        for key, value in (("steps", self.steps), ("epochs", self.epochs), ("examples", self.examples)):
-            if value:
-                yield f"{key}: {_scalar(value)}"
+        hardware: dict[str, Any] = {
+            "instance": types_in(self.instance),
+            "region": regions,
+            "spot": "true" * bool(self.spot),
+        }
+        of_experiment |= {("hardware", key): value and _value(value) for key, value in hardware.items()}
+        of_experiment["batch", "global"] = self.batch and _scalar(self.batch)
+        found |= {(*at, *path): value for path, value in of_experiment.items()}
+        return {path: value for path, value in found.items() if value}
 
-    def _distributed(self) -> dict[str, Any]:
+    def _plain_keys(self) -> Iterator[tuple[str, str]]:
+        names = [name for name, _ in self._parameters() if f"{{{{{name}}}}}" not in self.arguments]
+        options = [part for name in names for part in (f"--{name}", f"{{{{{name}}}}}")]
+        yield "command", self.main and " ".join(["python", self.main, *self.arguments.split(), *options])
+        for key in ("samples", "framework", "steps", "epochs", "examples"):
+            yield key, getattr(self, key)
+
+    def _distributed(self) -> dict[Path, str]:
         """FC2's policies, and a type of servers, are for a training with parameter servers."""
         is_fc2 = self.policy in POLICIES and self.policy != "lookup"
         workers, asks = self.workers, bool(self.servers or self.server or is_fc2)
@@ -160,10 +199,15 @@ class RecipeForm(BaseModel):
         if not (self.strategy or workers or asks or self.latency_ms):
             return {}
         strategy = self.strategy or ("ps-async" if asks else "allreduce")
-        server = {"instance": types_in(self.server)} if self.server and strategy != "allreduce" else {}
-        hardware = {"ps": server} if server else {}
-        gang = {"workers": workers, "parameter_servers": self.servers, "hardware": hardware}
-        return {"strategy": strategy, "latency_ms": self.latency_ms, **gang}
+        values: dict[Path, Any] = {
+            ("strategy",): strategy,
+            ("latency_ms",): self.latency_ms,
+            ("workers",): workers,
+            ("parameter_servers",): self.servers,
+        }
+        if strategy != "allreduce":
+            values["hardware", "ps", "instance"] = types_in(self.server)
+        return {path: _value(value) for path, value in values.items() if value}
 
     def _parameters(self) -> Iterator[tuple[str, str]]:
         for line in self.parameters.splitlines():
@@ -173,7 +217,7 @@ class RecipeForm(BaseModel):
 
 
 def with_cluster(text: str, experiment: str, cluster: Mapping[str, Any]) -> str:
-    """A recipe that takes one cluster of a quote; comments and order stay.
+    """A recipe that takes one cluster of a quote; all else stays.
 
     Args:
         text: of the recipe.
@@ -183,36 +227,32 @@ def with_cluster(text: str, experiment: str, cluster: Mapping[str, Any]) -> str:
     Raises:
         UsageError: it has no such experiment.
     """
-    from ruamel.yaml import YAML
-
-    yaml = YAML()
-    yaml.width = 4096
-    found = yaml.load(text)
+    found, at = RecipeText(text), ("experiments", experiment)
     try:
-        block = found["experiments"][experiment]
+        block = found.values["experiments"][experiment]
     except (KeyError, TypeError):
         raise UsageError(f"the recipe has no experiment {experiment!r}", "Quote it again.") from None
-    worker = cluster["worker"]
+    worker, server = cluster["worker"], cluster.get("parameter_server")
+    values: dict[Path, Any] = {}
     if worker["usd_per_hour"]:  # machines of one's own are not chosen
-        hardware = block.setdefault("hardware", {})
-        hardware["instance"], hardware["spot"] = worker["instance"], worker["spot"]
-        if worker.get("region") and worker.get("provider") == found.get("provider"):
-            hardware["region"] = worker["region"]
+        values["hardware", "instance"], values["hardware", "spot"] = worker["instance"], worker["spot"]
+        if worker.get("region") and worker.get("provider") == found.values.get("provider"):
+            values["hardware", "region"] = worker["region"]
     if "distributed" in block:
-        distributed, server = block["distributed"], cluster.get("parameter_server")
-        distributed["workers"] = worker["processes"]
+        values["distributed", "workers"] = worker["processes"]
         if server and server["usd_per_hour"]:
-            roles = distributed.setdefault("hardware", {})
-            roles.setdefault("ps", {}).update(instance=server["instance"], spot=server["spot"])
-            distributed["parameter_servers"] = server["count"] // cluster.get("tasks_at_once", 1)
-        elif worker["usd_per_hour"] and "hardware" in distributed:  # they share the workers' machines
-            distributed["hardware"].pop("ps", None)
-    objective = found.get("objective")  # what a policy was to choose is chosen
+            servers = server["count"] // cluster.get("tasks_at_once", 1)
+            values["distributed", "parameter_servers"] = servers
+            for key in ("instance", "spot"):
+                values["distributed", "hardware", "ps", key] = server[key]
+        elif worker["usd_per_hour"]:  # they share the workers' machines
+            found = found.without((*at, "distributed", "hardware", "ps"))
+    for path, value in values.items():
+        found = found.put((*at, *path), _scalar(_typed(value)))
+    objective = found.values.get("objective")  # what a policy was to choose is chosen
     if (isinstance(objective, dict) and "policy" in objective) or objective in POLICIES:
-        found.pop("objective")
-    out = io.StringIO()
-    yaml.dump(found, out)
-    return out.getvalue()
+        found = found.without(("objective",))
+    return found.text
 
 
 def without_triggers(text: str) -> str:
@@ -221,81 +261,103 @@ def without_triggers(text: str) -> str:
     >>> without_triggers("name: a  # mine\non: webhook\nconcurrency: skip\nseed: 1\n")
     'name: a  # mine\nseed: 1\n'
     """
-    from ruamel.yaml import YAML
-
-    yaml = YAML()
-    yaml.width = 4096
-    found = yaml.load(text)
-    if not isinstance(found, dict) or "on" not in found:
-        return text
-    for key in ("on", "concurrency"):
-        found.pop(key, None)
-    out = io.StringIO()
-    yaml.dump(found, out)
-    return out.getvalue()
+    found = RecipeText(text)
+    return found.without(("on",)).without(("concurrency",)).text if "on" in found.values else text
 
 
-def _fields(recipe: Any) -> dict[str, Any]:  # noqa: ANN401 - it may be anything
-    """What a recipe has of each field; it is compared afterwards, so what is not understood is left out."""
-    one, objective, budget = recipe["experiments"]["train"], recipe.get("objective"), recipe.get("budget", {})
+def _gone(path: Path, mine: Mapping[Path, str]) -> Path:
+    """What is taken away with a key: a search without its metric is none, nor data without a source."""
+    for whole in (path[: path.index(key) + more] for key, more in _WHOLE.items() if key in path[:3]):
+        if not any(each[: len(whole)] == whole for each in mine):
+            return whole
+    return path
+
+
+def _fields(recipe: Any) -> dict[str, str]:  # noqa: ANN401 - it may be anything
+    """What a recipe has of each field; empty is what no field can say."""
+
+    def at(*path: str) -> Any:  # noqa: ANN401 - of a recipe
+        found = recipe
+        for key in path:
+            found = found.get(key) if isinstance(found, dict) else None
+        return found
+
+    experiments = at("experiments")
+    one = next(iter(experiments), _NAME) if isinstance(experiments, dict) else _NAME
+    values: dict[str, Any] = {key: at(key) for key in ("name", "code", "provider")}
+    for key in ("setup", "samples", "framework", "steps", "epochs", "examples"):
+        values[key] = at("experiments", one, key)
+    for group, keys in _GROUPS.items():
+        values |= {field: at("experiments", one, *group, key) for field, key in keys.items()}
+    objective, parameters = at("objective"), at("experiments", one, "parameters")
     policy = objective if isinstance(objective, dict) else {"policy": objective}
-    gang, hardware = one.get("distributed", {}), one.get("hardware", {})
-    parameters, search = one.get("parameters", {}), one.get("search", {})
-    ((data_name, data),) = one.get("data", {"data": {}}).items()
-    options = [part for name in parameters for part in (f"--{name}", f"{{{{{name}}}}}")]
-    _, main, *arguments = one["command"].split(" ")
-    lines = [
-        f"{name}: {value['range']} {'log' * ('sampling' in value)}"
-        if isinstance(value, dict)
-        else f"{name}: {_typed(value)}"
-        for name, value in parameters.items()
-    ]
-    chosen = policy if policy["policy"] in POLICIES else {"objective": objective}
+    if policy.get("policy") in POLICIES:
+        values |= {"policy": policy["policy"], "p": policy.get("p")}
+    else:
+        values["objective"] = objective
+    for field, key in (("budget", "total"), ("per_hour", "per_hour"), ("deadline", "deadline")):
+        values[field] = _typed(at("budget", key)).lstrip("$")
+    lines = []
+    for name, value in parameters.items() if isinstance(parameters, dict) else ():
+        line = (
+            f"{value.get('range')} {'log' * ('sampling' in value)}"
+            if isinstance(value, dict)
+            else _typed(value)
+        )
+        if _plain(compose(_parameter(line.strip()), "value")) in (value, [value]):
+            lines.append(f"{name}: {line.strip()}")
+    values["parameters"] = "\n".join(lines)
+    values["spot"] = "on" if values["spot"] == "true" else ""
+    data = at("experiments", one, "data")
+    if isinstance(data, dict) and len(data) == 1:
+        ((name, source),) = data.items()
+        for kind in ("url", "volume"):
+            if isinstance(source, dict) and isinstance(source.get(kind), str):
+                values |= {"data": kind, "data_name": name, "source": source[kind]}
+    values |= _command(at("experiments", one, "command"), parameters if isinstance(parameters, dict) else {})
+    typed = {key: _typed(value) for key, value in values.items()}
+    # A line that is filled in is one; a goal or a policy that is not there is the usual one.
     return {
-        **{key: recipe.get(key) for key in ("name", "code", "provider")},
-        **chosen,
-        **{key: one.get(key) for key in ("setup", "samples", "framework", "steps", "epochs", "examples")},
-        **{key: gang.get(key) for key in ("strategy", "workers", "latency_ms")},
-        **{key: hardware.get(key) for key in ("instance", "region", "spot")},
-        **search,
-        "budget": str(budget.get("total", "")).lstrip("$"),
-        "per_hour": str(budget.get("per_hour", "")).lstrip("$"),
-        "deadline": budget.get("deadline"),
-        "main": main,
-        "arguments": " ".join(arguments[: len(arguments) - len(options)]),
-        "parameters": "\n".join(lines),
-        "data": next(iter(data), None),
-        "data_name": data_name,
-        "source": next(iter(data.values()), None),
-        "servers": gang.get("parameter_servers"),
-        "server": gang.get("hardware", {}).get("ps", {}).get("instance"),
-        "batch": one.get("batch", {}).get("global"),
+        key: value
+        for key, value in typed.items()
+        if (value or key == "main") and ("\n" not in value or key in ("setup", "parameters"))
     }
+
+
+def _command(command: object, parameters: Mapping[str, Any]) -> dict[str, str]:
+    """A script and its arguments; none if the command is another one, or gives parameters in another way."""
+    words = command.split(" ") if isinstance(command, str) else []
+    options = [part for name in parameters for part in (f"--{name}", f"{{{{{name}}}}}")]
+    is_plain = len(words) > 1 and words[0] == "python" and all(words) and "\n" not in str(command)
+    if not is_plain or any(f"{{{{{name}}}}}" not in str(command) for name in parameters):
+        return {"main": "", "arguments": ""}
+    rest = words[2:]
+    for option, name in zip(options[::2], options[1::2], strict=True):
+        if option in rest and rest[(at := rest.index(option)) + 1 : at + 2] == [name]:
+            del rest[at : at + 2]
+    return {"main": words[1], "arguments": " ".join(rest)}
+
+
+def _plain(node: YamlNode) -> Any:  # noqa: ANN401 - of YAML
+    """Mappings, lists and texts, numbers as they are written; None is what is not there."""
+    if node.kind is Kind.MAPPING:
+        return {key: _plain(each) for key, each in node.entries.items()}
+    if node.kind is Kind.LIST:
+        return [_plain(each) for each in node.items]
+    return None if node.is_null else node.text
 
 
 def _typed(value: Any) -> str:  # noqa: ANN401 - of YAML
-    """As one would type it.
+    """As one would type it; empty is what cannot be typed in a line.
 
-    >>> _typed([0.1, "relu"]), _typed(True), _typed(None)
-    ('0.1, relu', 'true', '')
+    >>> _typed(["0.1", "relu"]), _typed(True), _typed(None), _typed({"a": "1"})
+    ('0.1, relu', 'true', '', '')
     """
     if isinstance(value, list):
         return ", ".join(map(_typed, value))
-    return str(value).lower() if isinstance(value, bool) else "" if value is None else str(value)
-
-
-def _without_nothing(value: Any) -> Any:  # noqa: ANN401 - of YAML
-    """Without keys that say no, or nothing: the form leaves them out."""
-    if not isinstance(value, dict):
-        return value
-    return {
-        key: _without_nothing(each) for key, each in value.items() if each is not None and each is not False
-    }
-
-
-def _mapping(key: str, values: Mapping[str, Any]) -> Iterator[str]:
-    if any(values.values()):
-        yield f"{key}: {_value(values)}"
+    if value is None or isinstance(value, dict):
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _value(value: Any) -> str:  # noqa: ANN401 - a text, a list or a mapping of them

@@ -70,7 +70,7 @@ def size(bytes_: float) -> str:
 
 
 def number(value: object) -> str:
-    """Numbers with four digits, everything else as it is."""
+    """Numbers with four digits, everything else unchanged."""
     if isinstance(value, float) and math.isfinite(value):
         return f"{value:.4g}"
     return str(value)
@@ -116,6 +116,11 @@ def page(request: Request, template: str, http: int = 200, **values: Any) -> Res
     who = getattr(request.state, "caller", None)
     html = _TEMPLATES.get_template(template).render(caller=who, path=request.url.path, **values)
     return Response(html, http, media_type="text/html", headers={"cache-control": "no-store"})
+
+
+def part(template: str, **values: Any) -> str:  # noqa: ANN401
+    """A template of a part of a page."""
+    return _TEMPLATES.get_template(template).render(**values)
 
 
 def is_part(request: Request) -> bool:

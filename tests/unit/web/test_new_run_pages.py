@@ -110,24 +110,58 @@ def test_what_is_filled_in_becomes_a_recipe_that_is_checked(browser):
     assert "python train.py --lr {{lr}}" in recipe_of(page)
     assert 'name="main" value="train.py"' in page
     assert "<b>" not in page
-    part = browser.post("/new/recipe", data=filled, headers={"hx-request": "true"}).text
-    assert "<html" not in part
-    assert recipe_of(part) == recipe_of(page)
-    page = browser.post("/new/check", data={"recipe": "name: x\nexperimentz: 1\n"}).text
-    assert "line 2, column 1" in page
+    part = asked(browser, "/new/recipe", **filled)
+    assert part["recipe"] == recipe_of(page)
+    assert (part["fields"]["main"], part["fields"]["parameters"]) == ("train.py", "lr: 0.1, <b>")
+    assert "line 2, column 1" in asked(browser, "/new/recipe", recipe="name: x\nexperimentz: 1\n")["checked"]
     chosen = f"{RENTED}    framework: pytorch\n    container: auto\n"
+    told = asked(browser, "/new/recipe", recipe=chosen)["checked"]
+    assert "container: auto is docker.io/pytorch/pytorch:" in told
+
+
+def asked(browser, path, **filled):
+    """What our script is answered."""
+    return browser.post(path, data=filled, headers={"hx-request": "true"}).json()
+
+
+def test_a_field_is_written_into_the_recipe_that_is_there_also_when_it_is_sent(state, browser):
+    text = f"# mine\n{RENTED}    retries: 3  # often\n"
+    seen = asked(browser, "/new/recipe", recipe=text)
+    assert (seen["recipe"], seen["fields"]["main"], seen["fields"]["workers"]) == (text, "train.py", "auto")
+    typed = {**seen["fields"], "name": "renamed", "recipe": text, "was": seen["was"]}
+    changed = asked(browser, "/new/recipe", **typed)
+    assert changed["recipe"] == text.replace("job", "renamed")
+    again = {**changed["fields"], "recipe": changed["recipe"], "was": changed["was"]}
+    assert asked(browser, "/new/recipe", **again)["recipe"] == changed["recipe"]
+    sent = browser.post("/new/quote", data=typed)  # the moment after: nothing was written yet
+    name = sent.headers["location"].rpartition("/")[2]
     assert (
-        "container: auto is docker.io/pytorch/pytorch:"
-        in browser.post("/new/check", data={"recipe": chosen}).text
+        state.quotes.ask_of(caller("owner", None, ["read", "run"]), QUOTE, name).recipe == changed["recipe"]
     )
+    told = browser.post("/new/quote", data=typed, headers={"hx-request": "true"})
+    assert (told.status_code, told.headers["hx-redirect"][:8]) == (204, "/quotes/")
+    broken = {**typed, "recipe": "name: ["}
+    page = browser.post("/new", data=broken)
+    assert recipe_of(page.text) == "name: [", "what cannot be read is not lost, nor what was filled in"
+    assert 'value="renamed"' in page.text
+    assert 'value="job"' not in page.text
+    mended = {
+        **broken,
+        "recipe": text,
+        "was": html.unescape(re.search('name="was" value="(.*?)"', page.text)[1]),
+    }
+    assert asked(browser, "/new/recipe", **mended)["recipe"] == changed["recipe"]
+    assert browser.post("/new", data=broken, headers={"hx-request": "true"}).status_code == 422
+    odd = asked(browser, "/new/recipe", recipe=RENTED.replace("allreduce", "own-way"))
+    page = browser.post("/new/recipe", data={"recipe": odd["recipe"]}).text
+    assert "<option selected>own-way</option>" in page, "else it would be taken out of the recipe"
 
 
 def test_wrong_recipes_and_amounts_come_back_as_they_were(browser):
     for path in ("/new", "/new/quote"):
-        page = browser.post(path, data={"recipe": "name: x\nwrong: 1\n", "main": "mine.py"})
+        page = browser.post(path, data={"recipe": "name: x\nwrong: 1\n"})
         assert page.status_code == 422
         assert recipe_of(page.text) == "name: x\nwrong: 1\n"
-        assert "mine.py" in page.text
     assert "no amount" in browser.post("/new", data={"recipe": RENTED, "max_usd": "much"}).text
     assert "no number of workers" in browser.post(
         "/new/quote", data={"recipe": RENTED, "most_workers": "some"}
@@ -166,7 +200,7 @@ def test_a_form_that_is_sent_twice_starts_one_run(tmp_path):
 
 def test_code_is_sent_as_a_plain_form(state, browser):
     """As browsers without JavaScript do; the other fields stay as they were filled in."""
-    filled = {"name": "mine", "main": "train.py", "provider": "aws", "recipe": "x", "code": "old"}
+    filled = {"name": "mine", "main": "train.py", "provider": "aws", "code": "old"}
 
     def send(name, content, **headers):
         return browser.post("/new/code", data=filled, files={"file": (name, content)}, headers=headers)

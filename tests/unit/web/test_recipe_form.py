@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
@@ -48,12 +50,117 @@ def read(form, tmp_path):
 def test_a_recipe_that_was_filled_in_fills_the_form_again(filled):
     text = RecipeForm(**filled).text()
     assert RecipeForm.of(text).text() == text
-    assert RecipeForm.of(f"{text}seed: 1\n") is None, "that has no field"
+    assert RecipeForm.of(f"{text}seed: 1\n") == RecipeForm.of(text), "that has no field"
 
 
-@pytest.mark.parametrize("text", ["", "3", "a: [", "name: x", "experiments: {train: {command: ls}}"])
-def test_what_no_form_says_fills_none(text):
-    assert RecipeForm.of(text) is None
+@pytest.mark.parametrize(
+    ("command", "main"),
+    [
+        ("ls -l", ""),
+        ("[1]", ""),
+        ("python a.py --lr {{lr}} -v", "a.py"),
+        ("python a.py lr={{lr}}", "a.py"),
+        ("python a.py", ""),
+        ("python  a.py --lr {{lr}}", ""),
+    ],
+)
+def test_what_no_field_says_leaves_it_empty(command, main):
+    found = RecipeForm.of(f"experiments:\n  a:\n    command: {command}\n    parameters: {{lr: [1, 2]}}\n")
+    assert (found.main, found.parameters) == (main, "lr: 1, 2")
+
+
+COMMENTS = st.sampled_from(["", '  # why: it\'s "so"', " # {name: no}"])
+KEYS = st.sampled_from(["seed", "labels", "notify", "x-mine", "retries", "ünknown"])
+VALUES = st.sampled_from(
+    [
+        *("3", "[1, 2.50]", "{a: 1e-4, b: [x]}", "'it''s'", "null", "\n    - one\n    - two: 3"),
+        "|\n    a\n\n     b",
+        "\n    # inner\n    deep: {x: 0x10}\n    list:\n    - 1",
+        ">-\n    folded\n    text",
+    ]
+)
+RUNS = st.sampled_from(
+    ["python train.py --lr {{lr}}", "torchrun --nproc 2 a.py", "make '*'", "bash -c 'a; b'"]
+)
+
+
+@st.composite
+def recipes(draw):
+    """Recipes as people write them: comments, keys that no field has, flow and block, in any order."""
+    parts = [f"name: NAME{draw(COMMENTS)}\n", f"provider: aws{draw(COMMENTS)}\n"]
+    parts.append(f"budget:{draw(st.sampled_from([' {total: $5, saving: 10%}', chr(10) + '  total: $5']))}\n")
+    names = draw(st.lists(st.sampled_from(["main", "train", "b c"]), min_size=1, max_size=3, unique=True))
+    body = "".join(
+        f'  {name}:{draw(COMMENTS)}\n    command: "{draw(RUNS)}"\n    parameters: {{lr: [0.10, 1e-3]}}\n'
+        f"    {draw(KEYS)}: {draw(VALUES).replace(chr(10), chr(10) + '  ')}\n"
+        for name in names
+    )
+    parts.append(f"experiments:{draw(COMMENTS)}\n{body}")
+    parts += [f"{key}: {draw(VALUES)}\n" for key in draw(st.sets(KEYS, max_size=4))]
+    between = draw(st.sampled_from(["", "\n", "# of the next\n", "\n  # askew\n\n"]))
+    return between.join(draw(st.permutations(parts)))
+
+
+def changed(text, **fields):
+    """The recipe when fields were filled in on the page that shows it."""
+    was = RecipeForm.of(text)
+    return was.model_copy(update=fields).written(text, was)
+
+
+@settings(max_examples=300, deadline=None)
+@given(recipes(), st.sampled_from(["renamed", "a: b", "3", "Größe #1"]))
+def test_a_changed_name_leaves_every_other_byte_as_it_was(text, name):
+    quoted = name if name in ("renamed", "3") else json.dumps(name, ensure_ascii=False)
+    assert changed(text, name=name) == text.replace("NAME", quoted)
+
+
+@settings(max_examples=60, deadline=None)
+@given(recipes(), st.data())
+def test_a_field_changes_one_key_and_can_be_taken_back(text, data):
+    fields = {
+        "deadline": ("9h", ("budget", "deadline")),
+        "steps": ("40", ("experiments", "", "steps")),
+        "batch": ("128", ("experiments", "", "batch", "global")),
+        "instance": ("g5.*", ("experiments", "", "hardware", "instance")),
+        "setup": ("a\nb", ("experiments", "", "setup")),
+    }
+    field = data.draw(st.sampled_from(sorted(fields)))
+    value, path = fields[field]
+    more = changed(text, **{field: value})
+    before, after = (YAML(typ="safe", pure=True).load(each) for each in (text, more))
+    at = after
+    for key in (path := [key or next(iter(after["experiments"])) for key in path])[:-1]:
+        at = at[key]
+    assert str(at.pop(path[-1])).strip() == value
+    if not at:
+        del after["experiments"][path[1]][path[2]]
+    assert repr(after) == repr(before)
+    kept = [line for line in text.split("\n") if line not in more.split("\n")]
+    assert len(kept) <= 1, "a mapping in one line is longer, no other line has changed"
+    assert changed(more, **{field: ""}) == text
+
+
+def test_comments_and_what_no_field_knows_stay_when_a_field_is_emptied():
+    text = "name: a\nexperiments:\n  one:  # first\n    command: ls\n    search: {metric: loss, goal: min}\n"
+    text += "    data:\n      photos: {volume: photos@3, mount: true}\n    hardware: {gpus: 4, spot: true}\n"
+    assert "photos: {volume: birds, mount: true}" in changed(text, source="birds")
+    assert "data" not in changed(text, data="", source="")
+    assert "hardware: {gpus: 4}" in changed(text, spot="")
+    assert "search" not in changed(text, metric="")
+    assert changed(text, name="", main="") == text, "what has to be there stays"
+    assert "command: python b.py" in changed(text, main="b.py")
+
+
+def test_aliases_are_values_of_their_own_and_what_cannot_be_read_is_not_lost():
+    text = "name: a\nexperiments:\n  a: {command: ls, hardware: &h {gpus: 1}}\n"
+    text += "  b: {command: ls, hardware: *h}\n"
+    cluster = {"worker": {"instance": "m4.large", "spot": True, "processes": 3, "usd_per_hour": 0.1}}
+    found = YAML(typ="safe").load(with_cluster(text, "b", cluster))["experiments"]
+    assert found["b"]["hardware"] == {"gpus": 1, "instance": "m4.large", "spot": True}
+    assert found["a"]["hardware"] == {"gpus": 1}
+    for broken in ("name: [", "- a", "3"):
+        with pytest.raises(UsageError):
+            RecipeForm(name="x").written(broken, RecipeForm())
 
 
 def test_an_empty_form_is_a_recipe(tmp_path):

@@ -28,25 +28,101 @@ for (const each of document.querySelectorAll(".no-script")) each.hidden = true;
 const asked = tabs.findIndex(tab => tab.hash === location.hash);
 choose(document.querySelector("#checked li") || document.getElementById("recipe").defaultValue.split("\n").length > 6 ? tabs.length - 1 : Math.max(0, asked));
 
-// What is filled in is written into the recipe a moment later: who sends it sooner waits for that.
-const form = document.getElementById("new"), filled = form.querySelector("[hx-trigger^=change]");
-let changes = 0, asked_at = 0, written = 0, waits = null;
-filled.addEventListener("change", () => { changes++; });
-filled.addEventListener("htmx:beforeRequest", event => { if (event.target === filled) asked_at = changes; });
-filled.addEventListener("htmx:afterRequest", event => {
-  if (event.target !== filled) return;
-  const by = waits;
-  if (event.detail.successful) written = asked_at;
-  if (event.detail.successful && written < changes) return;
-  waits = null;
-  if (by && event.detail.successful) form.requestSubmit(by);
-});
+// Fields and recipe are one document: the server writes what was filled in into the recipe, and says what the
+// fields are then. What is on its way when something is changed again is asked once more.
+const form = document.getElementById("new"), fields = document.getElementById("fields"), recipe = form.elements.recipe;
+const said = document.getElementById("said"), url = location.pathname + location.search;
+const PLACE = `new ${form.dataset.caller}`, HEADERS = {"HX-Request": "true"};
+const filled = () => Object.fromEntries([...new FormData(form)].filter(([, value]) => typeof value === "string"));
+const body = () => new URLSearchParams(filled());
+function set(name, value) {
+  const control = form.elements[name];
+  if (control.type === "checkbox") control.checked = value !== "";
+  else if (control.value !== value) {
+    if (control.options && ![...control.options].some(each => each.value === value)) control.add(new Option(value));
+    control.value = value;
+  }
+}
+function show(answer) {
+  for (const [name, value] of Object.entries(answer.fields)) set(name, value);
+  set("recipe", answer.recipe); set("was", answer.was);
+  document.getElementById("checked").innerHTML = answer.checked;
+  keep();
+}
+let due = null, again = null, pending = null, is_sending = false;
+function later() { clearTimeout(due); due = setTimeout(write, 250); }
+async function write() {
+  clearTimeout(due);
+  const asked = body().toString();
+  const answer = await fetch("/new/recipe", {method: "POST", body: body(), headers: HEADERS}).catch(() => null);
+  if (body().toString() !== asked) return later();
+  if (answer?.ok) show(await answer.json());
+}
+
+// What was typed outlives Back, a reload, the log-in and a closed connection, in this tab alone.
+let is_left = false;
+function keep(leaves = false) {
+  is_left ||= leaves;  // an answer that comes now changes nothing
+  sessionStorage.setItem(PLACE, JSON.stringify({url, pending, is_sent: is_left, values: filled()}));
+}
+function restore() {
+  const kept = JSON.parse(sessionStorage.getItem(PLACE) ?? "null");
+  const came = performance.getEntriesByType("navigation")[0]?.type;
+  if (!kept || (came === "navigate" ? kept.is_sent || url !== "/new" : url !== kept.url)) return;
+  if (kept.is_sent) delete kept.values.key;  // it would be the same run
+  for (const each of form.querySelectorAll("input[type=checkbox]")) each.checked = false;
+  for (const [name, value] of Object.entries(kept.values)) if (form.elements[name]) set(name, value);
+  document.getElementById("kept").hidden = false;
+  if (kept.pending) attempt(kept.pending); else write();
+}
+document.getElementById("start-over").addEventListener("click", () => keep(true));
+form.addEventListener("input", () => { keep(); if (!pending) said.textContent = ""; });
+fields.addEventListener("change", later);
+recipe.addEventListener("input", later);
+
+// A press is answered at once. What could not be sent is kept and sent when the server can be reached, or after the log-in.
 form.addEventListener("submit", event => {
-  if (written === changes || !window.htmx || !event.submitter) return;
+  const path = new URL(event.submitter?.formAction ?? form.action).pathname;
+  if (path !== "/new" && path !== "/new/quote") return;
   event.preventDefault();
-  if (asked_at === changes && waits === null) filled.dispatchEvent(new Event("change"));  // it was asked in vain
-  waits = event.submitter;
+  attempt(path);
 });
+function say(text, busy = false) {
+  said.innerHTML = text;
+  for (const each of form.querySelectorAll(".send button")) each.setAttribute("aria-busy", busy);
+}
+const UNSEND = '<button type="button" class="plain" id="unsend">Do not send it</button>';
+said.addEventListener("click", event => { if (event.target.id === "unsend") { pending = null; keep(); say(""); } });
+const retry = () => { if (pending && !document.hidden) attempt(pending); };
+addEventListener("online", retry);
+addEventListener("visibilitychange", retry);
+addEventListener("pageshow", event => { if (event.persisted) { is_left = false; say(""); } });
+async function attempt(path) {
+  pending = path; keep();
+  say(path === "/new" ? "Sending it…" : "Asking for a quote…", true);
+  if (is_sending) return;
+  is_sending = true;
+  const answer = await fetch(path, {method: "POST", body: body(), headers: HEADERS}).catch(() => null);
+  is_sending = false;
+  if (!answer) {
+    if (!pending) return say("");
+    clearTimeout(again); again = setTimeout(retry, 3000);
+    return say(`Not sent: the server cannot be reached. It is kept here, and sent when the connection is back. ${UNSEND}`);
+  }
+  if (answer.status === 401) return say(`Not sent: you are logged out. <a href="/login?next=/new">Log in</a>; it is kept here, and sent then. ${UNSEND}`);
+  pending = null;
+  const to = answer.headers.get("hx-redirect");
+  if (to) { keep(true); return location.assign(to); }
+  if (answer.headers.get("content-type").startsWith("application/json")) {
+    show(await answer.json());
+    choose(tabs.length - 1);
+    return say("Not sent: the recipe says what is wrong.");
+  }
+  const html = await answer.text(), shown = new DOMParser().parseFromString(html, "text/html").querySelector("main");
+  if (answer.ok) { sessionStorage.removeItem(PLACE); document.open(); document.write(html); return document.close(); }
+  keep(); say("");
+  said.textContent = `Not sent: ${[...shown.querySelectorAll("h1, h1 + p:not(:has(a))")].map(each => each.textContent).join(". ")}`;
+}
 
 const sent = document.getElementById("sent"), digest = document.getElementById("digest");
 async function send(file) {
@@ -59,5 +135,6 @@ async function send(file) {
 document.getElementById("file").addEventListener("change", async event => {
   const [file] = event.target.files;
   if (!file) return;
-  try { await send(file); digest.dispatchEvent(new Event("change", {bubbles: true})); } catch (error) { sent.textContent = error.message; }
+  try { await send(file); keep(); later(); } catch (error) { sent.textContent = error.message; }
 });
+restore();
