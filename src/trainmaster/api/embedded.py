@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from trainmaster.service.run_planning import PlannedRun, RunPlanner
     from trainmaster.service.runs.run_picture import RunPicture
     from trainmaster.service.storage.storage import Storage
-    from trainmaster.service.users.caller import Wallet
+    from trainmaster.service.users.caller import Caller, Wallet
     from trainmaster.service.volumes import RemovedVolume, VolumeInfo
     from trainmaster.spec import Recipe
 
@@ -175,6 +175,7 @@ class EmbeddedClient:
         keep_s: float = 0.0,
         queue: bool = False,
         on_cluster: bool = False,
+        max_usd: float | None = None,
     ) -> Accepted:
         if queue:
             raise UsageError("only a server has a queue", "Nothing was started. Leave it out.")
@@ -198,6 +199,11 @@ class EmbeddedClient:
                 )
             notes = check_with_provider(self._service, offer.plans, self._environ)
         recipe = planned.recipe
+        if max_usd is not None:
+            from trainmaster.service.run_planning import capped
+
+            recipe = capped(recipe, max_usd)
+            offer = None if offer is None else replace(offer, recipe=recipe)
         if on_cluster and offer is not None:  # from there it cannot ask for more of the month's money
             from trainmaster.db.ledger import ALL
             from trainmaster.service.run_planning import capped_by_month
@@ -318,6 +324,11 @@ class EmbeddedClient:
         self, run: str, experiment: str | None = None, task: int | None = None
     ) -> list[dict[str, Any]]:
         return list(self._service.metrics(run, experiment, task))
+
+    def curves(self, run: str, keys: Sequence[str] = (), points: int = 200) -> list[dict[str, Any]]:
+        from trainmaster.service.teams.team_runs import TeamRuns
+
+        return TeamRuns(self._service, self._owner).metrics(run, keys, points)
 
     def logs(self, run: str, query: LogQuery) -> Iterator[bytes]:
         from trainmaster.service.runs.log_streams import LineChoice, LogStreams
@@ -445,9 +456,15 @@ class EmbeddedClient:
     @property
     def storage(self) -> Storage:
         from trainmaster.service.storage.storage import Storage
+
+        return Storage(self._service, self._owner, self._environ)
+
+    @property
+    def _owner(self) -> Caller:
+        """Who has this home may do everything in it."""
         from trainmaster.service.users.caller import SCOPES, caller
 
-        return Storage(self._service, caller(this_user(), None, SCOPES), self._environ)
+        return caller(this_user(), None, SCOPES)
 
     # --- apps --------------------------------------------------------------------------------------
 

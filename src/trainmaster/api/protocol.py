@@ -114,6 +114,7 @@ class ClientProtocol(Protocol):
         keep_s: float = 0.0,
         queue: bool = False,
         on_cluster: bool = False,
+        max_usd: float | None = None,
     ) -> Accepted:
         """Write a run down; `drive_run` or `detach_run` is to follow.
 
@@ -123,6 +124,7 @@ class ClientProtocol(Protocol):
             keep_s: how long rented machines stay warm for the next run, in seconds.
             queue: on a server: it waits where it does not fit in the month's budget.
             on_cluster: its first machine drives it; a server drives it anyway.
+            max_usd: its cap, unless its recipe has a lower one; None for that of the recipe.
 
         Raises:
             UsageError: it costs more than was agreed to, the provider would not give the machines, or there
@@ -252,6 +254,15 @@ class ClientProtocol(Protocol):
 
     def picture(self, run: str) -> RunPicture:
         """What a picture of it shows: its searches, and the curves of its other experiments."""
+
+    def curves(self, run: str, keys: Sequence[str] = (), points: int = 200) -> list[dict[str, Any]]:
+        """What its tasks reported, thinned: a dictionary per experiment, task and metric, as REST has it.
+
+        Args:
+            run: its id.
+            keys: names of metrics; all without.
+            points: of one curve, at most.
+        """
 
     def logs(self, run: str, query: LogQuery) -> Iterator[bytes]:
         """What its tasks wrote, or operating systems said, in pieces."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import ipaddress
 import logging
 import secrets
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 #: How long answers that are under way are waited for at the end, in seconds.
 _END_S: Final = 5
 _SAID_S: Final = 60.0
+#: How a process reaches itself where it listens at all addresses.
+_REACHED: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - it is not bound here
 _INSTALL: Final = "Run: pip install 'trainmaster[server]'"
 #: What the extra ``server`` brings; others may have brought a part of it.
 MODULES: Final = (
@@ -193,6 +196,7 @@ def serve(
     try:
         import uvicorn
 
+        from trainmaster.api.mcp.at_server import OwnAddress
         from trainmaster.api.proxy.grants import Grants
         from trainmaster.api.proxy.proxy import AppProxy
         from trainmaster.api.proxy.services import ServiceProxy
@@ -212,13 +216,14 @@ def serve(
     host, port = listener.getsockname()[:2]
     name, scheme = f"[{host}]" if ":" in host else host, "https" if where.tls_cert else "http"
     url = f"{scheme}://{name}:{port}"
+    own = OwnAddress(f"{scheme}://{_REACHED.get(host, name)}:{port}", _fingerprint(where.tls_cert))
     for_apps = _bound_for_apps(where, port)
     apps_port = for_apps.getsockname()[1]
     hosts, public = where.hosts(host), where.urls[0] if where.urls else ""
     state = replace(state, apps_port=apps_port, apps_url=where.apps_url, url=public, hosts=hosts)
     audit = RequestAudit(service.database)
     services = ServiceProxy(EndpointAccess(service, state.members, state.access))
-    state = replace(state, services=services)
+    state = replace(state, services=services, own=own)
     gate = AppAccess(service, state.access, state.members)
     apps_host = urlsplit(where.apps_url).hostname or ""
     domain = apps_host[2:] if apps_host.startswith("*.") else ""
@@ -305,6 +310,16 @@ def _check_certificate(cert: str, key: str) -> None:
             "do not belong together" if error.reason == "KEY_VALUES_MISMATCH" else f"cannot be used: {error}"
         )
         raise UsageError(f"--tls-cert {cert} and --tls-key {key} {wrong}", hint) from None
+
+
+def _fingerprint(cert: str | None) -> str:
+    """SHA-256 of the certificate that the server shows, the first of its file; empty without one."""
+    if cert is None:
+        return ""
+    text = Path(cert).read_text(encoding="ascii", errors="replace")
+    end = "-----END CERTIFICATE-----"
+    pem = text[text.index("-----BEGIN CERTIFICATE-----") : text.index(end) + len(end)]
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()
 
 
 def _bound_for_apps(where: ServerAddress, port: int) -> socket.socket:

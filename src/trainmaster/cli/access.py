@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -50,10 +51,13 @@ def amount_usd(at_most: str | None) -> float | None:
     Raises:
         UsageError: it is no amount.
     """
-    try:
-        return None if at_most is None else parse_money(at_most)
-    except ValueError as error:
-        raise UsageError(f"--at-most {at_most}: {error}", "Write such as --at-most 20.") from None
+    if at_most is None:
+        return None
+    with suppress(ValueError):
+        return float(at_most)
+    with suppress(ValueError):
+        return parse_money(at_most)
+    raise UsageError(f"--at-most {at_most!r} is no amount", "Write such as --at-most 20, in US dollars.")
 
 
 @token_app.command("revoke", no_args_is_help=True)

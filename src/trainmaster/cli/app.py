@@ -104,6 +104,10 @@ _VERBS: Final = {
     "workflows": ("workflows.app", "List the recipes that a server starts by itself, or look after one."),
     "lab": ("lab.app", "A cloud on this machine, for tests and experiments. Needs root."),
     "server": ("server.app", "Serve this home by REST and web, until Ctrl-C. Runs go on when it stops."),
+    "mcp": (
+        "mcp.mcp",
+        "Let an assistant use Trainmaster by the Model Context Protocol, over standard input and output.",
+    ),
     "budget": (
         "budget.budget",
         "What was spent this month, is reserved and left; or set how much that may be.",
@@ -170,7 +174,7 @@ _PANELS: Final = {
     "Room": ("df", "rm", "prune"),
     "Machines and prices": ("offers", "recommend", "predict", "clusters", "image", "lab"),
     "Server": (
-        "server", "login", "context", "workflows", "token", "team", "user", "secret",
+        "server", "login", "context", "mcp", "workflows", "token", "team", "user", "secret",
     ),
     "Set up": ("init", "schema", "config", "doctor"),
 }  # fmt: skip

@@ -56,13 +56,20 @@ class RestConnection:
         token: of the caller; empty before one has logged in.
         fingerprint: SHA-256 of the certificate that the server must have; empty: as the system trusts it.
         sleep: waits for so many seconds.
+        is_own: the server is this process: what is sent to it goes over no network.
 
     Raises:
         UsageError: that is no URL of a server, or the token would go over a network in clear.
     """
 
     def __init__(
-        self, url: str, token: str = "", fingerprint: str = "", sleep: Callable[[float], None] = time.sleep
+        self,
+        url: str,
+        token: str = "",
+        fingerprint: str = "",
+        sleep: Callable[[float], None] = time.sleep,
+        *,
+        is_own: bool = False,
     ) -> None:
         self.url = url.rstrip("/")
         parts = urlsplit(self.url)
@@ -73,7 +80,8 @@ class RestConnection:
         if any(not 32 < ord(letter) < 127 for letter in token):
             raise UsageError("the token has characters that no token has", "Copy it once more, whole.")
         self._is_tls = parts.scheme == "https"
-        if not self._is_tls and token and parts.hostname not in ("127.0.0.1", "localhost", "::1"):
+        self._is_own = is_own or parts.hostname in ("127.0.0.1", "localhost", "::1")
+        if not self._is_tls and token and not self._is_own:
             raise UsageError(
                 f"{self.url}: the token would go over the network in clear",
                 "Use the https URL of the server.",
@@ -164,7 +172,7 @@ class RestConnection:
             OSError, HTTPException: (also while it is read) it is broken, or the server asked too often.
             TrainmasterError: what the server says.
         """
-        apart = RestConnection(self.url, self._token, self._fingerprint, self.sleep)
+        apart = RestConnection(self.url, self._token, self._fingerprint, self.sleep, is_own=self._is_own)
         try:
             answer = apart._send("GET", path, query, None, headers or {}, SILENT_S)
             if answer.status in (*_NOT_NOW, 429):  # also where streams that broke are still counted

@@ -124,6 +124,7 @@ class RemoteClient:
         keep_s: float = 0.0,
         queue: bool = False,
         on_cluster: bool = False,
+        max_usd: float | None = None,
     ) -> Accepted:
         if on_cluster:
             raise UsageError(
@@ -138,7 +139,9 @@ class RemoteClient:
                 f"it costs at most ${usd:.4g} per hour, which was not agreed to",
                 "Nothing was started. Agree to it, or change the recipe.",
             )
-        run = self._to.post("/runs", {"plan": plan, "wait": queue, "keep_s": keep_s}, key=plan)
+        body = {"plan": plan, "wait": queue, "keep_s": keep_s}
+        body |= {} if max_usd is None else {"max_usd": max_usd}
+        run = self._to.post("/runs", body, key=plan)
         if recipe is not None:
             self._last = run["run"], recipe
         return self._accepted(run)
@@ -324,6 +327,10 @@ class RemoteClient:
         from trainmaster.service.runs.run_picture import RunPicture
 
         return RunPicture.from_json(self._to.get(f"/runs/{quoted(run)}/picture"))
+
+    def curves(self, run: str, keys: Sequence[str] = (), points: int = 200) -> list[dict[str, Any]]:
+        found = self._to.get(f"/runs/{quoted(run)}/metrics", keys=",".join(keys) or None, points=points)
+        return list(found["metrics"])
 
     def logs(self, run: str, query: LogQuery) -> Iterator[bytes]:
         from trainmaster.service.runs.log_streams import LineChoice

@@ -19,6 +19,7 @@ from starlette.routing import BaseRoute
 from trainmaster import __version__
 from trainmaster.api.rest import (
     apps,
+    assistants,
     budgets,
     clusters,
     code,
@@ -154,6 +155,7 @@ def make_app(state: ServerState) -> FastAPI:
         watch = asyncio.create_task(state.lag.watch())
         yield
         watch.cancel()
+        await state.assistants.stop()
         state.hubs.stop()
         state.retention.stop()
         audit_feed.stop()
@@ -195,7 +197,7 @@ def _routes() -> list[BaseRoute]:
     whole.include_router(metrics.router)
     whole.include_router(device.router)
     whole.add_api_route("/healthz", _healthz, tags=["server"])
-    return whole.routes
+    return [*whole.routes, assistants.route]
 
 
 _general = Routes(tags=["server"])

@@ -13,6 +13,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
+from trainmaster.api.rest.bodies import NewAsk
 from trainmaster.api.rest.limits import OpenStream
 from trainmaster.api.rest.server_sent import HEADERS, RETRY, SILENT_S, STILL_HERE, event
 from trainmaster.api.rest.state import Following, Reader, Routes, Runs, State, Submitter, Transfer
@@ -32,17 +33,6 @@ WaitS = Annotated[
         description="answer when there is news, or after so many seconds; at once if 32 answers wait",
     ),
 ]
-
-
-class NewAsk(BaseModel):
-    """A recipe."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    recipe: str = Field(description="its YAML")
-    code: str | None = Field(None, description="SHA-256 of a tar that was sent before")
-    provider: str | None = Field(None, description="replaces the recipe's")
-    allow_stale: bool = Field(False, description="old prices will do")
 
 
 class NewQuote(NewAsk):

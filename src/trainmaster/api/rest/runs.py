@@ -12,6 +12,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
+from trainmaster.api.rest.bodies import MetricCurve, NewRun, RunCurves, RunPage
 from trainmaster.api.rest.server_sent import HEADERS
 from trainmaster.api.rest.state import (
     Following,
@@ -37,54 +38,6 @@ from trainmaster.spec.recipe import own_configuration
 from trainmaster.spec.schema import recipe_schema
 
 router = Routes(tags=["runs"])
-
-
-class NewRun(BaseModel):
-    """What is to be run."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    recipe: Annotated[str | None, Field(description="the recipe's YAML; null with a plan")] = None
-    code: Annotated[str | None, Field(description="SHA-256 of a tar that was sent to /code")] = None
-    provider: Annotated[str | None, Field(description="replaces the recipe's `provider`")] = None
-    max_usd: Annotated[
-        float | None,
-        Field(gt=0, allow_inf_nan=False, description="agrees to rent machines for at most so much"),
-    ] = None
-    wait: Annotated[
-        bool, Field(description="until it fits in the month's budget, instead of being refused")
-    ] = False
-    keep_s: Annotated[
-        float,
-        Field(ge=0, le=86400, description="rented machines stay warm so long for the next run, in seconds"),
-    ] = 0.0
-    plan: Annotated[
-        str | None, Field(description="instead of a recipe: runs what was planned, and agrees to its price")
-    ] = None
-
-    def request(self, state: ServerState, caller: Caller) -> RunRequest:
-        """What is to be run.
-
-        Raises:
-            UsageError: neither a recipe nor a plan is there, or both.
-        """
-        if self.plan is not None and self.recipe is None and self.code is None and self.provider is None:
-            planned = state.quotes.accept(caller, self.plan, self.max_usd)
-            return replace(planned, wait=self.wait, keep_s=self.keep_s)
-        if self.plan is not None or self.recipe is None:
-            raise UsageError(
-                "a run needs a recipe or a plan", "A plan has its recipe, code and provider: leave them out."
-            )
-        given = (self.recipe, self.code, self.provider, self.max_usd)
-        return RunRequest(*given, wait=self.wait, keep_s=self.keep_s)
-
-
-class RunPage(BaseModel):
-    """A page of runs, newest first."""
-
-    runs: list[dict[str, Any]]
-    next: str | None = Field(description="the `cursor` of the page after it; null after the last")
-    older: int = Field(description="how many come after this page")
 
 
 class Cancelled(BaseModel):
@@ -120,25 +73,21 @@ class ApprovalAnswer(BaseModel):
     why: str = Field(default="", max_length=1000, description="told with it")
 
 
-class MetricCurve(BaseModel):
-    """A metric of a task, thinned."""
+def request_of(body: NewRun, state: ServerState, caller: Caller) -> RunRequest:
+    """What is to be run.
 
-    experiment: str
-    task: int
-    parameters: dict[str, Any]
-    key: str
-    axis: str = Field(description="what `steps` counts: step, epoch or report")
-    steps: list[float]
-    values: list[float | None]
-    last: float | None
-    best: float | None
-    goal: str = Field(description="which values are better: min or max")
-
-
-class RunCurves(BaseModel):
-    """Curves of a run."""
-
-    metrics: list[MetricCurve]
+    Raises:
+        UsageError: neither a recipe nor a plan is there, or both.
+    """
+    if body.plan is not None and body.recipe is None and body.code is None and body.provider is None:
+        planned = state.quotes.accept(caller, body.plan, body.max_usd)
+        return replace(planned, wait=body.wait, keep_s=body.keep_s)
+    if body.plan is not None or body.recipe is None:
+        raise UsageError(
+            "a run needs a recipe or a plan", "A plan has its recipe, code and provider: leave them out."
+        )
+    given = (body.recipe, body.code, body.provider, body.max_usd)
+    return RunRequest(*given, wait=body.wait, keep_s=body.keep_s)
 
 
 @router.post("/runs", status_code=201)
@@ -153,7 +102,7 @@ def send(
 
     A plan is accepted once, whatever the key is.
     """
-    request = body.request(state, caller)
+    request = request_of(body, state, caller)
     key = f"accepts {body.plan}" if body.plan is not None else key
     run, is_new, notes = state.submissions.submit(caller, request, key)
     if not is_new:
@@ -173,7 +122,7 @@ def check(body: NewRun, state: State, caller: Reader) -> dict[str, Any]:
 
     `notes` says which image `container: auto` is, and which machines lack the recipe's framework.
     """
-    recipe = state.submissions.read(caller, body.request(state, caller))
+    recipe = state.submissions.read(caller, request_of(body, state, caller))
     return {**recipe.summary(), "notes": framework_notes(recipe, state.environ)}
 
 
@@ -183,7 +132,7 @@ def dry_run(body: NewRun, state: State, caller: Submitter) -> dict[str, Any]:
 
     Nothing is rented, sent or written. What machines are given at their start (`UserData`) is left out.
     """
-    recipe = state.submissions.read(caller, body.request(state, caller))
+    recipe = state.submissions.read(caller, request_of(body, state, caller))
     plan = dry_run_of(state.service, recipe, state.environ)
     for each in plan["requests"]:
         each.get("parameters", {}).pop("UserData", None)

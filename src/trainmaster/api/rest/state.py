@@ -13,6 +13,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse
 from starlette.requests import HTTPConnection
 
+from trainmaster.api.mcp.at_server import Assistants, OwnAddress
 from trainmaster.api.own_hosts import OwnHosts
 from trainmaster.api.rest.limits import (
     LOGINS_BURST,
@@ -151,6 +152,7 @@ class ServerState:
         waits: who waits for news of a request.
         openings: connections to members that are being opened.
         services: the proxy's way to services, which counts; None without a proxy.
+        own: how this process reaches its own routes.
     """
 
     service: Service
@@ -182,6 +184,7 @@ class ServerState:
     hosts: OwnHosts = field(default_factory=lambda: OwnHosts(are_all=True))
     openings: MemberOpenings = field(default_factory=MemberOpenings)
     services: ServiceProxy | None = None
+    own: OwnAddress = field(default_factory=OwnAddress)
 
     def url_for(self, request: HTTPConnection) -> str:
         """The origin of this server, for links that leave it."""
@@ -199,6 +202,11 @@ class ServerState:
         found = urlsplit(url)
         host = found.hostname or "127.0.0.1"
         return f"{found.scheme}://{f'[{host}]' if ':' in host else host}:{self.apps_port}"
+
+    @cached_property
+    def assistants(self) -> Assistants:
+        """The tools of assistants at this server."""
+        return Assistants(self.own)
 
     @cached_property
     def app_hosts(self) -> AppHosts:
@@ -293,12 +301,12 @@ def caller_of(request: Request) -> Caller:
 
 
 def known_by_token(connection: HTTPConnection) -> Caller:
-    """The caller that opens a websocket, by its token only: cookies are sent whoever's page asks for it.
+    """The caller of a websocket, or an assistant, by its token only: a cookie is sent whoever's page asks.
 
     Raises:
         UnknownCallerError, NotFoundError, TooOftenError: as of `caller_of`.
     """
-    server, token = state_of(connection), _bearer(connection)
+    server, token = state_of(connection), bearer_of(connection)
     if token is None:
         raise _nobody()
     known = server.access.by_token(token, _asked_team(connection))
@@ -316,7 +324,7 @@ def _asking(request: Request) -> Caller:
 
 def _looked_up(request: Request) -> Caller:
     server, team = state_of(request), _asked_team(request)
-    if (token := _bearer(request)) is not None:
+    if (token := bearer_of(request)) is not None:
         return server.access.by_token(token, team)
     if cookie := request.cookies.get(server.cookie):
         check_same_site(request)
@@ -335,7 +343,8 @@ def _asked_team(request: HTTPConnection) -> str | None:
     return next((name for name in asked if name), None)
 
 
-def _bearer(request: HTTPConnection) -> str | None:
+def bearer_of(request: HTTPConnection) -> str | None:
+    """The token that is shown; None without one."""
     kind, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() if kind.lower() == "bearer" else None
 
@@ -354,7 +363,7 @@ def transfer_of(request: Request) -> OpenStream:
 
 def credential_of(request: HTTPConnection) -> Credential:
     """What the caller has shown."""
-    token = _bearer(request)
+    token = bearer_of(request)
     secret = request.cookies.get(state_of(request).cookie, "") if token is None else token
     return Credential(digest_of(secret), token is None, _asked_team(request))
 

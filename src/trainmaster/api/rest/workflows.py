@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from fastapi import Header, Response
 from pydantic import Field
 
-from trainmaster.api.rest.runs import NewRun
+from trainmaster.api.rest.bodies import NewRun
+from trainmaster.api.rest.runs import request_of
 from trainmaster.api.rest.state import Reader, Routes, State, Submitter
 
 router = Routes(tags=["workflows"])
@@ -31,7 +32,7 @@ def register(body: NewWorkflow, state: State, caller: Submitter, answer: Respons
 
     `plan`, or `max_usd`, agrees to what each of its runs may rent.
     """
-    found = state.workflows.register(caller, body.request(state, caller), starts_now=body.now)
+    found = state.workflows.register(caller, request_of(body, state, caller), starts_now=body.now)
     if not found["new"]:
         answer.status_code = 200
     return found

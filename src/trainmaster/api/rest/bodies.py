@@ -1,0 +1,71 @@
+"""What REST and the tools of assistants take and answer alike: one model each, without FastAPI."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class NewRun(BaseModel):
+    """What is to be run."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    recipe: Annotated[str | None, Field(description="the recipe's YAML; null with a plan")] = None
+    code: Annotated[str | None, Field(description="SHA-256 of a tar that was sent to /code")] = None
+    provider: Annotated[str | None, Field(description="replaces the recipe's `provider`")] = None
+    max_usd: Annotated[
+        float | None,
+        Field(gt=0, allow_inf_nan=False, description="agrees to rent machines for at most so much"),
+    ] = None
+    wait: Annotated[
+        bool, Field(description="until it fits in the month's budget, instead of being refused")
+    ] = False
+    keep_s: Annotated[
+        float,
+        Field(ge=0, le=86400, description="rented machines stay warm so long for the next run, in seconds"),
+    ] = 0.0
+    plan: Annotated[
+        str | None, Field(description="instead of a recipe: runs what was planned, and agrees to its price")
+    ] = None
+
+
+class RunPage(BaseModel):
+    """A page of runs, newest first."""
+
+    runs: list[dict[str, Any]]
+    next: str | None = Field(description="the `cursor` of the page after it; null after the last")
+    older: int = Field(description="how many come after this page")
+
+
+class NewAsk(BaseModel):
+    """A recipe."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    recipe: str = Field(description="its YAML")
+    code: str | None = Field(None, description="SHA-256 of a tar that was sent before")
+    provider: str | None = Field(None, description="replaces the recipe's")
+    allow_stale: bool = Field(False, description="old prices will do")
+
+
+class MetricCurve(BaseModel):
+    """A metric of a task, thinned."""
+
+    experiment: str
+    task: int
+    parameters: dict[str, Any]
+    key: str
+    axis: str = Field(description="what `steps` counts: step, epoch or report")
+    steps: list[float]
+    values: list[float | None]
+    last: float | None
+    best: float | None
+    goal: str = Field(description="which values are better: min or max")
+
+
+class RunCurves(BaseModel):
+    """Curves of a run."""
+
+    metrics: list[MetricCurve]
