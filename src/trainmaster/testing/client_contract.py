@@ -124,6 +124,8 @@ class ClientContract(ContractHome):
         with pytest.raises(UsageError, match="by 'colour'"):
             client.cost("colour")
         assert client.wallet() is None
+        assert client.curves("job-aaaa000001") == at_home.curves("job-aaaa000001") != []
+        assert client.curves("job-aaaa000001", ["nosuch"]) == []
 
     def test_how_many_machines_is_recommended_as_at_home(
         self, at_home: EmbeddedClient, client: ClientProtocol
