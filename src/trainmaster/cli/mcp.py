@@ -23,7 +23,7 @@ def mcp(
     ] = "mcp",
     read_only: Annotated[bool, typer.Option("--read-only", help="It starts and ends nothing.")] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the tools and the wallet as JSON; answer nobody.")
+        bool, typer.Option("--json", help="Print the tools and the wallet as JSON, and end.")
     ] = False,
 ) -> None:
     """Let an assistant use Trainmaster by the Model Context Protocol, over standard input and output."""
