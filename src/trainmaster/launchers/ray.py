@@ -21,7 +21,7 @@ start=(
 )
 """
 _AWAIT_HEAD = """\
-for _ in {1..600}; do
+for _ in {1..3000}; do
   if (exec 3<>"/dev/tcp/${RAY_ADDRESS%:*}/${RAY_ADDRESS##*:}") 2>/dev/null; then break; fi
   kill -0 "$server" 2>/dev/null || break
   sleep 0.1
@@ -30,12 +30,19 @@ done
 _AWAIT_ALL = """\
 import sys, time, ray
 ray.init(log_to_driver=False, logging_level="ERROR")
-end = time.monotonic() + 120
+end = time.monotonic() + 300
 while (found := sum(node["Alive"] for node in ray.nodes())) < int(sys.argv[1]):
     if time.monotonic() > end:
         sys.exit(f"{found} of {sys.argv[1]} members have joined Ray")
     time.sleep(0.2)
 """
+#: Its port is open before the head is known: on a busy machine a node that comes meanwhile is sent away.
+_JOIN = """\
+until "${start[@]}" --address "$RAY_ADDRESS" >"$server_log" 2>&1; do
+  code=$?
+  grep -q 'No node info found for head node' "$server_log" || { tail -n 20 "$server_log" >&2; exit "$code"; }
+  sleep 1
+done"""
 _TELL = '{ code=$?; tail -n 20 "$server_log" >&2; exit "$code"; }'
 _KNOWN_FAILURES = (
     (
@@ -88,8 +95,7 @@ class RayLauncher(Launcher):
             return (
                 f"{_START}"
                 f"echo '{member.name} is a node of Ray: see {member.name}.ray.txt beside this log'\n"
-                f"server=$$\n{_AWAIT_HEAD}"
-                f'"${{start[@]}}" --address "$RAY_ADDRESS" >"$server_log" 2>&1 || {_TELL}'
+                f"server=$$\n{_AWAIT_HEAD}{_JOIN}"
             )
         await_all = f"python -c {shlex.quote(_AWAIT_ALL)} {gang.world_size}\n" if gang.world_size > 1 else ""
         return (

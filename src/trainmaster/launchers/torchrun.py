@@ -111,6 +111,7 @@ class TorchrunLauncher(Launcher):
             "GROUP_WORLD_SIZE": str(len(gang.hosts)),
             "NODE_RANK": node_rank,  # torchrun does not set it, Lightning and many scripts read it
             "ROLE_NAME": "default",
+            "TRAINMASTER_HOSTS": ",".join(gang.hosts),  # a launcher of one's own wants a list of them
             "ROLE_RANK": rank,
             "ROLE_WORLD_SIZE": world_size,
             # Lightning and others take this one for "started from outside, do not start processes".

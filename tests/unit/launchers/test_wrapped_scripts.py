@@ -203,10 +203,21 @@ def test_the_command_of_ray_runs_beside_its_head_when_all_have_joined(bash, tmp_
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_member_of_ray_that_does_not_start_tells_why_in_its_log(bash, port, index):
     gang, launcher = ray_pair(port), RayLauncher()
-    script = launcher.script(gang, gang.members[index], "never run").replace("{1..600}", "{1..1}")
+    script = launcher.script(gang, gang.members[index], "never run").replace("{1..3000}", "{1..1}")
     env = launcher.environment(gang, gang.members[index])
     done = bash(script, env, ray='for i in {1..50}; do echo "INFO $i"; done; echo "Version mismatch"; exit 7')
     assert done.returncode == 7
     assert done.stderr.endswith("Version mismatch\n")
     assert done.stderr.count("INFO") < 25
     assert "same Ray" in launcher.explain(done.stderr)
+
+
+def test_a_member_of_ray_that_comes_before_its_head_tries_again(bash, tmp_path, port):
+    gang, launcher = ray_pair(port), RayLauncher()
+    script = launcher.script(gang, gang.members[1], "never run").replace("{1..3000}", "{1..1}")
+    early = (
+        'echo "$@" >> calls; (($(wc -l < calls) > 1)) || { echo No node info found for head node; exit 1; }'
+    )
+    done = bash(script, launcher.environment(gang, gang.members[1]), ray=early)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len((tmp_path / "calls").read_text().splitlines()) == 2
