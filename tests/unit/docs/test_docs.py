@@ -32,7 +32,7 @@ WORDS_MOST = 1600  # 1,500, and room for who adds a paragraph
 #: Looked things up in, not read.
 REFERENCE = {
     "advisor-numbers.md", "architecture.md", "cli.md", "dependencies.md", "end-reasons.md", "migrate.md",
-    "recipe.md", "rest.md", "tried.md",
+    "recipe.md", "rest.md",
 }  # fmt: skip
 #: Pages whose names of files must be those of the tree.
 ABOUT_CODE = [page for page in PAGES if page.parent in (DOCS / "development", DOCS / "extend")] + [
