@@ -29,8 +29,14 @@ done
 """
 _AWAIT_ALL = """\
 import sys, time, ray
-ray.init(log_to_driver=False, logging_level="ERROR")
 end = time.monotonic() + 300
+while not ray.is_initialized():
+    try:
+        ray.init(log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, RuntimeError):
+        if time.monotonic() > end:
+            raise
+        time.sleep(1)
 while (found := sum(node["Alive"] for node in ray.nodes())) < int(sys.argv[1]):
     if time.monotonic() > end:
         sys.exit(f"{found} of {sys.argv[1]} members have joined Ray")

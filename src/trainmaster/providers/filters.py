@@ -37,6 +37,7 @@ class OfferFilter:
         instances: patterns of instance types, one of which must match.
         spot: only those that may be taken back (True) or only the others (False).
         gpu_memory_bytes: each GPU has at least so much; 1 % less will do, as makers round.
+        any_of: one of these accepts it, too; empty is any.
     """
 
     gpu: str | tuple[str, ...] | None = None
@@ -49,6 +50,7 @@ class OfferFilter:
     instances: tuple[str, ...] = ()
     spot: bool | None = None
     gpu_memory_bytes: int | None = None
+    any_of: tuple[OfferFilter, ...] = ()
 
     @classmethod
     def from_hardware(cls, hardware: Hardware) -> OfferFilter:
@@ -62,6 +64,15 @@ class OfferFilter:
             region=hardware.region,
             instances=hardware.instance,
             spot=bool(hardware.spot),
+            any_of=tuple(
+                cls(
+                    gpu=each.gpu,
+                    gpu_memory_bytes=each.gpu_memory_bytes,
+                    region=each.region,
+                    instances=each.instance,
+                )
+                for each in hardware.any_of
+            ),
         )
 
     def accepts(self, offer: Offer) -> bool:
@@ -84,6 +95,7 @@ class OfferFilter:
                 self.gpu_memory_bytes is None
                 or (offer.accelerator_memory_bytes or 0) >= _ROUNDED * self.gpu_memory_bytes
             )
+            and (not self.any_of or any(each.accepts(offer) for each in self.any_of))
             and (self.gpu is None or any(same_gpu(gpu, offer.accelerator) for gpu in several(self.gpu)))
         )
 

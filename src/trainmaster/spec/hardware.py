@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Final
 
@@ -17,6 +18,7 @@ from trainmaster.spec.reading import (
     boolean,
     integer,
     list_of,
+    noun,
     refuse_unknown_keys,
     size,
     takes,
@@ -34,7 +36,6 @@ _OPEN: Final = r"^\s*\d[\w.]*?(\+|\.\.)\s*$"
 #: Keys of other tools, and what is written here.
 _FOREIGN: Final = {
     "shm_size": "members in containers have the machine's shared memory, all of it; leave it out",
-    "any_of": "write lists, of which any will do: `gpu: [L4, A10G]`, `region: [A, B]`, `instance: [C, D]`",
     "accelerators": "write `gpu` and `gpus`: `V100:4` is `gpu: V100, gpus: 4`",
     "use_spot": "write `spot`",
 }
@@ -93,6 +94,45 @@ def _least(read: Reader[T], unit: str = "", more: str = "") -> Reader[T]:
     return takes(found, any=[read, {"type": "string", "pattern": _OPEN}])
 
 
+def _prepared(node: YamlNode, path: Path, problems: Problems, parts: Mapping[str, str]) -> YamlNode:
+    """Move ``count`` and ``memory`` out of ``gpu: {type: H100, count: 8}``; the type is the model."""
+    for name in node.entries.keys() & _FOREIGN.keys():
+        problems.add(node.keys[name], (*path, name), _FOREIGN[name])
+    keys = {name: key for name, key in node.keys.items() if name not in _FOREIGN}
+    entries = {name: node.entries[name] for name in keys}
+    gpu = entries.get("gpu")
+    if gpu is not None and gpu.kind is Kind.MAPPING:
+        where = (*path, "gpu")
+        refuse_unknown_keys(gpu, where, problems, tuple(parts))
+        del entries["gpu"]
+        for name, key in parts.items():
+            if name in gpu.entries and key in entries:
+                problems.add(gpu.keys[name], (*where, name), f"`{key}` says that already; give it once")
+            elif name in gpu.entries:
+                entries[key] = replace(gpu.entries[name], stands_at=(*where, name))
+    return replace(node, keys=keys, entries=entries)
+
+
+_read_gpu: Final = _one_or_several(_gpu_model, "write a model such as v100, or a list", _COUNTED_GPUS)
+_read_region: Final = _one_or_several(text("write a region's name"), "write a region's name, or a list")
+_read_instance: Final = list_of(text(), "write a list of instance types", single=True)
+
+
+class Alternative(Noun):
+    """Of several the machines that will do; attributes as `Hardware` has them."""
+
+    instance: Annotated[tuple[str, ...], Key("instance", _read_instance)] = ()
+    gpu: Annotated[str | tuple[str, ...] | None, Key("gpu", _read_gpu)] = None
+    gpu_memory_bytes: Annotated[int | None, Key("gpu_memory", _least(size, "GB"))] = None
+    region: Annotated[str | tuple[str, ...] | None, Key("region", _read_region)] = None
+
+    @classmethod
+    def prepare(cls, node: YamlNode, path: Path, problems: Problems) -> YamlNode:
+        """Read ``gpu: {type: H100}``, too; how many there are is the same for all of them."""
+        node = super().prepare(node, path, problems)
+        return _prepared(node, path, problems, {"type": "gpu", "memory": "gpu_memory"})
+
+
 class Hardware(Noun):
     """Wishes and needs for each node; None is any.
 
@@ -109,45 +149,27 @@ class Hardware(Noun):
         disk_bytes: disk per node.
         spot: machines that may be taken back.
         region: place of the provider; of several any will do, one for all machines.
+        any_of: machines that are as one of these will do; empty is any.
     """
 
-    instance: Annotated[
-        tuple[str, ...], Key("instance", list_of(text(), "write a list of instance types", single=True))
-    ] = ()
-    gpu: Annotated[
-        str | tuple[str, ...] | None,
-        Key("gpu", _one_or_several(_gpu_model, "write a model such as v100, or a list", _COUNTED_GPUS)),
-    ] = None
+    instance: Annotated[tuple[str, ...], Key("instance", _read_instance)] = ()
+    gpu: Annotated[str | tuple[str, ...] | None, Key("gpu", _read_gpu)] = None
     gpus: Annotated[int | None, Key("gpus", _least(integer(0, 1024), more=_WORKERS))] = None
     gpu_memory_bytes: Annotated[int | None, Key("gpu_memory", _least(size, "GB"))] = None
     cpus: Annotated[int | None, Key("cpus", _least(integer(1, 65536)))] = None
     memory_bytes: Annotated[int | None, Key("memory", _least(size, "GB"))] = None
     disk_bytes: Annotated[int | None, Key("disk", _least(size, "GB"))] = None
     spot: Annotated[bool | None, Key("spot", boolean)] = None
-    region: Annotated[
-        str | tuple[str, ...] | None,
-        Key("region", _one_or_several(text("write a region's name"), "write a region's name, or a list")),
-    ] = None
+    region: Annotated[str | tuple[str, ...] | None, Key("region", _read_region)] = None
+    any_of: Annotated[
+        tuple[Alternative, ...], Key("any_of", list_of(noun(Alternative), "write a list of wishes"))
+    ] = ()
 
     @classmethod
     def prepare(cls, node: YamlNode, path: Path, problems: Problems) -> YamlNode:
-        """Move ``count`` and ``memory`` out of ``gpu: {type: H100, count: 8}``; the type is the model."""
-        for name in node.entries.keys() & _FOREIGN.keys():
-            problems.add(node.keys[name], (*path, name), _FOREIGN[name])
-        keys = {name: key for name, key in node.keys.items() if name not in _FOREIGN}
-        node = replace(node, keys=keys, entries={name: node.entries[name] for name in keys})
-        gpu = node.entries.get("gpu")
-        if gpu is None or gpu.kind is not Kind.MAPPING:
-            return super().prepare(node, path, problems)
-        where = (*path, "gpu")
-        refuse_unknown_keys(gpu, where, problems, ("type", "count", "memory"))
-        entries = {name: child for name, child in node.entries.items() if name != "gpu"}
-        for name, key in (("type", "gpu"), ("count", "gpus"), ("memory", "gpu_memory")):
-            if name in gpu.entries and key in entries:
-                problems.add(gpu.keys[name], (*where, name), f"`{key}` says that already; give it once")
-            elif name in gpu.entries:
-                entries[key] = replace(gpu.entries[name], stands_at=(*where, name))
-        return replace(node, entries=entries)
+        """Read what other tools call so, and ``gpu: {type: H100, count: 8}``."""
+        node = super().prepare(node, path, problems)
+        return _prepared(node, path, problems, {"type": "gpu", "count": "gpus", "memory": "gpu_memory"})
 
     @property
     def gpu_count(self) -> int:
@@ -157,12 +179,16 @@ class Hardware(Noun):
     @property
     def is_choosy(self) -> bool:
         """Whether it says which GPUs will do."""
-        return self.gpu is not None or self.gpu_memory_bytes is not None
+        return any(each.gpu is not None or each.gpu_memory_bytes is not None for each in self._wishes)
 
     @property
     def regions(self) -> tuple[str, ...]:
         """The regions of which any will do; empty is any."""
-        return several(self.region)
+        return tuple(region for each in self._wishes for region in several(each.region))
+
+    @property
+    def _wishes(self) -> tuple[Hardware | Alternative, ...]:
+        return (self, *self.any_of)
 
     @property
     def device(self) -> str:

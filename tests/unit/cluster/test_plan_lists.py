@@ -27,6 +27,11 @@ def recipe(hardware: object) -> Recipe:
         ({"gpu": ["A100", "A10G"], "region": ["east", "north"]}, ["a10g-east", "a100-east"]),
         ({"gpu": "A10G", "region": ["west", "east"]}, ["a10g-east"]),  # all machines are in one region
         ({"gpu": ["L4"], "gpus": 1}, ["l4-west"]),
+        ({"any_of": [{"gpu": "A100"}, {"gpu": "A10G", "region": "west"}]}, ["a10g-west", "a100-west"]),
+        (
+            {"any_of": [{"region": "east"}, {"instance": "a100-*"}], "gpu": ["A10G", "A100"]},
+            ["a10g-east", "a100-east"],
+        ),
     ],
 )
 def test_of_several_gpus_and_regions_any_will_do_and_the_cheapest_is_taken(hardware, kinds):
@@ -80,3 +85,9 @@ def test_a_memory_that_no_gpu_has_is_told_with_the_most_that_there_is():
             recipe({"gpu_memory": "100GB"}), offered(offer("a", 1.0, 8.0, 61.0, gpu="T4", gpus=1.0))
         )
     assert "Change gpu_memory" in str(refused.value)
+
+
+def test_of_alternatives_that_are_not_there_all_are_named():
+    wanted = [{"gpu": "H200", "region": "r1"}, {"gpu_memory": "192GB"}]
+    with pytest.raises(UsageError, match=r"any_of: \[\{gpu: H200, region: r1\}, \{gpu_memory: 178.8 GiB\}\]"):
+        plan_clusters(recipe({"any_of": wanted, "gpus": 1}), offered())

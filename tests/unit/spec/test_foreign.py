@@ -87,7 +87,10 @@ def test_at_least_so_much_may_be_written_with_a_sign(hardware, gpus, gpu_memory)
     ("hardware", "said"),
     [
         ("{gpu: {memory: 24GB}, gpu_memory: 24GB}", "gpu.memory: `gpu_memory` says that already"),
-        ("{any_of: [{gpu: L4}]}", "any_of: write lists, of which any will do"),
+        ("{any_of: [{gpu: L4, gpus: 2}]}", "any_of.0.gpus: unknown key"),
+        ("{any_of: [{gpu: {type: L4, count: 2}}]}", "any_of.0.gpu.count: unknown key"),
+        ("{any_of: [L4]}", "any_of.0: the text 'L4'; write a mapping"),
+        ("{accelerators: 'V100:4'}", "accelerators: write `gpu` and `gpus`"),
         ("{gpu: {type: L4, count: 1..8}}", "count: the text '1..8'; write 1: machines with more"),
         ("{cpus: 4, shm_size: 16GB}", "shm_size: members in containers have the machine's shared memory"),
         ("{gpu: [L4, L4]}", "gpu.1: the text 'L4' a second time"),

@@ -24,7 +24,7 @@ ONLY_THE_READER = {
     "what `{{name}}` means": r"\{\{",
     "names of experiments": r"unknown experiment|a cycle|no member of this experiment",
     "keys that need or exclude each other": r"`?\w+`? without|together|leave (it|one) out|samples",
-    "numbers that follow from others": r"tasks; add|cannot be shared|is more than|a step of|reversed range",
+    "numbers that follow from others": r"tasks; add|be shared|is more than|a step of|(reversed|empty) r",
     "`samples` among the parameters": r"write a whole number",
 }
 _EXCEPTIONS = re.compile("|".join(ONLY_THE_READER.values()))

@@ -60,16 +60,20 @@ def suited(available: AvailableOffers, hardware: Hardware, where: str) -> tuple[
 def _nothing(available: AvailableOffers, wishes: OfferFilter, where: str) -> UsageError:
     """What was asked for, which wish nothing meets, and what comes nearest."""
     blamed = wishes.blamed(available.offers)
-    asked = ", ".join(
-        f"{_KEYS.get(name, name)}: {_shown(name, getattr(wishes, name))}"
-        for name in wishes.__slots__
-        if getattr(wishes, name) not in (None, ()) and (name != "spot" or wishes.spot)
-    )
     hints = [hint for name in blamed if (hint := _nearest(available.offers, wishes, name))]
     keys = ", ".join(_KEYS.get(name, name) for name in blamed)
     return UsageError(
-        f"{where}: {available.source} has nothing for provider {available.provider} with {asked or 'that'}",
+        f"{where}: {available.source} has nothing for provider {available.provider} with "
+        f"{_asked(wishes) or 'that'}",
         " ".join([f"Change {keys}.", *hints, "`trainmaster offers` shows what there is."]),
+    )
+
+
+def _asked(wishes: OfferFilter) -> str:
+    return ", ".join(
+        f"{_KEYS.get(name, name)}: {_shown(name, getattr(wishes, name))}"
+        for name in wishes.__slots__
+        if getattr(wishes, name) not in (None, ()) and (name != "spot" or wishes.spot)
     )
 
 
@@ -96,6 +100,8 @@ def _nearest(offers: Sequence[Offer], wishes: OfferFilter, name: str) -> str:
         return f"Its GPUs are {', '.join(models)}.{other}" if models else "It has no GPUs."
     if name == "region":
         return f"Its regions are {', '.join(sorted({offer.region for offer in offers}))}."
+    if name == "any_of":
+        return ""
     if name == "spot":
         return "What it has is to be had as spot machines only: set spot: true."
     given: dict[str, Any] = {key: getattr(wishes, key) for key in wishes.__slots__ if key != name}
@@ -113,6 +119,8 @@ def _nearest(offers: Sequence[Offer], wishes: OfferFilter, name: str) -> str:
 def _shown(name: str, value: object) -> str:
     if name.endswith("memory_bytes") and isinstance(value, int | float):
         return f"{value / _GIB:.4g} GiB"
+    if isinstance(value, OfferFilter):
+        return f"{{{_asked(value)}}}"
     if isinstance(value, tuple):
-        return f"[{', '.join(map(str, value))}]"
+        return f"[{', '.join(_shown(name, each) for each in value)}]"
     return f"{value:g}" if isinstance(value, float) else str(value).lower() if value is True else str(value)

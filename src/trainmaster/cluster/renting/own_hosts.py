@@ -42,6 +42,7 @@ def plan_own_hosts(
             ("gpu_memory", first.hardware.gpu_memory_bytes),
             ("spot", first.hardware.spot),
             ("region", first.hardware.region),
+            ("any_of", first.hardware.any_of),
         )
         if wish
     ]

@@ -273,6 +273,6 @@ def _cores() -> int:
 
 def _names_region(recipe: Recipe) -> bool:
     overrides = (e.distributed.hardware.values() for e in recipe.experiments.values() if e.distributed)
-    return any(e.hardware.region for e in recipe.experiments.values()) or any(
-        hardware.region for some in overrides for hardware in some
+    return any(e.hardware.regions for e in recipe.experiments.values()) or any(
+        hardware.regions for some in overrides for hardware in some
     )
