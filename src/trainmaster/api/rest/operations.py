@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-from fastapi import Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
-from trainmaster.api.rest.limits import OpenStream
-from trainmaster.api.rest.quotes import Requested, WaitS, shown, streamed
-from trainmaster.api.rest.state import (
-    Following,
-    Manager,
-    Reader,
-    Routes,
-    ServerState,
-    State,
-    Submitter,
-    Transfer,
-)
+from trainmaster.api.rest.quotes import Followed, Requested, Waiting
+from trainmaster.api.rest.state import Manager, Reader, Routes, ServerState, State, Submitter
 from trainmaster.service.operations.operations import Operations, kind_of
 from trainmaster.service.users.caller import Caller
 
@@ -62,93 +49,46 @@ class ModelsCheck(BaseModel):
 
 
 @router.post("/operations/volume-fsck", status_code=202)
-async def check_volume(
-    body: VolumeCheck,
-    state: State,
-    caller: Submitter,
-    transfer: Transfer,
-    response: Response,
-    wait_s: WaitS = 0.0,
-) -> Requested:
+async def check_volume(body: VolumeCheck, caller: Submitter, waiting: Waiting) -> Requested:
     """Look whether all that versions promise is there. The `answer` is that of `volume fsck --json`."""
-    asked = await run_in_threadpool(
-        Operations(state.service, state.quotes, caller).check_volume,
-        body.volume,
-        deep=body.deep,
-        jobs=body.jobs,
-    )
-    return await _asked(asked, state, caller, transfer, response, wait_s)
+    begin = _operations(waiting.state, caller).check_volume
+    asked = await run_in_threadpool(begin, body.volume, deep=body.deep, jobs=body.jobs)
+    return await waiting.begun(caller, kind_of(asked["id"]), asked, "operations")
 
 
 @router.post("/operations/volume-gc", status_code=202)
-async def collect_garbage(
-    body: VolumeCollection,
-    state: State,
-    caller: Manager,
-    transfer: Transfer,
-    response: Response,
-    wait_s: WaitS = 0.0,
-) -> Requested:
+async def collect_garbage(body: VolumeCollection, caller: Manager, waiting: Waiting) -> Requested:
     """Mark what no version names, and free what was marked before, as `volume gc` does."""
-    asked = await run_in_threadpool(
-        Operations(state.service, state.quotes, caller).collect_garbage,
-        body.volume,
-        body.grace_s,
-        now=body.now,
-    )
-    return await _asked(asked, state, caller, transfer, response, wait_s)
+    begin = _operations(waiting.state, caller).collect_garbage
+    asked = await run_in_threadpool(begin, body.volume, body.grace_s, now=body.now)
+    return await waiting.begun(caller, kind_of(asked["id"]), asked, "operations")
 
 
 @router.post("/operations/models-fsck", status_code=202)
-async def check_models(
-    body: ModelsCheck,
-    state: State,
-    caller: Submitter,
-    transfer: Transfer,
-    response: Response,
-    wait_s: WaitS = 0.0,
-) -> Requested:
+async def check_models(body: ModelsCheck, caller: Submitter, waiting: Waiting) -> Requested:
     """Look whether models and checkpoints are there. The `answer` is that of `models fsck --json`."""
-    asked = await run_in_threadpool(
-        Operations(state.service, state.quotes, caller).check_models, body.runs, deep=body.deep
-    )
-    return await _asked(asked, state, caller, transfer, response, wait_s)
+    begin = _operations(waiting.state, caller).check_models
+    asked = await run_in_threadpool(begin, body.runs, deep=body.deep)
+    return await waiting.begun(caller, kind_of(asked["id"]), asked, "operations")
 
 
 @router.get("/operations/{operation}")
-async def show(
-    operation: str, state: State, caller: Reader, transfer: Transfer, wait_s: WaitS = 0.0
-) -> Requested:
+async def show(operation: str, caller: Reader, waiting: Waiting) -> Requested:
     """How far one is, what was told meanwhile, and its answer."""
-    return await shown(kind_of(operation), operation, state, caller, transfer, wait_s)
+    return await waiting.shown(caller, kind_of(operation), operation)
 
 
 @router.get("/operations/{operation}/stream", response_class=StreamingResponse)
-async def stream(
-    operation: str,
-    request: Request,
-    state: State,
-    caller: Reader,
-    following: Following,
-    after: Annotated[int, Query(ge=0)] = 0,
-) -> StreamingResponse:
+async def stream(operation: str, caller: Reader, followed: Followed) -> StreamingResponse:
     """Server-sent events: `told` (a line), at last `done`."""
-    return await streamed(kind_of(operation), operation, request, state, caller, following, after)
+    return await followed.events(caller, kind_of(operation), operation)
 
 
 @router.delete("/operations/{operation}", status_code=204)
 def cancel(operation: str, state: State, caller: Submitter) -> None:
     """End one, the next time that it has something to tell."""
-    Operations(state.service, state.quotes, caller).cancel(operation)
+    _operations(state, caller).cancel(operation)
 
 
-async def _asked(
-    asked: dict[str, Any],
-    state: ServerState,
-    caller: Caller,
-    transfer: OpenStream,
-    response: Response,
-    wait_s: float,
-) -> Requested:
-    response.headers["location"] = f"/api/v1/operations/{asked['id']}"
-    return await shown(kind_of(asked["id"]), asked["id"], state, caller, transfer, wait_s)
+def _operations(state: ServerState, caller: Caller) -> Operations:
+    return Operations(state.service, state.quotes, caller)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final
 
-from fastapi import Query, Request, Response
+from fastapi import Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
@@ -16,7 +16,16 @@ from starlette.concurrency import run_in_threadpool
 from trainmaster.api.rest.bodies import NewAsk
 from trainmaster.api.rest.limits import OpenStream
 from trainmaster.api.rest.server_sent import HEADERS, RETRY, SILENT_S, STILL_HERE, event
-from trainmaster.api.rest.state import Following, Reader, Routes, Runs, State, Submitter, Transfer
+from trainmaster.api.rest.state import (
+    Following,
+    Reader,
+    Routes,
+    Runs,
+    ServerState,
+    State,
+    Submitter,
+    Transfer,
+)
 from trainmaster.service.quotes.quote_requests import PLAN, QUOTE, QuoteAsk
 from trainmaster.service.users.caller import Caller
 from trainmaster.spec.errors import StoreError
@@ -81,46 +90,78 @@ class Requested(BaseModel):
     error: dict[str, Any] | None = Field(description="why it failed: title and hint")
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """An answer that waits for news, if its caller wants that, and if not too many answers wait."""
+
+    state: ServerState
+    transfer: OpenStream
+    response: Response
+    wait_s: float
+
+    async def begun(self, caller: Caller, kind: str, begun: dict[str, Any], at: str = "") -> Requested:
+        """What was just asked for: where it is found, and how far it is."""
+        self.response.headers["location"] = f"/api/v1/{at or kind + 's'}/{begun['id']}"
+        return await self.shown(caller, kind, begun["id"])
+
+    async def shown(self, caller: Caller, kind: str, name: str) -> Requested:
+        """How far a request is, when there is news of it or the time is over."""
+        return await self.transfer.answer(_shown(kind, name, self.state, caller, self.wait_s))
+
+
+def _waiting(state: State, transfer: Transfer, response: Response, wait_s: WaitS = 0.0) -> _Waiting:
+    return _Waiting(state, transfer, response, wait_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Followed:
+    """The progress of a request, as server-sent events."""
+
+    request: Request
+    state: ServerState
+    following: OpenStream
+    after: int
+
+    async def events(self, caller: Caller, kind: str, name: str) -> StreamingResponse:
+        """From what its client has heard last."""
+        last = self.request.headers.get("last-event-id", "")
+        told = int(last) if last.isdigit() else self.after
+        frames = await _frames(kind, name, self.state, caller, told)
+        return StreamingResponse(self.following.of(frames), media_type="text/event-stream", headers=HEADERS)
+
+
+def _followed(
+    request: Request, state: State, following: Following, after: Annotated[int, Query(ge=0)] = 0
+) -> _Followed:
+    return _Followed(request, state, following, after)
+
+
+Waiting = Annotated[_Waiting, Depends(_waiting)]
+Followed = Annotated[_Followed, Depends(_followed)]
+
+
 @router.post("/quotes", status_code=202)
-async def ask_quote(
-    body: NewQuote,
-    state: State,
-    caller: Submitter,
-    transfer: Transfer,
-    response: Response,
-    wait_s: WaitS = 0.0,
-) -> Requested:
+async def ask_quote(body: NewQuote, caller: Submitter, waiting: Waiting) -> Requested:
     """Ask for a quote. Its `answer` will be the object of `trainmaster quote --json`."""
-    return await _asked(QUOTE, body, state, caller, transfer, response, wait_s)
+    return await _asked(QUOTE, body, caller, waiting)
 
 
 @router.post("/plans", status_code=202)
-async def ask_plan(
-    body: NewPlan,
-    state: State,
-    caller: Submitter,
-    transfer: Transfer,
-    response: Response,
-    wait_s: WaitS = 0.0,
-) -> Requested:
+async def ask_plan(body: NewPlan, caller: Submitter, waiting: Waiting) -> Requested:
     """Ask what a run would rent. `POST /runs` with the plan's id agrees to its costs, and runs it."""
-    return await _asked(PLAN, body, state, caller, transfer, response, wait_s)
+    return await _asked(PLAN, body, caller, waiting)
 
 
 @router.get("/quotes/{quote}")
-async def show_quote(
-    quote: str, state: State, caller: Reader, transfer: Transfer, wait_s: WaitS = 0.0
-) -> Requested:
+async def show_quote(quote: str, caller: Reader, waiting: Waiting) -> Requested:
     """How far a quote is, what was told meanwhile, and its answer."""
-    return await shown(QUOTE, quote, state, caller, transfer, wait_s)
+    return await waiting.shown(caller, QUOTE, quote)
 
 
 @router.get("/plans/{plan}")
-async def show_plan(
-    plan: str, state: State, caller: Reader, transfer: Transfer, wait_s: WaitS = 0.0
-) -> Requested:
+async def show_plan(plan: str, caller: Reader, waiting: Waiting) -> Requested:
     """How far a plan is. Its `answer` has what would be rented, and the most that it costs per hour."""
-    return await shown(PLAN, plan, state, caller, transfer, wait_s)
+    return await waiting.shown(caller, PLAN, plan)
 
 
 @router.get("/quotes/{quote}/traffic")
@@ -154,29 +195,15 @@ def cancel_plan(plan: str, state: State, caller: Submitter) -> None:
 
 
 @router.get("/quotes/{quote}/stream", response_class=StreamingResponse)
-async def stream_quote(
-    quote: str,
-    request: Request,
-    state: State,
-    caller: Reader,
-    following: Following,
-    after: Annotated[int, Query(ge=0)] = 0,
-) -> StreamingResponse:
+async def stream_quote(quote: str, caller: Reader, followed: Followed) -> StreamingResponse:
     """Server-sent events: `told` (a line, or a quote), `progress`, at last `done` with the whole object."""
-    return await streamed(QUOTE, quote, request, state, caller, following, after)
+    return await followed.events(caller, QUOTE, quote)
 
 
 @router.get("/plans/{plan}/stream", response_class=StreamingResponse)
-async def stream_plan(
-    plan: str,
-    request: Request,
-    state: State,
-    caller: Reader,
-    following: Following,
-    after: Annotated[int, Query(ge=0)] = 0,
-) -> StreamingResponse:
+async def stream_plan(plan: str, caller: Reader, followed: Followed) -> StreamingResponse:
     """The same of a plan."""
-    return await streamed(PLAN, plan, request, state, caller, following, after)
+    return await followed.events(caller, PLAN, plan)
 
 
 @router.get("/score")
@@ -191,25 +218,11 @@ def score_line(runs: Runs, provider: str) -> dict[str, str]:
     return {"line": runs.score_line(provider)}
 
 
-async def _asked(
-    kind: str,
-    body: NewAsk,
-    state: State,
-    caller: Caller,
-    transfer: OpenStream,
-    response: Response,
-    wait_s: float,
-) -> Requested:
-    found = await run_in_threadpool(state.quotes.send, caller, kind, QuoteAsk(**body.model_dump()))
-    response.headers["location"] = f"/api/v1/{kind}s/{found['id']}"
-    return await shown(kind, found["id"], state, caller, transfer, wait_s)
-
-
-async def shown(
-    kind: str, name: str, state: State, caller: Caller, transfer: OpenStream, wait_s: float
-) -> Requested:
-    """How far a request is, when there is news of it or the time is over."""
-    return await transfer.answer(_shown(kind, name, state, caller, wait_s))
+async def _asked(kind: str, body: NewAsk, caller: Caller, waiting: _Waiting) -> Requested:
+    ask = QuoteAsk(**body.model_dump())
+    return await waiting.begun(
+        caller, kind, await run_in_threadpool(waiting.state.quotes.send, caller, kind, ask)
+    )
 
 
 async def _shown(kind: str, name: str, state: State, caller: Caller, wait_s: float) -> Requested:
@@ -231,12 +244,7 @@ async def _shown(kind: str, name: str, state: State, caller: Caller, wait_s: flo
             news.clear()
 
 
-async def streamed(
-    kind: str, name: str, request: Request, state: State, caller: Caller, following: OpenStream, after: int
-) -> StreamingResponse:
-    """The progress of a request, as server-sent events."""
-    last = request.headers.get("last-event-id", "")
-    told = int(last) if last.isdigit() else after
+async def _frames(kind: str, name: str, state: ServerState, caller: Caller, told: int) -> AsyncGenerator[str]:
     first = await run_in_threadpool(state.quotes.show, caller, kind, name)  # 404 before the answer begins
 
     async def frames() -> AsyncGenerator[str]:
@@ -267,4 +275,4 @@ async def streamed(
             except StoreError:  # a database that is away comes back
                 continue
 
-    return StreamingResponse(following.of(frames()), media_type="text/event-stream", headers=HEADERS)
+    return frames()
