@@ -25,8 +25,8 @@ from typing import NamedTuple
 from common import machine, options
 
 from trainmaster.hdfs.hadoop import find_hadoop
+from trainmaster.hdfs.manifests import Listed, shard
 from trainmaster.hdfs.serving import Served, end, serve
-from trainmaster.hdfs.sharding import Listed, shard
 from trainmaster.hdfs.staging import forget
 from trainmaster.hdfs.watchdog import STATE
 from trainmaster.objects.object_store import ObjectStore

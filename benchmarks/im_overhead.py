@@ -22,14 +22,13 @@ from clusters import lab
 from common import machine, options, spread
 
 from trainmaster.cluster.cluster_loop import BOOT_LOOK_S
-from trainmaster.providers.base import NodeRequest, NodeState
+from trainmaster.providers.base import NodeRequest, NodeState, ProviderPlace
 from trainmaster.providers.im.client import ImAnswer, ImClient, ImRefusedError, Send, send_request
 from trainmaster.providers.im.credentials import ImCredentials, read_credentials
 from trainmaster.providers.im.prices import im_offers
 from trainmaster.providers.im.provider import ImProvider
 from trainmaster.providers.im.radl import machine_of
 from trainmaster.providers.im.settings import ImSettings, read_settings
-from trainmaster.providers.place import ProviderPlace
 from trainmaster.spec.errors import ProviderError
 from trainmaster.testing.private_im import PrivateIm, installed
 

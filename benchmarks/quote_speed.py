@@ -19,8 +19,7 @@ from trainmaster.advisor.market.machines import Machines
 from trainmaster.advisor.market.workload import Length, Workload
 from trainmaster.advisor.model.devices import Device
 from trainmaster.advisor.model.knowledge import Knowledge
-from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.model.profile import Point
+from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.advisor.quote.choosing import Drawn, QuoteLimits, pick
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.advisor.quote.quoting import Subject, make_quote

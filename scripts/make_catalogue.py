@@ -76,8 +76,7 @@ def wanted(offer: Offer) -> bool:
 def confirmed_offers(pricing: Path, like: Offer) -> list[Offer]:
     """Offers of the single-size families whose price is what a person confirmed."""
     from trainmaster.providers.aws import ec2_facts
-    from trainmaster.providers.libcloud_json import _ec2_types
-    from trainmaster.providers.machine_types import MachineType
+    from trainmaster.providers.libcloud_json import MachineType, _ec2_types
 
     listed = json.loads(pricing.read_text())["compute"]["ec2_linux"]
     types = _ec2_types(pricing)

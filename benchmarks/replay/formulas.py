@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainmaster.advisor.model.profile import Point
+from trainmaster.advisor.model.measurement import Point
 from trainmaster.spec import Strategy
 
 

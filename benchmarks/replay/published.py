@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trainmaster.advisor.model.profile import Point
+from trainmaster.advisor.model.measurement import Point
 from trainmaster.spec import Strategy
 
 HERE = Path(__file__).parent

@@ -9,7 +9,7 @@ import numpy as np
 from formulas import OptimusJob, PolluxJob
 from synthetic import AllReduceJob, ServerJob
 
-from trainmaster.advisor.model.profile import Point
+from trainmaster.advisor.model.measurement import Point
 from trainmaster.spec import Strategy
 
 Case = tuple[list[Point], np.ndarray, list[Point], np.ndarray]

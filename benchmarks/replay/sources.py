@@ -22,7 +22,7 @@ from published import published
 from scenarios import all_scenarios
 from splits import anwar, this_machine
 
-from trainmaster.advisor.model.profile import Point
+from trainmaster.advisor.model.measurement import Point
 from trainmaster.advisor.model.shapes import KINDS, Columns
 from trainmaster.spec import Strategy
 

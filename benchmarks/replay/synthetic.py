@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainmaster.advisor.model.profile import Point
+from trainmaster.advisor.model.measurement import Point
 from trainmaster.spec import Strategy
 
 # name: (effective Tflop/s, launch s per layer, memory GB/s, NIC Gbit/s, GB/s between devices of a node)

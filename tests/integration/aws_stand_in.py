@@ -30,8 +30,7 @@ import botocore.session
 
 from trainmaster.providers.aws.provider import AwsProvider
 from trainmaster.providers.aws.settings import AwsSettings
-from trainmaster.providers.base import NodeRequest
-from trainmaster.providers.place import ProviderPlace
+from trainmaster.providers.base import NodeRequest, ProviderPlace
 
 # Amazon's description of EC2 takes most of a second to read; every provider of every test would read it
 # again.

@@ -33,8 +33,7 @@ from trainmaster.providers.aws.errors import QuotaError
 from trainmaster.providers.aws.provider import AwsProvider
 from trainmaster.providers.aws.requests import LEASE_FORMAT, LEASE_S_TAG, LEASE_TAG, AwsRequest
 from trainmaster.providers.aws.settings import AwsSettings
-from trainmaster.providers.base import NoCapacityError, NodeState
-from trainmaster.providers.place import ProviderPlace
+from trainmaster.providers.base import NoCapacityError, NodeState, ProviderPlace
 from trainmaster.spec.errors import MissingPartError, ProviderError, UsageError
 from trainmaster.testing.provider_contract import alive
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from trainmaster.db.urls import make_engine
+from trainmaster.db.engine import make_engine
 
 A, B = "swordfish-a5f81c", "sword fish = \u00e4 b77d02"
 PARTS = tuple(text.encode() for text in (A, B, "swordfish", "b77d02"))

@@ -99,8 +99,7 @@ def test_what_an_earlier_version_kept_in_loose_files_has_no_line(path, by):
 WRITERS = {
     "cluster/node_files/data_orders.py": [],  # on nodes
     "hdfs/staging.py": ["output/"],
-    "service/apps/event_mirror.py": [],  # into the directory of an app
-    "service/apps/node_events.py": [],
+    "service/apps/tensorboard.py": [],  # into the directory of an app
     "service/runs/metric_export.py": [],
     "service/storage/removal.py": [],  # takes all of it away
     "service/shells.py": [],  # what is known of hosts, beside the keys of a cluster
@@ -115,13 +114,12 @@ WRITERS = {
     "control/attempt/data_sources.py": ["inputs/volume-21b2eed1e328", "inputs/x"],
     "control/task/isolation.py": ["tmp/"],
     "control/task/layout.py": ["checkpoint/", "output/", "members/"],
-    "control/attempt/restored.py": ["restored.json"],
     "control/attempt/restoring.py": ["checkpoint/"],
     "control/attempt/saving.py": ["checkpoint/", "output/"],
     "control/attempt/staged_data.py": ["inputs/hdfs-x.json", "inputs/hdfs/"],
     "control/attempt/system_log.py": ["system-i-07.log"],
     "control/attempt/staging.py": ["inputs/x", "code/in/x", "staging.lock", "checkpoint/"],
-    "control/attempt/unpublished_checkpoint.py": ["checkpoint/"],
+    "control/attempt/unpublished_checkpoint.py": ["checkpoint/", "restored.json"],
     "service/driving/background.py": ["control.log"],
     "service/driving/driver.py": ["control.log"],
     "service/driving/replicas.py": ["code/x", "worker-0.log"],

@@ -21,7 +21,7 @@ from trainmaster.cli.volume_tools import (
     opened_volume,
     verdict_lines,
 )
-from trainmaster.service.volumes.documents import head_document, verdict_document
+from trainmaster.service.volumes.stored import head_document, verdict_document
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.units import parse_duration
 

@@ -9,7 +9,7 @@ import typer
 
 from trainmaster.cli.output import duration, print_json, say, size
 from trainmaster.cli.volume_tools import counted, files_text
-from trainmaster.service.volumes.documents import head_document
+from trainmaster.service.volumes.stored import head_document
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.cluster.cluster_connection import ClusterConnection, Opener, Places
 from trainmaster.cluster.gang_ends import GangEnds, GangPlaces, Witness
-from trainmaster.cluster.node_verdicts import NodeVerdicts
+from trainmaster.cluster.node_links import NodeVerdicts
 from trainmaster.cluster.record import ClusterState
 from trainmaster.cluster.renting.growth import Growth, growth
 from trainmaster.cluster.run_costs import RunCosts

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any, Final, cast
 
 from trainmaster.cluster.decision import Action, ActionKind, Decision, Refusal, Seen, Stage, WaitLimits
+from trainmaster.cluster.observed import Scaling
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Failure, Machine
 from trainmaster.cluster.renting.plan import Rental, RolePlan
-from trainmaster.cluster.scaling import Scaling
 from trainmaster.providers.base import Node, NodeState
 from trainmaster.providers.next_offer import CapacityFailure, next_offer
 

@@ -1,17 +1,111 @@
-"""`NodeLinks`: connections to nodes: kept ones, for quick questions, and those of transfers."""
+"""`NodeLinks`: connections to nodes: kept ones, for quick questions, and those of transfers.
+
+`NodeVerdicts`: whether machines that are taken for lost still answer us.
+"""
 
 from __future__ import annotations
 
+import socket
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from trainmaster.transport.errors import UnreachableError
+from trainmaster.transport.base import UnreachableError
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
-    from trainmaster.transport import Connection
+    from trainmaster.transport import Connection, Target
+
+#: A machine's kernel answers within that, and an SSH server that is well greets at once.
+_ANSWER_S: Final = 2.0
+_AGAIN_S: Final = 0.5
+_GREETING: Final = b"SSH-"
+
+
+class NodeVerdicts:
+    """Threads share it.
+
+    Args:
+        links: connections to nodes that are hung up on when those do not answer.
+        again_s: a machine that answers must do so once more after as long: one that is being switched off
+            answers for a moment.
+        greeting_s: so long may a machine whose kernel answers be too busy to greet.
+    """
+
+    def __init__(
+        self, links: NodeLinks | None = None, again_s: float = 0.0, greeting_s: float = _ANSWER_S
+    ) -> None:
+        self._links = links
+        self._again_s = again_s
+        self._greeting_s = greeting_s
+        self._guard = threading.Lock()
+        self._verdicts: dict[tuple[str, str], Future[bool]] = {}
+        self._asked: dict[str, Future[bool]] = {}
+
+    def doubt(self, attempt: str, nodes: Iterable[NodeAccess]) -> None:
+        """Members of an attempt were lost with their nodes: see in the background whether those answer us."""
+        for node in nodes:
+            with self._guard:
+                if (attempt, node.id) in self._verdicts:
+                    continue
+                asked = self._asked.get(node.id)
+                if asked is not None and not asked.done():  # for another attempt: one knock will do
+                    self._verdicts[attempt, node.id] = asked
+                    continue
+                verdict = self._verdicts[attempt, node.id] = self._asked[node.id] = Future()
+            threading.Thread(target=self._judge, args=(verdict, node), name="verdict", daemon=True).start()
+
+    def is_there(self, attempt: str, node: NodeAccess) -> bool:
+        """False if it was doubted and does not answer; waits until that is known."""
+        with self._guard:
+            verdict = self._verdicts.get((attempt, node.id))
+        return verdict is None or verdict.result()
+
+    def answers(self, attempt: str, node: str) -> bool | None:
+        """Whether a machine, by its id, that was doubted for an attempt answers; None until that is known."""
+        with self._guard:
+            verdict = self._verdicts.get((attempt, node))
+        return verdict.result() if verdict is not None and verdict.done() else None
+
+    def forget(self, attempt: str) -> None:
+        """It is over."""
+        with self._guard:
+            for key in [key for key in self._verdicts if key[0] == attempt]:
+                del self._verdicts[key]
+
+    def _judge(self, verdict: Future[bool], node: NodeAccess) -> None:
+        began = time.monotonic()
+        answers = greets(node.target, self._greeting_s)
+        if not answers and time.monotonic() - began < _ANSWER_S / 2:
+            time.sleep(_AGAIN_S)  # a server that many call at once turns some away without a word
+            answers = greets(node.target, self._greeting_s)
+        elif answers and self._again_s:
+            time.sleep(self._again_s)
+            answers = greets(node.target, self._greeting_s)
+        verdict.set_result(answers)
+        if not answers and self._links is not None:  # keepalives would find out much later
+            self._links.hang_up(node.id)
+
+
+def greets(target: Target, greeting_s: float = _ANSWER_S) -> bool:
+    """Whether an SSH server greets what connects; True if that cannot be seen from here.
+
+    Args:
+        target: the machine.
+        greeting_s: how long it may be silent once the connection is there.
+    """
+    if target.jump is not None:
+        return True
+    try:
+        with socket.create_connection((target.address, target.port), _ANSWER_S) as connection:
+            connection.settimeout(greeting_s)
+            return connection.recv(len(_GREETING)) == _GREETING
+    except OSError:
+        return False
+
 
 T = TypeVar("T")
 

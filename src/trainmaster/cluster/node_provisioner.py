@@ -68,7 +68,7 @@ def root_on_nodes(identity: str) -> str:
 
 def packages_of_nodes(home: Home, engine: str) -> tuple[RuntimePackage, RuntimePackage]:
     """What every node gets; the first time it takes a while to find out."""
-    from trainmaster.cluster.bootstrap.runtime_package_cache import cached_runtime_packages
+    from trainmaster.cluster.bootstrap.runtime_package import cached_runtime_packages
 
     imports = (*_IMPORTS, *imports_of(engine))
     return cached_runtime_packages(home.cache / "runtimes", node_packages(engine), imports)

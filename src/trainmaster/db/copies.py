@@ -13,10 +13,9 @@ from sqlalchemy.engine import Connection, Engine
 
 from trainmaster.db import endpoint_changes, ledger, workflow_rows
 from trainmaster.db import tables as t
-from trainmaster.db.engine import open_database
+from trainmaster.db.engine import make_engine, open_database, shown
 from trainmaster.db.events import event_row, insert_events
 from trainmaster.db.migrations import lock_schema
-from trainmaster.db.urls import make_engine, shown
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.states import EndReason, State
 

@@ -22,7 +22,7 @@ from trainmaster.db.events import event_row, insert_events
 from trainmaster.db.leases import is_alive
 from trainmaster.db.patience import Try
 from trainmaster.db.queries import RunFilter
-from trainmaster.db.removed_models import may_go_on
+from trainmaster.db.registry import may_go_on
 from trainmaster.db.run_rows import run_row
 from trainmaster.spec.states import WHOLE, State
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 
-from trainmaster.executors._clock import unix_s
 from trainmaster.executors._gangs import (
     EXITED,
     GRANTED,
@@ -18,7 +17,7 @@ from trainmaster.executors._gangs import (
 from trainmaster.executors._members import explain, start_member
 from trainmaster.executors._oom import OomWatch
 from trainmaster.executors._owners import Owners, ask
-from trainmaster.executors._processes import has_orphans
+from trainmaster.executors._processes import has_orphans, unix_s
 from trainmaster.executors.engine_calls import EngineCalls
 from trainmaster.executors.gangs.rules import ALL, SERVERS, who_ends
 from trainmaster.executors.slots import Slots, Ticket

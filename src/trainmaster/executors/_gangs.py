@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
-from trainmaster.executors._clock import unix_s
+from trainmaster.executors._processes import unix_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

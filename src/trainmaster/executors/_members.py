@@ -8,14 +8,14 @@ import queue
 import signal
 import threading
 
-from trainmaster.executors._clock import unix_s
 from trainmaster.executors._processes import (
     ATTEMPT_VARIABLE,
     HOME_VARIABLE,
     attempt_group,
     read_process,
+    unix_s,
 )
-from trainmaster.executors.core_dumps import core_dumps_as_given
+from trainmaster.executors.process_limits import core_dumps_as_given
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

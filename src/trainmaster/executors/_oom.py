@@ -17,8 +17,8 @@ from __future__ import annotations
 import signal
 import time
 
-from trainmaster.executors._clock import unix_s
 from trainmaster.executors._control_groups import directories, group_of, kills_told_by
+from trainmaster.executors._processes import unix_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

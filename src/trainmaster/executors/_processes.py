@@ -4,16 +4,30 @@ A process belongs to an attempt when it descends from one of its members. Member
 leave their children to us (we are their subreaper); those are told by the marker variables in the
 environment they were started with, and failing that by their parent's. Where members run as Unix users, a
 group of their attempt's comes first: unlike its environment, no process can put that down.
+
+`unix_s` is the time of exit records: it never jumps while a supervisor lives, as that of
+`trainmaster.spec.clocks`. It is a copy, because a supervisor starts without site-packages, which
+`trainmaster.spec` needs.
 """
 
 # ruff: noqa: PTH123, PTH208 - pathlib would slow down the supervisor's start
+
 from __future__ import annotations
 
 import os
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+_OFFSET_S = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def unix_s() -> float:
+    """Unix seconds as they were when this process began, carried on by the boot-time clock."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) + _OFFSET_S
+
 
 ATTEMPT_VARIABLE = "TRAINMASTER_ATTEMPT_ID"
 HOME_VARIABLE = "TRAINMASTER_HOME_ID"

@@ -6,8 +6,9 @@ second for a minute, then one every five; its last one when it has ended. ``HOME
 the node, every five seconds; the older half goes to ``samples.jsonl.1`` in time. Short tasks cost nothing.
 On a cluster's node every second of those goes to the attempt of each run that began first, too, as member
 ``@NODE``: so what brings the attempts' files brings it.
+
+What the whole node uses, for its samples: CPU, memory, disk, network, GPUs.
 """
-# ruff: noqa: PTH105, PTH116, PTH120 - pathlib would slow down the supervisor's start
 
 from __future__ import annotations
 
@@ -18,15 +19,63 @@ import time
 
 from trainmaster.executors import _processes
 from trainmaster.executors._gpus import Gpus, share_of
-from trainmaster.executors._node import NodeMeter
 from trainmaster.executors._traffic import Traffic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import resource
     from collections.abc import Callable, Container, Iterable, Mapping
+    from typing import Any
 
     from trainmaster.executors._gangs import GangProcesses, MemberProcess
+    from trainmaster.executors._gpus import Gpu
+
+
+class NodeMeter:
+    """Reads this node through psutil, which is loaded at the first use.
+
+    Args:
+        directory: whose file system's free space counts.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._psutil: Any = None
+        self._measuring = False
+
+    def row(self, gpus: Iterable[Gpu] = ()) -> dict[str, object]:
+        """What can be read now; nothing raises."""
+        row: dict[str, object] = {}
+        try:
+            disk = os.statvfs(self._directory)
+            row["disk_free_bytes"] = disk.f_bavail * disk.f_frsize
+        except OSError:
+            pass  # the home has been moved away
+        if self._psutil is None:
+            try:
+                import psutil
+            except ImportError:
+                self._psutil = False
+            else:
+                self._psutil = psutil
+        if self._psutil:
+            try:
+                percent = self._psutil.cpu_percent()  # since the call before
+                row["cpu_percent"] = percent if self._measuring else None
+                self._measuring = True
+                row["memory_available_bytes"] = self._psutil.virtual_memory().available
+                network = self._psutil.net_io_counters()
+                row["network_received_bytes"] = network.bytes_recv if network else None
+                row["network_sent_bytes"] = network.bytes_sent if network else None
+            except (OSError, ValueError, KeyError, AttributeError, RuntimeError):
+                pass  # an unusual /proc (containers)
+        if shown := [gpu.row() for gpu in gpus]:
+            row["gpus"] = shown
+        return row
+
+
+# ruff: noqa: PTH105, PTH116, PTH120 - pathlib would slow down the supervisor's start
+
 
 FIRST_AFTER_S = 0.8
 EVERY_S = 1.0

@@ -11,7 +11,7 @@ import os
 import signal
 import time
 
-from trainmaster.executors._clock import unix_s
+from trainmaster.executors._processes import unix_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

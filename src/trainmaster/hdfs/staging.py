@@ -16,9 +16,8 @@ from typing import IO, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from trainmaster.hdfs.capacity import UNIT_BYTES, block_bytes, fits, lack_of_room
-from trainmaster.hdfs.manifests import Manifests
+from trainmaster.hdfs.manifests import Listed, Manifests, Staged, listed, shard
 from trainmaster.hdfs.namesystem import ask_namenode
-from trainmaster.hdfs.sharding import Listed, Staged, listed, shard
 from trainmaster.objects.backend import ObjectDetail
 from trainmaster.objects.errors import FullStoreError, ObjectChangedError, StoreTrouble, explained, trouble_of
 from trainmaster.objects.object_store import ObjectStore

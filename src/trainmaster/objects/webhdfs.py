@@ -4,13 +4,20 @@ An object is written beside its place and renamed into it, so it appears whole o
 all; a rename onto something that is there is refused by the namenode, which makes it a
 create-only write. A client that reads or writes is sent to a datanode; one that is dead is named to
 the namenode and another is asked for.
+
+`listed_items`: what WebHDFS says of a folder, one entry after the other.
 """
 
+from __future__ import annotations
+
+import codecs
 import errno
 import getpass
 import http.client
+import json
 import os
 import random
+import re
 import secrets
 import shutil
 import socket
@@ -18,13 +25,59 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 from trainmaster.objects.backend import Backend, ObjectDetail
 from trainmaster.objects.errors import ObjectChangedError, StoreTrouble, trouble_of_status
-from trainmaster.objects.webhdfs_listing import listed_items
 from trainmaster.spec.plain_json import parsed_json, typed
+
+_START: Final = re.compile(r'\s*\{\s*"FileStatuses"\s*:\s*\{\s*"FileStatus"\s*:\s*\[')
+_BETWEEN: Final = re.compile(r"[\s,]*")
+
+
+def listed_items(said: IO[bytes]) -> Iterator[Any]:
+    r"""Reads an answer to ``LISTSTATUS``; of a large folder, all of it need not fit into memory.
+
+    Raises:
+        ValueError: it is no such answer, or it is cut off.
+
+    >>> import io
+    >>> list(listed_items(io.BytesIO(b'{"FileStatuses":{"FileStatus":[\n{"length":1},{"length":2}\n]}}')))
+    [{'length': 1}, {'length': 2}]
+    >>> list(listed_items(io.BytesIO(b'{"FileStatuses":{"FileStatus":[')))
+    Traceback (most recent call last):
+    ValueError: the listing is cut off
+    """
+    decoder = json.JSONDecoder()
+    has_begun, rest = False, ""
+    for block in codecs.iterdecode(iter(lambda: said.read(_BLOCK_BYTES), b""), "utf-8"):
+        rest += block
+        if not has_begun:
+            if (start := _START.match(rest)) is None:
+                raise ValueError("it is no listing")
+            has_begun, rest = True, rest[start.end() :]
+        at = 0
+        while not rest.startswith("]", at := _end_of(rest, at)):
+            try:
+                item, at = decoder.raw_decode(rest, at)
+            except json.JSONDecodeError:  # the rest of it comes with the next block
+                break
+            except RecursionError:
+                raise ValueError("it is nested too deeply") from None
+            yield item
+        else:
+            return
+        rest = rest[at:]
+        if len(rest) > _BLOCK_BYTES:  # each block would be read again with all that follow
+            raise ValueError("an entry of the listing is none")
+    raise ValueError("the listing is cut off")
+
+
+def _end_of(text: str, at: int) -> int:
+    found = _BETWEEN.match(text, at)
+    return at if found is None else found.end()
+
 
 DEFAULT_PORT = 9870
 _BLOCK_BYTES = 1 << 20
@@ -255,7 +308,7 @@ class WebHdfsBackend(Backend):
     def _written(
         self,
         key: str,
-        data: "Iterable[bytes | memoryview] | IO[bytes] | Callable[[], Iterable[bytes | memoryview]]",
+        data: Iterable[bytes | memoryview] | IO[bytes] | Callable[[], Iterable[bytes | memoryview]],
         length: int,
         **options: str,
     ) -> str:
@@ -269,7 +322,7 @@ class WebHdfsBackend(Backend):
     def _sent(
         self,
         key: str,
-        data: "Iterable[bytes | memoryview] | IO[bytes] | Callable[[], Iterable[bytes | memoryview]]",
+        data: Iterable[bytes | memoryview] | IO[bytes] | Callable[[], Iterable[bytes | memoryview]],
         length: int,
         *,
         looks: bool,
@@ -387,7 +440,7 @@ class WebHdfsBackend(Backend):
             pause_s = min(2 * pause_s, 5.0)
 
     def _request(
-        self, method: str, url: str, body: "Iterator[bytes | memoryview] | None" = None, length: int = 0
+        self, method: str, url: str, body: Iterator[bytes | memoryview] | None = None, length: int = 0
     ) -> _Answer:
         parts = urlsplit(url)
         connection = http.client.HTTPConnection(
@@ -442,7 +495,7 @@ def _exchanged(
     connection: http.client.HTTPConnection,
     method: str,
     target: str,
-    body: "Iterator[bytes | memoryview] | None" = None,
+    body: Iterator[bytes | memoryview] | None = None,
     length: int = 0,
     into: IO[bytes] | None = None,
 ) -> _Answer:

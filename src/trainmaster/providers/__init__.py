@@ -17,31 +17,29 @@ if TYPE_CHECKING:
     from trainmaster.providers.base import NodeRequest as NodeRequest
     from trainmaster.providers.base import NodeState as NodeState
     from trainmaster.providers.base import Provider as Provider
+    from trainmaster.providers.base import ProviderPlace as ProviderPlace
     from trainmaster.providers.capabilities import Capabilities as Capabilities
     from trainmaster.providers.capabilities import capabilities_of as capabilities_of
     from trainmaster.providers.catalogue import STALE_DAYS as STALE_DAYS
     from trainmaster.providers.catalogue import Catalogue as Catalogue
     from trainmaster.providers.catalogue import OfferColumns as OfferColumns
+    from trainmaster.providers.catalogue import RefusedRow as RefusedRow
     from trainmaster.providers.catalogue import StalePrices as StalePrices
     from trainmaster.providers.filters import OfferFilter as OfferFilter
     from trainmaster.providers.finding import get_provider as get_provider
     from trainmaster.providers.loading import NAMED as NAMED
     from trainmaster.providers.loading import load_catalogue as load_catalogue
     from trainmaster.providers.offer import Offer as Offer
-    from trainmaster.providers.place import ProviderPlace as ProviderPlace
-    from trainmaster.providers.refusal import RefusedRow as RefusedRow
 
 __all__, __getattr__ = lazy_exports(
     __name__,
     {
-        "base": "NoCapacityError Node NodeRequest NodeState Provider",
+        "base": "NoCapacityError Node NodeRequest NodeState Provider ProviderPlace",
         "capabilities": "Capabilities capabilities_of",
-        "catalogue": "Catalogue OfferColumns STALE_DAYS StalePrices",
+        "catalogue": "Catalogue OfferColumns STALE_DAYS StalePrices RefusedRow",
         "filters": "OfferFilter",
         "finding": "get_provider",
         "loading": "NAMED load_catalogue",
         "offer": "Offer",
-        "place": "ProviderPlace",
-        "refusal": "RefusedRow",
     },
 )

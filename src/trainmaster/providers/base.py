@@ -2,17 +2,42 @@
 
 A cluster is the nodes of one experiment of a run. Its id names what is rented for it: machines are created by
 client token and tagged, so a call that is repeated after a crash finds what the first one made.
+
+`ProviderPlace`: where a provider keeps what it must remember, and whose machines are whose.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from trainmaster.spec.errors import ProviderError, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderPlace:
+    """The home as providers see it.
+
+    Attributes:
+        root: all state (``TRAINMASTER_HOME``).
+        identity: a name that no other home has. Machines are tagged with it; others are not touched.
+        environ: the caller's variables, for settings and credentials.
+        saved: called when something was written that is needed to go on, before it is relied on.
+    """
+
+    root: Path
+    identity: str
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+    saved: Callable[[], None] = field(default=lambda: None, repr=False)
+
+    def directory(self, provider: str) -> Path:
+        """Where the provider of that name may write; it is private."""
+        path = self.root / "providers" / provider
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return path
 
 
 class NodeState(StrEnum):

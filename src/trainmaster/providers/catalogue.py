@@ -1,4 +1,7 @@
-"""`Catalogue`: the offers of a named source, with what was refused, and as columns of numbers."""
+"""`Catalogue`: the offers of a named source, with what was refused, and as columns of numbers.
+
+`RefusedRow`: a row of a catalogue that is not used, and why.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,38 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.filters import OfferFilter
 from trainmaster.providers.offer import Offer
-from trainmaster.providers.refusal import RefusedRow
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedRow:
+    """A row that names no offer one could trust.
+
+    Attributes:
+        file: where it is written.
+        line: from 1; 0 where the file has no lines of its own for it (JSON).
+        subject: what it would have offered, such as ``aws ap-southeast-1 m4.large``.
+        reason: what is wrong with it.
+    """
+
+    file: str
+    line: int
+    subject: str
+    reason: str
+
+    def __str__(self) -> str:
+        """As compilers write it.
+
+        >>> str(RefusedRow("mine.csv", 7, "aws m4.large", "the price is 0 USD per hour"))
+        'mine.csv:7: aws m4.large: the price is 0 USD per hour'
+        """
+        where = f"{self.file}:{self.line}" if self.line else self.file
+        return ": ".join(part for part in (where, self.subject, self.reason) if part)
+
 
 #: Prices older than this are not rented by without being told to.
 STALE_DAYS: Final = 180

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainmaster.providers.base import Provider
-from trainmaster.providers.place import ProviderPlace
+from trainmaster.providers.base import Provider, ProviderPlace
 from trainmaster.spec.plugins import PluginRegistry
 
 #: Each is called with a `ProviderPlace`.

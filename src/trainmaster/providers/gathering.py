@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 
+from trainmaster.providers.catalogue import RefusedRow
 from trainmaster.providers.offer import Offer
-from trainmaster.providers.refusal import RefusedRow
 
 
 @dataclass(slots=True)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from trainmaster.providers.base import ProviderPlace
 from trainmaster.providers.hosts import HostsProvider
 from trainmaster.providers.inventory import InventoryHost, inventory_file, read_inventory
-from trainmaster.providers.place import ProviderPlace
 from trainmaster.providers.ssh_target import target_of
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.transport import host_keys

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trainmaster.providers.base import Node
 from trainmaster.providers.inventory import InventoryHost
-from trainmaster.transport.target import Target
+from trainmaster.transport.base import Target
 
 
 def target_of(machine: InventoryHost | Node) -> Target:

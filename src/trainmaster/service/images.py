@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.control.checks.preflight import require_baker
-from trainmaster.providers.base import BakedImage, Baker
+from trainmaster.providers.base import BakedImage, Baker, ProviderPlace
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.finding import PROVIDERS, get_provider
-from trainmaster.providers.place import ProviderPlace
 from trainmaster.spec import Recipe, read_recipe
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
 from trainmaster.spec.experiment import Experiment

@@ -14,8 +14,8 @@ from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from trainmaster.control.task.layout import Home
-    from trainmaster.providers.extras import Extras
-    from trainmaster.providers.refusal import RefusedRow
+    from trainmaster.providers.catalogue import RefusedRow
+    from trainmaster.providers.offer import Extras
 
 _FLAGS: Final = {
     "gpu": "--gpu",

@@ -18,7 +18,7 @@ from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from trainmaster.executors import LocalExecutor
-    from trainmaster.providers.place import ProviderPlace
+    from trainmaster.providers.base import ProviderPlace
     from trainmaster.service.driving.replicas import RunReplicas
 
 
@@ -186,7 +186,7 @@ class OpenHome:
             SealedError: it was sealed with another server's key.
             UsageError: it stays in a home that cannot be read from here.
         """
-        from trainmaster.providers.place import ProviderPlace
+        from trainmaster.providers.base import ProviderPlace
 
         row = self.database.run_row(run)
         if self.replicas.is_elsewhere(row):

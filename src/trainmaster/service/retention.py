@@ -6,7 +6,6 @@ Runs with their logs, curves and models are kept until somebody removes them, or
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -18,7 +17,7 @@ from trainmaster.service.driving.replicas import remove_unused_code
 from trainmaster.service.models.removed_models import remove_files
 from trainmaster.service.open_home import OpenHome
 from trainmaster.service.quotes.quote_requests import KEPT_S
-from trainmaster.service.server_loops import Turns
+from trainmaster.service.server_loops import ServerLoop
 from trainmaster.service.storage.pruning import Pruning
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.units import parse_duration
@@ -114,7 +113,7 @@ def told(environ: Mapping[str, str]) -> str:
     return ", ".join(f"{each.kind} {each.seconds / DAY_S:g} days" for each in table)
 
 
-class Retention:
+class Retention(ServerLoop):
     """Removes what is old, now and from time to time.
 
     Args:
@@ -127,18 +126,15 @@ class Retention:
     """
 
     def __init__(self, home: Home, database: Database, environ: Mapping[str, str]) -> None:
+        super().__init__("retention", SWEEP_EVERY_S, is_awaited=False)
         self._home = home
         self._database = database
         self.table, self._bounded = kept(environ), bounded(environ)
-        self._over = threading.Event()
 
-    def start(self) -> None:
-        """Begin."""
-        threading.Thread(target=self._watch, name="retention", daemon=True).start()
-
-    def stop(self) -> None:
-        """Remove no more."""
-        self._over.set()
+    def turn(self) -> None:
+        """Remove what is old."""
+        if removed := self.sweep():
+            log.info("removed what is old: %s", removed)
 
     def sweep(self) -> dict[str, int]:
         """Remove what is old; how many of each kind. May be killed, and done by several servers, at any time.
@@ -166,11 +162,3 @@ class Retention:
             if "trouble" in found:
                 log.info("%s stay: %s", kind, found["trouble"])
         return {kind: count for kind, count in removed.items() if count}
-
-    def _watch(self) -> None:
-        turns = Turns("retention")
-        while not self._over.is_set():
-            with turns.turn():
-                if removed := self.sweep():
-                    log.info("removed what is old: %s", removed)
-            self._over.wait(SWEEP_EVERY_S)

@@ -1,9 +1,11 @@
-"""`Turns`: what a thread of a server does again and again goes on, whatever goes wrong once."""
+"""`ServerLoop`: what a thread of a server does again and again goes on, whatever goes wrong once."""
 
 from __future__ import annotations
 
 import errno
 import logging
+import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -54,3 +56,46 @@ class Turns:
         if is_new:
             log.warning("%s: %s; tried again", self._name, what)
         return is_new
+
+
+class ServerLoop(ABC):
+    """Something that a server does again and again in a thread of its own, until it is stopped.
+
+    Args:
+        name: of what it does, for the log.
+        every_s: seconds from the end of a turn to the next one, unless it is woken.
+        is_awaited: `stop` waits for the end of a turn that is under way.
+    """
+
+    def __init__(self, name: str, every_s: float, *, is_awaited: bool = True) -> None:
+        self._name, self._pause_s, self._is_awaited = name, every_s, is_awaited
+        self._over, self._wake = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @abstractmethod
+    def turn(self) -> None:
+        """Do it once. What it raises is logged."""
+
+    def start(self) -> None:
+        """Do it from now on, in the background."""
+        self._thread = threading.Thread(target=self._watch, name=self._name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Begin no more turns; what was begun elsewhere goes on."""
+        self._over.set()
+        self._wake.set()
+        if self._thread is not None and self._is_awaited:
+            self._thread.join()
+
+    def wake(self) -> None:
+        """There may be something to do: take the next turn now."""
+        self._wake.set()
+
+    def _watch(self) -> None:
+        turns = Turns(self._name)
+        while not self._over.is_set():
+            self._wake.clear()
+            with turns.turn():
+                self.turn()
+            self._wake.wait(self._pause_s)

@@ -9,7 +9,7 @@ from trainmaster.db import queries
 from trainmaster.db.leases import is_alive
 from trainmaster.db.queries import RunFilter
 from trainmaster.service.quotes.score import KINDS, outcomes
-from trainmaster.service.teams.team_clusters import TeamClusters
+from trainmaster.service.teams.team_runs import TeamClusters
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:

@@ -62,8 +62,7 @@ exec sh -c "$line"
 if TYPE_CHECKING:
     from trainmaster.cluster.record import ClusterRecord
     from trainmaster.control.task.layout import RunFiles
-    from trainmaster.providers.base import Node
-    from trainmaster.providers.place import ProviderPlace
+    from trainmaster.providers.base import Node, ProviderPlace
     from trainmaster.service.service import Service
 
 

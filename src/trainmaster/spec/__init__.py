@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trainmaster.spec.hardware import Hardware as Hardware
     from trainmaster.spec.objective import Budget as Budget
     from trainmaster.spec.parameter import Parameter as Parameter
+    from trainmaster.spec.parameter import ParameterValue as ParameterValue
     from trainmaster.spec.parameter import Sampling as Sampling
     from trainmaster.spec.recipe import Recipe as Recipe
     from trainmaster.spec.recipe import read_recipe as read_recipe
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from trainmaster.spec.states import EndReason as EndReason
     from trainmaster.spec.task_space import TaskSpace as TaskSpace
     from trainmaster.spec.units import parse_duration as parse_duration
-    from trainmaster.spec.values import ParameterValue as ParameterValue
 
 _NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 __all__, _look_up = lazy_exports(
@@ -38,13 +38,12 @@ __all__, _look_up = lazy_exports(
         "habits": "Checkpoint",
         "hardware": "Hardware",
         "objective": "Budget",
-        "parameter": "Parameter Sampling",
+        "parameter": "Parameter ParameterValue Sampling",
         "recipe": "Recipe read_recipe",
         "search": "Search",
         "states": "EndReason",
         "task_space": "TaskSpace",
         "units": "parse_duration",
-        "values": "ParameterValue",
     },
 )
 

@@ -14,12 +14,13 @@ from trainmaster.spec.data_source import EXPERIMENT_NAME, EXPERIMENT_NAME_RIGHT,
 from trainmaster.spec.distributed import Distributed, Strategy
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.experiment_checks import check_experiment, lift_samples, read_framework
+from trainmaster.spec.gate import Requirement
 from trainmaster.spec.habits import Checkpoint, Metrics, ProfilePlan
 from trainmaster.spec.hardware import Hardware
 from trainmaster.spec.launcher_names import LAUNCHERS
 from trainmaster.spec.model_reference import PROMOTION, PROMOTION_RIGHT
 from trainmaster.spec.node import Kind, YamlNode
-from trainmaster.spec.parameter import Parameter, read_parameter
+from trainmaster.spec.parameter import Parameter, ParameterValue, format_value, read_parameter
 from trainmaster.spec.reading import (
     Key,
     Noun,
@@ -37,13 +38,11 @@ from trainmaster.spec.reading import (
     takes,
     verbatim,
 )
-from trainmaster.spec.requirement import Requirement
 from trainmaster.spec.roles import Roles
 from trainmaster.spec.search import Search
 from trainmaster.spec.serve import Serve, check_serve, lift_command
 from trainmaster.spec.task_space import MAX_TASKS, TaskSpace
 from trainmaster.spec.until import Until, read_until
-from trainmaster.spec.values import ParameterValue, format_value
 
 
 class Batch(Noun):

@@ -29,7 +29,6 @@ from trainmaster.spec.node import (
     with_entry,
     written,
 )
-from trainmaster.spec.notification import Subscription, read_notify
 from trainmaster.spec.objective import Budget, Objective, read_objective
 from trainmaster.spec.reading import (
     Key,
@@ -51,6 +50,7 @@ from trainmaster.spec.reading import (
 )
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.sinks import Sinks
+from trainmaster.spec.topics import Subscription, read_notify
 from trainmaster.spec.trigger import CONCURRENCY, Trigger, read_triggers
 
 _NAME = re.compile(EXPERIMENT_NAME)
@@ -163,7 +163,7 @@ class Recipe(Noun):
     @classmethod
     def check(cls, values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
         """Check keys against each other, and finish the experiments with what the recipe gives to all."""
-        from trainmaster.spec.workflow import check_workflow
+        from trainmaster.spec.experiment_checks import check_workflow
 
         code = values.get("code", Code())  # one key, two fields
         values |= {"code": code.source, "include": code.include}

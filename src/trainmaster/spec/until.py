@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from trainmaster.spec.node import Kind, YamlNode, place
+from trainmaster.spec.parameter import format_value
 from trainmaster.spec.reading import Path, Problems, ReportedMistake, takes, text
-from trainmaster.spec.values import format_value
 
 _RIGHT: Final = "write METRIC OP NUMBER, such as accuracy >= 0.97"
 _HOLDS: Final[Mapping[str, Callable[[float, float], bool]]] = {

@@ -11,7 +11,6 @@ from trainmaster.lazy import lazy_exports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainmaster.sweeps.curve import Curve as Curve
     from trainmaster.sweeps.plugins import make_pruner as make_pruner
     from trainmaster.sweeps.plugins import make_sampler as make_sampler
     from trainmaster.sweeps.plugins import pruner_class as pruner_class
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from trainmaster.sweeps.space import Axis as Axis
     from trainmaster.sweeps.space import AxisKind as AxisKind
     from trainmaster.sweeps.space import SearchSpace as SearchSpace
+    from trainmaster.sweeps.trial import Curve as Curve
     from trainmaster.sweeps.trial import Goal as Goal
     from trainmaster.sweeps.trial import Trial as Trial
     from trainmaster.sweeps.trial import TrialState as TrialState
@@ -30,11 +30,10 @@ if TYPE_CHECKING:
 __all__, __getattr__ = lazy_exports(
     __name__,
     {
-        "curve": "Curve",
         "plugins": "make_pruner make_sampler pruner_class sampler_class wrong_options",
         "pruner": "Pruner",
         "sampler": "Sampler Suggestion",
         "space": "Axis AxisKind SearchSpace",
-        "trial": "Goal Trial TrialState",
+        "trial": "Goal Trial TrialState Curve",
     },
 )

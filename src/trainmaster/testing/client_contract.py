@@ -19,8 +19,7 @@ from typing import Any
 
 import pytest
 
-from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.model.profile import Point
+from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.api import ClientProtocol, LogQuery, RunPlan
 from trainmaster.api.embedded import EmbeddedClient
 from trainmaster.api.registry_protocol import RegistryProtocol

@@ -105,7 +105,7 @@ class PrivatePostgres(PrivateServer):
         """Run one statement as the superuser, outside a transaction."""
         import sqlalchemy as sa
 
-        from trainmaster.db.urls import make_engine
+        from trainmaster.db.engine import make_engine
 
         engine = make_engine(self.url).execution_options(isolation_level="AUTOCOMMIT")
         try:

@@ -29,8 +29,8 @@ from trainmaster.control.task.layout import Home
 from trainmaster.executors.base import GangStatus
 from trainmaster.objects.errors import StoreTrouble, trouble_of
 from trainmaster.providers.aws import provider as aws
+from trainmaster.providers.aws.client import ProviderClock
 from trainmaster.providers.aws.requests import AwsRequest, Renter
-from trainmaster.providers.provider_clock import ProviderClock
 from trainmaster.spec import processes
 from trainmaster.testing import failures, simulated_saving
 from trainmaster.testing.simulated_hazards import Hazard

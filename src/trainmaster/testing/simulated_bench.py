@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from trainmaster.control.decide.backoff import save_pause_s, stage_pause_s
+from trainmaster.control.decide.outcome import save_pause_s, stage_pause_s
 from trainmaster.control.decide.task import Effect, EffectKind, Job
 from trainmaster.control.loop.run_state import ExperimentState, Task
 from trainmaster.control.measure.progress import TaskProgress

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from trainmaster.cluster.cluster_executor import ClusterExecutor
 from trainmaster.cluster.decision import WaitLimits
 from trainmaster.cluster.record import ClusterRecord
-from trainmaster.control.decide.budget import Meter
-from trainmaster.control.decide.saving_money import SavingMoney
+from trainmaster.control.decide.budget import Meter, SavingMoney
 from trainmaster.control.loop.controller import Controller
 from trainmaster.db import leases
 from trainmaster.db.leases import LEASE_S, Lease

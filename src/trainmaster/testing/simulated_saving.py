@@ -22,9 +22,14 @@ from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
 from trainmaster.artifacts import CheckpointSeries, FileEntry, read_manifest
-from trainmaster.artifacts.models import publish_model
 from trainmaster.artifacts.owner import Owner
-from trainmaster.artifacts.publishing import FILES_PREFIX, AlreadyPublished, Upload, publish_uploads
+from trainmaster.artifacts.publishing import (
+    FILES_PREFIX,
+    AlreadyPublished,
+    Upload,
+    publish_model,
+    publish_uploads,
+)
 from trainmaster.cluster.node_files import direct_store
 from trainmaster.cluster.node_files.direct_store import DirectStore
 from trainmaster.cluster.node_files.sending import Sent, Source
@@ -33,8 +38,8 @@ from trainmaster.control.attempt import restoring, saving, unpublished
 from trainmaster.control.decide.effects import Effect, EffectKind, Job
 from trainmaster.control.loop.attempt_actions import AttemptActions
 from trainmaster.control.loop.jobs import _guarded
+from trainmaster.control.task.job_context import NodeGoneError, RelayError
 from trainmaster.control.task.layout import Home
-from trainmaster.control.task.site_errors import NodeGoneError, RelayError
 from trainmaster.objects.errors import ObjectStoreError, RefusingStoreError, UnreachableStoreError
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec import Distributed, Experiment, Recipe

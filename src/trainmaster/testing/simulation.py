@@ -18,8 +18,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
-from trainmaster.control.decide.budget import Meter
-from trainmaster.control.decide.saving_money import SavingMoney
+from trainmaster.control.decide.budget import Meter, SavingMoney
 from trainmaster.control.loop.controller import Controller
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.db.changes import Change, ExperimentChange
@@ -27,8 +26,7 @@ from trainmaster.db.leases import LEASE_S, Lease
 from trainmaster.executors.base import Capacity, GangRequest, Phase
 from trainmaster.spec.approval import Approval
 from trainmaster.spec.errors import InterruptedByUser, LeaseLostError, StoreError
-from trainmaster.spec.gate import Gate, GateResult, Rival, judge
-from trainmaster.spec.requirement import Requirement
+from trainmaster.spec.gate import Gate, GateResult, Requirement, Rival, judge
 from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.topics import APPROVAL_WANTED
 from trainmaster.testing.simulated_bench import SimulatedActions

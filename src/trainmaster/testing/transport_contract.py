@@ -10,10 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.transport.base import Connection, Exchange, Transport
-from trainmaster.transport.errors import CommandError, RemoteTimeoutError, UnreachableError
+from trainmaster.transport.base import (
+    CommandError,
+    Connection,
+    Exchange,
+    RemoteTimeoutError,
+    Target,
+    Transport,
+    UnreachableError,
+)
 from trainmaster.transport.pool import ConnectionPool
-from trainmaster.transport.target import Target
 
 _PATIENCE_S = 60.0
 

@@ -2,10 +2,25 @@
 
 Contract: `trainmaster.testing.transport_contract`. What a new one has to bring are `exchange`, `stream`,
 `forward`, `forward_back` and `close`; everything else is made of these.
+
+`Target`: where to connect to, and as whom.
+
+What can go wrong with a machine at the other end of a connection.
+
+* TrainmasterError
+  + ProviderError                                     somebody cannot be reached; later may help
+    - UnreachableError        no connection, or it was lost
+      + ConnectionLostError   it was lost while a command ran
+    - RemoteTimeoutError      connected, but a command was not done in time
+  + UsageError                exit code 2
+    - LoginRefusedError       the host does not take the user or the key
+    - HostKeyError            the host shows another key than it did, or than the inventory says
+  + CommandError              a command failed on the host
 """
 
 from __future__ import annotations
 
+import getpass
 import os
 import shlex
 import socket
@@ -17,8 +32,93 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
-from trainmaster.transport.errors import CommandError
-from trainmaster.transport.target import Target
+from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
+
+
+class UnreachableError(ProviderError):
+    """No connection, or it was lost."""
+
+
+class ConnectionLostError(UnreachableError):
+    """It was lost while a command ran."""
+
+
+class RemoteTimeoutError(ProviderError):
+    """Connected, but a command was not done in time."""
+
+
+class LoginRefusedError(UsageError):
+    """The host does not take the user or the key."""
+
+
+class HostKeyError(UsageError):
+    """The host shows another key than it did, or than the inventory says."""
+
+
+class CommandError(TrainmasterError):
+    """A command failed on the host.
+
+    Attributes:
+        code: its exit code; None if a signal or a lost connection ended it.
+    """
+
+    def __init__(self, message: str, hint: str = "", code: int | None = None) -> None:
+        self.code = code
+        super().__init__(message, hint)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A machine with an SSH server.
+
+    Attributes:
+        name: in messages.
+        address, port, user: where to, and as whom; an empty user is the caller.
+        key: private key file; None for the user's agent and usual keys.
+        host_key: ``type base64``; empty for what was pinned.
+        pin_as: what its host key is pinned as; ``[address]:port`` by default. Rented machines are pinned by
+            id, as addresses come back with other machines behind them.
+        private_address: where other machines reach it.
+        jump: to go through; None for none.
+        python, directory: see ``docs/hosts.md``.
+    """
+
+    name: str
+    address: str
+    port: int = 22
+    user: str = ""
+    key: Path | None = None
+    host_key: str = ""
+    pin_as: str = ""
+    private_address: str = ""
+    jump: Target | None = None
+    python: str = ""
+    directory: str = ""
+
+    @property
+    def login(self) -> str:
+        """The user to log in as."""
+        return self.user or getpass.getuser()
+
+    @property
+    def shown(self) -> str:
+        """Name and address, as far as they differ.
+
+        >>> Target("gpu1", "10.0.0.5", 2222).shown, Target("10.0.0.5", "10.0.0.5").shown
+        ('gpu1 (10.0.0.5:2222)', '10.0.0.5')
+        """
+        address = self.address if self.port == 22 else f"{self.address}:{self.port}"
+        return self.name if address == self.name else f"{self.name} ({address})"
+
+    @property
+    def pin(self) -> str:
+        """As OpenSSH names it in ``known_hosts``.
+
+        >>> Target("a", "10.0.0.5").pin, Target("a", "10.0.0.5", 2222).pin
+        ('10.0.0.5', '[10.0.0.5]:2222')
+        """
+        return self.pin_as or (self.address if self.port == 22 else f"[{self.address}]:{self.port}")
+
 
 #: What is kept of an answer: enough for any of ours, and no log can fill the memory.
 ANSWER_BYTES: Final = 1 << 20

@@ -8,8 +8,7 @@ import shlex
 from collections.abc import Callable
 from typing import Any, Final
 
-from trainmaster.transport.base import Exchange, Result
-from trainmaster.transport.errors import ConnectionLostError, RemoteTimeoutError
+from trainmaster.transport.base import ConnectionLostError, Exchange, RemoteTimeoutError, Result
 
 _READ_BYTES: Final = 1 << 16
 _KILL_S: Final = 2.0

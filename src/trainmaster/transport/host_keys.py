@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from trainmaster.transport.errors import HostKeyError
-from trainmaster.transport.target import Target
+from trainmaster.transport.base import HostKeyError, Target
 
 FILE_NAME: Final = "known_hosts"
 #: What is asked for first, where a host has several keys.

@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainmaster.spec.errors import UsageError
-from trainmaster.transport.base import ANSWER_BYTES, Connection, Exchange, Result
+from trainmaster.transport.base import ANSWER_BYTES, Connection, Exchange, Result, Target, UnreachableError
 from trainmaster.transport.conversation import converse
-from trainmaster.transport.errors import UnreachableError
-from trainmaster.transport.target import Target
 
 _TIMEOUT_S: Final = 60.0
 

@@ -20,13 +20,20 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from trainmaster.spec.errors import MissingPartError, TrainmasterError
-from trainmaster.transport.base import ANSWER_BYTES, Connection, Exchange, Result
+from trainmaster.transport.base import (
+    ANSWER_BYTES,
+    Connection,
+    Exchange,
+    HostKeyError,
+    LoginRefusedError,
+    Result,
+    Target,
+    UnreachableError,
+)
 from trainmaster.transport.conversation import converse
-from trainmaster.transport.errors import HostKeyError, LoginRefusedError, UnreachableError
 from trainmaster.transport.host_keys import HostKeys
-from trainmaster.transport.idle_logins import KEPT_S, IdleLogins
+from trainmaster.transport.pool import KEPT_S, IdleLogins
 from trainmaster.transport.ssh_stream import begin_stream
-from trainmaster.transport.target import Target
 
 if TYPE_CHECKING:
     import asyncssh

@@ -16,7 +16,7 @@ from trainmaster.service.examples import example, examples
 from trainmaster.service.uploads.code_uploads import CodeUploads
 from trainmaster.service.users.caller import NO_TEAM
 from trainmaster.spec.errors import NotFoundError
-from trainmaster.web.form_keys import key_of, new_key
+from trainmaster.web.recipe_form import key_of, new_key
 from trainmaster.web.rendering import page, redirect
 
 router = APIRouter(include_in_schema=False)

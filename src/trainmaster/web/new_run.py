@@ -1,10 +1,14 @@
-"""The page of a new run: what is filled in becomes a recipe, which is quoted and sent."""
+"""The page of a new run: what is filled in becomes a recipe, which is quoted and sent.
+
+The recipe of a run that asks a registered model about the files of a volume.
+"""
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -21,7 +25,7 @@ from trainmaster.control.checks.framework_notes import framework_notes
 from trainmaster.providers.capabilities import BUILT_IN as PROVIDERS
 from trainmaster.providers.loading import NAMED as CATALOGUES
 from trainmaster.service.driving.submissions import RunRequest
-from trainmaster.service.endpoints.serving_recipe import must_be_servable, serving_recipe
+from trainmaster.service.endpoints.serving_recipe import must_be_servable, package_for, serving_recipe
 from trainmaster.service.quotes.quote_requests import QUOTE, QuoteAsk
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.teams.team_volumes import TeamVolumes
@@ -29,12 +33,55 @@ from trainmaster.service.uploads.code_uploads import CodeUploads
 from trainmaster.service.uploads.git_code import GitCode
 from trainmaster.service.users.caller import Caller
 from trainmaster.spec.errors import TrainmasterError, UsageError
-from trainmaster.web.batch_inference import batch_recipe
-from trainmaster.web.form_keys import key_of, new_key
-from trainmaster.web.mistakes import mistakes_of
-from trainmaster.web.recipe_form import RecipeForm, Typed, unix_lines, without_triggers
+from trainmaster.spec.model_reference import ModelReference
+from trainmaster.web.recipe_form import (
+    RecipeForm,
+    Typed,
+    key_of,
+    mistakes_of,
+    new_key,
+    unix_lines,
+    without_triggers,
+)
 from trainmaster.web.rendering import is_part, page, part, redirect
 from trainmaster.web.workflows import begin
+
+_ASK = (
+    'python -m trainmaster.inference --model-dir "$TRAINMASTER_DATA_MODEL" --files "$TRAINMASTER_DATA_FILES"'
+)
+
+
+def batch_recipe(model: str, files: str, provider: str = "", model_files: Iterable[str] = ()) -> str:
+    """A recipe with one task, whose output are the answers.
+
+    Args:
+        model: a reference such as ``digits@production``.
+        files: a volume.
+        provider: of machines; empty for the machine that drives, whose Python has what it has.
+        model_files: paths in the model, which say what a machine needs to read it.
+
+    Raises:
+        UsageError: the model is no reference.
+
+    >>> print(batch_recipe("digits@3", "letters", "aws", ["digits.skops"]).replace(_ASK, "..."))
+    name: ask-digits
+    provider: aws
+    experiments:
+      answers:
+        data: {model: {model: digits@3}, files: {volume: "letters"}}
+        setup: pip install skops
+        command: ...
+    <BLANKLINE>
+    """
+    asked = ModelReference.parse(model)
+    lines = [f"name: ask-{asked.name}", "experiments:", "  answers:"]
+    lines.append(f"    data: {{model: {{model: {asked}}}, files: {{volume: {json.dumps(files)}}}}}")
+    if provider:
+        lines.insert(1, f"provider: {provider}")
+        lines.append(f"    setup: pip install {package_for(model_files)}")
+    lines.append(f"    command: {_ASK}")
+    return "\n".join(lines) + "\n"
+
 
 router = APIRouter(include_in_schema=False)
 STRATEGIES: Final = ("allreduce", "ps-async", "ps-sync")

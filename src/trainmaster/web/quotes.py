@@ -1,8 +1,13 @@
-"""The page of a quote: how far it is, then what it says as a picture, and other clusters to take."""
+"""The page of a quote: how far it is, then what it says as a picture, and other clusters to take.
+
+`QuoteFigure`: time against price of what a quote has compared, as numbers for a drawing.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
@@ -11,10 +16,136 @@ from trainmaster.api.rest.state import Reader, State, Submitter
 from trainmaster.service.quotes.quote_requests import QUOTE
 from trainmaster.service.quotes.traffic import traffic_runs_offered
 from trainmaster.spec.errors import NotFoundError
+from trainmaster.web.axes import FigureAxis, Tick, time_unit_s
 from trainmaster.web.new_run import page_of, show_form
-from trainmaster.web.quote_figure import QuoteFigure, cluster_words
 from trainmaster.web.recipe_form import with_cluster
-from trainmaster.web.rendering import is_part, page, redirect
+from trainmaster.web.rendering import duration, is_part, page, redirect, usd
+
+#: Of the drawing, in its own units; a phone shows it about as large.
+WIDTH: Final = 420
+HEIGHT: Final = 300
+_LEFT: Final = 62
+_RIGHT: Final = 14
+_TOP: Final = 22
+_BOTTOM: Final = 46
+_MOST_POINTS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ParetoPoint:
+    """A cluster that no other one beats in both time and price.
+
+    Attributes:
+        index: of the quote's list.
+        words: for people. time_s, cost_usd: medians.
+        x, y: where it is drawn.
+        is_chosen: the one that is quoted.
+        cluster: as the quote has it.
+    """
+
+    index: int
+    words: str
+    time_s: float
+    cost_usd: float
+    x: float
+    y: float
+    is_chosen: bool
+    cluster: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class QuoteFigure:
+    """Of one experiment.
+
+    Attributes:
+        x_ticks, y_ticks: of time, of price.
+        alternatives: fastest first.
+        line: through them.
+        x, y: of the median that is quoted.
+        x_low, x_high, y_low, y_high: its interval of 90 %.
+        then: from where to the interval of its time after the next measurement; None if unknown.
+        width, height, left, right, top, bottom: of the drawing, and of what is within its axes.
+    """
+
+    x_ticks: Sequence[Tick]
+    y_ticks: Sequence[Tick]
+    alternatives: Sequence[ParetoPoint]
+    line: str
+    x: float
+    y: float
+    x_low: float
+    x_high: float
+    y_low: float
+    y_high: float
+    then: tuple[float, float] | None
+    width: int = WIDTH
+    height: int = HEIGHT
+    left: int = _LEFT
+    right: int = WIDTH - _RIGHT
+    top: int = _TOP
+    bottom: int = HEIGHT - _BOTTOM
+
+    @classmethod
+    def of(cls, quote: Mapping[str, Any]) -> QuoteFigure | None:
+        """The figure of an experiment's quote, as ``quote --json`` has it; None if it knows no time."""
+        time_s, cost_usd = quote["time_s"], quote["cost_usd"]
+        if time_s is None or cost_usd is None:
+            return None
+        front = _some(quote["pareto"], quote["cluster"])
+        times = [time_s["p5"], time_s["p95"], *(each["time_s"] for _, each in front)]
+        x = FigureAxis(times, _LEFT, WIDTH - _RIGHT, time_unit_s(max(times)))
+        then_s = (quote["next_measurement"] or {}).get("time_s")
+        costs = [cost_usd["p5"], cost_usd["p95"], *(each["cost_usd"] for _, each in front)]
+        y = FigureAxis(costs, HEIGHT - _BOTTOM, _TOP)
+        alternatives = [
+            ParetoPoint(
+                index,
+                cluster_words(each["cluster"]),
+                each["time_s"],
+                each["cost_usd"],
+                x.at(each["time_s"]),
+                y.at(each["cost_usd"]),
+                each["cluster"] == quote["cluster"],
+                each["cluster"],
+            )
+            for index, each in front
+        ]
+        return cls(
+            [Tick(x.at(value), duration(value)) for value in x.ticks],
+            [Tick(y.at(value), usd(value)) for value in y.ticks],
+            alternatives,
+            " ".join(f"{each.x},{each.y}" for each in alternatives),
+            x.at(time_s["p50"]),
+            y.at(cost_usd["p50"]),
+            x.at(time_s["p5"]),
+            x.at(time_s["p95"]),
+            y.at(cost_usd["p5"]),
+            y.at(cost_usd["p95"]),
+            None if then_s is None else (x.at(then_s["p5"]), x.at(then_s["p95"])),
+        )
+
+
+def cluster_words(cluster: Mapping[str, Any]) -> str:
+    """A cluster for people.
+
+    >>> worker = {"count": 2, "instance": "g5.xlarge", "spot": True}
+    >>> cluster_words({"worker": worker, "parameter_server": None})
+    '2 x g5.xlarge (spot)'
+    """
+    worker, server = cluster["worker"], cluster["parameter_server"]
+    text = f"{worker['count']} x {worker['instance']}{' (spot)' if worker['spot'] else ''}"
+    return text + (f" + {server['count']} x {server['instance']} (parameter server)" if server else "")
+
+
+def _some(
+    front: Sequence[Mapping[str, Any]], cluster: Mapping[str, Any]
+) -> list[tuple[int, Mapping[str, Any]]]:
+    """Of many some, from the fastest to the cheapest, and the chosen one."""
+    most = min(_MOST_POINTS, len(front))
+    kept = {round(place * (len(front) - 1) / max(1, most - 1)) for place in range(most)}
+    kept |= {place for place, each in enumerate(front) if each["cluster"] == cluster}
+    return [(place, front[place]) for place in sorted(kept)]
+
 
 router = APIRouter(include_in_schema=False)
 

@@ -1,19 +1,46 @@
-"""`RecipeForm`: fields and the text of a recipe are one document: a field changes its key alone."""
+"""`RecipeForm`: fields and the text of a recipe are one document: a field changes its key alone.
+
+Beside it: keys of forms, so that one that is sent twice starts one run, and mistakes as lines of a form.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+import secrets
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 
+from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.quotes.quote_options import types_in
-from trainmaster.spec.errors import RecipeError, UsageError
+from trainmaster.spec.errors import RecipeError, TrainmasterError, UsageError
 from trainmaster.spec.node import Kind, YamlNode, compose
 from trainmaster.spec.objective import POLICIES
 from trainmaster.web.recipe_text import Path, RecipeText
+
+
+def mistakes_of(error: Exception | None) -> list[str]:
+    """Lines of an error that a form led to; none without one."""
+    if error is None:
+        return []
+    if isinstance(error, RecipeError):
+        return [f"line {m.line}, column {m.column}: {m.message}" for m in error.mistakes]
+    if isinstance(error, TrainmasterError):
+        return [*str(error.args[0]).splitlines(), *([error.hint] if error.hint else [])]
+    return [str(error)]
+
+
+def new_key() -> str:
+    """For a form that is shown."""
+    return secrets.token_hex(16)
+
+
+def key_of(form_key: str, request: RunRequest) -> str:
+    """For `Submissions.submit`: the same form with other content, as after the browser's Back, is another."""
+    return f"{form_key}-{request.digest()}" if form_key else ""
+
 
 #: Text that YAML takes as it stands, and as text.
 _PLAIN: Final = re.compile(r"[A-Za-z_./][A-Za-z0-9_./+-]*( [A-Za-z0-9_./+-]+)*")

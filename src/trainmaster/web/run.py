@@ -15,9 +15,7 @@ from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.labels import parsed_changes
 from trainmaster.web.figures import bands, graph, parallel_coordinates
-from trainmaster.web.form_keys import key_of, new_key
-from trainmaster.web.mistakes import mistakes_of
-from trainmaster.web.recipe_form import without_triggers
+from trainmaster.web.recipe_form import key_of, mistakes_of, new_key, without_triggers
 from trainmaster.web.rendering import is_part, page, redirect
 from trainmaster.web.workflows import begin
 

@@ -10,8 +10,7 @@ from fastapi.responses import Response
 from trainmaster.api.rest.services import services as listed
 from trainmaster.api.rest.services import told_service
 from trainmaster.api.rest.state import Reader, Runs, ServerState, State, having
-from trainmaster.service.endpoints.asking import ReplicaResponse, ask
-from trainmaster.service.endpoints.endpoint_access import EndpointAccess
+from trainmaster.service.endpoints.endpoint_access import EndpointAccess, ReplicaResponse, ask
 from trainmaster.service.endpoints.endpoints import Endpoints
 from trainmaster.service.users.caller import Caller
 from trainmaster.spec.errors import TrainmasterError

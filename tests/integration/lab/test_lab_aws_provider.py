@@ -18,10 +18,9 @@ pytest.importorskip("boto3", reason="boto3 is not installed")
 
 from trainmaster.providers.aws.errors import QuotaError
 from trainmaster.providers.aws.provider import AwsProvider
-from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, NodeState
+from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, NodeState, ProviderPlace
 from trainmaster.providers.dead_man_switch import end_command, renewal_command
 from trainmaster.providers.finding import get_provider
-from trainmaster.providers.place import ProviderPlace
 
 pytestmark = [
     pytest.mark.lab,

@@ -21,13 +21,12 @@ pytest.importorskip("boto3", reason="boto3 is not installed")
 
 from renter import Renter
 
-from trainmaster.providers.base import Node, NodeRequest, NodeState
+from trainmaster.providers.base import Node, NodeRequest, NodeState, ProviderPlace
 from trainmaster.providers.im.client import ImAnswer, ImClient, Send, send_request
 from trainmaster.providers.im.credentials import read_credentials
 from trainmaster.providers.im.prices import im_offers
 from trainmaster.providers.im.provider import ImProvider
 from trainmaster.providers.im.settings import read_settings
-from trainmaster.providers.place import ProviderPlace
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, TrainmasterError
 from trainmaster.testing.private_im import NoImError, PrivateIm, installed

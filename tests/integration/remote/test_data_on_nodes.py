@@ -25,7 +25,7 @@ from trainmaster.artifacts import publish
 from trainmaster.cluster.node_files import data as node_data
 from trainmaster.cluster.node_files import worker_client
 from trainmaster.cluster.node_files.files import remove_run
-from trainmaster.cluster.node_files.store_outages import trouble_from_here
+from trainmaster.cluster.node_files.store_reach import trouble_from_here
 from trainmaster.control.attempt import saving, staging
 from trainmaster.control.attempt.data_sources import withdraw_volumes
 from trainmaster.objects.delegated_credentials import DelegatedCredentials

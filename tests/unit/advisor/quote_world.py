@@ -5,8 +5,7 @@ from datetime import date
 from trainmaster.advisor.market.workload import Length, Workload
 from trainmaster.advisor.model.devices import Device
 from trainmaster.advisor.model.knowledge import Knowledge
-from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.model.profile import Point
+from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.advisor.quote.quoting import Subject
 from trainmaster.advisor.quote.supply import Market
 from trainmaster.providers import Catalogue, Offer

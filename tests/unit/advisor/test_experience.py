@@ -3,8 +3,8 @@
 import numpy as np
 
 from trainmaster.advisor.model.experience import Experience
+from trainmaster.advisor.model.measurement import Point
 from trainmaster.advisor.model.priors import INDEX, shipped
-from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.model.steptime import StepTimeModel
 from trainmaster.spec import Strategy
 

@@ -8,8 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from trainmaster.advisor import papers
-from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.model.profile import Point
+from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.advisor.papers.measured_table import MeasuredTable, Row
 from trainmaster.advisor.papers.recommend import Wish, by_rule, recommend
 from trainmaster.cli.app import app

@@ -6,8 +6,7 @@ import pytest
 from quote_world import knowledge, market, measured, offer, training, workload
 
 from trainmaster.advisor.model.knowledge import prepared
-from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.model.time_shares import TimeShares
+from trainmaster.advisor.model.measurement import Measurement, TimeShares
 from trainmaster.advisor.quote.choosing import QuoteLimits
 from trainmaster.advisor.quote.quoting import Subject, make_quote
 from trainmaster.spec import Strategy

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from trainmaster.advisor.market.credits import sent_mbit, slowed
 from trainmaster.advisor.market.pairs import Cards
+from trainmaster.advisor.model.measurement import Point
 from trainmaster.advisor.model.physics import step_time
 from trainmaster.advisor.model.priors import NAMES, achieved_bytes_per_second, bounded, shipped
-from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.model.shapes import KINDS, Columns, MeasuredContext, Shapes
 from trainmaster.spec import Strategy
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trainmaster.advisor.model.measurement import Point
 from trainmaster.advisor.model.physics import PARTS, WORDS, name_bottlenecks, own_time, step_time
 from trainmaster.advisor.model.priors import NAMES, achieved_bytes_per_second, bounded, shipped
-from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.model.shapes import KINDS, Columns, MeasuredContext, Shapes
 from trainmaster.spec import Strategy
 

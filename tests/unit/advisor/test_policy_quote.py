@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 from quote_world import measured, offer, workload
 
-from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.model.profile import Point
-from trainmaster.advisor.papers.bandwidth import read_bandwidth
+from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.advisor.papers.measured_table import MeasuredTable
-from trainmaster.advisor.papers.policy_quote import PolicyInput, policy_quote
+from trainmaster.advisor.papers.policy_quote import PolicyInput, policy_quote, read_bandwidth
 from trainmaster.providers import Catalogue, load_catalogue
 from trainmaster.spec import Strategy
 from trainmaster.spec.errors import NotFoundError, UsageError

@@ -3,8 +3,7 @@
 import pytest
 from quote_world import market, offer
 
-from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.model.profile import Point
+from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.service.quotes.knowledge_builder import KnowledgeBuilder
 from trainmaster.spec import Experiment, Strategy
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from trainmaster.advisor.model.measurement import Point
 from trainmaster.advisor.model.priors import (
     ABSENT,
     NAMES,
@@ -12,7 +13,6 @@ from trainmaster.advisor.model.priors import (
     priors_of,
     shipped,
 )
-from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.model.shapes import Columns, MeasuredContext
 from trainmaster.spec import Strategy
 

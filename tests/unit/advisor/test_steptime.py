@@ -11,9 +11,9 @@ import pytest
 
 from trainmaster.advisor import papers
 from trainmaster.advisor.model import posterior
+from trainmaster.advisor.model.measurement import Point
 from trainmaster.advisor.model.physics import step_time
 from trainmaster.advisor.model.priors import bounded, priors_of, shipped
-from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.model.shapes import KINDS, Columns, MeasuredContext, Shapes
 from trainmaster.advisor.model.steptime import StepTimeModel
 from trainmaster.spec import Strategy

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from trainmaster.cluster.cluster_executor import ClusterExecutor
 from trainmaster.cluster.member_places import MemberPlaces
-from trainmaster.cluster.scaling import Scaling
+from trainmaster.cluster.observed import Scaling
 from trainmaster.executors.base import Capacity, GangRequest, GangStatus, MemberRequest, MemberStatus, Phase
 from trainmaster.spec.errors import ExecutorError, LeaseLostError
 

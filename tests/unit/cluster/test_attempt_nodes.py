@@ -7,7 +7,7 @@ import pytest
 
 from trainmaster.cluster import attempt_nodes
 from trainmaster.cluster.attempt_nodes import AttemptNodes
-from trainmaster.control.task.site_errors import NodeGoneError
+from trainmaster.control.task.job_context import NodeGoneError
 
 CONTEXT = SimpleNamespace(
     run="r",

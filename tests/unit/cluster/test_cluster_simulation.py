@@ -10,9 +10,9 @@ import pytest
 
 from trainmaster.cluster.decide_cluster import decide_cluster
 from trainmaster.cluster.decision import Action, ActionKind, Refusal, Seen, Stage, WaitLimits
+from trainmaster.cluster.observed import Scaling
 from trainmaster.cluster.record import ClusterRecord, ClusterState, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
-from trainmaster.cluster.scaling import Scaling
 from trainmaster.providers.base import Node, NodeState
 
 PATIENCE = WaitLimits(lost_s=20.0, cool_down_s=30.0)

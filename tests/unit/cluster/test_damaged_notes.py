@@ -11,7 +11,7 @@ from trainmaster.artifacts.manifest import FileEntry, Manifest, now_utc
 from trainmaster.cluster.bootstrap.facts import HostFacts, PythonFacts
 from trainmaster.cluster.member_places import read_places
 from trainmaster.cluster.node_ledger import NodeLedger
-from trainmaster.control.attempt.restored import note_restored, noted_restored
+from trainmaster.control.attempt.unpublished_checkpoint import note_restored, noted_restored
 from trainmaster.control.task.layout import AttemptPlace
 from trainmaster.executors.gangs.cluster_node import ClusterNode
 from trainmaster.executors.gangs.recorded_cluster import recorded

@@ -9,9 +9,9 @@ import pytest
 
 from trainmaster.cluster.decide_cluster import BOOT_S, BROKEN_MOST, FORGOTTEN_S, decide_cluster
 from trainmaster.cluster.decision import ActionKind, Decision, Refusal, Seen, Stage, WaitLimits
+from trainmaster.cluster.observed import Scaling
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine, fits, new_record, resumed
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
-from trainmaster.cluster.scaling import Scaling
 from trainmaster.providers.base import Node, NodeState
 
 NOW = 1000.0

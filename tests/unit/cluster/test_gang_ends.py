@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from executor_bench import ONE, Bench, Clock, FakeCluster, FakeLoop, gang, made, phases, running
 
-from trainmaster.cluster import node_verdicts
+from trainmaster.cluster import node_links
 from trainmaster.cluster.cluster_executor import _ANSWERS_AGAIN_S
 from trainmaster.cluster.gang_ends import REACTION_S
-from trainmaster.cluster.node_verdicts import NodeVerdicts
+from trainmaster.cluster.node_links import NodeVerdicts
 from trainmaster.control.decide.outcome import classify
 from trainmaster.executors.base import GangStatus, Phase
 from trainmaster.spec.states import EndReason
@@ -64,8 +64,8 @@ def test_an_error_of_the_users_is_told_once_both_machines_have_answered_twice(
     def sleep(seconds: float) -> None:
         bench.clock.now += seconds  # of each of two threads
 
-    monkeypatch.setattr(node_verdicts, "greets", greets)
-    monkeypatch.setattr(node_verdicts, "time", SimpleNamespace(sleep=sleep, monotonic=bench.clock))
+    monkeypatch.setattr(node_links, "greets", greets)
+    monkeypatch.setattr(node_links, "time", SimpleNamespace(sleep=sleep, monotonic=bench.clock))
     witness = NodeVerdicts(again_s=_ANSWERS_AGAIN_S)
     monkeypatch.setattr(bench.cluster_executor._ends, "_witness", witness)
     for node in bench.loop.accesses.values():

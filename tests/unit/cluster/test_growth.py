@@ -16,8 +16,8 @@ from trainmaster.cluster.cluster_executor import ClusterExecutor
 from trainmaster.cluster.decide_cluster import decide_cluster
 from trainmaster.cluster.decision import ActionKind, Seen, Stage, WaitLimits
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine, new_record
-from trainmaster.cluster.renting.available_offers import AvailableOffers
 from trainmaster.cluster.renting.growth import grown, growth
+from trainmaster.cluster.renting.offer_filter import AvailableOffers
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.cluster.renting.plan_clusters import plan_clusters
 from trainmaster.control.decide.budget import Meter

@@ -18,12 +18,10 @@ from trainmaster.cluster.node_files import data as node_data
 from trainmaster.cluster.node_files import data_wanted
 from trainmaster.cluster.node_files.data import NodeData
 from trainmaster.cluster.node_files.paths import NodePaths
-from trainmaster.cluster.node_files.store_outages import StoreAwayError
-from trainmaster.cluster.node_files.store_reach import AGAIN_S
+from trainmaster.cluster.node_files.store_reach import AGAIN_S, StoreAwayError
 from trainmaster.cluster.node_files.worker_client import OrderError, StoreRefusedError
-from trainmaster.control.task.job_context import TaskContext
+from trainmaster.control.task.job_context import RelayError, TaskContext
 from trainmaster.control.task.layout import Home
-from trainmaster.control.task.site_errors import RelayError
 from trainmaster.objects.delegated_credentials import (
     EXPIRES_VARIABLE,
     WHOLE_KEYS_VARIABLE,
@@ -34,8 +32,7 @@ from trainmaster.objects.narrowing import Grant, TooWideKeysError
 from trainmaster.spec import DataSource
 from trainmaster.spec.errors import ProviderError, PublishError, UsageError
 from trainmaster.transport import Target
-from trainmaster.transport.base import Result
-from trainmaster.transport.errors import CommandError, UnreachableError
+from trainmaster.transport.base import CommandError, Result, UnreachableError
 
 AWAY = {"AWS_ENDPOINT_URL": "http://10.0.0.9:1", "AWS_ACCESS_KEY_ID": "id"}
 MODELS = [(0, "s3://b/store/models/r1/e/0"), (1, "s3://b/store/models/r1/e/1")]

@@ -15,14 +15,13 @@ from trainmaster.cluster.node_files.hdfs import NodeHdfs
 from trainmaster.cluster.node_files.paths import NodePaths
 from trainmaster.cluster.node_files.worker_client import OrderError
 from trainmaster.control.attempt.staged_data import addresses
+from trainmaster.control.task.job_context import RelayError
 from trainmaster.control.task.layout import Home
-from trainmaster.control.task.site_errors import RelayError
 from trainmaster.objects.delegated_credentials import DelegatedCredentials
 from trainmaster.spec import DataSource
 from trainmaster.spec.errors import UsageError
 from trainmaster.transport import Target
-from trainmaster.transport.base import Result
-from trainmaster.transport.errors import CommandError
+from trainmaster.transport.base import CommandError, Result
 
 URL = "s3://bucket/images"
 

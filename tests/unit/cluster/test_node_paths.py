@@ -15,7 +15,7 @@ from trainmaster.cluster.node_files.merging import merge_trees
 from trainmaster.cluster.node_files.paths import NodePaths
 from trainmaster.cluster.node_files.trees import FILE, FOLDER, LINK, TreeEntry
 from trainmaster.control.task.layout import Home
-from trainmaster.transport.errors import CommandError
+from trainmaster.transport.base import CommandError
 
 HOME = Home(Path("/h"), Path("/h/cache"), "", "")
 PATHS = NodePaths(HOME, "run-1", "/var/tmp/tm")

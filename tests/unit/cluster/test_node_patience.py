@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from trainmaster.cluster.node_files import patience as node_patience
-from trainmaster.cluster.node_files.patience import MOST_CUTS, patiently, persistently
-from trainmaster.control.task.site_errors import NodeGoneError
+from trainmaster.cluster.node_files import checkpoints as node_patience
+from trainmaster.cluster.node_files.checkpoints import MOST_CUTS, patiently, persistently
+from trainmaster.control.task.job_context import NodeGoneError
 from trainmaster.spec.errors import UsageError
-from trainmaster.transport.errors import CommandError, ConnectionLostError, UnreachableError
+from trainmaster.transport.base import CommandError, ConnectionLostError, UnreachableError
 
 PATIENCE_S = 60.0
 CUT = ConnectionLostError("h0: the connection was lost")

@@ -26,7 +26,7 @@ from trainmaster.cluster.node_files.sending import Source, send
 from trainmaster.cluster.node_files.store_reach import AGAIN_S, AWAY_AGAIN_S
 from trainmaster.cluster.node_files.trees import FILE, FOLDER, LINK, OUTWARD, TreeEntry
 from trainmaster.cluster.node_files.worker_client import StoreRefusedError
-from trainmaster.control.task.site_errors import NodeGoneError, RelayError
+from trainmaster.control.task.job_context import NodeGoneError, RelayError
 from trainmaster.objects import ObjectStore, delegated_credentials
 from trainmaster.objects.delegated_credentials import WHOLE_KEYS_VARIABLE, DelegatedCredentials
 from trainmaster.spec.errors import PublishError

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from trainmaster.cluster import node_verdicts
+from trainmaster.cluster import node_links
 from trainmaster.cluster.cluster_executor import ClusterExecutor
 from trainmaster.cluster.member_places import MemberPlaces
-from trainmaster.cluster.node_links import NodeLinks
-from trainmaster.cluster.node_verdicts import NodeVerdicts, greets
+from trainmaster.cluster.node_links import NodeLinks, NodeVerdicts, greets
 from trainmaster.transport import Target
 
 
@@ -78,9 +77,7 @@ def test_who_is_too_busy_to_greet_soon_is_there_and_who_is_frozen_is_not(
         made.settimeout(timeout_s)
         return made
 
-    monkeypatch.setattr(
-        node_verdicts, "time", SimpleNamespace(sleep=lambda _: None, monotonic=time.monotonic)
-    )
+    monkeypatch.setattr(node_links, "time", SimpleNamespace(sleep=lambda _: None, monotonic=time.monotonic))
     monkeypatch.setattr(socket, "create_connection", connect)
     witness = ClusterExecutor(
         {}, lambda *_: None, lambda _: None, MemberPlaces(tmp_path.joinpath)
@@ -155,7 +152,7 @@ def test_a_hundred_attempts_on_one_node_knock_once(monkeypatch: pytest.MonkeyPat
         answer.wait(5)
         return True
 
-    monkeypatch.setattr(node_verdicts, "greets", greets)
+    monkeypatch.setattr(node_links, "greets", greets)
     node: Any = Node("i-1", Target("n", "192.0.2.1"))
     verdicts = NodeVerdicts(NodeLinks())
     attempts = [f"run/sweep/{number}/1" for number in range(100)]
@@ -172,7 +169,7 @@ def test_a_hundred_attempts_on_one_node_knock_once(monkeypatch: pytest.MonkeyPat
 def test_who_is_turned_away_without_a_word_knocks_once_more(
     server: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_verdicts, "_AGAIN_S", 0.0, raising=False)
+    monkeypatch.setattr(node_links, "_AGAIN_S", 0.0, raising=False)
 
     def answer() -> None:
         for words in (b"", b"SSH-2.0-x\r\n"):  # as sshd does beyond MaxStartups

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainmaster.cluster.record import ClusterRecord, new_record
-from trainmaster.cluster.renting.available_offers import AvailableOffers
+from trainmaster.cluster.renting.offer_filter import AvailableOffers
 from trainmaster.cluster.renting.plan_clusters import MOST_RENTALS, pinned, plan_clusters
 from trainmaster.cluster.renting.price_cap import capped, dearest_usd_per_hour, most_at_once, words
 from trainmaster.cluster.renting.requirements import Needs, Pick

@@ -9,8 +9,8 @@ from cluster_bench import record as recorded
 from test_decide_cluster import NOW, kinds, nodes, plan, rented, step
 
 from trainmaster.cluster.decision import ActionKind, Seen, Stage
+from trainmaster.cluster.observed import Scaling
 from trainmaster.cluster.record import new_record
-from trainmaster.cluster.scaling import Scaling
 
 
 def test_the_newest_machines_on_which_nothing_works_are_to_spare() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from trainmaster.cluster.node_files.store_outages import StoreOutages, trouble_from_here
+from trainmaster.cluster.node_files.store_reach import StoreOutages, trouble_from_here
 from trainmaster.objects.errors import StoreTrouble
 
 

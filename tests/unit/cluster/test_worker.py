@@ -22,8 +22,7 @@ from trainmaster.cluster.node_files.worker_client import NodeWorker, OrderError,
 from trainmaster.objects.errors import StoreTrouble
 from trainmaster.spec.errors import UsageError
 from trainmaster.transport import Target
-from trainmaster.transport.base import Result
-from trainmaster.transport.errors import ConnectionLostError, RemoteTimeoutError
+from trainmaster.transport.base import ConnectionLostError, RemoteTimeoutError, Result
 from trainmaster.transport.local import LocalConnection
 
 

@@ -7,8 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from trainmaster.control.notes.command_notifier import CommandNotifier
-from trainmaster.control.notes.notifier import make_notifier
+from trainmaster.control.notes.notifier import CommandNotifier, make_notifier
 from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.testing.notifier_contract import TASK, NotifierContract
 

@@ -9,8 +9,7 @@ from trainmaster.control.decide.run import decide_run, run_reason, stop_reason
 from trainmaster.control.loop.run_state import FirstBad, Task
 from trainmaster.db.changes import ExperimentChange, Note, Promotion, RunChange, TaskChange
 from trainmaster.spec.approval import Approval, AwaitedApproval
-from trainmaster.spec.gate import Gate, GateResult
-from trainmaster.spec.requirement import Requirement
+from trainmaster.spec.gate import Gate, GateResult, Requirement
 from trainmaster.spec.states import EndReason, State
 
 

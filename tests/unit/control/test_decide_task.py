@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from control_nouns import NOW, exited, experiment, gang, member, run_state, seen, task
 
-from trainmaster.control.decide.backoff import MAX_BACKOFF_S, backoff_s
+from trainmaster.control.decide.outcome import MAX_BACKOFF_S, backoff_s
 from trainmaster.control.decide.saving import NOT_REACHED
 from trainmaster.control.decide.task import DIED_AT_ONCE_S, Effect, EffectKind, Job, Policy, decide_task
 from trainmaster.db.changes import Progress, TaskChange

@@ -8,8 +8,8 @@ from trainmaster.control.attempt import data_sources, staging
 from trainmaster.control.attempt.local_site import LocalSite
 from trainmaster.control.loop.attempt_actions import AttemptActions
 from trainmaster.control.loop.run_state import Task
+from trainmaster.control.task.job_context import RelayError
 from trainmaster.control.task.layout import Home
-from trainmaster.control.task.site_errors import RelayError
 from trainmaster.service import Service
 from trainmaster.spec import Recipe
 

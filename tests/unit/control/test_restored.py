@@ -14,12 +14,11 @@ from trainmaster.artifacts.manifest import DamagedArtifactError
 from trainmaster.cluster.node_files.remote_site import RemoteSite
 from trainmaster.control.attempt import staging
 from trainmaster.control.attempt.local_site import LocalSite
-from trainmaster.control.attempt.restored import note_restored, noted_restored
+from trainmaster.control.attempt.unpublished_checkpoint import note_restored, noted_restored
 from trainmaster.control.loop.attempt_actions import AttemptActions
 from trainmaster.control.loop.run_state import Task
-from trainmaster.control.task.job_context import TaskContext
+from trainmaster.control.task.job_context import RelayError, TaskContext
 from trainmaster.control.task.layout import Home
-from trainmaster.control.task.site_errors import RelayError
 from trainmaster.objects.errors import FullStoreError, UnreachableStoreError
 from trainmaster.spec import Distributed, Experiment, Recipe
 from trainmaster.spec.errors import PublishError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from control_nouns import task
 
-from trainmaster.control.decide.saving_money import SavingMoney
+from trainmaster.control.decide.budget import SavingMoney
 from trainmaster.spec.states import State
 
 WAITS = task(State.SAVING, tries=3)

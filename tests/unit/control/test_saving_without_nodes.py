@@ -15,23 +15,22 @@ import pytest
 
 from trainmaster.artifacts import CheckpointSeries
 from trainmaster.cluster import attempt_nodes
-from trainmaster.cluster.node_files import patience as node_patience
+from trainmaster.cluster.node_files import checkpoints as node_patience
 from trainmaster.cluster.node_files.remote_site import RemoteSite
 from trainmaster.control.attempt import restoring, saving, staging, unpublished
 from trainmaster.control.attempt.local_site import LocalSite
-from trainmaster.control.attempt.restored import note_restored
+from trainmaster.control.attempt.unpublished_checkpoint import note_restored
 from trainmaster.control.decide.effects import Job
 from trainmaster.control.loop.attempt_actions import AttemptActions
 from trainmaster.control.loop.run_state import Task
-from trainmaster.control.task.job_context import TaskContext
+from trainmaster.control.task.job_context import NodeGoneError, RelayError, TaskContext
 from trainmaster.control.task.layout import Home
-from trainmaster.control.task.site_errors import NodeGoneError, RelayError
 from trainmaster.spec import Distributed, Experiment, Recipe
 from trainmaster.spec.errors import PublishError, UsageError
 from trainmaster.spec.habits import Checkpoint
 from trainmaster.spec.search import Search
 from trainmaster.spec.states import EndReason
-from trainmaster.transport.errors import ConnectionLostError
+from trainmaster.transport.base import ConnectionLostError
 
 
 class Site(LocalSite):

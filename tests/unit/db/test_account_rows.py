@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
-from trainmaster.db import access, accounts, audit, team_secrets
+from trainmaster.db import access, accounts, audit, sealed
 
 ROW = {"kind": "user", "created_at": 1.0}
 
@@ -59,13 +59,13 @@ def test_groups_replace_what_groups_gave_and_nothing_else(database):
 
 
 def test_a_sealed_value_replaces_the_one_before(database):
-    assert not team_secrets.put(database, "red", "KEY", b"x", "ann", 1.0)
+    assert not sealed.put_secret(database, "red", "KEY", b"x", "ann", 1.0)
     access.add_team(database, "red", None, 1.0)
     for value in (b"x", b"\0y"):
-        assert team_secrets.put(database, "red", "KEY", value, "ann", 1.0)
-    assert [bytes(row["sealed"]) for row in team_secrets.of_team(database, "red")] == [b"\0y"]
-    assert team_secrets.remove(database, "red", "KEY")
-    assert not team_secrets.remove(database, "red", "KEY")
+        assert sealed.put_secret(database, "red", "KEY", value, "ann", 1.0)
+    assert [bytes(row["sealed"]) for row in sealed.of_team(database, "red")] == [b"\0y"]
+    assert sealed.remove(database, "red", "KEY")
+    assert not sealed.remove(database, "red", "KEY")
 
 
 def test_the_audit_is_filtered_as_text(database):

@@ -8,8 +8,7 @@ from database_nouns import NOW, new_run
 from trainmaster.db import ExperimentChange, TaskChange, queries, registry
 from trainmaster.db.changes import Promotion
 from trainmaster.db.registry_rows import NewVersionRow, RunModel
-from trainmaster.spec.gate import Gate
-from trainmaster.spec.requirement import Requirement
+from trainmaster.spec.gate import Gate, Requirement
 from trainmaster.spec.states import EndReason, State
 
 TARGET = "digits@production"

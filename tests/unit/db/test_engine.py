@@ -10,8 +10,7 @@ import sqlalchemy as sa
 from database_nouns import NOW, new_run
 
 from trainmaster.db import Database, RunChange, TaskChange, queries
-from trainmaster.db.engine import SCHEMA_REVISION, open_database
-from trainmaster.db.urls import make_engine
+from trainmaster.db.engine import SCHEMA_REVISION, make_engine, open_database
 from trainmaster.spec.errors import StoreError
 from trainmaster.spec.states import EndReason, State
 

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from trainmaster.db.group_commit import MOST, GroupCommit
+from trainmaster.db.transactions import MOST, GroupCommit
 from trainmaster.testing.waits import until
 
 ROWS = sa.table("row", sa.column("name"))

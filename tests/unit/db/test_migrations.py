@@ -23,9 +23,8 @@ from trainmaster.db import (
     queries,
     tables,
 )
-from trainmaster.db.engine import SCHEMA_REVISION
+from trainmaster.db.engine import SCHEMA_REVISION, make_engine
 from trainmaster.db.migrations import alembic_config, upgrade
-from trainmaster.db.urls import make_engine
 from trainmaster.spec.states import EndReason, State
 
 #: What `Database` had written in each released version, as `sqlite3 .dump` and `pg_dump --inserts` tell it.

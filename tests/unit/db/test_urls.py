@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from trainmaster.db import Database
-from trainmaster.db.urls import make_engine, shown
+from trainmaster.db.engine import make_engine, shown
 from trainmaster.spec.errors import MissingPartError, StoreError, UsageError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainmaster.cluster.renting.available_offers import AvailableOffers
+from trainmaster.cluster.renting.offer_filter import AvailableOffers
 from trainmaster.cluster.renting.plan_clusters import plan_clusters
 from trainmaster.control.checks.role_files import require_role
 from trainmaster.providers.inventory import InventoryHost

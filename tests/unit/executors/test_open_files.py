@@ -10,12 +10,12 @@ import sys
 PROGRAM = """
 import json, resource, subprocess, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-from trainmaster.executors import open_files
-open_files.raise_limit()
-open_files.raise_limit()
+from trainmaster.executors import process_limits
+process_limits.raise_limit()
+process_limits.raise_limit()
 child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
 before = resource.prlimit(child.pid, resource.RLIMIT_NOFILE)[0]
-open_files.give_back(child.pid)
+process_limits.give_back(child.pid)
 after = resource.prlimit(child.pid, resource.RLIMIT_NOFILE)[0]
 child.kill()
 print(json.dumps([resource.getrlimit(resource.RLIMIT_NOFILE)[0], before, after]))

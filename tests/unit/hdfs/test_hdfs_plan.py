@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from trainmaster.hdfs.configuration import DATANODE, Daemon, as_xml, copies_on
 from trainmaster.hdfs.hadoop import find_hadoop, jars_of, opened
-from trainmaster.hdfs.sharding import Listed, listed, shard
+from trainmaster.hdfs.manifests import Listed, listed, shard
 from trainmaster.hdfs.staging import block_bytes
 from trainmaster.hdfs.watchdog import MOST_ENDS, WITHIN_S, pause_s
 from trainmaster.spec.errors import UsageError

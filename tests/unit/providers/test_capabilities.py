@@ -21,7 +21,7 @@ SOURCE = Path(capabilities.__file__).parents[1]
 class Plugin:
     """A provider whose module says what it can; it is defined in a part of its package."""
 
-    __module__ = "trainmaster.providers.place"
+    __module__ = "trainmaster.providers.base"
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return [
             importlib.metadata.EntryPoint("moon", f"{__name__}:Plugin", group),
             importlib.metadata.EntryPoint("gcp", f"{__name__}:Plugin", group),
-            importlib.metadata.EntryPoint("old", "trainmaster.providers.place:ProviderPlace", group),
+            importlib.metadata.EntryPoint("old", "trainmaster.providers.base:ProviderPlace", group),
             importlib.metadata.EntryPoint("lost", "no.such.module:Thing", group),
         ]
 

@@ -9,12 +9,12 @@ import pytest
 
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.quote.supply import Market, offers_for
-from trainmaster.cluster.renting.available_offers import AvailableOffers
+from trainmaster.cluster.renting.offer_filter import AvailableOffers
 from trainmaster.cluster.renting.plan_clusters import plan_clusters
 from trainmaster.providers import Catalogue, Offer
 from trainmaster.providers.aws.settings import USUAL_EXTRAS
-from trainmaster.providers.extras import Extras, unknown_extras
 from trainmaster.providers.local_machine import local_offer
+from trainmaster.providers.offer import Extras, unknown_extras
 from trainmaster.spec import read_recipe
 
 GIB = 2**30

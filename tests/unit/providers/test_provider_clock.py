@@ -6,7 +6,7 @@ from email.utils import formatdate
 
 import pytest
 
-from trainmaster.providers.provider_clock import ProviderClock
+from trainmaster.providers.aws.client import ProviderClock
 
 NOW = 1_767_323_045.0
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from trainmaster.providers.base import ProviderPlace
 from trainmaster.providers.finding import PROVIDERS, get_provider
-from trainmaster.providers.place import ProviderPlace
 from trainmaster.spec.errors import MissingPartError, UsageError
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.service.awake import Sleepiness, awake_note
+from trainmaster.service.run_planning import Sleepiness, awake_note
 
 EVENING = datetime(2026, 11, 20, 19, 10)
 LAPTOP = Sleepiness(has_battery=True, has_lid=True)

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.model.profile import Point
+from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.advisor.quote.forecast import RentedPart, forecast_rented
 from trainmaster.advisor.quote.quote import Interval
 from trainmaster.advisor.quote.timing import DRAWS

@@ -16,8 +16,7 @@ from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine, new
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, Database
-from trainmaster.providers.base import Node, NodeState, ProviderGoneError
-from trainmaster.providers.place import ProviderPlace
+from trainmaster.providers.base import Node, NodeState, ProviderGoneError, ProviderPlace
 from trainmaster.service import clusters as clusters_module
 from trainmaster.service.clusters import clusters_of_home, end_clusters
 from trainmaster.service.runs.summary import run_summary

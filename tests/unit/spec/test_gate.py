@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import RecipeError
-from trainmaster.spec.gate import Rival, judge
-from trainmaster.spec.requirement import Requirement
+from trainmaster.spec.gate import Requirement, Rival, judge
 
 NUMBERS = st.one_of(st.integers(-9, 9), st.floats(-2, 2))
 BOUNDS = st.none() | st.floats(-2, 2)

@@ -4,7 +4,7 @@ import pytest
 
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import RecipeError
-from trainmaster.spec.notification import Subscription
+from trainmaster.spec.topics import Subscription
 
 
 def read(notify):

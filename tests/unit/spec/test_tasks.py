@@ -8,8 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from trainmaster.spec.parameter import Parameter
-from trainmaster.spec.permutation import Permutation, Uniforms
-from trainmaster.spec.task_space import TaskSpace
+from trainmaster.spec.task_space import Permutation, TaskSpace, Uniforms
 
 INSIDE = """
 experiments:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainmaster.spec.parameter import format_value
 from trainmaster.spec.units import parse_bytes, parse_duration, parse_money
-from trainmaster.spec.values import format_value
 
 
 @pytest.mark.parametrize(

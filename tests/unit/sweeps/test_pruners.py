@@ -5,7 +5,7 @@ import pytest
 
 from trainmaster.spec.errors import UsageError
 from trainmaster.sweeps import Curve, Goal, Trial, TrialState, pruner_class
-from trainmaster.sweeps.curve import MAX_POINTS
+from trainmaster.sweeps.trial import MAX_POINTS
 
 
 def trial(number, values, state=TrialState.RUNNING, first=1):

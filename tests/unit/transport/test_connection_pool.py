@@ -6,9 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from trainmaster.transport.errors import RemoteTimeoutError, UnreachableError
+from trainmaster.transport.base import RemoteTimeoutError, Target, UnreachableError
 from trainmaster.transport.pool import ConnectionPool
-from trainmaster.transport.target import Target
 
 A, B = Target("a", "10.0.0.1"), Target("b", "10.0.0.2")
 

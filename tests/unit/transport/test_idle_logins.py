@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from trainmaster.transport.idle_logins import KEPT_S, IdleLogins
-from trainmaster.transport.target import Target
+from trainmaster.transport.base import Target
+from trainmaster.transport.pool import KEPT_S, IdleLogins
 
 A, B = Target("a", "10.0.0.1"), Target("b", "10.0.0.2")
 

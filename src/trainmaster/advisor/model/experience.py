@@ -13,9 +13,9 @@ from typing import Final
 
 import numpy as np
 
+from trainmaster.advisor.model.measurement import Point
 from trainmaster.advisor.model.posterior import Measured, Posterior, heaviness, thinned
 from trainmaster.advisor.model.priors import Prior, priors_of, shipped, shortest_s, traits
-from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.model.shapes import Columns, Floats, MeasuredContext, Shapes
 
 #: Of more jobs of a home only the newest count.

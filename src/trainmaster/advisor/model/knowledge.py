@@ -11,8 +11,7 @@ import numpy as np
 
 from trainmaster.advisor.model.devices import Device
 from trainmaster.advisor.model.experience import Experience
-from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.model.profile import Point
+from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.advisor.model.shapes import Floats
 from trainmaster.advisor.model.steptime import StepTimeModel
 from trainmaster.spec import Strategy

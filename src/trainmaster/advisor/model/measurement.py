@@ -1,18 +1,128 @@
-"""What one attempt at a task showed of its speed: the raw material of quotes."""
+"""What one attempt at a task showed of its speed: the raw material of quotes.
+
+Where the time of a measured step went, as far as the counters of kernel and devices tell.
+
+What was measured of a job: points, and the profile that holds them.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from trainmaster.spec import Strategy
 
-if TYPE_CHECKING:
-    from trainmaster.advisor.model.profile import Point
-    from trainmaster.advisor.model.time_shares import TimeShares
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One shape of a cluster, with its step time if that was measured. ``None`` is "unknown".
+
+    Attributes:
+        sync: how the workers agree.
+        workers: training processes in all, parameter servers not counted.
+        nodes: machines the training processes sit on; more than ``workers`` counts as ``workers``.
+        parameter_servers: 0 for all-reduce.
+        local_batch: samples per worker and step.
+        latency_ms: one-way latency between nodes, milliseconds (as set with netem, or measured).
+        nic_mbps: megabits per second of one node's network card, one direction.
+        gradient_bytes: bytes of one gradient as it is sent.
+        step_time_s: median seconds per step; for ``ps-async`` seconds per *global* step,
+            that is 1 / (global steps per second).
+        step_time_p10_s, step_time_p90_s: quantiles of the single steps.
+        steps: how many steps the median rests on.
+        bytes_in, bytes_out: per member and step, as counted by the kernel.
+        server_cpu: share of the parameter server's processors in use, 0..1.
+        peak_memory_bytes: of the device.
+        offer: what it was measured on, a name in the catalogue.
+    """
+
+    sync: Strategy
+    workers: int
+    nodes: int | None = None
+    parameter_servers: int | None = None
+    local_batch: float | None = None
+    latency_ms: float | None = None
+    nic_mbps: float | None = None
+    gradient_bytes: float | None = None
+    step_time_s: float | None = None
+    step_time_p10_s: float | None = None
+    step_time_p90_s: float | None = None
+    steps: int | None = None
+    bytes_in: float | None = None
+    bytes_out: float | None = None
+    server_cpu: float | None = None
+    peak_memory_bytes: float | None = None
+    offer: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be.
+
+        Raises:
+            ValueError: a count below 1, or a time or a size that is not positive and finite.
+        """
+        for name in ("workers", "nodes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}; at least 1 is needed")
+        if self.parameter_servers is not None and self.parameter_servers < self.sync.has_servers:
+            raise ValueError(f"parameter_servers is {self.parameter_servers}; {self.sync} needs at least 1")
+        for name in ("local_batch", "nic_mbps", "gradient_bytes", "step_time_s"):
+            value = getattr(self, name)
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise ValueError(f"{name} is {value:g}; a positive number is needed")
+        if self.latency_ms is not None and not (self.latency_ms >= 0 and math.isfinite(self.latency_ms)):
+            raise ValueError(f"latency_ms is {self.latency_ms:g}; zero or more is needed")
+
+
+@dataclass(frozen=True, slots=True)
+class TimeShares:
+    """Shares of the time of a step, 0..1; None is "unknown". They overlap: sending hides behind computing.
+
+    Attributes:
+        computing: a worker's devices, or at least one of its cores, were busy.
+        waiting: neither was: for other workers, servers, the network or data.
+        network: what a worker sent, or received, takes at the rate of its network card; between machines.
+        server: of the busiest parameter server's processors.
+    """
+
+    computing: float | None = None
+    waiting: float | None = None
+    network: float | None = None
+    server: float | None = None
+
+    @classmethod
+    def of(cls, cores: float | None, devices: float | None, server: float | None) -> TimeShares:
+        """Of what workers and servers kept busy.
+
+        Args:
+            cores: that one worker kept busy on average.
+            devices: share of the time that a worker's accelerators were busy; None without any.
+            server: share of a parameter server's processors that was busy.
+
+        >>> TimeShares.of(cores=1.7, devices=0.25, server=None)
+        TimeShares(computing=0.25, waiting=0.75, network=None, server=None)
+        """
+        busy = devices if devices is not None else cores
+        if busy is None:
+            return cls(server=server)
+        computing = round(min(busy, 1.0), 4)
+        return cls(computing, round(1 - computing, 4), None, server)
+
+    def over(self, nic_mbps: float, bytes_per_step: float, step_time_s: float) -> TimeShares:
+        """The same with what a network card takes.
+
+        Args:
+            nic_mbps: of the card.
+            bytes_per_step: that one worker sent, or received if that is more.
+            step_time_s: seconds per step.
+
+        >>> TimeShares().over(10_000, 1e8, 0.2).network
+        0.4
+        """
+        return replace(self, network=round(min(bytes_per_step * 8 / (nic_mbps * 1e6) / step_time_s, 1.0), 4))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +198,6 @@ class Measurement:
     @classmethod
     def from_json(cls, text: str) -> Measurement:
         """Read what `to_json` wrote."""
-        from trainmaster.advisor.model.profile import Point
-        from trainmaster.advisor.model.time_shares import TimeShares
-
         values: Mapping[str, Any] = json.loads(text)
         point = values.get("point")
         if point is not None:

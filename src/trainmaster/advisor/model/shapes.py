@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from trainmaster.advisor.model.profile import Point
+from trainmaster.advisor.model.measurement import Point
 from trainmaster.spec import Strategy
 
 Floats = NDArray[np.float64]

@@ -11,10 +11,10 @@ import numpy as np
 
 from trainmaster.advisor.model.discrepancy import AMPLITUDES, BATCH, NOISES, Near
 from trainmaster.advisor.model.experience import Experience
+from trainmaster.advisor.model.measurement import Point
 from trainmaster.advisor.model.physics import log_time, name_bottlenecks
 from trainmaster.advisor.model.posterior import FEW, Measured, Posterior, RobustErrors, thinned
 from trainmaster.advisor.model.priors import priors_of, shipped
-from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.model.shapes import (
     ASYNCHRONOUS,
     SYNCHRONOUS,

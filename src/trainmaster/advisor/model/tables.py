@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from trainmaster.advisor.model.experience import Experience
-from trainmaster.advisor.model.profile import Point
+from trainmaster.advisor.model.measurement import Point
 from trainmaster.advisor.model.shapes import KINDS, Columns, Floats
 from trainmaster.advisor.model.steptime import StepTimeModel
 from trainmaster.spec import Strategy

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trainmaster.advisor.market.workload import Workload
-from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.model.profile import Point
+from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.advisor.papers.measured_table import MeasuredTable, Row
 from trainmaster.advisor.papers.recommend import Wish, by_rule
 from trainmaster.advisor.quote.quote import ClusterShape, ExperimentQuote, Interval, Rented

@@ -16,8 +16,7 @@ import numpy as np
 
 from trainmaster.advisor.market.memory_floor import FULL
 from trainmaster.advisor.model.knowledge import memory_at, memory_seen
-from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.model.profile import Point
+from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.spec import Strategy
 from trainmaster.spec.errors import UsageError
 

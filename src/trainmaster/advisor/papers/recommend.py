@@ -17,7 +17,7 @@ from functools import lru_cache
 from statistics import median
 from typing import Any, Final
 
-from trainmaster.advisor.model.profile import Point
+from trainmaster.advisor.model.measurement import Point
 from trainmaster.advisor.model.steptime import StepTimeModel
 from trainmaster.advisor.papers.measured_table import EPOCH_STEPS, MeasuredTable, Row, nearest
 from trainmaster.spec.errors import NotFoundError, UsageError, one_line

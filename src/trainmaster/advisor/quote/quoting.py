@@ -19,7 +19,6 @@ from trainmaster.advisor.quote.choosing import Choice, Drawn, QuoteLimits, choos
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote, no_feasible
 from trainmaster.advisor.quote.joint import JointPlan, Option, plan
 from trainmaster.advisor.quote.next_point import next_measurement
-from trainmaster.advisor.quote.own_machine import own_load
 from trainmaster.advisor.quote.quantiles import interval, sure
 from trainmaster.advisor.quote.quote import (
     Alternative,
@@ -35,6 +34,7 @@ from trainmaster.advisor.quote.supply import (
     in_one_region,
     left_aside,
     offers_for,
+    own_load,
     per_node_of,
     servers_for,
     that_fit,

@@ -10,9 +10,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from trainmaster.advisor.market.bill import Bill
 from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.market.credits import LAUNCH_CREDIT_S, sent_mbit, served_s, slowed, with_credits
+from trainmaster.advisor.market.hourly_cost import Bill
 from trainmaster.advisor.market.machines import Machines, codes, joined
 from trainmaster.advisor.market.pairs import Cards
 from trainmaster.advisor.market.workload import Workload

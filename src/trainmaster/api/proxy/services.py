@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from trainmaster.api.proxy.admissions import Admissions, RequestRefusedError
+from trainmaster.api.proxy.grants import Openings
 from trainmaster.api.proxy.headers import CONNECT_S, SERVICES, UpstreamTarget
-from trainmaster.api.proxy.openings import Openings
 from trainmaster.api.proxy.upstream import Upstream
 from trainmaster.service.endpoints.endpoints import REPORT_S, TARGETS_VALID_S
 from trainmaster.service.endpoints.endpoints import ReadyReplica as Replica

@@ -7,9 +7,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.model.profile import Point
-from trainmaster.advisor.model.time_shares import TimeShares
+from trainmaster.advisor.model.measurement import Measurement, Point, TimeShares
 from trainmaster.advisor.papers.policies import BandwidthUnknown
 from trainmaster.advisor.quote.quote import (
     Alternative,
@@ -22,7 +20,7 @@ from trainmaster.advisor.quote.quote import (
     Types,
 )
 from trainmaster.api.remote.connection import RestConnection, error_of, quoted
-from trainmaster.api.remote.listening import Listening
+from trainmaster.api.remote.streaming import Listening
 from trainmaster.api.results import RunPlan
 from trainmaster.spec import Strategy
 from trainmaster.spec.errors import InterruptedByUser, UsageError

@@ -8,8 +8,8 @@ from datetime import date
 from typing import Any
 
 from trainmaster.providers import Offer
-from trainmaster.providers.extras import Extras
-from trainmaster.providers.refusal import RefusedRow
+from trainmaster.providers.catalogue import RefusedRow
+from trainmaster.providers.offer import Extras
 from trainmaster.service.offer_list import OfferList
 
 

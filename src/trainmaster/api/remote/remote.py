@@ -14,10 +14,9 @@ from urllib.parse import quote
 
 from trainmaster.api.remote.connection import RestConnection, quoted
 from trainmaster.api.remote.following import RunFollower, follow_logs, rows_of, searched
-from trainmaster.api.remote.listening import Listening
 from trainmaster.api.remote.registry import RemoteRegistry
 from trainmaster.api.remote.storage import RemoteStorage
-from trainmaster.api.remote.streaming import messages
+from trainmaster.api.remote.streaming import Listening, messages
 from trainmaster.api.remote.workflows import RemoteWorkflows
 from trainmaster.api.results import Accepted, Downloaded, Event, Model, RunPlan, RunStatus, Watched
 from trainmaster.spec.errors import NotFoundError, UsageError
@@ -99,7 +98,7 @@ class RemoteClient:
 
     def _sent(self, recipe: Recipe) -> tuple[dict[str, Any], tuple[str, ...]]:
         """What stands for a recipe in requests, once its code is there; and notes."""
-        from trainmaster.api.remote.packing import pack
+        from trainmaster.api.remote.directory_tar import pack
 
         with tempfile.TemporaryFile() as packed:
             digest, notes = pack(recipe, packed)

@@ -1,10 +1,13 @@
-"""`messages`: server-sent events of a run, each once, over whatever happens to the connection."""
+"""`messages`: server-sent events of a run, each once, over whatever happens to the connection.
+
+`Listening`: what a server tells, as a `Stream`.
+"""
 
 from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +15,27 @@ from trainmaster.api.remote.connection import PAUSES_S, RestConnection, is_untru
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+class Listening(Iterator[Any]):
+    """To stop listening ends nothing on the server.
+
+    Args:
+        told: what it tells.
+        interrupt: Ctrl-C; see `Stream.interrupt`.
+    """
+
+    def __init__(self, told: Generator[Any], interrupt: Callable[[], int] = lambda: 0) -> None:
+        self._told = told
+        self.interrupt = interrupt
+
+    def __next__(self) -> Any:  # noqa: ANN401 - whatever is told
+        return next(self._told)
+
+    def close(self) -> None:
+        """The listener is gone."""
+        self._told.close()
+
 
 #: A server that is away is asked again so often, after the first few times, in seconds.
 _AGAIN_S: Final = 5.0

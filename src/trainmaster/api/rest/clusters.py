@@ -8,7 +8,7 @@ from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict
 
 from trainmaster.api.rest.state import Reader, Routes, State, Submitter, caller_of, state_of
-from trainmaster.service.teams.team_clusters import TeamClusters
+from trainmaster.service.teams.team_runs import TeamClusters
 
 router = Routes(tags=["clusters"])
 

@@ -37,9 +37,8 @@ from trainmaster.cluster.bootstrap.plan import (
 )
 from trainmaster.cluster.bootstrap.runtime_package import RuntimeLayer, RuntimePackage, pieces
 from trainmaster.spec.errors import TrainmasterError
-from trainmaster.transport.base import Connection
+from trainmaster.transport.base import Connection, Target
 from trainmaster.transport.ssh import Ssh
-from trainmaster.transport.target import Target
 
 log = logging.getLogger(__name__)
 #: Imports modules, and loads the libraries of those that take long to import.

@@ -11,7 +11,7 @@ from typing import Any, Final
 from trainmaster.cluster.bootstrap.guest_calls import ask_guest, guest_words
 from trainmaster.cluster.bootstrap.host_result import HostResult
 from trainmaster.spec.errors import ProviderError, TrainmasterError, one_line
-from trainmaster.transport.errors import CommandError
+from trainmaster.transport.base import CommandError
 from trainmaster.transport.ssh import Ssh, load_asyncssh
 
 _AT_ONCE: Final = 8

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from trainmaster.cluster.bootstrap.facts import HostFacts
 from trainmaster.cluster.bootstrap.plan import BootstrapPlan
-from trainmaster.transport.target import Target
+from trainmaster.transport.base import Target
 
 
 class BootstrapPhase(StrEnum):

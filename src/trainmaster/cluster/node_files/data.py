@@ -31,21 +31,25 @@ from trainmaster.cluster.node_files.direct_store import is_loopback
 from trainmaster.cluster.node_files.files import NodeFiles, each
 from trainmaster.cluster.node_files.hdfs import NodeHdfs
 from trainmaster.cluster.node_files.key_renewal import KeyRenewal
-from trainmaster.cluster.node_files.mounts import NodeMounts
-from trainmaster.cluster.node_files.store_outages import StoreAwayError, StoreOutages, trouble_from_here
-from trainmaster.cluster.node_files.store_reach import StoreReach
+from trainmaster.cluster.node_files.removal import NodeMounts
+from trainmaster.cluster.node_files.store_reach import (
+    StoreAwayError,
+    StoreOutages,
+    StoreReach,
+    trouble_from_here,
+)
 from trainmaster.cluster.node_files.tables import packed_columns
 from trainmaster.cluster.node_files.voice import NoWayError
 from trainmaster.cluster.node_files.worker_client import NO_ROOM_HINT, OrderError, StoreRefusedError
 from trainmaster.control.attempt.data_sources import volume_url
 from trainmaster.control.attempt.staged_data import output_of
 from trainmaster.control.decide.store_verdicts import Moment, StoreVerdict, verdict
-from trainmaster.control.task.site_errors import RelayError
+from trainmaster.control.task.job_context import RelayError
 from trainmaster.objects.delegated_credentials import DelegatedCredentials
 from trainmaster.objects.errors import ObjectStoreError, StoreTrouble, trouble_of, url_of
 from trainmaster.objects.narrowing import TooWideKeysError
 from trainmaster.spec.errors import ProviderError, PublishError, TrainmasterError, UsageError, one_line
-from trainmaster.transport.errors import CommandError
+from trainmaster.transport.base import CommandError
 from trainmaster.volumes.mounting.errors import InUseError
 from trainmaster.volumes.packed.materialising import META_NAME
 from trainmaster.volumes.reading.place import LIMIT_VARIABLE

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from trainmaster.control.task.site_errors import RelayError
+from trainmaster.control.task.job_context import RelayError
 from trainmaster.objects.delegated_credentials import DelegatedCredentials, store_environment, store_host
 from trainmaster.objects.narrowing import Grant
 from trainmaster.objects.urls import split_url

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from trainmaster.artifacts import AlreadyPublished, Manifest, read_manifest
-from trainmaster.artifacts.models import publish_model
-from trainmaster.artifacts.publishing import publish_uploads
+from trainmaster.artifacts.publishing import publish_model, publish_uploads
 from trainmaster.cluster.node_files.data_wanted import store_of
 from trainmaster.cluster.node_files.fetching import WorkerOf, look
 from trainmaster.cluster.node_files.files import NodeFiles, each
@@ -18,7 +17,7 @@ from trainmaster.cluster.node_files.merging import looks, merge_trees, tree_of
 from trainmaster.cluster.node_files.sending import Source, send
 from trainmaster.cluster.node_files.store_reach import StoreReach
 from trainmaster.cluster.node_files.worker_client import StoreRefusedError
-from trainmaster.control.task.site_errors import RelayError
+from trainmaster.control.task.job_context import RelayError
 from trainmaster.objects.delegated_credentials import DelegatedCredentials, store_environment, store_host
 from trainmaster.objects.narrowing import Grant, TooWideKeysError
 from trainmaster.spec.clocks import boot_s

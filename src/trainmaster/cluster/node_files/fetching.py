@@ -15,10 +15,10 @@ from trainmaster.cluster.node_files.files import AT_ONCE, NodeFiles
 from trainmaster.cluster.node_files.merging import Tree, merge_trees
 from trainmaster.cluster.node_files.trees import FILE, LINK, Draft, TreeEntry, TreeError, Unpacker
 from trainmaster.cluster.node_files.worker_client import NodeWorker, OrderError
-from trainmaster.control.task.site_errors import NodeGoneError
+from trainmaster.control.task.job_context import NodeGoneError
 from trainmaster.objects.names import link_stays_inside
 from trainmaster.spec.errors import ProviderError, TrainmasterError
-from trainmaster.transport.errors import CommandError
+from trainmaster.transport.base import CommandError
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess

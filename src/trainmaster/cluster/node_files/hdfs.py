@@ -13,7 +13,7 @@ from trainmaster.cluster.node_files.data_wanted import Wanted, require_lendable,
 from trainmaster.cluster.node_files.files import NodeFiles, each
 from trainmaster.control.attempt.data_sources import HDFS
 from trainmaster.control.attempt.staged_data import note_served, url_of
-from trainmaster.control.task.site_errors import RelayError
+from trainmaster.control.task.job_context import RelayError
 from trainmaster.hdfs.configuration import copies_on
 from trainmaster.hdfs.serving import Served, served_as_json
 from trainmaster.hdfs.watchdog import STATE, write
@@ -21,7 +21,7 @@ from trainmaster.objects.delegated_credentials import DelegatedCredentials
 from trainmaster.objects.narrowing import TooWideKeysError
 from trainmaster.spec.errors import TrainmasterError, one_line
 from trainmaster.spec.plain_json import typed
-from trainmaster.transport.errors import CommandError
+from trainmaster.transport.base import CommandError
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess

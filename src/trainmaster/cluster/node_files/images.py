@@ -22,7 +22,7 @@ from trainmaster.control.attempt.images import BroughtImages, image_of
 from trainmaster.executors.base import Container
 from trainmaster.executors.engines import Engine, Image, find_engine
 from trainmaster.spec.errors import UsageError
-from trainmaster.transport.errors import CommandError
+from trainmaster.transport.base import CommandError
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess

@@ -16,30 +16,29 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.artifacts import UnstableDirectory
 from trainmaster.cluster.attempt_nodes import AttemptNodes, Members, distinct, id_of, require
 from trainmaster.cluster.member_places import PLACES, read_places
-from trainmaster.cluster.node_files.checkpoints import NodeCheckpoints
+from trainmaster.cluster.node_files.checkpoints import NodeCheckpoints, patiently, persistently
 from trainmaster.cluster.node_files.data import NodeData
 from trainmaster.cluster.node_files.direct_store import DirectStore
 from trainmaster.cluster.node_files.fetching import fetch
 from trainmaster.cluster.node_files.files import NodeFiles, each
 from trainmaster.cluster.node_files.images import NodeImages
 from trainmaster.cluster.node_files.paths import NodePaths
-from trainmaster.cluster.node_files.patience import patiently, persistently
 from trainmaster.cluster.node_files.removal import Remover
 from trainmaster.cluster.node_files.sending import Source
 from trainmaster.cluster.node_files.staging import NodeStaging
 from trainmaster.cluster.node_files.trees import remove
-from trainmaster.cluster.node_verdicts import NodeVerdicts
+from trainmaster.cluster.node_links import NodeVerdicts
 from trainmaster.cluster.roles.node_roles import NodeRoles
 from trainmaster.control.attempt.system_log import WAIT_S, write_system_log
 from trainmaster.control.task.contents import of_nodes
 from trainmaster.control.task.environment import UNBUFFERED
 from trainmaster.control.task.gangs import gpus_of, helpers_of, spread_on_nodes, workers_per_node
+from trainmaster.control.task.job_context import NodeGoneError, RelayError
 from trainmaster.control.task.layout import Home
 from trainmaster.control.task.locking import locked
-from trainmaster.control.task.site_errors import NodeGoneError, RelayError
 from trainmaster.objects.delegated_credentials import DelegatedCredentials
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line
-from trainmaster.transport.errors import CommandError
+from trainmaster.transport.base import CommandError
 
 if TYPE_CHECKING:
     from trainmaster.artifacts import JSON, CheckpointSeries

@@ -20,7 +20,7 @@ from trainmaster.control.attempt.recorded_environment import PROGRAM, environmen
 from trainmaster.control.attempt.staging import setup_of
 from trainmaster.control.task.contents import Preparations
 from trainmaster.spec.errors import UsageError
-from trainmaster.transport.errors import CommandError
+from trainmaster.transport.base import CommandError
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess

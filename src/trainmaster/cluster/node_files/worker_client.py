@@ -20,7 +20,7 @@ from trainmaster.cluster.node_files.voice import ENDING
 from trainmaster.control.decide.store_verdicts import Moment, StoreVerdict, verdict
 from trainmaster.objects.errors import known_trouble
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line
-from trainmaster.transport.errors import CommandError, ConnectionLostError, RemoteTimeoutError
+from trainmaster.transport.base import CommandError, ConnectionLostError, RemoteTimeoutError
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from trainmaster.cluster.renting.available_offers import AvailableOffers
+from trainmaster.cluster.renting.offer_filter import AvailableOffers
 from trainmaster.cluster.renting.plan import ROLE_LABEL, Rental, RolePlan
 from trainmaster.cluster.renting.requirements import SERVER, WORKER, Needs
 from trainmaster.providers.capabilities import capabilities_of

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from trainmaster.cluster.renting.available_offers import AvailableOffers
-from trainmaster.cluster.renting.offer_filter import suited
+from trainmaster.cluster.renting.offer_filter import AvailableOffers, suited
 from trainmaster.cluster.renting.own_hosts import plan_own_hosts
 from trainmaster.cluster.renting.plan import ROLE_LABEL, ClusterPlan, Rental, RolePlan
 from trainmaster.cluster.renting.requirements import SERVER, WORKER, Needs, Pick, grouped

@@ -1,4 +1,7 @@
-"""`NodeRoles`: the roles of an experiment on the nodes of a gang, once per node and content."""
+"""`NodeRoles`: the roles of an experiment on the nodes of a gang, once per node and content.
+
+`RoleState`: what a machine keeps of its roles, and how what a call has left on it is ended. Pure.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,13 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import shlex
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -29,18 +33,83 @@ from trainmaster.cluster.roles.playbook import (
     wanted_of,
 )
 from trainmaster.cluster.roles.role_sources import RoleSources
-from trainmaster.cluster.roles.role_state import RoleState, end_command, read_command, write_command
 from trainmaster.control.checks.ansible import CALL_VARIABLE, RUN_VARIABLE, call, find_program
 from trainmaster.control.checks.role_files import read_role
 from trainmaster.control.task.marked_processes import end_marked
 from trainmaster.spec.errors import TrainmasterError, UsageError
-from trainmaster.transport.errors import CommandError, UnreachableError
+from trainmaster.transport.base import CommandError, UnreachableError
 
 if TYPE_CHECKING:
     from trainmaster.cluster.attempt_nodes import Members
     from trainmaster.cluster.node_access import NodeAccess
     from trainmaster.cluster.node_files.files import NodeFiles
     from trainmaster.control.task.job_context import TaskContext
+
+
+@dataclass(frozen=True, slots=True)
+class RoleState:
+    """What stands in a file of the machine.
+
+    Attributes:
+        have: digests of the roles that it has, by how the recipe names them.
+        call: that gives it roles now, or did when its driver was killed.
+    """
+
+    have: Mapping[str, str] = field(default_factory=dict)
+    call: str = ""
+
+    @classmethod
+    def from_text(cls, text: str) -> RoleState:
+        """Read it; a machine whose file says nothing that we understand has no roles."""
+        try:
+            found = json.loads(text)
+        except ValueError:
+            return cls()
+        have, call = (found.get("have"), found.get("call")) if isinstance(found, dict) else (None, None)
+        return cls(have if isinstance(have, dict) else {}, call if isinstance(call, str) else "")
+
+    def begun(self, names: Iterable[str], call: str) -> RoleState:
+        """While these roles are run: if that ends in between, it has none of them."""
+        gone = set(names)
+        return RoleState({name: digest for name, digest in self.have.items() if name not in gone}, call)
+
+    def ended(self, has: Mapping[str, str]) -> RoleState:
+        """When nothing runs any more, and it has these roles besides."""
+        return RoleState({**self.have, **has})
+
+    def lacks(self, wanted: Mapping[str, str]) -> bool:
+        """Whether one of these roles is missing, or was another one when it was run."""
+        return any(self.have.get(name) != digest for name, digest in wanted.items())
+
+
+def read_command(root: str) -> str:
+    """A command that says what the file says; nothing without one."""
+    return f"cat -- {shlex.quote(_file(root))} 2>/dev/null || true"
+
+
+def write_command(root: str, state: RoleState) -> str:
+    """A command that replaces the file."""
+    file = shlex.quote(_file(root))
+    said = shlex.quote(json.dumps({"have": dict(state.have), "call": state.call}))
+    folder = shlex.quote(f"{root}/roles")
+    return f"mkdir -p -- {folder} && printf %s {said} > {file}.new && mv -f -- {file}.new {file}"
+
+
+def end_command(call: str) -> str:
+    """A command that kills what tasks of a call have left: a login that is lost does not end it."""
+    mark = shlex.quote(f"{CALL_VARIABLE}={call}")
+    script = (
+        f"n=0; while found=$(grep -lF -- {mark} /proc/[0-9]*/environ 2>/dev/null); "
+        '[ -n "$found" ] && [ $n -lt 50 ]; do '
+        "for each in $found; do pid=${each#/proc/}; kill -9 ${pid%/environ}; done; n=$((n + 1)); done"
+    )
+    as_root = f"[ $(id -u) = 0 ] || sudo -n sh -c {shlex.quote(script)}"  # of tasks with `become`
+    return f"{{ sh -c {shlex.quote(script)}; {as_root}; }} >/dev/null 2>&1 || true"
+
+
+def _file(root: str) -> str:
+    return f"{root}/roles/state.json"
+
 
 #: Machines that Ansible works at together; a task of it costs this machine a process each.
 _MOST_FORKS: Final = 32

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.spec.roles import secret_of
 
 if TYPE_CHECKING:
-    from trainmaster.transport.target import Target
+    from trainmaster.transport.base import Target
 
 #: The group of machines that have not had their roles yet.
 PENDING: Final = "trainmaster_pending"

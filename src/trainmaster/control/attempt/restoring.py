@@ -8,10 +8,13 @@ from contextlib import suppress
 from trainmaster.artifacts import CheckpointSeries
 from trainmaster.artifacts.manifest import DamagedArtifactError
 from trainmaster.artifacts.tree import parts_listing
-from trainmaster.control.attempt.restored import note_restored
-from trainmaster.control.attempt.unpublished_checkpoint import is_superseded, lies_here, restore_kept
-from trainmaster.control.task.job_context import TaskContext
-from trainmaster.control.task.site_errors import RelayError
+from trainmaster.control.attempt.unpublished_checkpoint import (
+    is_superseded,
+    lies_here,
+    note_restored,
+    restore_kept,
+)
+from trainmaster.control.task.job_context import RelayError, TaskContext
 from trainmaster.spec.errors import TrainmasterError, UsageError
 
 

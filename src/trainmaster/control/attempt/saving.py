@@ -10,9 +10,9 @@ from typing import cast
 
 from trainmaster.artifacts import JSON, Manifest, UnstableDirectory, publish
 from trainmaster.artifacts.collecting import UnfitError
-from trainmaster.artifacts.models import publish_model as publish_once
-from trainmaster.artifacts.models import remove_unrecorded
 from trainmaster.artifacts.owner import ForeignArtifactError
+from trainmaster.artifacts.publishing import publish_model as publish_once
+from trainmaster.artifacts.publishing import remove_unrecorded
 from trainmaster.artifacts.tree import parts_listing
 from trainmaster.control.attempt.system_log import keep_system_logs
 from trainmaster.control.attempt.unpublished_checkpoint import (
@@ -30,8 +30,7 @@ from trainmaster.control.task.attempt_words import (
     saved_metrics,
 )
 from trainmaster.control.task.gangs import checkpoints_of, kept_after
-from trainmaster.control.task.job_context import TaskContext
-from trainmaster.control.task.site_errors import NodeGoneError, RelayError
+from trainmaster.control.task.job_context import NodeGoneError, RelayError, TaskContext
 from trainmaster.executors.metrics import json_safe
 from trainmaster.spec.errors import ProviderError, PublishError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import EndReason

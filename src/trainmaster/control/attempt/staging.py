@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.decide.store_verdicts import Moment, StoreVerdict, verdict
 from trainmaster.control.decide.task import Job
-from trainmaster.control.task.job_context import TaskContext
-from trainmaster.control.task.site_errors import NodeGoneError, RelayError
+from trainmaster.control.task.job_context import NodeGoneError, RelayError, TaskContext
 from trainmaster.objects.errors import StoreTrouble, trouble_of
 from trainmaster.spec.errors import (
     ProviderError,

@@ -16,8 +16,7 @@ from trainmaster.control.attempt.saving import (
 )
 from trainmaster.control.decide.effects import Job
 from trainmaster.control.task.attempt_words import has_entries
-from trainmaster.control.task.job_context import TaskContext
-from trainmaster.control.task.site_errors import NodeGoneError
+from trainmaster.control.task.job_context import NodeGoneError, TaskContext
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, one_line
 from trainmaster.spec.states import EndReason
 

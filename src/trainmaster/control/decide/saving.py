@@ -10,9 +10,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from trainmaster.control.decide.backoff import LONGEST_PAUSE_S, save_pause_s
 from trainmaster.control.decide.effects import Effect, EffectKind, Job, MoreMemory, ObservedTask, Policy, Step
-from trainmaster.control.decide.outcome import classify, exit_records, loss_words, with_last_error
+from trainmaster.control.decide.outcome import (
+    LONGEST_PAUSE_S,
+    classify,
+    exit_records,
+    loss_words,
+    save_pause_s,
+    with_last_error,
+)
 from trainmaster.control.loop.run_state import Task
 from trainmaster.db.changes import ClosedAttempt, Note, Progress, TaskChange
 from trainmaster.executors.base import Phase

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from trainmaster.control.decide.backoff import MAX_BACKOFF_S, backoff_s
+from trainmaster.control.decide.outcome import MAX_BACKOFF_S, backoff_s
 from trainmaster.db.changes import Change, EndpointChange, Note, ReplicaChange
 from trainmaster.db.endpoint_changes import ReplicaState
 from trainmaster.spec.serve import Serve

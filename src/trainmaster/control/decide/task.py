@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainmaster.control.decide.backoff import backoff_s, stage_pause_s
 from trainmaster.control.decide.effects import Effect, EffectKind, Job, ObservedTask, Policy, Step
-from trainmaster.control.decide.outcome import Outcome, classify
+from trainmaster.control.decide.outcome import Outcome, backoff_s, classify, stage_pause_s
 from trainmaster.control.decide.saving import (
     DIED_AT_ONCE_S,
     begin,

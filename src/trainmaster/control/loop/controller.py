@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from trainmaster.control.decide.budget import Meter
+from trainmaster.control.decide.budget import Meter, SavingMoney
 from trainmaster.control.decide.effects import Effect, EffectKind, MoreMemory, ObservedTask, Policy
-from trainmaster.control.decide.saving_money import SavingMoney
 from trainmaster.control.loop.reconcile import Turn, reconcile
 from trainmaster.control.loop.run_state import RunState, Task
 from trainmaster.control.loop.surroundings import (

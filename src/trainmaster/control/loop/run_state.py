@@ -25,8 +25,8 @@ from trainmaster.db.changes import (
 )
 from trainmaster.spec.approval import Approval, AwaitedApproval
 from trainmaster.spec.gate import Gate, GateResult
+from trainmaster.spec.parameter import ParameterValue
 from trainmaster.spec.states import EndReason, State, may_follow
-from trainmaster.spec.values import ParameterValue
 
 
 @dataclass(slots=True)

@@ -64,7 +64,7 @@ class Forecaster(Protocol):
 
 
 class CostAllowance(Protocol):
-    """Lets the run cost less than its cap; see `trainmaster.service.teams.allowance.Allowance`."""
+    """Lets the run cost less than its cap; see `trainmaster.service.teams.team_budget.Allowance`."""
 
     def look(self, meter: Meter, now: float) -> None:
         """Give the meter the cap that holds now."""

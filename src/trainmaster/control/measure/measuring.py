@@ -16,9 +16,8 @@ from trainmaster.executors.usage import Usage, read_usage
 from trainmaster.spec import Experiment, Strategy
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.model.profile import Point
+    from trainmaster.advisor.model.measurement import Point, TimeShares
     from trainmaster.advisor.model.step_trace import Steady, StepTrace
-    from trainmaster.advisor.model.time_shares import TimeShares
 
 #: Fewer blocks of steps than that are no measurement of a step.
 MIN_BLOCKS = 3
@@ -179,7 +178,7 @@ def _point(
     nodes: int,
     latency_ms: float | None,
 ) -> Point:
-    from trainmaster.advisor.model.profile import Point  # of tasks without steps there is none
+    from trainmaster.advisor.model.measurement import Point  # of tasks without steps there is none
 
     distributed = experiment.distributed
     sync = distributed.strategy if distributed else Strategy.ALLREDUCE
@@ -220,7 +219,7 @@ def _latency_ms(usages: Iterable[Usage]) -> float | None:
 
 def _shares(experiment: Experiment, point: Point, workers: Sequence[Usage]) -> TimeShares:
     """Where the time went: what members kept busy. What the network took is known with the network card."""
-    from trainmaster.advisor.model.time_shares import TimeShares
+    from trainmaster.advisor.model.measurement import TimeShares
 
     busy = [each.gpu_utilisation for each in workers if each.gpu_utilisation is not None]
     gpus = max(experiment.hardware.gpu_count, 1)

@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.control.decide.budget import SavingMoney
 from trainmaster.control.decide.effects import EffectKind, Job, Policy
-from trainmaster.control.decide.saving_money import SavingMoney
 from trainmaster.control.loop.run_state import RunState, Task
 from trainmaster.control.task.layout import attempt_id
 from trainmaster.db import Note

@@ -16,6 +16,7 @@ from urllib.parse import quote
 from trainmaster.control.task.layout import AttemptPlace, Home
 from trainmaster.launchers import Launcher
 from trainmaster.spec import Experiment, ParameterValue, Recipe
+from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.facts import RunFacts
 from trainmaster.spec.states import EndReason
 
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
     from trainmaster.artifacts.owner import Owner
     from trainmaster.control.decide.effects import EffectKind
     from trainmaster.executors.base import Container, GangRequest
+
+
+class NodeGoneError(TrainmasterError):
+    """A member's node is gone, and with it what the member wrote."""
+
+
+class RelayError(TrainmasterError):
+    """Its nodes cannot use the store: files go through this machine."""
 
 
 @dataclass(frozen=True, slots=True)

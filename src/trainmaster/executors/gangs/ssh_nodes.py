@@ -14,9 +14,8 @@ from trainmaster.spec.errors import ExecutorError, TrainmasterError
 
 if TYPE_CHECKING:
     from trainmaster.executors.gangs.cluster_node import ClusterNode
-    from trainmaster.transport.base import Connection
+    from trainmaster.transport.base import Connection, Target
     from trainmaster.transport.pool import ConnectionPool
-    from trainmaster.transport.target import Target
 
 T = TypeVar("T")
 

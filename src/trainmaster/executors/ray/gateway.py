@@ -18,8 +18,8 @@ import socket
 import sys
 from pathlib import Path
 
-from trainmaster.executors.core_dumps import forbid_core_dumps
 from trainmaster.executors.fences import Fences
+from trainmaster.executors.process_limits import forbid_core_dumps
 from trainmaster.executors.ray.commands import authentication
 from trainmaster.executors.ray.tls import is_there
 from trainmaster.executors.supervisor import note

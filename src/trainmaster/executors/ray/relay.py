@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from trainmaster.executors._processes import kept_environment
-from trainmaster.executors.core_dumps import forbid_core_dumps
+from trainmaster.executors.process_limits import forbid_core_dumps
 from trainmaster.executors.wire import encode
 
 _START_TIMEOUT_S = 60.0

@@ -16,9 +16,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from trainmaster.executors.core_dumps import forbid_core_dumps
 from trainmaster.executors.gang_client import row_of
 from trainmaster.executors.gangs.agent import PATIENCE_S, Agent
+from trainmaster.executors.process_limits import forbid_core_dumps
 from trainmaster.executors.wire import Splitter, encode
 from trainmaster.spec.errors import LeaseLostError, TrainmasterError
 

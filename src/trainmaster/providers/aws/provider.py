@@ -41,10 +41,9 @@ from trainmaster.providers.aws.requests import (
 )
 from trainmaster.providers.aws.settings import AwsSettings
 from trainmaster.providers.aws.site import AwsSite
-from trainmaster.providers.base import BakedImage, NoCapacityError, Node, NodeRequest
+from trainmaster.providers.base import BakedImage, NoCapacityError, Node, NodeRequest, ProviderPlace
 from trainmaster.providers.dead_man_switch import deadman_script
 from trainmaster.providers.next_offer import COOL_DOWN_S, CapacityFailure, zones_in_order
-from trainmaster.providers.place import ProviderPlace
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, UsageError
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from trainmaster.providers.base import ProviderGoneError
-from trainmaster.providers.extras import Extras
+from trainmaster.providers.offer import Extras
 from trainmaster.spec.errors import UsageError
 
 _GIB: Final = 2**30

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from trainmaster.providers.base import Node
 from trainmaster.providers.im.client import ImClient, ImRefusedError, ImState
+from trainmaster.providers.im.documents import ENDED, node_id, node_of
 from trainmaster.providers.im.ledger import ClusterMemory, ImLedger, ImRequest
-from trainmaster.providers.im.nodes import ENDED, node_id, node_of
 from trainmaster.providers.im.radl import ImMachine, InfrastructureOwner, machine_of, mark_of
 from trainmaster.providers.im.settings import ImSettings
 

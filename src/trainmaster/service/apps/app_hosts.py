@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.db import apps
 from trainmaster.db.leases import is_alive
-from trainmaster.executors.open_files import give_back
+from trainmaster.executors.process_limits import give_back
 from trainmaster.service.apps.app_host import app_directories
 from trainmaster.service.apps.apps import IDLE_S, NOTEBOOK, PORT
 from trainmaster.service.apps.notebook import jupyter_python
-from trainmaster.service.server_loops import Turns
+from trainmaster.service.server_loops import ServerLoop
 from trainmaster.spec.errors import MissingPartError
 from trainmaster.spec.states import State
 
@@ -43,7 +42,7 @@ def need_part(kind: str) -> None:
 
 
 @dataclass
-class AppHosts:
+class AppHosts(ServerLoop):
     """Those of a home.
 
     Args:
@@ -56,26 +55,12 @@ class AppHosts:
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        """It does not look yet."""
-        self._over = threading.Event()
-        self._wake = threading.Event()
-        self._thread: threading.Thread | None = None
+        """It does not look yet; apps go on when it is stopped."""
+        super().__init__("apps", LOOK_S)
 
-    def start(self) -> None:
-        """See to it from now on, in the background."""
-        self._thread = threading.Thread(target=self._watch, name="apps", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """No more; apps go on."""
-        self._over.set()
-        self._wake.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def wake(self) -> None:
-        """There is a new one: look now."""
-        self._wake.set()
+    def turn(self) -> None:
+        """Look."""
+        self.look()
 
     def look(self) -> None:
         """Start what is missing; end what has lost its process; remove what that has left.
@@ -125,11 +110,3 @@ class AppHosts:
         )
         give_back(process.pid)
         return process
-
-    def _watch(self) -> None:
-        turns = Turns("apps")
-        while not self._over.is_set():
-            self._wake.clear()
-            with turns.turn():
-                self.look()
-            self._wake.wait(LOOK_S)

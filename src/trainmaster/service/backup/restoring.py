@@ -16,11 +16,10 @@ from trainmaster.artifacts.scratch import is_occupied, move_into_place, scratch_
 from trainmaster.artifacts.unpacking import UnpackError, UnpackLimits, unpack
 from trainmaster.control.task.layout import Home
 from trainmaster.db import copies
-from trainmaster.db.engine import SCHEMA_REVISION, open_database
+from trainmaster.db.engine import SCHEMA_REVISION, make_engine, open_database
 from trainmaster.db.migrations import FIRST_REVISION
-from trainmaster.db.urls import make_engine
 from trainmaster.objects.names import stays_inside
-from trainmaster.service.backup.contents import DATABASE, FORM, HOME, MANIFEST
+from trainmaster.service.backup.writing import DATABASE, FORM, HOME, MANIFEST
 from trainmaster.spec.errors import UsageError
 
 _AGAIN: Final = "Nothing was restored. Take another backup, or copy this one here again."

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.db.held_runs import count_open, undriven
-from trainmaster.executors.open_files import give_back
+from trainmaster.executors.process_limits import give_back
 from trainmaster.service.driving.driver import DRIVERS, is_taken
 from trainmaster.service.driving.wake_pipes import wake_all
-from trainmaster.service.server_loops import Turns
+from trainmaster.service.server_loops import ServerLoop
 from trainmaster.service.teams.admission import admit_waiting
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ RUNS_EACH: Final = 50
 
 
 @dataclass
-class Drivers:
+class Drivers(ServerLoop):
     """The driver processes of a home.
 
     Args:
@@ -46,26 +45,13 @@ class Drivers:
     _processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        """It does not look yet."""
-        self._over = False
-        self._wake = threading.Event()
-        self._thread: threading.Thread | None = None
+        """It does not look yet; drivers and their runs go on when it is stopped."""
+        super().__init__("drivers", LOOK_S)
 
-    def start(self) -> None:
-        """See to it from now on, in the background."""
-        self._thread = threading.Thread(target=self._watch, name="drivers", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """No more; drivers and their runs go on."""
-        self._over = True
-        self._wake.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def wake(self) -> None:
-        """There may be something to drive: look now."""
-        self._wake.set()
+    def turn(self) -> None:
+        """Admit what waits where there is room again, and look."""
+        admit_waiting(self.service.database, self.service.database.clock_s())
+        self.look()
 
     def look(self) -> list[int]:
         """Start the drivers that are missing; their numbers.
@@ -84,15 +70,6 @@ class Drivers:
         for number in free[: max(0, missing)]:
             self._start(number)
         return free[: max(0, missing)]
-
-    def _watch(self) -> None:
-        turns = Turns("drivers")
-        while not self._over:
-            self._wake.clear()
-            with turns.turn():
-                admit_waiting(self.service.database, self.service.database.clock_s())
-                self.look()
-            self._wake.wait(LOOK_S)
 
     def _is_there(self, number: int) -> bool:
         process = self._processes.get(number)

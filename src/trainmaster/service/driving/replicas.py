@@ -32,7 +32,7 @@ from trainmaster.spec.states import State
 if TYPE_CHECKING:
     from trainmaster.control.task.layout import Home
     from trainmaster.db import Database, Lease
-    from trainmaster.providers.place import ProviderPlace
+    from trainmaster.providers.base import ProviderPlace
     from trainmaster.service.driving.encryption import SealingKey
     from trainmaster.service.driving.replication import Replication
     from trainmaster.spec import Recipe
@@ -132,7 +132,7 @@ class RunReplicas:
             SealedError: they were sealed with another server's key.
         """
         from trainmaster.control.task.locking import locked
-        from trainmaster.providers.place import ProviderPlace
+        from trainmaster.providers.base import ProviderPlace
 
         root = self._home.root / ACCESS / row["id"]
         make_private(root)

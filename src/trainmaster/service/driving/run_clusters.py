@@ -22,9 +22,9 @@ from trainmaster.control.attempt.system_log import system_log_command
 from trainmaster.control.decide.budget import USUAL_LEASE_S
 from trainmaster.db import queries
 from trainmaster.db.leases import is_alive
+from trainmaster.providers.base import ProviderPlace
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.finding import get_provider
-from trainmaster.providers.place import ProviderPlace
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import State
 from trainmaster.spec.topics import TAKEN_BACK

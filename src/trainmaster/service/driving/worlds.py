@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from trainmaster.service.driving.replication import Replication
     from trainmaster.service.driving.run_clusters import RunClusters
     from trainmaster.service.open_home import OpenHome
-    from trainmaster.service.teams.allowance import Allowance
+    from trainmaster.service.teams.team_budget import Allowance
     from trainmaster.spec import Experiment, Recipe
 
 
@@ -230,7 +230,7 @@ def _slots_at_once(experiment: Experiment) -> int:
 
 
 def _allowance(database: Database, session: Session, cap_usd: float, machines: RunClusters) -> Allowance:
-    from trainmaster.service.teams.allowance import Allowance
+    from trainmaster.service.teams.team_budget import Allowance
 
     usd_per_hour = sum(
         role.count * max(rental.at_most.usd_per_hour for rental in role.rentals)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from trainmaster.inference.errors import ModelError
-from trainmaster.inference.formats import SCRIPT, served_file
+from trainmaster.inference.model_servers import SCRIPT, served_file
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec.errors import UsageError
 

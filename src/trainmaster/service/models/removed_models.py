@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from trainmaster.artifacts.publishing import delete
-from trainmaster.db import removed_models as rows
+from trainmaster.db import registry as rows
 from trainmaster.objects import ObjectStore
 from trainmaster.spec.errors import PublishError, one_line
 

@@ -20,7 +20,7 @@ from trainmaster.spec.redaction import redacted
 
 if TYPE_CHECKING:
     from trainmaster.db import Database, Lease
-    from trainmaster.spec.notification import Subscription
+    from trainmaster.spec.topics import Subscription
 
 SEND_TIMEOUT_S: Final = 30.0
 GIVE_UP_S: Final = 24 * 3600.0

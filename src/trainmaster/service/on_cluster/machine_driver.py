@@ -25,8 +25,8 @@ from trainmaster.cluster.node_files.worker import trust_somebody
 from trainmaster.cluster.node_provisioner import packages_of_nodes
 from trainmaster.cluster.record import ClusterState, readable
 from trainmaster.db import Note, run_transfer
+from trainmaster.providers.base import ProviderPlace
 from trainmaster.providers.finding import get_provider
-from trainmaster.providers.place import ProviderPlace
 from trainmaster.service.clusters import end_clusters
 from trainmaster.service.driving.encryption import KEY_FILE_VARIABLE, SealingKey
 from trainmaster.service.driving.replicas import bring_code

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.service.teams.team_runs import MAX_PAGE, TeamRuns
 from trainmaster.service.teams.team_volumes import TeamVolumes
-from trainmaster.service.volumes.documents import verdict_document
+from trainmaster.service.volumes.stored import verdict_document
 
 if TYPE_CHECKING:
     from trainmaster.service.quotes.quote_requests import Operation, QuoteRequests

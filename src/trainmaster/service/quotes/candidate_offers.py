@@ -9,7 +9,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.providers.capabilities import OfferSource, capabilities_of
-from trainmaster.providers.extras import Extras
+from trainmaster.providers.offer import Extras
 from trainmaster.service.quotes.prices import CATALOGUE, Prices
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
@@ -17,7 +17,7 @@ from trainmaster.spec.errors import UsageError
 if TYPE_CHECKING:
     from trainmaster.advisor.market.memory_floor import Shares
     from trainmaster.advisor.model.measurement import Measurement
-    from trainmaster.cluster.renting.available_offers import AvailableOffers
+    from trainmaster.cluster.renting.offer_filter import AvailableOffers
     from trainmaster.control.task.layout import Home
     from trainmaster.providers import Catalogue
     from trainmaster.providers.inventory import InventoryHost
@@ -61,7 +61,7 @@ class CandidateOffers:
         Args:
             arch: processors that the code is known to run on; empty is any.
         """
-        from trainmaster.cluster.renting.available_offers import AvailableOffers
+        from trainmaster.cluster.renting.offer_filter import AvailableOffers
 
         offers = self.catalogue.offers if self.hosts is None else ()
         return AvailableOffers(
@@ -257,8 +257,8 @@ def _memory_of(hosts: Sequence[InventoryHost], home: Home) -> int:
 
     One byte if some have never said, which `Market.hosts` takes for unknown.
     """
+    from trainmaster.providers.base import ProviderPlace
     from trainmaster.providers.host_ledger import HostLedger
-    from trainmaster.providers.place import ProviderPlace
 
     sizes = HostLedger(ProviderPlace(home.root, "").directory("hosts")).sizes()
     known = [sizes.get(host.name, 0) for host in hosts]

@@ -88,7 +88,7 @@ def forecast_inputs(
     from trainmaster.advisor.market.workload import Workload
     from trainmaster.advisor.model.knowledge import Knowledge
     from trainmaster.advisor.quote.forecast import RentedPart, forecast, forecast_rented, remaining_s
-    from trainmaster.advisor.quote.own_machine import own_cluster, own_load, own_timing
+    from trainmaster.advisor.quote.supply import own_cluster, own_load, own_timing
     from trainmaster.providers import load_catalogue
 
     here = load_catalogue("local", today=datetime.fromtimestamp(now, UTC).date())

@@ -313,10 +313,9 @@ class Quoter:
         return self._candidate_offers.catalogue
 
     def _by_policy(self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions) -> Quote:
-        from trainmaster.advisor.papers.bandwidth import read_bandwidth
         from trainmaster.advisor.papers.policies import HEADROOM
-        from trainmaster.advisor.papers.policy_quote import PolicyInput, policy_quote
-        from trainmaster.providers.extras import Extras
+        from trainmaster.advisor.papers.policy_quote import PolicyInput, policy_quote, read_bandwidth
+        from trainmaster.providers.offer import Extras
 
         offers = self._candidate_offers if options.catalogue is None else None
         if offers and offers.shares:  # traffic was measured between cards that carry less than is published

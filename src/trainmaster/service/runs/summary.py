@@ -79,7 +79,7 @@ def run_summary(database: Database, run: str, files: RunFiles | None = None) -> 
         NotFoundError: there is no such run.
     """
     from trainmaster.service.models.unpublished_models import unsaved_summary
-    from trainmaster.service.runs.usage_summary import run_usage
+    from trainmaster.service.runs.usage_curves import run_usage
 
     row = database.run_row(run)
     recipe = _stored(row)

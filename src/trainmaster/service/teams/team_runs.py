@@ -1,11 +1,14 @@
-"""`TeamRuns`: the runs that a caller sees. The one place where those of other teams are kept from it."""
+"""`TeamRuns`: the runs that a caller sees. The one place where those of other teams are kept from it.
+
+`TeamClusters`: the rented machines that a caller sees, and may give back.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +16,7 @@ from trainmaster.advisor.papers.measured_table import PUBLISHED
 from trainmaster.db import queries
 from trainmaster.db.queries import RunFilter
 from trainmaster.db.run_rows import existing
+from trainmaster.service.clusters import USED
 from trainmaster.service.models.model_names import find_model
 from trainmaster.service.quotes.recommending import recommended
 from trainmaster.service.runs.log_search import LINES
@@ -33,6 +37,46 @@ if TYPE_CHECKING:
     from trainmaster.service.runs.run_picture import RunPicture
     from trainmaster.service.service import Service
     from trainmaster.service.users.caller import Caller
+
+
+class TeamClusters:
+    """Clusters of the runs that a caller sees.
+
+    Args:
+        service: of the home.
+        caller: who asks; it may `read`.
+    """
+
+    def __init__(self, service: Service, caller: Caller) -> None:
+        caller.need("read")
+        self._service = service
+        self._caller = caller
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Those that have machines, as ``clusters --json`` prints them."""
+        return [each for each in self._service.clusters() if self._sees(each["run"])]
+
+    def end(
+        self, ids: Sequence[str] | None, environ: Mapping[str, str], tell: Callable[[str], None]
+    ) -> list[dict[str, Any]]:
+        """Give back clusters that no run uses, or all of those (None); what they were.
+
+        Raises:
+            NotFoundError: there is no such cluster, or it is not the caller's.
+            UsageError: a run uses it, or its provider cannot be used.
+            ProviderError: the provider cannot be reached.
+        """
+        self._caller.need("run")
+        seen = {each["id"]: each["state"] for each in self.listed()}
+        wanted = [name for name, how in seen.items() if how != USED] if ids is None else ids
+        for name in wanted:
+            if name not in seen:
+                raise NotFoundError(f"no cluster {name!r} has machines", "`trainmaster clusters` lists them.")
+        return self._service.end_clusters(wanted, environ, tell) if wanted else []
+
+    def _sees(self, run: str) -> bool:
+        return self._caller.sees(self._service.database.run_row(run)["team"])
+
 
 MAX_PAGE: Final = 1000
 #: Points of one curve, at most, by default.

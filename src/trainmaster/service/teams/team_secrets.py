@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.control.task.environment import read_secrets
-from trainmaster.db import team_secrets as rows
+from trainmaster.db import sealed as rows
 from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.spec.errors import NotFoundError, UsageError
 
@@ -51,7 +51,7 @@ class TeamSecrets:
                 f"the value of {name} has {size} bytes", f"Send 1 to {MAX_VALUE_BYTES}, no zeros."
             )
         sealed = SealingKey.of(self._root, self._environ).seal(value.encode(), _place(team, name))
-        if not rows.put(self._database, team, name, sealed, by, time.time()):
+        if not rows.put_secret(self._database, team, name, sealed, by, time.time()):
             raise NotFoundError(f"there is no team {team!r}", "`trainmaster team list` shows the teams.")
 
     def names(self, team: str) -> list[dict[str, Any]]:

@@ -10,14 +10,13 @@ import json
 import os
 import re
 import secrets
-import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import uploads as rows
 from trainmaster.db import workflow_rows
 from trainmaster.objects import ObjectStore
 from trainmaster.objects.names import stays_inside
-from trainmaster.service.server_loops import Turns
+from trainmaster.service.server_loops import ServerLoop
 from trainmaster.service.uploads.code_uploads import MAX_BYTES as MAX_CODE_BYTES
 from trainmaster.service.uploads.code_uploads import TeamQuotaError, collect_code
 from trainmaster.spec.errors import NotFoundError, RunError, TrainmasterError, UsageError
@@ -58,7 +57,7 @@ class TooMuchError(UsageError):
     """More than may be, or than was announced (HTTP 413)."""
 
 
-class Uploads:
+class Uploads(ServerLoop):
     """Uploads of a home, with those of other teams kept from a caller.
 
     Args:
@@ -68,12 +67,11 @@ class Uploads:
     """
 
     def __init__(self, home: Home, database: Database, environ: Mapping[str, str] = os.environ) -> None:
+        super().__init__("unused uploads", _COLLECT_EVERY_S, is_awaited=False)
         self._home = home
         self._database = database
         self._store_url = f"{home.store_url.rstrip('/')}/uploads"
         self._quota_bytes = parse_bytes(environ.get(QUOTA_VARIABLE) or _QUOTA)
-        self._over = threading.Event()
-        self._helper: threading.Thread | None = None
 
     # --- what callers do ----------------------------------------------------------------------------
 
@@ -210,14 +208,9 @@ class Uploads:
 
     # --- what is unused -----------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Remove what is unused, now and from time to time."""
-        self._helper = threading.Thread(target=self._watch, name="unused uploads", daemon=True)
-        self._helper.start()
-
-    def stop(self) -> None:
-        """Remove no more."""
-        self._over.set()
+    def turn(self) -> None:
+        """Remove what is unused."""
+        self.collect(self._database.clock_s())
 
     def collect(self, now: float) -> None:
         """Remove what was unused for a day, and old code; several servers may do so at once."""
@@ -228,13 +221,6 @@ class Uploads:
         for folder in ObjectStore(self._store_url).folders():
             if _ID.fullmatch(folder) and rows.find(self._database, folder) is None:
                 self._store(folder).delete_all("")
-
-    def _watch(self) -> None:
-        turns = Turns("unused uploads")
-        while not self._over.is_set():
-            with turns.turn():
-                self.collect(self._database.clock_s())
-            self._over.wait(_COLLECT_EVERY_S)
 
     # --- parts --------------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_network
 from pathlib import Path
@@ -20,7 +19,7 @@ from trainmaster.db import audit
 from trainmaster.db.leases import LEASE_S, this_process
 from trainmaster.service.notifications.delivery import pause_s
 from trainmaster.service.notifications.webhook_targets import TIMEOUT_S, ReceiverResponse, check_url, post
-from trainmaster.service.server_loops import Turns
+from trainmaster.service.server_loops import ServerLoop, Turns
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.redaction import redacted
 
@@ -40,7 +39,7 @@ _PRIORITY: Final = 10 * 8 + 5
 _SYSLOG: Final = "/dev/log"
 
 
-class AuditFeed:
+class AuditFeed(ServerLoop):
     """Sends the audit of a database.
 
     Args:
@@ -60,6 +59,7 @@ class AuditFeed:
         environ: Mapping[str, str],
         post_to: Callable[..., ReceiverResponse] = post,
     ) -> None:
+        super().__init__("audit", LOOK_S, is_awaited=False)
         self._database, self._post = database, post_to
         self._authorization = environ.get(AUTHORIZATION_VARIABLE, "")
         self._targets = {
@@ -70,16 +70,15 @@ class AuditFeed:
             _check(url)
         self._owner = this_process()
         self._turns = {target: Turns(f"audit to {redacted(url)}") for target, url in self._targets.items()}
-        self._over = threading.Event()
 
     def start(self) -> None:
-        """Begin."""
+        """Begin; what was not taken when it stops is sent again by the server that comes next."""
         if self._targets:
-            threading.Thread(target=self._watch, name="audit", daemon=True).start()
+            super().start()
 
-    def stop(self) -> None:
-        """Send no more; what is under way and was not taken is sent again by the server that comes next."""
-        self._over.set()
+    def turn(self) -> None:
+        """Feed all of them."""
+        self.feed()
 
     def feed(self) -> None:
         """Send what is there, to all that are not to be left alone."""
@@ -89,11 +88,6 @@ class AuditFeed:
                     pass
 
     # --- private ------------------------------------------------------------------------------------
-
-    def _watch(self) -> None:
-        while not self._over.is_set():
-            self.feed()
-            self._over.wait(LOOK_S)
 
     def _feed(self, target: str, url: str) -> bool:
         """Send some rows; whether to look for more at once."""

@@ -8,7 +8,7 @@ import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.db import device_logins as rows
+from trainmaster.db import accounts as rows
 from trainmaster.service.users.access import digest_of
 from trainmaster.service.users.caller import TooOftenError, caller
 from trainmaster.spec.errors import NotFoundError

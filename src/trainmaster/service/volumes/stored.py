@@ -1,4 +1,7 @@
-"""`StoredVolume`: what can be done with a volume where it lies; and the files of one that is open."""
+"""`StoredVolume`: what can be done with a volume where it lies; and the files of one that is open.
+
+What ``--json`` and REST say of versions.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,27 @@ from trainmaster.volumes.packed import (
 )
 from trainmaster.volumes.packed.getting import file_blocks, files_blocks
 from trainmaster.volumes.reading.paths import resolved
+
+
+def head_document(head: Head, uri: str | None = None) -> dict[str, Any]:
+    """Gives what ``--json`` says of a version."""
+    return {
+        **({"uri": uri} if uri else {}),
+        "version": head.version,
+        "created_at": head.created_at.isoformat(),
+        "kind": head.kind,
+        "files": head.file_count,
+        "bytes": head.total_bytes,
+        "chunks": head.chunk_count,
+        "notes": list(head.notes),
+    }
+
+
+def verdict_document(verdict: VersionCheck) -> dict[str, Any]:
+    """Gives what `fsck --json` says of a version."""
+    head = {} if verdict.head is None else head_document(verdict.head)
+    damage = [{"what": one.what, "advice": one.advice} for one in verdict.damage]
+    return {**head, "version": verdict.version, "damage": damage}
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,15 @@
 Every server looks, and may be killed at any line: a start is a row with a unique key, and its run is written
 in the transaction that ends the waiting of that row (`db.workflow_rows`). So what is seen twice starts one
 run, and what was seen before a server died is started by the next one that looks.
+
+`registrants`: who has registered workflows, and what that allows now.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -20,18 +21,13 @@ from trainmaster.db import workflow_rows as rows
 from trainmaster.db.workflow_starts import StartTakenError
 from trainmaster.objects import ObjectStore
 from trainmaster.service.driving.submissions import RunRequest, Start
-from trainmaster.service.server_loops import Turns
+from trainmaster.service.server_loops import ServerLoop
 from trainmaster.service.teams.team_volumes import volumes_url
-from trainmaster.service.workflows.decisions import (
-    Due,
-    Waiting,
-    chain_fault,
-    due_time,
-    due_version,
-    plan,
-)
-from trainmaster.service.workflows.registrants import registrants
+from trainmaster.service.users.access import Access
+from trainmaster.service.users.caller import Caller, Maker, caller
+from trainmaster.service.workflows.decisions import Due, Waiting, chain_fault, due_time, due_version, plan
 from trainmaster.spec.errors import (
+    AccessError,
     FullDiskError,
     ProviderError,
     PublishError,
@@ -46,8 +42,32 @@ from trainmaster.volumes.packed.head import MADE_BY, head_key, head_numbers, hea
 if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
 
+    from trainmaster.db import Database
     from trainmaster.service.driving.submissions import Submissions
     from trainmaster.service.service import Service
+
+
+def registrants(database: Database, workflows: Collection[Mapping[Any, Any]]) -> list[Caller | str]:
+    """As whom each of these workflows starts its runs, or why it may start none any more.
+
+    Both the account and the token that it was registered with must be good, and may run something.
+    """
+    makers = [
+        Maker(row["registered_by"], row["account"], row["token"], row["team"] or None) for row in workflows
+    ]
+    found = Access(database).left_by(makers)
+    return [_as_whom(maker, found[maker]) for maker in makers]
+
+
+def _as_whom(maker: Maker, found: Caller | AccessError) -> Caller | str:
+    try:
+        if isinstance(found, AccessError):
+            raise found
+        found.need("run")
+    except AccessError as error:
+        return f"{error.args[0]}: register it again"
+    return caller(maker.name, maker.team, found.scopes & {"read", "run"})
+
 
 #: New versions and times are looked for so often, in seconds.
 LOOK_S: Final = 1.5
@@ -66,7 +86,7 @@ _AGAIN: Final = "tried again: "
 log = logging.getLogger(__name__)
 
 
-class Triggers:
+class Triggers(ServerLoop):
     """Those of all workflows of a database.
 
     Args:
@@ -76,12 +96,11 @@ class Triggers:
     """
 
     def __init__(self, service: Service, submissions: Submissions, environ: Mapping[str, str]) -> None:
+        super().__init__("workflows", LOOK_S)
         self._service = service
         self._database = service.database
         self._submissions = submissions
         self._environ = environ
-        self._over, self._wake = threading.Event(), threading.Event()
-        self._thread: threading.Thread | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._busy: set[int] = set()
         self._known: dict[str, tuple[int, int]] = {}  # largest number ever used, and newest version
@@ -91,31 +110,19 @@ class Triggers:
     def start(self) -> None:
         """Look from now on, in the background."""
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="workflow start")
-        self._thread = threading.Thread(target=self._watch, name="workflows", daemon=True)
-        self._thread.start()
+        super().start()
 
     def stop(self) -> None:
         """Begin nothing more; what was begun is gone on with by the server that looks next."""
-        self._over.set()
-        self._wake.set()
-        if self._thread is not None:
-            self._thread.join()
+        super().stop()
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def wake(self) -> None:
-        """There may be something to start: look now."""
-        self._wake.set()
-
-    def _watch(self) -> None:
-        turns = Turns("workflows")
-        while not self._over.is_set():
-            self._wake.clear()
-            pause_s = LOOK_S
-            with turns.turn():
-                self.look()
-                pause_s = self.pause_s()
-            self._wake.wait(pause_s)
+    def turn(self) -> None:
+        """Look; the next time when something is due."""
+        self._pause_s = LOOK_S
+        self.look()
+        self._pause_s = self.pause_s()
 
     def look(self) -> None:
         """Look once.

@@ -23,7 +23,7 @@ from trainmaster.service.runs.summary import is_driven
 from trainmaster.service.teams.team_volumes import volumes_url
 from trainmaster.service.users.caller import NO_TEAM, UnknownCallerError
 from trainmaster.service.workflows.decisions import loop_at
-from trainmaster.service.workflows.registrants import registrants
+from trainmaster.service.workflows.triggers import registrants
 from trainmaster.spec.errors import NotFoundError, StoreError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import State
 from trainmaster.spec.trigger import Trigger, pushed_volumes

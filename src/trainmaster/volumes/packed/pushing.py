@@ -1,4 +1,7 @@
-"""Pushing: files into chunks, chunks onto the store, and a new version that names them."""
+"""Pushing: files into chunks, chunks onto the store, and a new version that names them.
+
+What a user means by the source of a volume.
+"""
 
 import os
 from collections import deque
@@ -11,25 +14,71 @@ from pathlib import Path
 from trainmaster.artifacts.scratch import scratch_directory
 from trainmaster.objects.errors import explained
 from trainmaster.objects.object_store import ObjectStore
+from trainmaster.objects.urls import split_url
 from trainmaster.spec.errors import UsageError
 from trainmaster.volumes.packed.addresses import VolumeAddress, cache_directory, volume_address
 from trainmaster.volumes.packed.chunk_upload import ChunkUploader, PackedChunk
-from trainmaster.volumes.packed.finding_source import source_of
+from trainmaster.volumes.packed.directory_source import DirectorySource
 from trainmaster.volumes.packed.hashes import FILE_HASH_BYTES, joined_digest
 from trainmaster.volumes.packed.head import MADE_BY, Head
 from trainmaster.volumes.packed.journal import PushJournal
 from trainmaster.volumes.packed.marks import REAL_CLOCKS, Clocks, marked
 from trainmaster.volumes.packed.materialising import tables_directory
+from trainmaster.volumes.packed.object_source import ObjectSource, single_object
 from trainmaster.volumes.packed.packing import FilePart, planned_chunks
 from trainmaster.volumes.packed.private_cache import usable_cache
-from trainmaster.volumes.packed.releasing import (
-    VersionRelease,
-    check_creates,
-    check_expected,
-)
+from trainmaster.volumes.packed.releasing import VersionRelease, check_creates, check_expected
 from trainmaster.volumes.packed.sources import PushSource
+from trainmaster.volumes.packed.tar_members import TarSource
 from trainmaster.volumes.packed.tar_stream import TarStream
 from trainmaster.volumes.packed.version_writer import VersionWriter
+
+# ruff: noqa: PTH100, PTH111, PTH112, PTH113
+# Names are any bytes: os functions on plain text are exact.
+
+
+def source_of(text: str) -> PushSource:
+    """Finds out what a user means by a source.
+
+    Args:
+        text: a directory, a tar, the http://, https:// or file:// URL of one, or the URL of a folder
+            or tar on a store.
+
+    Raises:
+        UsageError: it is none of these.
+        PublishError: the store fails.
+    """
+    if not text:
+        raise UsageError("The source is an empty text.", "Name a directory or a tar; `.` is this directory.")
+    if text.startswith(("http://", "https://")):
+        return TarStream(text)
+    if text.startswith("file://"):
+        text = split_url(text)[1]
+    elif "://" in text:
+        return _source_on_store(text)
+    place = os.path.abspath(os.path.expanduser(text))
+    if os.path.isdir(place):
+        return DirectorySource(place)
+    if not os.path.isfile(place):
+        fault = (
+            "is neither a directory nor a file"
+            if os.path.lexists(place)
+            else "there is no such file or directory"
+        )
+        raise UsageError(f"{text}: {fault}.", "Give a directory or a tar.")
+    source = TarSource(place)
+    return source if source.is_plain else TarStream(place)
+
+
+def _source_on_store(url: str) -> PushSource:
+    """A tar, if the URL is that of an object; else the objects below it."""
+    store = ObjectStore(url)
+    if not url.endswith("/"):
+        folder, details = single_object(store)
+        if details:
+            return TarStream(store.url, (folder, details[0]))
+    return ObjectSource(store)
+
 
 DEFAULT_CHUNK_BYTES = 64 << 20
 DEFAULT_JOBS = 4

@@ -1,5 +1,9 @@
-"""Getting the bytes of chunks from the store, in parallel ranges."""
+"""Getting the bytes of chunks from the store, in parallel ranges.
 
+Memory for chunks.
+"""
+
+import mmap
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +17,16 @@ from trainmaster.volumes.packed.faults import DamagedChunkError, MissingChunkErr
 from trainmaster.volumes.packed.hashes import Data, chunk_digest, new_digest
 from trainmaster.volumes.packed.head import Head, name_suffix
 from trainmaster.volumes.packed.table import FileTable, ForeignRange
+
+
+def chunk_buffer(size_bytes: int) -> mmap.mmap:
+    """Gives memory that counts only as far as it is written to; a `bytearray` is filled with zeros first.
+
+    Not in large pages: to find room for them, a machine whose memory is full of files takes longer
+    than they save.
+    """
+    return mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
 
 _RANGE_BYTES = 8 << 20
 _THREADS = 16

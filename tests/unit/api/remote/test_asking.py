@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.model.profile import Point
-from trainmaster.advisor.model.time_shares import TimeShares
+from trainmaster.advisor.model.measurement import Measurement, Point, TimeShares
 from trainmaster.advisor.quote.quote import (
     Alternative,
     ClusterShape,

@@ -10,8 +10,7 @@ import threading
 import pytest
 
 from trainmaster import __version__
-from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.model.profile import Point
+from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.db import NewMeasurement, quote_requests, tables
 from trainmaster.service.models.model_files import ModelFiles
 from trainmaster.service.quotes.quote_requests import QuoteAsk

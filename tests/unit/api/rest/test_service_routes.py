@@ -16,7 +16,7 @@ from trainmaster.api.proxy.services import ServiceProxy
 from trainmaster.db import AcceptedRun, Submission
 from trainmaster.db.changes import ExperimentChange, ReplicaChange
 from trainmaster.db.endpoint_changes import close, write_replica
-from trainmaster.service.endpoints import asking
+from trainmaster.service.endpoints import endpoint_access
 from trainmaster.service.endpoints.endpoint_access import EndpointAccess
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.service.users.caller import ForbiddenError, UnknownCallerError
@@ -93,8 +93,8 @@ def test_pages_show_services_and_ask_them(served, monkeypatch):
     wrong = served.ask("red-asks", "POST", "/services/red-digits", data={**form, "path": "no path"})
     assert "is no path" in wrong.text
     assert served.ask("red-asks", "POST", "/services/blue-digits", data=form).status_code == 404
-    monkeypatch.setattr(asking, "_places", threading.BoundedSemaphore(1))
-    with asking._places:
+    monkeypatch.setattr(endpoint_access, "_places", threading.BoundedSemaphore(1))
+    with endpoint_access._places:
         full = served.ask("red-asks", "POST", "/services/red-digits", data=form)
         assert "asked from too many pages just now" in full.text
     assert "Status 200" in served.ask("red-asks", "POST", "/services/red-digits", data=form).text

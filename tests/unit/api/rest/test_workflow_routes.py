@@ -334,7 +334,7 @@ def test_a_workflow_is_paused_with_its_registrants_right_and_goes_on_with_it(ser
 def test_a_workflow_may_no_more_than_its_token(served, ask, look):
     """Whoever has no right to run anything registers nothing; a token for less binds what it has made."""
     from trainmaster.service.users.caller import Maker
-    from trainmaster.service.workflows.registrants import registrants
+    from trainmaster.service.workflows.triggers import registrants
 
     served.state.accounts.create_user("ann", is_admin=True)
     made = {"registered_by": "ann", "account": "ann", "token": None, "team": "red"}

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given, settings
 
 from hostile_bytes import changed_json
-from trainmaster.cluster.bootstrap import runtime_package_cache
+from trainmaster.cluster.bootstrap import runtime_package
 from trainmaster.cluster.bootstrap.runtime_package import RuntimeLayer, RuntimePackage
 
 KIT = RuntimePackage(
@@ -20,7 +20,7 @@ KIT = RuntimePackage(
     ("i",),
 )
 DOCUMENT = {
-    "places": [("/dev/null", runtime_package_cache._stamp("/dev/null"))],
+    "places": [("/dev/null", runtime_package._stamp("/dev/null"))],
     "kits": [json.loads(json.dumps(asdict(KIT), default=str))],
 }
 
@@ -31,7 +31,7 @@ def test_any_memory(data):
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "kits.json"
         path.write_bytes(data)
-        found = runtime_package_cache._recall(path)
+        found = runtime_package._recall(path)
         for package in found or ():
             assert all(
                 isinstance(text, str)
@@ -39,4 +39,4 @@ def test_any_memory(data):
             )
             assert all(isinstance(file, Path) for _, file in package.source.files)
         path.write_text(json.dumps(DOCUMENT))
-        assert runtime_package_cache._recall(path) == (KIT, KIT)
+        assert runtime_package._recall(path) == (KIT, KIT)

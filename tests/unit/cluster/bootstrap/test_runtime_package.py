@@ -17,8 +17,8 @@ from trainmaster.cluster.bootstrap.runtime_package import (
     make_runtime_package,
 )
 from trainmaster.spec.errors import MissingPartError
+from trainmaster.transport.base import Target
 from trainmaster.transport.host_keys import HostKeys
-from trainmaster.transport.target import Target
 
 
 def test_a_layer_is_named_by_what_is_in_it(tmp_path: Path) -> None:

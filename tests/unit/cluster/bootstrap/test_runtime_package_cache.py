@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.cluster.bootstrap import runtime_package_cache
-from trainmaster.cluster.bootstrap.runtime_package import RuntimePackage, make_layer
-from trainmaster.cluster.bootstrap.runtime_package_cache import cached_runtime_packages
+from trainmaster.cluster.bootstrap import runtime_package
+from trainmaster.cluster.bootstrap.runtime_package import RuntimePackage, cached_runtime_packages, make_layer
 
 ROOTS, IMPORTS = ("trainmaster",), ("psutil",)
 
@@ -40,7 +39,7 @@ class Installation:
 @pytest.fixture
 def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installation:
     here = Installation(tmp_path)
-    monkeypatch.setattr(runtime_package_cache, "make_runtime_packages", here.runtime_packages)
+    monkeypatch.setattr(runtime_package, "make_runtime_packages", here.runtime_packages)
     return here
 
 

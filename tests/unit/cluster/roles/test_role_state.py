@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.cluster.roles.role_state import RoleState, end_command, read_command, write_command
+from trainmaster.cluster.roles.node_roles import RoleState, end_command, read_command, write_command
 from trainmaster.control.checks.ansible import CALL_VARIABLE
 
 

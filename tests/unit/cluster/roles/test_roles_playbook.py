@@ -19,7 +19,7 @@ from trainmaster.cluster.roles.playbook import (
     settings_of,
     wanted_of,
 )
-from trainmaster.transport.target import Target
+from trainmaster.transport.base import Target
 
 JUMP = Target("door", "192.0.2.1", 2222, "me", Path("/k ey"))
 KNOWN = Path("/t/known_hosts")

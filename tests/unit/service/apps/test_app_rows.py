@@ -21,7 +21,7 @@ from trainmaster.service.apps.app_access import AppAccess, AppWay
 from trainmaster.service.apps.app_host import AppHost, AppKind, app_directory
 from trainmaster.service.apps.app_hosts import AppHosts
 from trainmaster.service.apps.apps import MOST_OPEN, Apps
-from trainmaster.service.apps.event_mirror import EventMirror
+from trainmaster.service.apps.tensorboard import EventMirror
 from trainmaster.service.users.access import Access, digest_of
 from trainmaster.service.users.caller import SCOPES, Credential, ForbiddenError, UnknownCallerError, caller
 from trainmaster.spec import Recipe
@@ -216,7 +216,7 @@ def test_event_files_of_tasks_are_shown_and_nothing_else(place):
 def published(place, monkeypatch):
     """Tasks of job-a that have published models, the mirror of them by a clock that stands."""
     from trainmaster.db import tables
-    from trainmaster.service.apps import event_mirror
+    from trainmaster.service.apps import tensorboard
 
     now, away, read = [0.0], set(), []
 
@@ -234,7 +234,7 @@ def published(place, monkeypatch):
 
     monkeypatch.setattr("trainmaster.artifacts.read_manifest", lambda uri: uri)
     monkeypatch.setattr("trainmaster.service.models.model_files.ModelFiles", Files)
-    monkeypatch.setattr(event_mirror, "boot_s", lambda: now[0])
+    monkeypatch.setattr(tensorboard, "boot_s", lambda: now[0])
     with place.service.database.engine.begin() as connection:
         connection.execute(
             tables.task.update().values(state="DONE", reason="SUCCEEDED", model_uri="file:///m")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster.service.apps.event_mirror import _link
+from trainmaster.service.apps.tensorboard import _link
 
 
 @pytest.fixture

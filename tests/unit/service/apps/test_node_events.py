@@ -12,8 +12,8 @@ from trainmaster.cluster.node_provisioner import root_on_nodes
 from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun
 from trainmaster.service import Service
-from trainmaster.service.apps import node_events
-from trainmaster.service.apps.node_events import NodeEvents
+from trainmaster.service.apps import tensorboard
+from trainmaster.service.apps.tensorboard import NodeEvents
 from trainmaster.spec import Recipe
 
 RECIPE = "name: job\nprovider: lab\nexperiments:\n  main: {command: 'true'}\n"
@@ -56,7 +56,7 @@ class Machines:
 @pytest.fixture
 def machines(tmp_path, monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr(node_events, "boot_s", lambda: now[0])
+    monkeypatch.setattr(tensorboard, "boot_s", lambda: now[0])
     found = Machines(tmp_path)
     found.now = now
     yield found
@@ -78,7 +78,7 @@ def test_event_files_grow_here_as_they_grow_there(machines):
     asked = machines.asked
     assert (events.look(), machines.asked) == (0, asked), "machines are not asked again at once"
     first.write_bytes(b"abcdef")
-    machines.now[0] += node_events.LOOK_S
+    machines.now[0] += tensorboard.LOOK_S
     assert events.look() == 1
     assert files(machines) == {
         "main/0/output/events.out.tfevents.1 $x": b"abcdef",

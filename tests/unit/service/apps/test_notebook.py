@@ -16,8 +16,7 @@ from trainmaster.service import Service
 from trainmaster.service.apps import notebook
 from trainmaster.service.apps.app_access import AppAccess
 from trainmaster.service.apps.apps import Apps
-from trainmaster.service.apps.notebook import Notebook, NotebookPython, jupyter_python, python_facts
-from trainmaster.service.apps.notebook_files import furnish
+from trainmaster.service.apps.notebook import Notebook, NotebookPython, furnish, jupyter_python, python_facts
 from trainmaster.service.users.access import Access
 from trainmaster.service.users.caller import ForbiddenError, caller
 from trainmaster.spec import Recipe

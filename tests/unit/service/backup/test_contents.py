@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster.service.backup.contents import is_kept, order
+from trainmaster.service.backup.writing import is_kept, order
 
 
 @pytest.mark.parametrize(

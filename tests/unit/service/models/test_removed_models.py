@@ -8,7 +8,7 @@ from trainmaster.artifacts import publish
 from trainmaster.artifacts.publishing import read_manifest
 from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, ClosedAttempt, RunChange, TaskChange, registry, tables
-from trainmaster.db import removed_models as rows
+from trainmaster.db import registry as rows
 from trainmaster.db.registry_rows import NewVersionRow, RunModel, UsedVersion, use
 from trainmaster.service import Service
 from trainmaster.service.models import removed_models

@@ -11,8 +11,8 @@ import pytest
 from trainmaster.db import AcceptedRun, Database, Note, RunChange, queries
 from trainmaster.service.notifications.delivery import GIVE_UP_S, LONGEST_PAUSE_S, Delivery, deliver_left
 from trainmaster.spec import Recipe
-from trainmaster.spec.notification import Subscription
 from trainmaster.spec.states import State
+from trainmaster.spec.topics import Subscription
 
 NOW = 1e9
 BOTH = [Subscription(to="a", events=("run", "note")), Subscription(to="b")]

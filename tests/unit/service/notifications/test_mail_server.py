@@ -11,7 +11,7 @@ pytest.importorskip("cryptography", reason="the extra `server` is not installed"
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult
 
-from trainmaster.service.notifications.mail_server import SMTP_VARIABLE, MailServer
+from trainmaster.service.notifications.webhooks import SMTP_VARIABLE, MailServer
 from trainmaster.service.self_signed import self_signed
 from trainmaster.spec.errors import UsageError
 

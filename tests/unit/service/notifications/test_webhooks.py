@@ -15,9 +15,8 @@ from http_receiver import HttpReceiver, answer
 from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, RunChange, Submission, access, webhook_rows
 from trainmaster.service import Service
-from trainmaster.service.notifications.mail_server import SMTP_VARIABLE
 from trainmaster.service.notifications.webhook_targets import PRIVATE_VARIABLE, may_reach, networks, post
-from trainmaster.service.notifications.webhooks import GIVE_UP_S, Webhooks, next_wait_s
+from trainmaster.service.notifications.webhooks import GIVE_UP_S, SMTP_VARIABLE, Webhooks, next_wait_s
 from trainmaster.service.users.caller import caller
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.states import EndReason, State

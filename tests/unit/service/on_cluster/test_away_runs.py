@@ -19,7 +19,7 @@ from trainmaster.db import ClusterRow, Progress, RunChange, TaskChange, run_file
 from trainmaster.db.run_files import Piece
 from trainmaster.objects import ObjectStore
 from trainmaster.service import clusters
-from trainmaster.service.apps.notebook_files import furnish
+from trainmaster.service.apps.notebook import furnish
 from trainmaster.service.driving.encryption import SealingKey
 from trainmaster.service.on_cluster import away as away_runs
 from trainmaster.service.on_cluster.away import AwayRuns

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster import transport
-from trainmaster.service.on_cluster.driver_link import DriverLink
+from trainmaster.service.on_cluster.hand_over import DriverLink
 from trainmaster.service.on_cluster.keeper import part
 from trainmaster.spec.errors import ProviderError
 

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.model.profile import Point
+from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.control.task.layout import Home
 from trainmaster.db import AcceptedRun, Database, NewMeasurement, Submission
 from trainmaster.service.quotes.history import as_long, borrowing_spread, experience_of, histories, new_row

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from trainmaster.advisor.market.memory_floor import Shares
-from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.model.profile import Point
-from trainmaster.advisor.papers.bandwidth import traffic_mbps
+from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.advisor.papers.policies import BandwidthUnknown
+from trainmaster.advisor.papers.policy_quote import traffic_mbps
 from trainmaster.control.task.layout import Home
 from trainmaster.db import NewMeasurement
 from trainmaster.db import quote_requests as rows

@@ -14,8 +14,7 @@ from trainmaster.service.retention import VARIABLE, Retention
 from trainmaster.service.runs.run_names import owner_of
 from trainmaster.service.storage import pruning
 from trainmaster.service.storage.pruning import KINDS, OF_RUNS, Pruning
-from trainmaster.service.storage.storage import Storage
-from trainmaster.service.storage.usage import Usage
+from trainmaster.service.storage.storage import Storage, Usage
 from trainmaster.service.users.caller import ForbiddenError, caller
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError

@@ -13,8 +13,7 @@ from trainmaster.db import AcceptedRun, Database, NewQuoteRow, RunChange, Submis
 from trainmaster.db.cluster_rows import ClusterRow
 from trainmaster.db.ledger import ALL
 from trainmaster.service.teams.admission import Application, admit_waiting, entrance, waits_for_turn
-from trainmaster.service.teams.allowance import AHEAD_S, LOOK_S, Allowance
-from trainmaster.service.teams.team_budget import Budgets
+from trainmaster.service.teams.team_budget import AHEAD_S, LOOK_S, Allowance, Budgets
 from trainmaster.spec.states import EndReason, State
 
 NOW = 86400.0 * 40

@@ -11,7 +11,7 @@ from packed_trees import contents
 from trainmaster.artifacts import UnstableDirectory
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError, UsageError
-from trainmaster.volumes.packed import get, open_volume, push, tar_source
+from trainmaster.volumes.packed import get, open_volume, push, tar_members
 from trainmaster.volumes.packed.archive_file import WebFile
 
 pytest_plugins = ["volumes_packed"]
@@ -131,7 +131,7 @@ def test_what_is_no_tar(tmp_path):
 def test_a_tar_that_changes(tmp_path, monkeypatch):
     place = archive(tmp_path / "x.tar", [("a", b"1" * 1000)])
 
-    original = tar_source.load_pieces
+    original = tar_members.load_pieces
 
     def load(pieces, target):
         original(pieces, target)
@@ -140,7 +140,7 @@ def test_a_tar_that_changes(tmp_path, monkeypatch):
             file.write(b"X")
         os.utime(place)
 
-    monkeypatch.setattr(tar_source, "load_pieces", load)
+    monkeypatch.setattr(tar_members, "load_pieces", load)
     with pytest.raises(UnstableDirectory):
         push(place, f"file://{tmp_path}/v", cache=tmp_path / "cache")
 

@@ -11,9 +11,9 @@ from trainmaster.spec.errors import PublishError, UsageError
 from trainmaster.volumes.packed import DamagedChunkError, MissingChunkError
 from trainmaster.volumes.reading.cache import ChunkCache
 from trainmaster.volumes.reading.errors import CacheError, NoRoomError
-from trainmaster.volumes.reading.leases import leased
 from trainmaster.volumes.reading.orders import AnnouncedOrder
 from trainmaster.volumes.reading.slot_table import SUSPECT, VALID
+from trainmaster.volumes.reading.volume import leased
 
 TABLES = 16 << 10  # what a file system needs to find a file's blocks
 

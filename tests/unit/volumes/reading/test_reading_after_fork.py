@@ -19,8 +19,8 @@ from trainmaster.volumes.packed import materialising
 from trainmaster.volumes.reading import sites
 from trainmaster.volumes.reading.cache import ChunkCache
 from trainmaster.volumes.reading.download import DOWNLOADER
-from trainmaster.volumes.reading.leases import leased
 from trainmaster.volumes.reading.renewal import renew_after_fork
+from trainmaster.volumes.reading.volume import leased
 
 
 @contextmanager
