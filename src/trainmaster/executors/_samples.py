@@ -9,6 +9,7 @@ On a cluster's node every second of those goes to the attempt of each run that b
 
 What the whole node uses, for its samples: CPU, memory, disk, network, GPUs.
 """
+# ruff: noqa: PTH105, PTH116, PTH120 - pathlib would slow down the supervisor's start
 
 from __future__ import annotations
 
@@ -72,9 +73,6 @@ class NodeMeter:
         if shown := [gpu.row() for gpu in gpus]:
             row["gpus"] = shown
         return row
-
-
-# ruff: noqa: PTH105, PTH116, PTH120 - pathlib would slow down the supervisor's start
 
 
 FIRST_AFTER_S = 0.8

@@ -10,7 +10,6 @@ import resource
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
 
 # One byte, which no dump fits into: files are not written, and programs that take dumps (a pipe in
 # `core_pattern`: systemd-coredump, apport) are not started, as they are in spite of a limit of 0.
@@ -45,7 +44,7 @@ def core_dumps_as_given() -> Iterator[None]:
 
 
 #: Enough for a thousand runs with their connections.
-_WANTED: Final = 65_536
+_WANTED = 65_536
 
 _given: tuple[int, int] | None = None
 

@@ -2,6 +2,7 @@
 
 What a user means by the source of a volume.
 """
+# ruff: noqa: PTH100, PTH111, PTH112, PTH113
 
 import os
 from collections import deque
@@ -33,7 +34,6 @@ from trainmaster.volumes.packed.tar_members import TarSource
 from trainmaster.volumes.packed.tar_stream import TarStream
 from trainmaster.volumes.packed.version_writer import VersionWriter
 
-# ruff: noqa: PTH100, PTH111, PTH112, PTH113
 # Names are any bytes: os functions on plain text are exact.
 
 

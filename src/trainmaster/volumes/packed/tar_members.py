@@ -2,6 +2,7 @@
 
 A tar on this machine, not compressed, as a source: its members are read where they lie, in parallel.
 """
+# ruff: noqa: PTH116, PTH123
 
 import math
 import os
@@ -16,7 +17,6 @@ from trainmaster.volumes.packed.hashes import path_hash
 from trainmaster.volumes.packed.packing import FilePart, SourceFile
 from trainmaster.volumes.packed.sources import Folder, SourceExtras, Survey, changed, load_pieces, stamp_of
 
-# ruff: noqa: PTH116, PTH123
 # Names are any bytes and files are many: os functions on plain text are exact, and four times as fast.
 
 
