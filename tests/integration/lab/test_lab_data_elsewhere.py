@@ -18,7 +18,7 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 pytest.importorskip("blake3", reason="blake3 is not installed")
 pytest.importorskip("sklearn", reason="it has the set that is built in")
 
-from renter import Renter
+from renter import Renter, with_engine
 from run_directory import check
 from test_lab_on_cluster import drivers
 
@@ -128,7 +128,7 @@ def test_another_server_goes_on_with_the_version_that_the_first_task_saw(
     a.token = b.token = json.loads(made.stdout)["token"]
     push(renter, "pets", 1, **a.env)
     lost, process = a.start(), b.start()
-    run = a.send("", {"recipe": MOVED, "provider": "lab", "max_usd": 50})[1]["run"]
+    run = a.send("", {"recipe": with_engine(MOVED), "provider": "lab", "max_usd": 50})[1]["run"]
 
     def said(experiment: str) -> str:
         return b.read(f"/runs/{run}/logs?experiment={experiment}").decode()

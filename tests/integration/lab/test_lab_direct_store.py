@@ -143,7 +143,7 @@ def test_nobody_on_the_network_reads_secrets_tokens_or_keys(
     lab: Any, renter: Renter, store: CountingProxy
 ) -> None:
     with listening(lab.directory / "net" / "region") as heard:
-        renting = renter.run(renter.recipe(WITH_SECRETS), WANDB_API_KEY=SECRET)
+        renting = renter.run(renter.recipe(WITH_SECRETS, "ray"), WANDB_API_KEY=SECRET)
         run = renting.run
         tokens, keys = set(), set()
 

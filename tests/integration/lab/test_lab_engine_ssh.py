@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(600)
 
 def test_a_gang_over_ssh_outlives_a_cut_its_driver_and_its_first_machine(renter: Renter) -> None:
     before = renter.lab.alive()
-    renting = renter.run(renter.gang(steps=600), "--set", "engine=ssh")
+    renting = renter.run(renter.gang(steps=600, engine="ssh"))
     run = renting.run
     renting.until_said(r"attempt 1 starts at 0")
     place = renter.lab.home / "store" / "checkpoints" / run / "train" / "0"

@@ -16,7 +16,7 @@ pytest.importorskip("ray", reason="ray is not installed")
 pytest.importorskip("boto3", reason="boto3 is not installed")
 pytest.importorskip("cryptography", reason="cryptography is not installed")
 
-from renter import Renter, Renting
+from renter import ENGINE, Renter, Renting
 
 from trainmaster.testing.waits import until
 
@@ -47,9 +47,9 @@ def drivers(run: str) -> list[int]:
     return found
 
 
-def moved(renter: Renter, steps: int) -> tuple[Renting, str, int]:
+def moved(renter: Renter, steps: int, engine: str = ENGINE) -> tuple[Renting, str, int]:
     """A run that its first machine drives, however long that takes: its steps begin after that."""
-    renting = renter.run(renter.recipe(RECIPE.format(steps=steps)), "--on-cluster")
+    renting = renter.run(renter.recipe(RECIPE.format(steps=steps), engine), "--on-cluster")
     run = renting.run
     renting.until_said("drives it from now on")
     (driver,) = drivers(run)
@@ -82,7 +82,7 @@ def test_the_home_is_away_the_driver_is_killed_and_the_record_comes_back(
 
 def test_its_machine_is_lost_and_the_home_goes_on(lab: Any, renter: Renter, store: str) -> None:
     before = lab.alive()
-    renting, run, driver = moved(renter, 400)
+    renting, run, driver = moved(renter, 400, "ray")
     go(driver)
     renting.until(lambda: "step=" in renter.call("status", run).stdout, "what the machine reports")
     (machine,) = lab.alive() - before

@@ -57,7 +57,7 @@ def processes_on_hosts(owner: Any) -> str:
 
 
 def test_a_gang_and_nothing_of_it_stays(renter: Renter, owner: Any) -> None:
-    renting = renter.run(renter.gang(steps=20), provider="hosts")
+    renting = renter.run(renter.gang(steps=20, engine="ray"), provider="hosts")
     found = renting.end()
     assert (found["reason"], found["cost_usd"]) == ("SUCCEEDED", 0.0)
     assert renter.call("logs", found["run"]).stdout.count("done at 20") == 2

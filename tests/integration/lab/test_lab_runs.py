@@ -38,7 +38,7 @@ def saved(renter: Renter, renting: Renting, *members: int) -> str:
 def test_a_gang_on_rented_machines(renter: Renter) -> None:
     """Logs, the model, the bill, and a shell; then everything is given back."""
     before = renter.lab.alive()
-    recipe = renter.gang(steps=20)
+    recipe = renter.gang(steps=20, engine="ray")
     waits = "; until test -e /tmp/enough; do sleep 0.1; done"
     renting = renter.run(renter.recipe(recipe.read_text().rstrip("\n") + waits))
     run = begun(renter, renting)
@@ -59,15 +59,17 @@ def test_a_gang_on_rented_machines(renter: Renter) -> None:
     assert json.loads(renter.call("status", run, "--json").stdout)["cost_usd"] == found["cost_usd"]
 
 
-@pytest.mark.parametrize("seat", ["worker-0", "worker-1"])
+@pytest.mark.parametrize(("seat", "engine"), [("worker-0", "ray"), ("worker-1", "ssh")])
 def test_a_machine_that_ends_is_replaced_and_the_gang_goes_on_from_its_checkpoint(
-    renter: Renter, seat: str
+    renter: Renter, seat: str, engine: str
 ) -> None:
-    """Also the first, which holds what the cluster knows: all of that begins anew.
+    """Also the first, which holds what a cluster of Ray's knows: all of that begins anew.
 
     The one that replaces it has its address, and nothing of what was saved.
     """
-    renting = renter.run(renter.gang(steps=240, every=2))  # it must still train when its machine ends
+    renting = renter.run(
+        renter.gang(steps=240, every=2, engine=engine)
+    )  # it must still train when its machine ends
     run = saved(renter, renting, 0, 1)
     lost = renter.machines(run)[seat]
     renter.lab.call("terminate", lost)
@@ -88,7 +90,7 @@ def test_a_machine_that_ends_is_replaced_and_the_gang_goes_on_from_its_checkpoin
 
 
 def test_a_machine_that_is_taken_back_has_time_to_save(renter: Renter) -> None:
-    renting = renter.run(renter.gang(steps=80, more=", spot: true"))
+    renting = renter.run(renter.gang(steps=80, more=", spot: true", engine="ray"))
     run = begun(renter, renting)
     leaving = renter.machines(run)["worker-1"]
     renter.lab.call("interrupt", leaving, "--notice", "20")
@@ -105,7 +107,7 @@ def test_a_machine_that_is_taken_back_has_time_to_save(renter: Renter) -> None:
 
 
 def test_a_short_cut_changes_nothing_nor_does_a_driver_that_is_killed(renter: Renter) -> None:
-    renting = renter.run(renter.gang(steps=200))
+    renting = renter.run(renter.gang(steps=200, engine="ray"))
     run = begun(renter, renting)
     machines = renter.machines(run)
     renter.lab.call("cut", machines["worker-1"])

@@ -14,7 +14,7 @@ pytest.importorskip("ray", reason="ray is not installed")
 pytest.importorskip("boto3", reason="boto3 is not installed")
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
-from renter import Renter
+from renter import Renter, with_engine
 from server_of_lab import LabServer
 
 pytestmark = [pytest.mark.ray, pytest.mark.s3, pytest.mark.timeout(600)]
@@ -51,7 +51,7 @@ def test_a_server_is_lost_with_its_home_and_another_one_goes_on(
     made = renter.call("token", "create", "ci", "--scopes", "read,run", "--json", **a.env)
     a.token = b.token = json.loads(made.stdout)["token"]
     lost, process = a.start(), b.start()
-    run = a.send(SCRIPT, {"recipe": RECIPE, "provider": "lab", "max_usd": 50})[1]["run"]
+    run = a.send(SCRIPT, {"recipe": with_engine(RECIPE), "provider": "lab", "max_usd": 50})[1]["run"]
 
     def log() -> str:
         return b.read(f"/runs/{run}/logs").decode()
