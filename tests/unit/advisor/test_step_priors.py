@@ -12,6 +12,7 @@ from trainmaster.advisor.model.priors import (
     doubted,
     priors_of,
     shipped,
+    shortest_s,
 )
 from trainmaster.advisor.model.shapes import Columns, MeasuredContext
 from trainmaster.spec import Strategy
@@ -29,6 +30,16 @@ def test_communication_of_a_long_step_is_a_smaller_part_of_it():
     assert mean("rho_out", 0.1) > mean("rho_out", 1.0) > mean("rho_out", 100.0)
     # beyond two seconds it is long by its batch or accumulated gradients: they go with one over its length
     assert mean("rho_out", 100.0) - mean("rho_out", 10.0) == pytest.approx(-np.log(10), rel=0.1)
+
+
+def test_accumulated_gradients_make_a_long_step_of_a_large_batch():
+    """What is exchanged does not shrink with the batch that is left on each of many workers."""
+    points = [
+        Point(Strategy.ALLREDUCE, n, nodes=n, local_batch=4096 / n, step_time_s=8.0 / n) for n in (1, 4, 16)
+    ]
+    columns, times = Columns.of(points), np.array([p.step_time_s for p in points])
+    assert shortest_s(columns, times) == pytest.approx(2.0)  # of the typical batch, 1024
+    assert shortest_s(columns[:1], times[:1]) == 8.0
 
 
 def test_a_known_network_says_how_long_gradients_take():

@@ -256,7 +256,7 @@ def test_points_are_fitted_with_few_looks_at_the_model(monkeypatch):
 
 def test_enough_particles_are_felt():
     for points in (two_points(), REGULAR[:8]):
-        assert StepTimeModel.fit(points).effective > 60
+        assert StepTimeModel.fit(points).effective > 40
 
 
 def test_thousands_of_points_are_thinned_and_all_are_checked():

@@ -160,8 +160,13 @@ def shipped(kind: int) -> tuple[Prior, ...]:
 
 
 def shortest_s(columns: Columns, times: Floats) -> float:
-    """The shortest step of one worker that was measured."""
-    return float((times * columns.workers if columns.kind[0] == ASYNCHRONOUS else times).min())
+    """The shortest step of one worker with the typical batch, as far as it was measured.
+
+    Where gradients are accumulated, a step takes as long as its batch is large.
+    """
+    alone = times * columns.workers if columns.kind[0] == ASYNCHRONOUS else times
+    typical = MeasuredContext.of(columns).batch
+    return float((alone * np.fmax(typical / columns.batch, 1.0)).min())
 
 
 def traits(columns: Columns, shortest_s: float) -> Floats:

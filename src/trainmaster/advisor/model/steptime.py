@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import NormalDist
 from typing import Final
 
 import numpy as np
@@ -128,8 +129,7 @@ class StepTimeModel:
         if len(times) > FEW:
             some = thinned(np.arange(len(times)), _MANY)
             first = Measured(every[some], log_times[some], priors, RobustErrors.plain())
-            residual = _residual(Posterior.of(first, seed), every, log_times)
-            unexplained, inflation = _unexplained(residual)
+            unexplained, inflation = _unexplained(_residual(Posterior.of(first, seed), every, log_times))
         kept = thinned(np.flatnonzero(~unexplained), _MOST)
         measured = Measured.of(every[kept], log_times[kept], priors, inflation[kept])
         few = kept if len(kept) <= _MANY else thinned(kept, _MANY)
@@ -251,12 +251,13 @@ class StepTimeModel:
     @cached_property
     def _errors(self) -> Floats:
         """(S,) standard normal, evenly spread, in random order."""
-        return np.random.default_rng(1).permutation(_normal_quantiles(_even(len(self.draws))))
+        even = (np.arange(len(self.draws)) + 0.5) / len(self.draws)
+        return np.random.default_rng(1).permutation([NormalDist().inv_cdf(p) for p in even.tolist()])
 
     @cached_property
     def _tails(self) -> Floats:
-        """(S,) factor on the variance of a repeat that makes its errors t_4, in another order."""
-        return 4 / np.random.default_rng(2).permutation(_chi_square_4(_even(len(self.draws))))
+        """(S,) factor on the variance of a repeat that makes its errors t_4."""
+        return 4 / np.maximum(np.random.default_rng(2).chisquare(4, len(self.draws)), 0.3)
 
     def bottlenecks(self, shapes: Shapes, slowness: Floats | float = 1.0) -> tuple[str, ...]:
         """What limits each of m shapes, in words."""
@@ -303,24 +304,3 @@ def _unexplained(residual: Floats) -> tuple[Bools, Floats]:
     far: Bools = np.abs(residual) > max(_FAR * scale, _FAR_LOG)
     inflation = np.maximum(1.0, (3 + (residual / scale) ** 2) / 4)
     return (far if far.mean() < 0.4 else np.zeros_like(far)), inflation
-
-
-def _even(count: int) -> Floats:
-    return (np.arange(count) + 0.5) / count
-
-
-def _normal_quantiles(p: Floats) -> Floats:
-    """Inverse of the standard normal distribution, error < 5e-4 (Abramowitz and Stegun, 26.2.23)."""
-    tail = np.sqrt(-2 * np.log(np.minimum(p, 1 - p)))
-    top = 2.515517 + tail * (0.802853 + 0.010328 * tail)
-    bottom = 1 + tail * (1.432788 + tail * (0.189269 + 0.001308 * tail))
-    return np.sign(p - 0.5) * (tail - top / bottom)
-
-
-def _chi_square_4(p: Floats) -> Floats:
-    """Quantiles of chi-square with 4 degrees of freedom, by Newton on 1 - exp(-x/2) (1 + x/2)."""
-    x = np.full(len(p), 4.0)
-    for _ in range(60):
-        tail = np.exp(-x / 2)
-        x = np.maximum(x - np.clip((1 - tail * (1 + x / 2) - p) / (x / 4 * tail), -x / 2, 5.0), 1e-9)
-    return x
