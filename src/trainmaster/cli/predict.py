@@ -35,6 +35,11 @@ def predict(
             f"{note.where}: not learnt: {note.step_time_s:.4g} s was measured, "
             f"the other rows of job {note.job!r} suggest {note.expected_s:.4g} s\n"
         )
+    for job, point in answer.next_measurements.items():
+        sys.stderr.write(
+            f"{job and f'job {job!r}: '}measure {point.workers} workers on {point.nodes} nodes next: its "
+            f"interval spans a factor of {point.interval_now:.3g} now and would be {point.interval_then:.3g}\n"
+        )
     if output is None:
         sys.stdout.write(answer.as_json() + "\n" if as_json else answer.as_csv())
         return

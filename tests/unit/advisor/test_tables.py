@@ -62,6 +62,17 @@ def test_json_is_one_object_on_the_last_line(files, capsys):
     assert [row["workers"] for row in answer["rows"]] == [16, 4, 1]
     assert all(isinstance(row["hi_s"], float) for row in answer["rows"])
     assert answer["unexplained"] == []
+    for point in answer["next_measurements"]:
+        assert set(point) == {"job", "workers", "nodes", "interval_now", "interval_then"}
+        assert 1 < point["interval_then"] < point["interval_now"]
+
+
+def test_the_next_point_crosses_the_network_and_is_as_large_as_it_may_be(files, capsys):
+    measured = "sync,workers,nodes,local_batch,step_time_s\nallreduce,1,1,32,0.2\nallreduce,4,1,32,0.21\n"
+    predict(*files(measured, "sync,workers,nodes,local_batch\nallreduce,64,16,32\n"))
+    assert capsys.readouterr().err.startswith("measure 32 workers on 8 nodes next: ")
+    predict(*files(measured, "sync,workers,nodes,local_batch\nallreduce,1,1,32\n"))
+    assert capsys.readouterr().err == "", "that is known"
 
 
 def test_output_file_is_what_would_be_printed(files, tmp_path, capsys):

@@ -40,6 +40,9 @@ _LOCAL: Final = 1 / 8
 #: A worker of the same job, but with servers instead of without, or the other way round (log).
 _OTHER_KIND: Final = 0.3
 _QUANTILES: Final = (0.05, 0.95)
+#: Another point must leave at most this share of an interval's logarithm, which must be wider than this.
+_WORTH: Final = 0.9
+_NARROW: Final = 0.2
 #: So many draws name a bottleneck.
 _ASKED: Final = 48
 
@@ -59,6 +62,21 @@ class Prediction:
     low: Floats
     high: Floats
     bottleneck: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class NextPoint:
+    """What to measure next.
+
+    Attributes:
+        workers, nodes: of the cluster.
+        interval_now, interval_then: 95 % quantile over 5 %, typically of the shapes asked for.
+    """
+
+    workers: int
+    nodes: int
+    interval_now: float
+    interval_then: float
 
 
 @dataclass(frozen=True)
@@ -219,6 +237,42 @@ class StepTimeModel:
 
         They depend on how many workers there are and where, not on how fast their devices or networks are.
         """
+        mean, variance = self._discrepancy(shapes)
+        spread = np.sqrt(variance + (self._noise**2 * self._tails)[:, None])
+        return np.asarray(mean + spread * self._errors[:, None], dtype=float)
+
+    def next_point(self, asked: Shapes) -> NextPoint | None:
+        """The cluster of at most half the largest that is asked for whose measurement would say most.
+
+        It leaves ``1 - correlation^2`` of the variance at the asked shapes (V-optimality of one point). Of
+        nearly equals it is the larger cluster.
+
+        Returns:
+            None if the intervals are narrow already, or nothing would help.
+        """
+        most, machines = asked.workers.max() / 2, asked.nodes.max() / 2
+        packed = {self.context.per_node, 1.0} if self.kind == 0 else {1.0}
+        counts = 2.0 ** np.arange(7)
+        sizes = {(k * r, k) for r in packed for k in counts.tolist() if k * r <= most and k <= machines}
+        new = sorted(sizes - set(zip(self._all.workers.tolist(), self._all.nodes.tolist(), strict=True)))
+        if not new:
+            return None
+        workers, nodes = np.array(new).T
+        like = replace(asked, batch=np.full(len(asked), np.median(asked.batch)))[[0] * len(new)]
+        some, asked = replace(like, workers=workers, nodes=nodes, per_node=workers / nodes), asked[:_CHUNK]
+        (at, doubt), (far, rest) = (self._discrepancy(shapes) for shapes in (some, asked))
+        at, far = log_time(self.draws, some) + at, log_time(self.draws, asked) + far
+        shared = ((at - at.mean(0)).T @ (far - far.mean(0)) / len(far)) ** 2
+        shared /= (at.var(0) + doubt.mean(0) + self.noise**2)[:, None]
+        left = np.sqrt(np.maximum(1 - shared.mean(1) / (far.var(0) + rest.mean(0)).mean(), 0.0))
+        best = len(left) - 1 - int(np.round(left, 2)[::-1].argmin())
+        wide = float(np.median(np.diff(np.quantile(self.samples(asked), _QUANTILES, axis=0), axis=0)))
+        if left[best] > _WORTH or wide < _NARROW:
+            return None
+        return NextPoint(*map(int, new[best]), *np.exp([wide, wide * left[best]]).tolist())
+
+    def _discrepancy(self, shapes: Shapes) -> tuple[Floats, Floats]:
+        """(S, m) mean of what to add to the log of the physics' seconds, and its variance."""
         measured, errors = self._measured, self._measured.errors
         which, back = np.unique(self._posterior.hypothesis, return_inverse=True)
         near = Near.of(measured.shapes, shapes)
@@ -229,8 +283,7 @@ class StepTimeModel:
         level = (1 - (errors.pull[which, :, None] * towards).sum(1)) ** 2 / errors.total[which, None]
         left = np.maximum(amplitude[:, None] ** 2 + BATCH**2 - known, 0.0) + level + shapes.guess**2
         mean = (amplitude[back, None] ** 2) * (self._pulls @ near.rough) + self._pulls @ near.batch
-        spread = np.sqrt(left[back] + (self._noise**2 * self._tails)[:, None])
-        return np.asarray(mean + spread * self._errors[:, None], dtype=float)
+        return mean, left[back]
 
     @cached_property
     def _pulls(self) -> Floats:

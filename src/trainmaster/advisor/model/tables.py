@@ -19,8 +19,8 @@ import numpy as np
 
 from trainmaster.advisor.model.experience import Experience
 from trainmaster.advisor.model.measurement import Point
-from trainmaster.advisor.model.shapes import KINDS, Columns, Floats
-from trainmaster.advisor.model.steptime import StepTimeModel
+from trainmaster.advisor.model.shapes import KINDS, Columns, Floats, Shapes
+from trainmaster.advisor.model.steptime import NextPoint, StepTimeModel
 from trainmaster.spec import Strategy
 from trainmaster.spec.errors import UsageError
 
@@ -121,11 +121,13 @@ class PredictedRows:
         header: the query's columns, then those of ``FILLED`` that it lacks.
         rows: text or numbers by column; None where the query left a cell empty.
         unexplained: measured rows that were not learnt.
+        next_measurements: by job, what would say most about the rows asked for; without jobs that need none.
     """
 
     header: tuple[str, ...]
     rows: tuple[dict[str, str | float | None], ...]
     unexplained: tuple[Unexplained, ...]
+    next_measurements: dict[str, NextPoint]
 
     def as_csv(self) -> str:
         """The whole file as text."""
@@ -136,9 +138,11 @@ class PredictedRows:
         return buffer.getvalue()
 
     def as_json(self) -> str:
-        """One JSON object on one line: ``{"rows": [...], "unexplained": [...]}``."""
+        """One JSON object on one line: rows, unexplained, next_measurements."""
         notes = [vars(note) for note in self.unexplained]
-        return json.dumps({"rows": self.rows, "unexplained": notes}, allow_nan=False)
+        points = [{"job": job} | vars(point) for job, point in self.next_measurements.items()]
+        found = {"rows": self.rows, "unexplained": notes, "next_measurements": points}
+        return json.dumps(found, allow_nan=False)
 
 
 def predict_tables(measurements: Path, query: Path) -> PredictedRows:
@@ -162,6 +166,7 @@ def predict_tables(measurements: Path, query: Path) -> PredictedRows:
     columns = {name: np.empty(len(asked.rows)) for name in ("step_time_s", "lo_s", "hi_s")}
     words = np.empty(len(asked.rows), dtype=object)
     unexplained: list[Unexplained] = []
+    points: dict[str, NextPoint] = {}
     jobs_measured, jobs_asked = np.array(measured.jobs, dtype=object), np.array(asked.jobs, dtype=object)
     experience = Experience.of_rows(measured.jobs, measured.columns, measured.times)
     for job, kind in dict.fromkeys(zip(asked.jobs, asked.columns.kind.tolist(), strict=True)):
@@ -174,6 +179,8 @@ def predict_tables(measurements: Path, query: Path) -> PredictedRows:
         answer = model.predict_columns(asked.columns[wanted])
         columns["step_time_s"][wanted], columns["lo_s"][wanted] = answer.typical, answer.low
         columns["hi_s"][wanted], words[wanted] = answer.high, answer.bottleneck
+        if point := model.next_point(Shapes.of(asked.columns[wanted], model.context)):
+            points[job] = point
         unexplained += [
             Unexplained(measured.where(own[i]), job, float(measured.times[own[i]]), float(model.expected[i]))
             for i in np.flatnonzero(model.unexplained)
@@ -185,7 +192,7 @@ def predict_tables(measurements: Path, query: Path) -> PredictedRows:
         row |= {name: float(f"{values[i]:.6g}") for name, values in columns.items()}
         row["bottleneck"] = str(words[i])
         rows.append(row)
-    return PredictedRows(header, tuple(rows), tuple(unexplained))
+    return PredictedRows(header, tuple(rows), tuple(unexplained), points)
 
 
 def read_table(path: Path, *, measured: bool, more: tuple[str, ...] = (), may_fail: bool = False) -> Table:
