@@ -1,4 +1,4 @@
-"""Turns ``replay.json`` into the tables of docs/advisor-numbers.md.
+"""Turns ``replay.json`` into a table.
 
 python benchmarks/replay/report.py benchmarks/out/replay.json
 """
