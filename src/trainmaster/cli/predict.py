@@ -38,7 +38,7 @@ def predict(
     for job, point in answer.next_measurements.items():
         sys.stderr.write(
             f"{job and f'job {job!r}: '}measure {point.workers} workers on {point.nodes} nodes next: its "
-            f"interval spans a factor of {point.interval_now:.3g} now and would be {point.interval_then:.3g}\n"
+            f"interval spans a factor of {point.interval_now:.3g} now, then {point.interval_then:.3g}\n"
         )
     if output is None:
         sys.stdout.write(answer.as_json() + "\n" if as_json else answer.as_csv())
