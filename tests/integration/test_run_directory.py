@@ -104,11 +104,10 @@ WRITERS = {
     "service/storage/removal.py": [],  # takes all of it away
     "service/shells.py": [],  # what is known of hosts, beside the keys of a cluster
     "cluster/member_places.py": ["places.json"],
-    "cluster/node_files/checkpoints.py": ["checkpoint/"],
     "cluster/node_files/hdfs.py": ["inputs/hdfs.json"],
     "cluster/node_files/images.py": [],
     "cluster/node_files/staging.py": [],
-    "cluster/node_files/remote_site.py": ["output/", "members/"],
+    "cluster/node_files/remote_site.py": ["output/", "members/", "checkpoint/", "staging.lock"],
     "cluster/roles/node_roles.py": ["roles.log"],
     "control/loop/attempt_actions.py": ["checkpoint/", "output/"],
     "control/attempt/data_sources.py": ["inputs/volume-21b2eed1e328", "inputs/x"],
@@ -118,7 +117,7 @@ WRITERS = {
     "control/attempt/saving.py": ["checkpoint/", "output/"],
     "control/attempt/staged_data.py": ["inputs/hdfs-x.json", "inputs/hdfs/"],
     "control/attempt/system_log.py": ["system-i-07.log"],
-    "control/attempt/staging.py": ["inputs/x", "code/in/x", "staging.lock", "checkpoint/"],
+    "control/attempt/staging.py": ["inputs/x", "code/in/x", "checkpoint/"],
     "control/attempt/unpublished_checkpoint.py": ["checkpoint/", "restored.json"],
     "service/driving/background.py": ["control.log"],
     "service/driving/driver.py": ["control.log"],

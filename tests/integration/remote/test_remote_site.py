@@ -94,7 +94,7 @@ class Hosts:
 
     def patience(self, seconds: float) -> None:
         """How long a silent node is waited for."""
-        self.site._patience_s = self.site._checkpoints._patience_s = seconds
+        self.site._patience_s = seconds
 
     def there(self, number: int, here: Path) -> Path:
         """As it is seen from here: what lies at a place on a node."""

@@ -47,7 +47,7 @@ def noted(context):
 def begin(context, prepare=None):
     site = LocalSite()
     site._images = SimpleNamespace(prepare=prepare)
-    site.begin(context)
+    site.began(context)
 
 
 def test_on_this_machine_it_is_that_of_this_python_and_the_first_one_stays(context):

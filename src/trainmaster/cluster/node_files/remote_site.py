@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.artifacts import UnstableDirectory
 from trainmaster.cluster.attempt_nodes import AttemptNodes, Members, distinct, id_of, require
 from trainmaster.cluster.member_places import PLACES, read_places
-from trainmaster.cluster.node_files.checkpoints import NodeCheckpoints, patiently, persistently
 from trainmaster.cluster.node_files.data import NodeData
 from trainmaster.cluster.node_files.direct_store import DirectStore
 from trainmaster.cluster.node_files.fetching import fetch
 from trainmaster.cluster.node_files.files import NodeFiles, each
 from trainmaster.cluster.node_files.images import NodeImages
+from trainmaster.cluster.node_files.merging import Tree, tree_of
 from trainmaster.cluster.node_files.paths import NodePaths
+from trainmaster.cluster.node_files.patience import patiently, persistently
 from trainmaster.cluster.node_files.removal import Remover
 from trainmaster.cluster.node_files.sending import Source
 from trainmaster.cluster.node_files.staging import NodeStaging
@@ -30,9 +31,17 @@ from trainmaster.cluster.node_files.trees import remove
 from trainmaster.cluster.node_links import NodeVerdicts
 from trainmaster.cluster.roles.node_roles import NodeRoles
 from trainmaster.control.attempt.system_log import WAIT_S, write_system_log
+from trainmaster.control.attempt.unpublished_checkpoint import noted_restored
+from trainmaster.control.task.attempt_words import has_entries
 from trainmaster.control.task.contents import of_nodes
 from trainmaster.control.task.environment import UNBUFFERED
-from trainmaster.control.task.gangs import gpus_of, helpers_of, spread_on_nodes, workers_per_node
+from trainmaster.control.task.gangs import (
+    dispensable_of,
+    gpus_of,
+    helpers_of,
+    spread_on_nodes,
+    workers_per_node,
+)
 from trainmaster.control.task.job_context import NodeGoneError, RelayError
 from trainmaster.control.task.layout import Home
 from trainmaster.control.task.locking import locked
@@ -115,11 +124,11 @@ class RemoteSite:
         self._roles = NodeRoles(self._files, home.run_directory(run))
         self._direct = DirectStore(self._files, credentials, home.run_uris(run), tell)
         self._nodes = AttemptNodes(nodes_of, NodeVerdicts(self._files.links), self._files.links)
-        self._checkpoints = NodeCheckpoints(self._nodes, self._files, self._paths, self._direct, patience_s)
         self._tell = tell
         self._is_coming = is_coming
         self._system_log, self._console = system_log, console
         self._unfetched: set[str] = set()
+        self._bare: set[str] = set()
         self._guard = threading.Lock()
         self._remover = Remover(self._files)
 
@@ -204,8 +213,8 @@ class RemoteSite:
         """A thread for nodes that a gang had before must not go on when its members run; see `Site.alone`."""
         return locked(context.place.directory / "staging")
 
-    def begin(self, context: TaskContext) -> None:
-        """What is on its node is written down at its end; see `Site.begin`."""
+    def began(self, context: TaskContext) -> None:
+        """What is on its node is written down at its end; see `Site.began`."""
 
     def bring(self, context: TaskContext) -> None:
         """Put what an attempt needs on its nodes; see `Site.bring`."""
@@ -261,17 +270,45 @@ class RemoteSite:
 
     def publish_checkpoint(self, context: TaskContext, *, is_patient: bool = False) -> int | None:
         """Have the nodes publish their checkpoint directories; see `Site.publish_checkpoint`."""
-        return self._checkpoints.publish(context, is_patient=is_patient)
+        series = context.checkpoints
+        self._direct.require_lendable(series.uri)
+        if self._was_bare(context):
+            return None
+        base = _base(context)
+
+        def work() -> int | None:
+            sources = self._left(context, is_patient=is_patient)
+            extra = {"attempt": context.attempt}
+            return self._direct.publish_checkpoint(id_of(context), sources, series, extra, base)
+
+        with self._together(context, is_patient=is_patient):
+            return patiently(work, self._patience_s) if is_patient else work()
 
     def fetch_checkpoint(self, context: TaskContext, *, is_patient: bool = False) -> bool:
         """Fetch and unite the checkpoint directories; see `Site.fetch_checkpoint`."""
-        return self._checkpoints.fetch(context, is_patient=is_patient)
+        here = context.place.checkpoint
+        if self._was_bare(context) and not has_entries(here):
+            return True
+        base = _base(context)
+        sources = [(each.access, each.directory) for each in self._left(context, is_patient=is_patient)]
+
+        def work() -> bool:
+            return fetch(self._files, sources, here, base=base)
+
+        with self._together(context, is_patient=is_patient):
+            return patiently(work, self._patience_s) if is_patient else work()
 
     def restore_checkpoint(
         self, context: TaskContext, series: CheckpointSeries, number: int, *, is_own: bool = True
     ) -> None:
         """Have the nodes download a checkpoint; see `Site.restore_checkpoint`."""
-        self._checkpoints.restore(context, series.uri_of(number), is_own=is_own)
+        uri = series.uri_of(number)
+        self._direct.require_lendable(uri)
+
+        def work() -> None:
+            self._direct.restore(id_of(context), self._sources(context), uri, is_own=is_own)
+
+        patiently(work, self._patience_s)
 
     def publish_model(self, context: TaskContext, extra: Mapping[str, JSON]) -> bool:
         """Have the nodes publish what their members left; see `Site.publish_model`."""
@@ -390,8 +427,9 @@ class RemoteSite:
         with self._guard:
             is_unfetched = attempt in self._unfetched
             self._unfetched.discard(attempt)
+            self._bare.discard(attempt)
         nodes = [] if is_unfetched or not is_saved else distinct(self._nodes.present(attempt))
-        self._checkpoints.forget(attempt)
+        self._direct.forget(attempt)
         self._data.forget(attempt)
         self._nodes.forget(attempt)
         directory = self.path(context.place.directory)
@@ -427,7 +465,8 @@ class RemoteSite:
             if not all(bare):
                 return take(members)
             if len(members) == len(context.members):
-                self._checkpoints.note_bare(context)
+                with self._guard:  # they need not be asked for a checkpoint
+                    self._bare.add(attempt)
             return False
 
         try:
@@ -441,6 +480,30 @@ class RemoteSite:
         with self._guard:
             self._unfetched.discard(attempt)
         return taken
+
+    def _sources(
+        self, context: TaskContext, *, is_patient: bool = True, dispensable: frozenset[str] = frozenset()
+    ) -> list[Source]:
+        there = self.path(context.place.checkpoint)
+        members = self._nodes.members(context, is_patient=is_patient, dispensable=dispensable)
+        return [Source(node, there) for node in distinct(members)]
+
+    def _left(self, context: TaskContext, *, is_patient: bool) -> list[Source]:
+        """Where the members' checkpoints are; those that the others do without may have no node."""
+        dispensable = dispensable_of(context.experiment, context.launcher)
+        return self._sources(context, is_patient=is_patient, dispensable=dispensable)
+
+    def _together(self, context: TaskContext, *, is_patient: bool) -> AbstractContextManager[None]:
+        dispensable = dispensable_of(context.experiment, context.launcher)
+        return self._nodes.together(context, is_patient=is_patient, dispensable=dispensable)
+
+    def _was_bare(self, context: TaskContext) -> bool:
+        """Whether nothing was there when its output was taken; told once."""
+        attempt = id_of(context)
+        with self._guard:
+            is_bare = attempt in self._bare
+            self._bare.discard(attempt)
+        return is_bare
 
     def _is_bare(self, node: NodeAccess, members: Members, context: TaskContext) -> bool:
         """Whether an attempt left nothing at all on a node."""
@@ -465,3 +528,9 @@ class RemoteSite:
                     f"{node.target.shown}: {self.path(directory)} changes though its member has ended",
                     "Something that the task left behind still writes into it.",
                 )
+
+
+def _base(context: TaskContext) -> Tree:
+    """What the attempt has begun with, on all of its nodes."""
+    manifest = noted_restored(context.place)
+    return [] if manifest is None else tree_of(manifest.files)

@@ -110,8 +110,8 @@ class LocalSite:
         """There is but one machine to be staged on; see `Site.alone`."""
         return nullcontext()
 
-    def begin(self, context: TaskContext) -> None:
-        """Write down with what members work, unless that was done; see `Site.begin`."""
+    def began(self, context: TaskContext) -> None:
+        """Write down with what members work, unless that was done; see `Site.began`."""
         from trainmaster.control.attempt.recorded_environment import (
             environment_at,
             environment_in,
@@ -151,7 +151,7 @@ class LocalSite:
         from trainmaster.control.attempt import staging
 
         staging.setup_environment(context, self.images if context.experiment.container else None)
-        self.begin(context)
+        self.began(context)
         if self.isolation is not None:
             self.isolation.hand_over(context)
 

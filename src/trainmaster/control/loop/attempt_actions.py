@@ -129,7 +129,6 @@ class AttemptActions:
         if not hold:
             try:
                 context.place.make_directories(context.members)
-                site.begin(context)
             except OSError:  # a full disk, ...: the STAGE job of a held gang tries again and tells
                 hold = True
         script = experiment.script(context.parameters)
@@ -174,6 +173,8 @@ class AttemptActions:
         # Imported here: not needed until the first member has started, and most of it never.
         context = self.context(task)
         quick = self.site.is_quick(kind, context)
+        if kind in (EffectKind.SAVE, EffectKind.RECOVER):
+            self.site.began(context)  # it may have ended before anybody has seen it run
         match kind:
             case EffectKind.STAGE:
                 from trainmaster.control.attempt import staging
@@ -226,6 +227,7 @@ class AttemptActions:
         if known is not None and known.directory == place.directory:
             return known
         context = self.context(task)
+        self.site.began(context)
         searcher, curve = self._searcher(task.experiment), None
         if searcher is not None and searcher.prunes:
             curve = self.curve(replace(task, attempt=task.attempt - 1))

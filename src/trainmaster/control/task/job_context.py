@@ -251,8 +251,8 @@ class Site(Protocol):
     def alone(self, context: TaskContext) -> AbstractContextManager[object]:
         """In the body, no thread that was given up stages the same attempt."""
 
-    def begin(self, context: TaskContext) -> None:
-        """An attempt that needs no staging is about to be started; never waits."""
+    def began(self, context: TaskContext) -> None:
+        """An attempt that needed no staging was started; never waits."""
 
     def provide(self, context: TaskContext, name: str, models: Sequence[tuple[int, str]]) -> None:
         """Have data where members find them, from where they lie.

@@ -169,6 +169,9 @@ class Replication:
         self.follow(run_state)
         return _FilesFirst(records, self, run_state)
 
+    def committed(self, changes: Sequence[Change]) -> None:
+        """Changes are in the database, and nothing was done yet that they say."""
+
     # --- private ------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
@@ -254,6 +257,7 @@ class _FilesFirst:
         self._records.commit(lease, changes, now)
         if changes_state and self._run_state.state is not State.DONE:
             self._files.follow(self._run_state)
+        self._files.committed(changes)
 
 
 @contextmanager

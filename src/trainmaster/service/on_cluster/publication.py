@@ -6,21 +6,19 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.db import ExperimentChange, Progress, RunChange, TaskChange, run_facts, run_transfer
 from trainmaster.service.driving.replication import Replication
 from trainmaster.service.on_cluster.driver_store import BEAT_S, GIVES_UP_S
-from trainmaster.spec.approval import Approval
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import LeaseLostError, PublishError, StoreError, UsageError, one_line
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
     from trainmaster.control.loop.run_state import RunState
-    from trainmaster.control.loop.surroundings import RunRecords
     from trainmaster.control.task.layout import Home
     from trainmaster.db import Change, Database, Lease
     from trainmaster.service.driving.encryption import SealingKey
@@ -109,9 +107,13 @@ class Publication(Replication):
         if self._beating.is_alive():  # else `begin` does so in a moment
             self.publish()
 
-    def records(self, records: RunRecords, run_state: RunState) -> RunRecords:
-        """The database as the controller is to write to it: what it has written is published at once."""
-        return _PublishedRows(super().records(records, run_state), self)
+    def committed(self, changes: Sequence[Change]) -> None:
+        """Changes of a state are published before anybody acts on them."""
+        for each in changes:
+            if isinstance(each, Progress):
+                self.progressed[each.experiment, each.task] = None
+        if any(isinstance(each, TaskChange | ExperimentChange | RunChange) for each in changes):
+            self.publish()
 
     def publish(self, *, is_over: bool = False) -> None:
         """Publish all that is new.
@@ -181,24 +183,3 @@ class Publication(Replication):
             if row["state"] == State.WAITING and row["message"] and (said := self._store.answer(row["name"])):
                 with suppress(UsageError):  # it is written down already
                     run_facts.answer(self._database, self._lease.run, row["name"], said)
-
-
-class _PublishedRows:
-    """See `Publication.records`."""
-
-    def __init__(self, records: RunRecords, publication: Publication) -> None:
-        self._records = records
-        self._publication = publication
-        self.renew: Callable[[Lease, float], EndReason | None] = records.renew
-        self.stop_wanted: Callable[[str], EndReason | None] = records.stop_wanted
-        self.want_stop: Callable[[str, EndReason], None] = records.want_stop
-        self.approvals: Callable[[str], Mapping[str, Approval]] = records.approvals
-
-    def commit(self, lease: Lease, changes: Sequence[Change], now: float) -> None:
-        """Write changes in one transaction, and publish those of a state before anybody acts on them."""
-        self._records.commit(lease, changes, now)
-        for each in changes:
-            if isinstance(each, Progress):
-                self._publication.progressed[each.experiment, each.task] = None
-        if any(isinstance(each, TaskChange | ExperimentChange | RunChange) for each in changes):
-            self._publication.publish()
