@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from typing import Any, Protocol
 
@@ -52,33 +52,28 @@ class FrameConnection(Protocol):
 
 
 class GangClient:
-    """Speaks of gangs over a connection, for the executor that holds it; see `Executor` for the methods.
-
-    Gangs are given as they are sent: see `gang_message`.
+    """Speaks of gangs over a connection: what executors share, and all that an agent needs; see `Executor`.
 
     Args:
         connection: not open yet.
-        revive: what to do when it is lost: `reopen` it, set `is_lost`, or raise. None is `reopen`.
 
     Attributes:
         live: what was heard last of each attempt that was submitted or observed, until it is forgotten.
         news: of attempts, to be returned by `changes`.
-        queue_place: see `Executor.queue_place`.
         is_lost: the peer is gone for good: nothing is sent, and `observe` tells ``live``.
         losses: monotonic times in seconds of when the peer was lost lately.
         answer_s: how long an answer is waited for.
     """
 
-    def __init__(self, connection: FrameConnection, revive: Callable[[], None] | None = None) -> None:
+    def __init__(self, connection: FrameConnection) -> None:
         self._connection = connection
-        self._revive = revive
         self._hello: Message = {}
         self._watching = False
         self._grew: dict[tuple[str, str], None] = {}
         self._asked = 0
         self.live: dict[str, GangStatus] = {}
         self.news: dict[str, GangStatus] = {}
-        self.queue_place: QueuePlace | None = None
+        self._queue_place: QueuePlace | None = None
         self.is_lost = False
         self.losses: list[float] = []
         self.answer_s = _ANSWER_TIMEOUT_S
@@ -100,8 +95,12 @@ class GangClient:
         }
         self._connection.open(self._hello)
 
-    def submit(self, gangs: Sequence[Message]) -> None:
-        """Queue gangs."""
+    def submit(self, gangs: Sequence[GangRequest]) -> None:
+        """Queue gangs; see `Executor.submit`."""
+        self.queue([gang_message(gang) for gang in gangs])
+
+    def queue(self, gangs: Sequence[Message]) -> None:
+        """The same, as they are sent."""
         if not gangs:
             return
         attempts = [gang["attempt"] for gang in gangs]
@@ -153,6 +152,10 @@ class GangClient:
         self._grew.clear()
         return grew
 
+    def queue_place(self) -> QueuePlace | None:
+        """For what the run waits; see `Executor.queue_place`."""
+        return self._queue_place
+
     def stop(self, attempt: str, grace_s: float, *, stacks: bool = False) -> None:
         """Stop an attempt."""
         self.send({"do": "stop", "attempt": attempt, "grace_s": grace_s, "stacks": stacks})
@@ -172,7 +175,7 @@ class GangClient:
         self.live.clear()
         self.news.clear()
         self._grew.clear()
-        self.queue_place = None
+        self._queue_place = None
         self._watching = False
 
     def send(self, message: Message) -> None:
@@ -184,11 +187,8 @@ class GangClient:
             except ConnectionLost:
                 self._on_lost()
 
-    def reopen(self, observe: Callable[[Sequence[str]], list[GangStatus]] | None = None) -> None:
+    def reopen(self) -> None:
         """The peer has died: connect to its successor and see what that knows.
-
-        Args:
-            observe: of the executor, None for that of the client.
 
         Raises:
             ExecutorError: there is none, or they die too often.
@@ -203,7 +203,7 @@ class GangClient:
                 "See the end of TRAINMASTER_HOME/supervisor/log, then resume the run.",
             )
         self._connection.close()
-        self.queue_place = None
+        self._queue_place = None
         try:
             self._connection.open(self._hello)
         except ExecutorError:
@@ -211,7 +211,7 @@ class GangClient:
             self._connection.open(self._hello)  # once more, then it is the caller's
         if self._watching:
             self.send({"do": "watch"})
-        for status in (observe or self.observe)(list(self.live)):
+        for status in self.observe(list(self.live)):
             known = self.news.get(status.attempt)
             if known is None or known.phase is not Phase.EXITED:  # news of the end may have come after it
                 self.news[status.attempt] = status
@@ -219,7 +219,8 @@ class GangClient:
                 self.live.pop(status.attempt, None)
 
     def _on_lost(self) -> None:
-        (self._revive or self.reopen)()
+        """`reopen` it, set `is_lost`, or raise."""
+        self.reopen()
 
     def _add_live(self, attempts: Sequence[str]) -> None:
         for attempt in attempts:
@@ -281,7 +282,7 @@ class GangClient:
             self._grew[attempt, member] = None
         if "queue" in message:
             place = message["queue"]
-            self.queue_place = None if place is None else QueuePlace(*place)
+            self._queue_place = None if place is None else QueuePlace(*place)
 
 
 def gang_message(gang: GangRequest) -> Message:

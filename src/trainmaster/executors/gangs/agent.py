@@ -129,7 +129,7 @@ class Agent:
                     case "submit":
                         gangs = [gang for gang in command["gangs"] if not self._is_refused(gang)]
                         self._queued.update(gang["attempt"] for gang in gangs)
-                        client.submit(gangs)
+                        client.queue(gangs)
                     case "launch" | "stop" | "recall":
                         client.send(command)  # its environment is portable already
                     case "check":

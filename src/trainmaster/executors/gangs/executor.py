@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmaster.executors.base import Capacity, GangRequest, GangStatus, MemberStatus, Phase, QueuePlace
+from trainmaster.executors.base import Capacity, GangRequest, GangStatus, MemberStatus, Phase
 from trainmaster.executors.gang_client import GangClient, gang_message
 from trainmaster.executors.gangs.connection import (
     GatewayConnection,
@@ -30,7 +30,7 @@ _BRIEF_S = 8.0
 SILENT_S = 8.0
 
 
-class NodesExecutor:
+class NodesExecutor(GangClient):
     """Starts gangs on the nodes of a cluster; see `Executor` for the methods.
 
     To a driver the cluster's gateway is what the supervisor is on one machine, and speaks its language. How
@@ -65,18 +65,20 @@ class NodesExecutor:
         self._revives = revives
         self._cluster = cluster
         self._gateway = GatewayConnection(cluster.connect, self._is_head_gone)
-        self._client = GangClient(self._gateway, self._reconnect)
+        super().__init__(self._gateway)
         self._place = place or Path
         self._is_gone = is_gone
         self._asked_gone_at = 0.0
         self._asked_head_at = 0.0
         self._directories: dict[str, tuple[str, Sequence[str]]] = {}
 
-    def open(self, run: str, capacity: Capacity, env: Mapping[str, str], token: int = 0) -> None:
+    def open(
+        self, run: str, capacity: Capacity, env: Mapping[str, str], token: int = 0, leased: str = ""
+    ) -> None:
         """Connect on behalf of a run; see `Executor.open`. ``RAY_*`` variables do not reach the members."""
         own = {name: value for name, value in env.items() if not name.startswith("RAY_")}
         try:
-            self._client.open(run, capacity, own, token)
+            super().open(run, capacity, own, token, leased)
         except HeadGone:
             raise ExecutorError(
                 f"the head of the cluster, {self._head}, is gone", "Start another cluster."
@@ -93,19 +95,12 @@ class NodesExecutor:
         Not while a cluster is being reached, which is done beside the run's loop: a head that is starved of
         its processors answers, though late, and is not to be taken for one that never will.
         """
-        self._client.answer_s = _BRIEF_S
-
-    @property
-    def is_lost(self) -> bool:
-        """The cluster's head is gone: nothing can be started, and what ran was reported as lost."""
-        return self._client.is_lost
+        self.answer_s = _BRIEF_S
 
     def submit(self, gangs: Sequence[GangRequest]) -> None:
         """Queue gangs; see `Executor.submit`."""
         if self.is_lost:  # none of them was taken
-            self._client.news.update(
-                (gang.attempt, GangStatus(gang.attempt, Phase.UNKNOWN)) for gang in gangs
-            )
+            self.news.update((gang.attempt, GangStatus(gang.attempt, Phase.UNKNOWN)) for gang in gangs)
             return
         messages = []
         for gang in gangs:
@@ -114,19 +109,15 @@ class NodesExecutor:
                 gang.attempt, gang.directory, [each.name for each in gang.members]
             )
             messages.append(message)
-        self._client.submit(messages)
-
-    def launch(self, attempt: str, env: Mapping[str, Mapping[str, str]]) -> None:
-        """Start a GRANTED gang; see `Executor.launch`."""
-        self._client.launch(attempt, env)
+        self.queue(messages)
 
     def observe(self, attempts: Sequence[str]) -> list[GangStatus]:
         """The present status of each attempt; see `Executor.observe`."""
-        statuses = self._client.observe(attempts)
+        statuses = super().observe(attempts)
         if self._follow_plans():
-            statuses = self._client.observe(attempts)  # what has ended is so when its files are here
+            statuses = super().observe(attempts)  # what has ended is so when its files are here
         # news of an end may have come right behind the answer
-        newer = [self._client.news.get(status.attempt, status) for status in statuses]
+        newer = [self.news.get(status.attempt, status) for status in statuses]
         return [  # of one that was forgotten, such news is old
             self._with_addresses(new if new.phase is Phase.EXITED and old.phase is not Phase.UNKNOWN else old)
             for old, new in zip(statuses, newer, strict=True)
@@ -136,25 +127,13 @@ class NodesExecutor:
         """Wait for something to change; see `Executor.changes`."""
         self._check_nodes()
         self._follow_broken()
-        return [self._with_addresses(status) for status in self._client.changes(timeout_s)]
-
-    def output(self) -> list[tuple[str, str]]:
-        """(attempt, member) of each member that wrote something since the last call."""
-        return self._client.output()
-
-    def queue_place(self) -> QueuePlace | None:
-        """For what the run waits; see `Executor.queue_place`."""
-        return self._client.queue_place
-
-    def stop(self, attempt: str, grace_s: float, *, stacks: bool = False) -> None:
-        """Stop an attempt; see `Executor.stop`."""
-        self._client.stop(attempt, grace_s, stacks=stacks)
+        return [self._with_addresses(status) for status in super().changes(timeout_s)]
 
     def forget(self, attempts: Sequence[str]) -> None:
         """Drop exit records; see `Executor.forget`."""
-        self._client.forget(attempts)
+        super().forget(attempts)
         for attempt in attempts:
-            self._client.news.pop(attempt, None)  # `observe` looks there too
+            self.news.pop(attempt, None)  # `observe` looks there too
             self._gateway.mirror.forget(attempt)
             self._gateway.full.pop(attempt, None)
             self._directories.pop(attempt, None)
@@ -163,7 +142,7 @@ class NodesExecutor:
     def close(self) -> None:
         """Disconnect; see `Executor.close`."""
         self._gateway.part()
-        self._client.close()
+        super().close()
         self._gateway.addresses.clear()
 
     def nodes(self) -> list[NodeView]:
@@ -215,11 +194,11 @@ class NodesExecutor:
 
     def _tell_to_follow(self, attempt: str, directory: str, members: Sequence[str]) -> None:
         here, have = self._follow(attempt, directory, members)
-        self._client.send({"do": "follow", "attempt": attempt, "here": here, "have": have})
+        self.send({"do": "follow", "attempt": attempt, "here": here, "have": have})
 
     # -- when the head is gone
 
-    def _reconnect(self) -> None:
+    def _on_lost(self) -> None:
         try:
             if not self._revives:
                 self._gateway.close()
@@ -227,11 +206,11 @@ class NodesExecutor:
                     f"the connection to the cluster's head, {self._head}, was lost",
                     "Open it again.",
                 )
-            self._client.reopen(self.observe)
+            self.reopen()
         except HeadGone:
             self._lose_all()
         except ExecutorError:
-            self._client.losses.clear()  # it may be tried again for as long as the caller likes
+            self.losses.clear()  # it may be tried again for as long as the caller likes
             self._asked_head_at = 0.0  # we know more than when we asked last
             if not self._is_head_gone():
                 raise
@@ -241,14 +220,14 @@ class NodesExecutor:
         """Also what was queued, as far as we know: it may have started since."""
         if self.is_lost:
             return
-        self._client.is_lost = True
+        self.is_lost = True
         now = time.time()
         self._gateway.close()
-        for attempt, status in self._client.live.items():
+        for attempt, status in self.live.items():
             if status.phase is not Phase.EXITED:
                 _, names = self._directories.get(attempt, ("", ()))
                 members = status.members or tuple(MemberStatus(name) for name in names)
-                self._client.live[attempt] = self._client.news[attempt] = GangStatus(
+                self.live[attempt] = self.news[attempt] = GangStatus(
                     attempt,
                     Phase.EXITED,
                     tuple(
@@ -284,4 +263,4 @@ class NodesExecutor:
             return
         for node in list(self._gateway.nodes.values()):
             if node.key != head and node.unreachable_since is not None and self._is_gone(node.key):
-                self._client.send({"do": "gone", "node": node.key})
+                self.send({"do": "gone", "node": node.key})
