@@ -8,14 +8,13 @@ import os
 import shlex
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from trainmaster.cluster.node_files.data_look import heard, look_command
-from trainmaster.cluster.node_files.data_news import DataNews
 from trainmaster.cluster.node_files.data_wanted import (
     GB,
     Wanted,
@@ -66,6 +65,10 @@ _UNDER_WAY_S: Final = 15.0
 _HDFS_PATIENCE_S: Final = 60.0
 _HDFS_AGAIN_S: Final = 2.0
 _SEEN_S: Final = 2.0
+#: What takes longer is reported, and then again every so often.
+_TELL_S: Final = 20.0
+_TELL_AGAIN_S: Final = 60.0
+_MB: Final = 1e6
 _WEB: Final = ("http", "https")
 #: Larger volumes are not sent: the store is more likely back before they are there.
 MOST_RELAYED_BYTES: Final = 50_000_000_000
@@ -405,7 +408,7 @@ class NodeData:
         environment = {**wanted.credentials, "TRAINMASTER_CACHE": self.cache}
         if limit:
             environment[LIMIT_VARIABLE] = limit
-        news = DataNews(
+        news = _News(
             lambda words: self._tell(f"note: {node.id}: data.{wanted.name}: {words}"),
             lambda words: self._tell_once(f"note: data.{wanted.name}: {words}"),
             self._clock,
@@ -475,3 +478,38 @@ def _silence(uri: str) -> ObjectStoreError | None:
     """What is in the way if a store does not answer this machine; None if it does, be it with a refusal."""
     error = trouble_from_here(uri)
     return error if error and error.trouble is StoreTrouble.UNREACHABLE else None
+
+
+class _News:
+    """Hears what `data_orders` says while a node gets data; what of that the user is told.
+
+    Args:
+        tell: is told now and then how far it is.
+        remark: is told at once what it remarks.
+        clock: gives seconds.
+    """
+
+    def __init__(
+        self, tell: Callable[[str], None], remark: Callable[[str], None], clock: Callable[[], float]
+    ) -> None:
+        self._tell = tell
+        self._remark = remark
+        self._clock = clock
+        self._begun_s = clock()
+        self._tell_at_s = self._begun_s + _TELL_S
+
+    def hear(self, said: Mapping[str, Any]) -> None:
+        """Take what it says before it has ended."""
+        if "note" in said:
+            self._remark(str(said["note"]))
+        elif "at" in said:
+            self._at(*map(int, said["at"]))
+
+    def _at(self, done_bytes: int, total_bytes: int) -> None:
+        now_s = self._clock()
+        if now_s < self._tell_at_s:
+            return
+        self._tell_at_s = now_s + _TELL_AGAIN_S
+        unit, name = (GB, "GB") if total_bytes >= GB else (_MB, "MB")
+        far = f", {done_bytes / unit:.1f} of {total_bytes / unit:.1f} {name}" if total_bytes else ""
+        self._tell(f"fetching for {now_s - self._begun_s:.0f} s{far}")
