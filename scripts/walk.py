@@ -25,9 +25,9 @@ WALKS: dict[str, tuple[tuple[str, ...], str]] = {
     "task": (
         (
             "control.loop.attempt_actions:AttemptActions.request",
-            "executors.local:LocalExecutor.submit",
+            "executors.gang_client:GangClient.submit",
             "control.loop.attempt_actions:AttemptActions.launch_environment",
-            "executors.local:LocalExecutor.launch",
+            "executors.gang_client:GangClient.launch",
             "executors._clients:Clients.receive",
             "executors._gang_manager:GangManager.grant",
         ),

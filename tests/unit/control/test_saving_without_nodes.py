@@ -15,7 +15,7 @@ import pytest
 
 from trainmaster.artifacts import CheckpointSeries
 from trainmaster.cluster import attempt_nodes
-from trainmaster.cluster.node_files import checkpoints as node_patience
+from trainmaster.cluster.node_files import patience as node_patience
 from trainmaster.cluster.node_files.remote_site import RemoteSite
 from trainmaster.control.attempt import restoring, saving, staging, unpublished
 from trainmaster.control.attempt.local_site import LocalSite
