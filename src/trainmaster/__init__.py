@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote as Quote
     from trainmaster.api.client import Client as Client
     from trainmaster.api.run import Run as Run
+    from trainmaster.api.verbs import convert as convert
+    from trainmaster.api.verbs import init as init
     from trainmaster.api.verbs import quote as quote
     from trainmaster.api.verbs import run as run
     from trainmaster.spec import Recipe as Recipe
@@ -31,6 +33,8 @@ _MODULES = {
     "Run": "api.run",
     "Volume": "volumes.reading.volume",
     "VolumeLoader": "volumes.reading.datasets",
+    "convert": "api.verbs",
+    "init": "api.verbs",
     "quote": "api.verbs",
     "recipe_schema": "spec.schema",
     "run": "api.verbs",
@@ -45,7 +49,9 @@ __all__ = [
     "Volume",
     "VolumeLoader",
     "__version__",
+    "convert",
     "errors",
+    "init",
     "quote",
     "recipe_schema",
     "report",

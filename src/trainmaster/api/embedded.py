@@ -7,7 +7,7 @@ import secrets
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -387,6 +387,16 @@ class EmbeddedClient:
         )
 
     # --- quotes and machines -------------------------------------------------------------------------
+
+    def convert(self, source: str, file: str = "job") -> dict[str, Any]:
+        from trainmaster.service.conversion.converting import conversion_of
+
+        return asdict(conversion_of(source, file))
+
+    def first_recipe(self, directory: Path, script: str | None = None) -> dict[str, Any]:
+        from trainmaster.service.first_recipe import first_recipe
+
+        return asdict(first_recipe(directory, script, may_run=False))
 
     def dry_run(self, recipe: Recipe) -> dict[str, Any]:
         from trainmaster.service.dry_run import dry_run

@@ -387,6 +387,25 @@ class ClientProtocol(Protocol):
     def score(self) -> dict[str, Any]:
         """How often quotes were kept: the object of ``trainmaster score --json``."""
 
+    def convert(self, source: str, file: str = "job") -> dict[str, Any]:
+        """A recipe of a file of another tool alone: the object of ``trainmaster convert --json``.
+
+        Args:
+            source: what stands in it, or a command line.
+            file: its name.
+
+        Raises:
+            UsageError: it is of no kind that is known, or no recipe can say it.
+        """
+
+    def first_recipe(self, directory: Path, script: str | None = None) -> dict[str, Any]:
+        """A recipe for the code in a directory of this machine: the object of ``trainmaster init --json``.
+
+        Raises:
+            UsageError: there is no script, or it is no Python.
+            AccessError: the server is for others, too.
+        """
+
     def dry_run(self, recipe: Recipe) -> dict[str, Any]:
         """What a run would do: ``requests``, ``processes`` and ``notes``; nothing is rented, sent or written.
 

@@ -1,9 +1,10 @@
-"""`run` and `quote`: the two functions that most users need."""
+"""`run` and `quote`, the two functions that most users need; `convert` and `init`, which make recipes."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmaster.api.client import AnyRecipe, Client
@@ -12,6 +13,8 @@ from trainmaster.spec.errors import RunError, UndrivenError
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote
     from trainmaster.api.run import Run
+    from trainmaster.service.conversion.converting import Conversion
+    from trainmaster.service.first_recipe import Found as FirstRecipe
 
 
 def run(
@@ -113,3 +116,36 @@ def quote(
         fresh=fresh,
         allow_stale=allow_stale,
     )
+
+
+def convert(document: str | os.PathLike[str]) -> Conversion:
+    """A recipe of a file of another tool: ``recipe`` is its text; see ``decisions`` and ``dropped``.
+
+    Args:
+        document: a file of sbatch, SkyPilot, dstack, docker-compose, RADL or TOSCA; or, as a text, a command
+            line of torchrun, accelerate, deepspeed or mpirun.
+
+    Raises:
+        UsageError: it cannot be read, is of no kind that is known, or no recipe can say it.
+    """
+    from trainmaster.service.conversion.converting import conversion_of_file
+
+    return conversion_of_file(os.fspath(document))
+
+
+def init(
+    directory: str | os.PathLike[str] = ".", script: str | None = None, *, run_help: bool = False
+) -> FirstRecipe:
+    """A first recipe for the code in a directory: ``recipe`` is its text, ``notes`` say what was not found.
+
+    Args:
+        directory: of the code; nothing is written there.
+        script: below it; one is looked for without.
+        run_help: run the script with ``--help`` where only that shows its options.
+
+    Raises:
+        UsageError: there is no script, or it is no Python.
+    """
+    from trainmaster.service.first_recipe import first_recipe
+
+    return first_recipe(Path(directory), script, may_run=run_help)

@@ -27,15 +27,9 @@ def convert(
     as_json: Annotated[bool, typer.Option("--json", help="Print what was made as JSON.")] = False,
 ) -> None:
     """Make a recipe of a file of another tool; what was dropped or is to be decided is a comment in it."""
-    from trainmaster.service.conversion.converting import conversion_of, is_command_line
+    from trainmaster.service.conversion.converting import conversion_of_file
 
-    if is_command_line(document):
-        made = conversion_of(document, "command line", lambda path: _beside(Path(), path))
-    else:
-        file = Path(document)
-        # Where it lies says what it is called, if it is a `.dstack.yml`.
-        shown = str(file.absolute()) if file.name.startswith(".") else document
-        made = conversion_of(_read(file), shown, lambda path: _beside(file.parent, path))
+    made = conversion_of_file(document)
     if recipe is not None:
         _write(recipe, made.recipe)
         count = len(made.decisions)
@@ -44,38 +38,6 @@ def convert(
         print_json(asdict(made))
     elif recipe is None:
         show(made.recipe.rstrip("\n"))
-
-
-def _beside(directory: Path, path: str) -> str:
-    """The text of a file that a command names; empty if there is none."""
-    from trainmaster.spec.node import MAX_RECIPE_BYTES
-
-    try:
-        with (directory / path).open("rb") as file:
-            return file.read(MAX_RECIPE_BYTES).decode("utf-8", "replace")
-    except (OSError, ValueError):
-        return ""
-
-
-def _read(path: Path) -> str:
-    """The text of a document.
-
-    Raises:
-        UsageError: it cannot be read.
-    """
-    from trainmaster.spec.node import MAX_RECIPE_BYTES
-
-    try:
-        content = path.read_bytes()
-        if len(content) > MAX_RECIPE_BYTES:
-            raise UsageError(
-                f"{path}: {len(content):,} bytes; such documents are smaller", "Is it the right file?"
-            )
-        return content.decode("utf-8-sig")
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}", "Give the path of the document.") from error
-    except UnicodeDecodeError:
-        raise UsageError(f"{path}: this is no text in UTF-8", "Give the path of the document.") from None
 
 
 def _write(path: Path, text: str) -> None:

@@ -99,13 +99,14 @@ class Found:
     recipe: str = ""
 
 
-def first_recipe(directory: Path, script: str | None, *, may_run: bool) -> Found:
+def first_recipe(directory: Path, script: str | None, *, may_run: bool, name: str = "") -> Found:
     """Look at a directory, and write a recipe for it.
 
     Args:
         directory: of the code.
         script: below it; None looks for one.
         may_run: run it with ``--help`` where its text does not say which options it has.
+        name: of the recipe; that of the directory without.
 
     Raises:
         UsageError: there is no script, or it is no Python.
@@ -131,7 +132,7 @@ def first_recipe(directory: Path, script: str | None, *, may_run: bool) -> Found
     found.metrics = sorted({name for line in _printed(tree) for name in prints(line)})
     found.data = {each: (directory / each).exists() for each in _paths(tree)}
     _note_metrics(found, modules, tree)
-    _write(found, directory, tree)
+    _write(found, directory, tree, name or directory.name)
     return found
 
 
@@ -321,7 +322,7 @@ def _note_metrics(found: Found, modules: set[str], tree: ast.AST) -> None:
         )
 
 
-def _write(found: Found, directory: Path, tree: ast.AST) -> None:
+def _write(found: Found, directory: Path, tree: ast.AST, called: str) -> None:
     """The recipe, with notes on what it leaves open."""
     words, data, parameters = [f"python {shlex.quote(found.script)}"], {}, {}
     if found.by == "LightningCLI":
@@ -362,7 +363,7 @@ def _write(found: Found, directory: Path, tree: ast.AST) -> None:
         saved = sorted(set(_saved(tree)))
         what = f"it writes {', '.join(saved)}, and" if saved else "no option says where it saves:"
         found.notes.append(f'{what} only what is below "$TRAINMASTER_OUTPUT_DIR" is kept as its model')
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", directory.name).strip("-._") or "first"
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", called).strip("-._") or "first"
     lines = [f"name: {name}", "experiments:", "  train:"]
     lines += [f"    command: {json.dumps(' '.join(words), ensure_ascii=False)}"]
     listed = json.dumps({key: [value] for key, value in parameters.items()})

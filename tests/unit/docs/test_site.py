@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,3 +25,10 @@ def test_site_is_built_without_a_warning(tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "architecture.html").read_text().count('class="mermaid"') == 5
+    short = (tmp_path / "llms.txt").read_text()
+    links = re.findall(r"^- \[[^\]]+\]\(([^)]+)\): \S", short, re.MULTILINE)
+    assert len(links) > 60
+    assert [each for each in links if not (tmp_path / each).is_file()] == []
+    whole = (tmp_path / "llms-full.txt").read_text()
+    assert "# Quick start" in whole
+    assert "development/" not in re.findall(r"<!-- (\S+) -->", whole)

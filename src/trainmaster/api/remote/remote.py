@@ -417,6 +417,17 @@ class RemoteClient:
         found: dict[str, Any] = self._to.get("/score")
         return found
 
+    def convert(self, source: str, file: str = "job") -> dict[str, Any]:
+        return dict(self._to.post("/recipes/convert", {"source": source, "file": file}, repeats=True))
+
+    def first_recipe(self, directory: Path, script: str | None = None) -> dict[str, Any]:
+        from trainmaster.spec import Recipe
+
+        text = "experiments: {main: {command: 'true'}}"  # what is sent is its code
+        code = self._sent(Recipe.from_text(text, directory=directory))[0]["code"]
+        body = {"code": code, "script": script, "name": directory.absolute().name}
+        return dict(self._to.post("/recipes/init", body, repeats=True))
+
     def dry_run(self, recipe: Recipe) -> dict[str, Any]:
         return dict(self._to.post("/runs/dry-run", {"recipe": recipe.as_yaml(code=".")}, repeats=True))
 

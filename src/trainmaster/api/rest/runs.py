@@ -40,6 +40,25 @@ from trainmaster.spec.schema import recipe_schema
 router = Routes(tags=["runs"])
 
 
+class ForeignFile(BaseModel):
+    """A file of another tool."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    source: str = Field(description="what stands in it, or a line such as of torchrun")
+    file: str = Field("job", max_length=255, description="its name: .radl says what it is")
+
+
+class CodeToRun(BaseModel):
+    """Code without a recipe."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    code: str = Field(description="SHA-256 of a tar that was sent to /code")
+    script: str | None = Field(None, description="below it; without it one is looked for")
+    name: str = Field("first", max_length=255, description="of the recipe")
+
+
 class Cancelled(BaseModel):
     """Which runs were asked to end, and which could not be."""
 
@@ -137,6 +156,21 @@ def dry_run(body: NewRun, state: State, caller: Submitter) -> dict[str, Any]:
     for each in plan["requests"]:
         each.get("parameters", {}).pop("UserData", None)
     return plan
+
+
+@router.post("/recipes/convert")
+def convert(body: ForeignFile, state: State, caller: Reader) -> dict[str, Any]:
+    """A recipe of a file of another tool, as `trainmaster convert --json` prints it; of that file alone."""
+    return state.submissions.convert(caller, body.source, body.file)
+
+
+@router.post("/recipes/init")
+def init(body: CodeToRun, state: State, caller: Submitter) -> dict[str, Any]:
+    """A first recipe for code that was sent, as `trainmaster init --json` prints it; nothing of it is run.
+
+    403 on a server that is for others, too.
+    """
+    return state.submissions.first_recipe(caller, body.code, body.script, body.name)
 
 
 @router.get("/recipes/schema")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Final
 
 from trainmaster.service.conversion.compose import read_compose
@@ -20,6 +20,7 @@ from trainmaster.service.conversion.tosca import read_tosca
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import RecipeError, UsageError
 from trainmaster.spec.foreign import foreign_kind
+from trainmaster.spec.node import MAX_RECIPE_BYTES
 from trainmaster.spec.roles import secret_of
 
 #: What a command line begins with that is converted without a file.
@@ -77,6 +78,51 @@ def conversion_of(source: str, file: str, beside: Beside = lambda path: "") -> C
             "Write the recipe by hand: docs/migrate.md has the keys.",
         ) from error
     return found
+
+
+def conversion_of_file(document: str) -> Conversion:
+    """A recipe of a file, and of those beside it that its commands name; or of a command line.
+
+    Args:
+        document: a path, or a line such as of torchrun.
+
+    Raises:
+        UsageError: it cannot be read, is of no kind that is known, or no recipe can say it.
+    """
+    if is_command_line(document):
+        return conversion_of(document, "command line", lambda path: _beside(Path(), path))
+    file = Path(document)
+    # Where it lies says what it is called, if it is a `.dstack.yml`.
+    shown = str(file.absolute()) if file.name.startswith(".") else document
+    return conversion_of(_read(file), shown, lambda path: _beside(file.parent, path))
+
+
+def _beside(directory: Path, path: str) -> str:
+    """The text of a file that a command names; empty if there is none."""
+    try:
+        with (directory / path).open("rb") as file:
+            return file.read(MAX_RECIPE_BYTES).decode("utf-8", "replace")
+    except (OSError, ValueError):
+        return ""
+
+
+def _read(path: Path) -> str:
+    """The text of a document.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    try:
+        content = path.read_bytes()
+        if len(content) > MAX_RECIPE_BYTES:
+            raise UsageError(
+                f"{path}: {len(content):,} bytes; such documents are smaller", "Is it the right file?"
+            )
+        return content.decode("utf-8-sig")
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}", "Give the path of the document.") from error
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: this is no text in UTF-8", "Give the path of the document.") from None
 
 
 def _converted(source: str, file: str, beside: Beside) -> Conversion:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -60,16 +60,36 @@ class RecipeReaders:
             UsageError: it is larger than a server takes.
             TooOftenError: the user has recipes that are read, or had too many.
         """
+        asked = {"text": text, "directory": directory, "provider": provider}
+        found = _checked(self._answer(text, asked, user))
+        return Recipe.model_validate_json(found["recipe"])
+
+    def convert(self, source: str, file: str, user: str) -> dict[str, Any]:
+        """A recipe of a file of another tool, as ``trainmaster convert --json`` has it; of nothing beside it.
+
+        Args:
+            source: what stands in the file.
+            file: its name.
+            user: who asked for it.
+
+        Raises:
+            UsageError: it is of no kind that is known, or no recipe can say it.
+            TooOftenError: as of `read`.
+        """
+        made: dict[str, Any] = _checked(self._answer(source, {"convert": source, "file": file}, user))["made"]
+        return made
+
+    def _answer(self, text: str, asked: Mapping[str, Any], user: str | None) -> dict[str, Any]:
         if len(text.encode()) > MAX_BYTES:
-            return _recipe(too_large(f"more than {MAX_BYTES >> 10} KiB, which is all that a server takes"))
-        asked = json.dumps({"text": text, "directory": directory, "provider": provider}).encode()
+            return too_large(f"more than {MAX_BYTES >> 10} KiB, which is all that a server takes")
+        line = json.dumps(asked).encode()
         if user is None:
-            return _recipe(_found(self._workers.ask(asked)[0]))
+            return _found(self._workers.ask(line)[0])
         self._cpu.take(user, 0)
         with self._turn(user):
-            answer, cpu_s = self._workers.ask(asked)
+            answer, cpu_s = self._workers.ask(line)
             self._cpu.charge(user, cpu_s)
-        return _recipe(_found(answer))
+        return _found(answer)
 
     @contextmanager
     def _turn(self, user: str) -> Iterator[None]:
@@ -152,8 +172,8 @@ def _found(answer: bytes) -> dict[str, Any]:
     return found
 
 
-def _recipe(found: dict[str, Any]) -> Recipe:
-    """The recipe.
+def _checked(found: dict[str, Any]) -> dict[str, Any]:
+    """What was read.
 
     Raises:
         RecipeError, UsageError: as it was read.
@@ -162,4 +182,4 @@ def _recipe(found: dict[str, Any]) -> Recipe:
         raise RecipeError(found["file"], [Mistake(*each) for each in found["mistakes"]])
     if "wrong" in found:
         raise UsageError(found["wrong"], found["hint"])
-    return Recipe.model_validate_json(found["recipe"])
+    return found

@@ -12,6 +12,7 @@ import os
 import resource
 import sys
 import traceback
+from dataclasses import asdict
 from typing import Any, Final
 
 from trainmaster.spec.errors import RecipeError, UsageError
@@ -63,8 +64,12 @@ def _forked(line: bytes) -> tuple[bytes, float]:
 
 
 def read(asked: dict[str, Any]) -> dict[str, Any]:
-    """The recipe as JSON, or what is wrong with it."""
+    """The recipe as JSON, what was made of a file of another tool, or what is wrong with it."""
     try:
+        if "convert" in asked:
+            from trainmaster.service.conversion.converting import conversion_of
+
+            return {"made": asdict(conversion_of(asked["convert"], asked["file"]))}
         recipe = Recipe.from_text(
             asked["text"],
             directory=asked["directory"],

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.control.task.gangs import slots_of
 from trainmaster.db import Submission, access
@@ -157,6 +157,34 @@ class Submissions:
             isolation_of(self._service.home, caller.team)
             self._check_cores(recipe, caller.team)
         return with_team_volumes(with_versions(recipe, versions or {}), self._service.home, caller.team)
+
+    def convert(self, caller: Caller, source: str, file: str) -> dict[str, Any]:
+        """A recipe of a file of another tool, as ``trainmaster convert --json`` has it.
+
+        Raises:
+            UsageError: it is of no kind that is known, or no recipe can say it.
+        """
+        return self._readers.convert(source, file, caller.account or caller.name)
+
+    def first_recipe(self, caller: Caller, code: str, script: str | None, name: str) -> dict[str, Any]:
+        """A recipe for code that was sent, as ``trainmaster init --json`` has it; nothing of it is run.
+
+        Raises:
+            ForbiddenError: others may have sent it.
+            NotFoundError: it was not sent.
+            UsageError: there is no script, or it is no Python.
+        """
+        from trainmaster.service.first_recipe import first_recipe
+
+        if self.is_shared(caller):  # it names files, and what stands in them
+            raise ForbiddenError(
+                "a server for others, too, looks into no code",
+                "`trainmaster init` does, where it is.",
+            )
+        directory = CodeUploads(self._service.home, caller.team).find(code)
+        if script is not None and _leaves(directory, script):
+            raise UsageError(f"script: {script}; it is outside what was sent", "Name one in the code.")
+        return asdict(first_recipe(directory, script, may_run=False, name=name))
 
     def _check_cores(self, recipe: Recipe, team: str) -> None:
         """Refuse what would wait for ever."""

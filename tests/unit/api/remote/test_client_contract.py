@@ -14,16 +14,17 @@ from trainmaster.control.task.layout import Home
 from trainmaster.service import Service
 from trainmaster.testing.administration_contract import AdministrationContract
 from trainmaster.testing.client_contract import ClientContract
+from trainmaster.testing.client_contract_recipes import ClientRecipesContract
 from trainmaster.testing.client_contract_storage import ClientStorageContract
 
 
-class TestEmbedded(ClientContract, ClientStorageContract):
+class TestEmbedded(ClientContract, ClientRecipesContract, ClientStorageContract):
     @pytest.fixture
     def client(self, at_home):
         return at_home
 
 
-class TestRemote(ClientContract, ClientStorageContract):
+class TestRemote(ClientContract, ClientRecipesContract, ClientStorageContract):
     @pytest.fixture
     def client(self, home, at_home):
         with serving(home, ["read", "run"]) as connection:

@@ -148,6 +148,8 @@ def routes():
         ("GET", "/api/v1/budgets"): "read",
         ("PUT", "/api/v1/budgets"): "admin",
         ("GET", "/api/v1/wallet"): "read",
+        ("POST", "/api/v1/recipes/convert"): "read",
+        ("POST", "/api/v1/recipes/init"): "run",
         ("GET", "/api/v1/ledger"): "read",
         ("GET", "/api/v1/queue"): "read",
         ("GET", "/api/v1/teams"): "manage",
