@@ -60,7 +60,8 @@ def unix_lines(text: str) -> str:
 Typed = Annotated[str, AfterValidator(unix_lines), StringConstraints(strip_whitespace=True)]
 #: An experiment that has no name yet, and a recipe before anything is filled in.
 _NAME: Final = "train"
-_EMPTY: Final = f"name: run\nexperiments:\n  {_NAME}:\n    command: python main.py\n"
+_MAIN: Final = "main.py"
+_EMPTY: Final = f"name: run\nexperiments:\n  {_NAME}:\n    command: python {_MAIN}\n"
 #: Where fields of an experiment stand in a recipe.
 _GROUPS: Final[dict[Path, dict[str, str]]] = {
     ("search",): {"metric": "metric", "goal": "goal", "sampler": "sampler"},
@@ -102,7 +103,7 @@ class RecipeForm(BaseModel):
     name: Typed = ""
     code: Typed = ""
     digest: Typed = ""
-    main: Typed = "main.py"
+    main: Typed = ""  # a form that is sent has the default where a field is empty
     arguments: Typed = ""
     parameters: Typed = ""
     setup: Typed = ""
@@ -160,7 +161,10 @@ class RecipeForm(BaseModel):
         Raises:
             UsageError: it cannot be read, or a field cannot be written into it.
         """
-        recipe, was = (RecipeText(text), was) if text.strip() else (RecipeText(_EMPTY), RecipeForm())
+        if not text.strip():
+            filled = self.model_copy(update={"main": self.main or _MAIN})
+            return filled.written(_EMPTY, RecipeForm(main=_MAIN))
+        recipe = RecipeText(text)
         experiments = recipe.values.get("experiments")
         at = ("experiments", next(iter(experiments), _NAME) if isinstance(experiments, dict) else _NAME)
         mine, before = self._values(at), was._values(at)

@@ -152,6 +152,12 @@ def test_a_field_is_written_into_the_recipe_that_is_there_also_when_it_is_sent(s
     }
     assert asked(browser, "/new/recipe", **mended)["recipe"] == changed["recipe"]
     assert browser.post("/new", data=broken, headers={"hx-request": "true"}).status_code == 422
+    own = "name: own\nexperiments:\n  a: {command: 'make all', search: {metric: x, goal: max}}\n"
+    seen = asked(browser, "/new/recipe", recipe=own)
+    sent = {**seen["fields"], "recipe": own, "was": seen["was"]}
+    assert sent["main"] == ""
+    assert asked(browser, "/new/recipe", **sent)["recipe"] == own, "an empty field is no change of it"
+    assert asked(browser, "/new/recipe", **{**sent, "recipe": RENTED})["recipe"] == RENTED
     odd = asked(browser, "/new/recipe", recipe=RENTED.replace("allreduce", "own-way"))
     page = browser.post("/new/recipe", data={"recipe": odd["recipe"]}).text
     assert "<option selected>own-way</option>" in page, "else it would be taken out of the recipe"
