@@ -169,19 +169,22 @@ class Job:
         self, draft: Draft, experiment: ExperimentDraft, script: Script, commands: list[Command]
     ) -> bool:
         """Leave out what makes a cluster of Ray, if anything does; the first member has one then."""
-        starts = [
-            each
-            for each in commands
-            if each.program == "ray"
-            and each.arguments
-            and each.arguments[0].text in ("start", "stop", "status")
-        ]
-        if not any(each.arguments[0].text == "start" for each in starts):
+        calls = [(each, [word.text for word in each.arguments]) for each in commands if each.program == "ray"]
+        if not any(words[:1] in (["start"], ["job"]) for _, words in calls):
             return False
         experiment.keys["framework"] = "ray"
-        for each in starts:
+        for each, words in calls:
             line = script.line_of(each.start)
-            draft.drop(line, script.drop(each), "the gang is one Ray: the command runs beside its head")
+            if words[:2] == ["job", "submit"] and "--" in words[:-1]:
+                program = each.arguments[words.index("--") + 1]
+                draft.drop(
+                    line, script.text[each.start : program.start], "the command runs beside Ray's head"
+                )
+                script.change(each.start, program.start, "")
+            elif words[:2] == ["job", "submit"]:
+                draft.decide(line, "ray job submit", "write the command that it submits in its place")
+            else:
+                draft.drop(line, script.drop(each), "the gang is one Ray: the command runs beside its head")
         return True
 
     def _clean(

@@ -145,7 +145,8 @@ run: |
   head=$(echo "$SKYPILOT_NODE_IPS" | head -n1)
   if [ "$SKYPILOT_NODE_RANK" == "0" ]; then
     ps aux | grep ray &> /dev/null || ray start --head --port 6379
-    python train.py --num-workers $SKYPILOT_NUM_NODES
+    ray job submit --address http://127.0.0.1:8265 --working-dir . -- python train.py --gpus 2
+    ray status
   else
     ray start --address $head:6379
   fi
@@ -157,7 +158,8 @@ run: |
     assert (main.distributed.workers, main.distributed.per_node) == (2, 1)
     assert "ray start" not in main.command
     assert "if true; then" in main.command
-    assert {line for line, _, _ in made.dropped} == {6, 9}
+    assert "  python train.py --gpus 2\n  :\n" in main.command
+    assert {line for line, _, _ in made.dropped} == {6, 7, 8, 10}
 
 
 FILES = {
