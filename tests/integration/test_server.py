@@ -417,6 +417,22 @@ def _service(server, tm):
     return run, app
 
 
+#: 100,000 live points: a decay, a spike, a dip, and NaN in the end; how many of 300 columns are off.
+CURVE = """() => {
+  const count = 100000, all = new Charts(document.createElement("div")), value = i => Math.exp(-i / 30000);
+  const odd = {50003: 100, 70001: -7};
+  for (let i = 1; i <= count; i++) all.add("p", "a", i, i > 99000 ? null : odd[i] ?? value(i));
+  const {xs, ys} = all.chart("p").series.get("a"), good = ys.filter(y => y !== null);
+  const columns = Array.from({length: 297}, (_, at) => [at * count / 300, (at + 1) * count / 300]);
+  const off = columns.filter(([from, to]) => {
+    const its = ys.filter((y, i) => xs[i] >= from && xs[i] < to && Math.abs(y) < 2);
+    return Math.abs(Math.max(...its) - value(from)) > 0.01 || Math.abs(Math.min(...its) - value(to)) > 0.01;
+  }).length;
+  const since = all.chart("p").since.get("a");
+  return {points: xs.length, most: Math.max(...good), least: Math.min(...good), last: xs.at(-1), since, off};
+}"""
+
+
 def _walk(browser, server, tm, width, height, scheme):
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
     page = context.new_page()
@@ -439,6 +455,9 @@ def _walk(browser, server, tm, width, height, scheme):
     page.wait_for_url("**/runs/web-*")
     page.get_by_text("step 10").wait_for()
     page.locator("canvas").first.wait_for()
+    drawn = page.evaluate(CURVE)
+    assert drawn.pop("points") < 4001
+    assert drawn == {"most": 100, "least": -7, "last": 100_000, "since": 99_001, "off": 0}
     assert problems == []
     server.process.kill()  # the page says so, and comes back by itself
     page.get_by_text("The connection is lost").wait_for(timeout=20_000)

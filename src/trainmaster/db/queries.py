@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -32,7 +34,7 @@ class RunFilter:
 
     Attributes:
         teams: only those of these teams (None: of the owner of the home); None for all.
-        state: only those in this state, or that ended for this reason.
+        state: in this state, or ended for this reason; what waits for other runs is WAITING, too.
         name: only those whose id has this in it.
         owner: only those that were sent by a name that has this in it.
         since: only those that were begun then or later, Unix seconds.
@@ -72,7 +74,9 @@ class RunFilter:
                 sa.or_(sa.false(), *(t.run.c.team.is_not_distinct_from(team) for team in self.teams))
             )
         if self.state is not None:
-            found.append((t.run.c.state == self.state) | (t.run.c.reason == self.state))
+            waits = sa.literal(self.state == State.WAITING) & t.run.c.queued_at.is_not(None)
+            is_over = t.run.c.state == State.DONE
+            found.append((t.run.c.state == self.state) | (t.run.c.reason == self.state) | waits & ~is_over)
         if self.name is not None:
             found.append(t.run.c.id.contains(self.name, autoescape=True))
         if self.owner is not None:
@@ -259,6 +263,23 @@ def tasks(
     if bad_only:
         query = query.where(t.task.c.state == "DONE", t.task.c.reason.not_in(FINISHED))
     return database.read(query)
+
+
+def present(database: Database, runs: Collection[str]) -> set[str]:
+    """Those of some runs that were not removed."""
+    query = sa.select(t.run.c.id).where(t.run.c.id.in_(runs), t.run.c.removed_at.is_(None))
+    return {row["id"] for row in database.read(query)}
+
+
+def not_finite(database: Database, runs: Collection[str]) -> dict[str, Counter[str]]:
+    """Metrics of which tasks have reported NaN or an infinity last, by run: in how many tasks each."""
+    found: dict[str, Counter[str]] = {}
+    query = sa.select(t.experiment.c.run_id, t.task.c.metrics).join_from(t.experiment, t.task)
+    query = query.where(t.experiment.c.run_id.in_(runs), t.task.c.metrics.like("%null%"))
+    for row in database.read(query):
+        names = [name for name, value in json.loads(row["metrics"]).items() if value is None]
+        found.setdefault(row["run_id"], Counter()).update(names)
+    return found
 
 
 def results(database: Database, run: str, experiment: str) -> Sequence[RowMapping]:

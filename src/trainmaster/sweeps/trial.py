@@ -7,20 +7,42 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from trainmaster.spec import ParameterValue
 
-#: A longer curve keeps every second point: a script that reports each millisecond must not fill the memory.
+#: A longer curve keeps half of its points: a script that reports each millisecond must not fill the memory.
 MAX_POINTS = 4096
+
+
+def extremes(values: Sequence[float], among: range, size: int) -> Iterator[int]:
+    """Indices of what a picture may not lose: the least and the greatest of each stretch, and its first NaN.
+
+    Args:
+        values: that are thinned.
+        among: indices, rising by one.
+        size: of a stretch.
+
+    >>> list(extremes([3, 1, 2, 4, math.nan, math.nan, 0, 9], range(8), 4))
+    [1, 3, 4, 6, 7]
+    """
+    for start in range(among.start, among.stop, size):
+        stretch = range(start, min(start + size, among.stop))
+        finite = [index for index in stretch if math.isfinite(values[index])]
+        kept = {index for index in stretch if not math.isfinite(values[index])}
+        kept = {min(kept)} if kept else kept
+        if finite:
+            kept |= {min(finite, key=values.__getitem__), max(finite, key=values.__getitem__)}
+        yield from sorted(kept)
 
 
 class Curve:
     """Values of one metric by rising step.
 
-    A step that was there before begins the rest anew: the script went back to a checkpoint.
+    A step that was there before begins the rest anew: the script went back to a checkpoint. A long one
+    is thinned: its least and greatest values, its first and its last stay.
 
     Attributes:
         steps: rising.
@@ -34,13 +56,15 @@ class Curve:
     [(1, 0.5), (2, 0.75)]
     """
 
-    __slots__ = ("_counts", "_sums", "steps", "values")
+    __slots__ = ("_counts", "_group", "_sums", "_thinned", "steps", "values")
 
     def __init__(self, points: Iterable[tuple[float, float]] = ()) -> None:
         self.steps: list[float] = []
         self.values: list[float] = []
         self._sums: list[float] = []
         self._counts: list[int] = []
+        #: Of so many reports two points are kept, up to an index: what is old is as fine as what is new.
+        self._group, self._thinned = 0, 1
         for step, value in points:
             self.add(step, value)
 
@@ -71,13 +95,25 @@ class Curve:
             keep = bisect_left(self.steps, step)
             for column in (self.steps, self.values, self._sums, self._counts):
                 del column[keep:]
+            self._thinned = max(1, min(self._thinned, keep))
         self._sums.append((self._sums[-1] if self._sums else 0.0) + value)
         self._counts.append((self._counts[-1] if self._counts else 0) + 1)
         self.steps.append(step)
         self.values.append(value)
-        if len(self.steps) > MAX_POINTS:
-            for column in (self.steps, self.values, self._sums, self._counts):
-                del column[1:-1:2]  # sums and counts are of all points that ever were
+        last = len(self.steps) - 1
+        if self._group and last - self._thinned >= self._group:
+            self._thin(self._thinned, self._group)
+        elif last >= MAX_POINTS:
+            self._group = max(4, 2 * self._group)
+            self._thin(1, 4)
+
+    def _thin(self, first: int, size: int) -> None:
+        last = len(self.steps) - 1
+        kept = list(extremes(self.values, range(first, last), size))
+        for column in (self.steps, self.values, self._sums, self._counts):
+            # Sums and counts are of all that ever were.
+            column[first:last] = [column[index] for index in kept]
+        self._thinned = first + len(kept)
 
     def reached(self, step: float) -> float | None:
         """The first value at or after a step; None if it never came that far."""

@@ -28,11 +28,13 @@ def cost(
         report = found.cost(by, since, where)
     except UsageError as error:  # it is mended where it was written
         problem = str(error)
+    rows = report["rows"] if report and by == "run" else []
     table = urlencode({"by": by, "since": since, "where": where, "csv": "true"})
     return page(
         request,
         "cost.html",
         report=report,
+        present=found.present([row["key"] for row in rows]),
         problem=problem,
         table=table,
         wanted={"by": by, "label": label, "since": since, "where": where},

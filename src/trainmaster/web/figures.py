@@ -74,9 +74,10 @@ def bands(status: Mapping[str, Any], cap_usd: float | None) -> list[dict[str, An
     promised = status.get("quote")
     if promised is None:
         return []
+    works = bool(status.get("driver")) and "queued" not in status  # what it waits is not of its quote
     found = []
     for what, key, value, show_as, cap in (
-        ("Time", "time_s", status["seconds"], duration, None),
+        ("Time", "time_s", max(0.0, status["seconds"] - status.get("queued_s", 0.0)), duration, None),
         ("Cost", "cost_usd", status["cost_usd"], usd, cap_usd),
     ):
         interval = promised[key]
@@ -95,7 +96,7 @@ def bands(status: Mapping[str, Any], cap_usd: float | None) -> list[dict[str, An
                 "median": round(interval["p50"] * scale, 2),
                 "at": round(value * scale, 2),
                 "cap": None if cap is None else round(cap * scale, 2),
-                "grows": round(scale, 5) if what == "Time" and status.get("driver") else None,
+                "grows": round(scale, 5) if what == "Time" and works else None,
                 "is_beyond": value > interval["p95"],
             }
         )

@@ -41,6 +41,8 @@ def show(request: Request, run: str, state: State, caller: Reader, found: Runs) 
         bands=bands(status, cap_usd),
         graph=graph(details.graph()),
         highlights=found.highlights(run),
+        not_finite=found.not_finite([run]),
+        tasks=max((each["tasks"]["total"] for each in status["experiments"].values()), default=0),
         models=found.models(run, _MODELS),
         has_notebooks=state.submissions.may_use_machine(caller),
     )

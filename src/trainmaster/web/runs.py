@@ -60,6 +60,7 @@ def runs(
         request,
         "rows.html" if is_part(request) else "runs.html",
         runs=listed["runs"],
+        not_finite=found.not_finite([each["run"] for each in listed["runs"]]),
         more=more,
         wanted=wanted,
         is_chosen=bool(chosen),

@@ -48,6 +48,12 @@ def test_a_band_fills_up_and_says_when_it_is_left():
     assert bands({"seconds": 1.0, "cost_usd": 0.0}, None) == []
 
 
+def test_what_was_waited_is_not_of_the_time_that_was_quoted():
+    waits = status(207.0, queued_s=200.0, driver={"pid": 1}, queued={"waits_for": "2 cores"})
+    time, _ = bands(waits, None)
+    assert (time["now"], time["is_beyond"], time["grows"]) == ("7 s", False, None)
+
+
 def test_lines_lie_by_value_by_logarithm_and_by_word():
     rows = [
         ({"lr": lr, "kind": kind, "loss": 1.0}, 0) for lr, kind in ((0.001, "x"), (0.01, "y"), (1.0, "z"))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 import re
+import sqlite3
 import warnings
 from types import SimpleNamespace
 
@@ -112,6 +115,9 @@ class Site:
             lease, [*changes, RunChange(State.WAITING, State.DONE, EndReason.SUCCEEDED)], at + 9
         )
         self.service.database.release(lease, at + 10)
+
+    def metrics(self, run):
+        return self.browser.get(f"/api/v1/runs/{run}/metrics?points=30").json()["metrics"]
 
     def page(self, path, http=200):
         answer = self.browser.get(path)
@@ -231,6 +237,41 @@ def test_a_run_shows_its_graph_cap_and_best(site):
     assert text.count('class="edge"') == 3
     assert "at most $9.00" in text
     assert "1.025 (lr=0.1, kind=&lt;i&gt;)" in text
+
+
+def test_what_waits_is_said_to_wait_and_what_is_no_number_is_said(tmp_path):
+    site = Site(tmp_path)
+    metrics = site.service.home.attempt("digits-1", "tune", 0, 1).metrics("worker-0")
+    rows = [
+        {"step": step, "loss": 1 / step if step < 41 else math.nan, "x/lr": step} for step in range(1, 61)
+    ]
+    metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    waits = "UPDATE run SET state = 'RUNNING', reason = NULL, queued_at = 5, queued_for = ? WHERE id = ?"
+    with contextlib.closing(sqlite3.connect(tmp_path / "trainmaster.db")) as database, database:
+        database.execute(waits, (json.dumps({"waits_for": "2 cores: <a> has 2 of 2"}), "digits-2"))
+        database.execute("UPDATE experiment SET state = 'RUNNING', reason = NULL WHERE run_id = 'digits-2'")
+        database.execute("UPDATE task SET metrics = '{\"loss\":null}' WHERE id = 1")
+    listed = site.page("/")
+    assert "for 2 cores: &lt;a&gt; has 2 of 2" in listed
+    assert listed.count('"state s-WAITING"') == 1
+    assert listed.count("loss is NaN") == 1
+    assert "digits-2" in site.page("/?state=WAITING")
+    waiting = site.page("/runs/digits-2")
+    assert 's-RUNNING">' not in waiting
+    assert "<strong>Waits</strong> for 2 cores" in waiting
+    assert "loss is NaN" in site.page("/runs/digits-1")
+    curves = {curve["key"]: curve for curve in site.metrics("digits-1") if curve["task"] == 0}
+    assert (curves["loss"]["not_finite_since"], curves["loss"]["has_goal"]) == (41, True)
+    assert (curves["loss"]["last"], curves["loss"]["best"]) == (None, 1 / 40)
+    lr = curves["x/lr"]
+    assert (lr["has_goal"], lr["least"], lr["greatest"], lr["not_finite_since"]) == (False, 1, 60, None)
+    link = '<a href="/runs/digits-1">'
+    assert link in site.page("/cost?by=run")
+    with contextlib.closing(sqlite3.connect(tmp_path / "trainmaster.db")) as database, database:
+        database.execute("UPDATE run SET removed_at = 9 WHERE id = 'digits-1'")
+    gone = site.page("/cost?by=run")
+    assert ("digits-1" in gone, link in gone) == (True, False), "it was removed: there is no page of it"
+    site.service.close()
 
 
 def test_tasks_that_were_pruned_are_told_and_their_end_is_told_once(tmp_path):

@@ -63,6 +63,10 @@ class MetricCurve(BaseModel):
     last: float | None
     best: float | None
     goal: str = Field(description="which values are better: min or max")
+    has_goal: bool = Field(description="a search or gate looks at it, or its name says which are better")
+    least: float | None
+    greatest: float | None
+    not_finite_since: float | None = Field(description="the step from which on it is NaN or infinite")
 
 
 class RunCurves(BaseModel):

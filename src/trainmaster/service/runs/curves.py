@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,10 +24,30 @@ if TYPE_CHECKING:
 _COUNTERS = frozenset({"step", "epoch", "examples", "seconds", "time", "timestamp", "wall_time"})
 #: A metric with one of these words in its name is better when it is smaller.
 _SMALLER_IS_BETTER = frozenset({"loss", "error", "err", "perplexity", "mae", "mse", "rmse"})
+#: These have a best value, too.
+_WORDS_WITH_GOAL = _SMALLER_IS_BETTER | {
+    *("acc", "accuracy", "auc", "bleu", "dice", "f1", "iou", "map", "precision", "psnr", "r2", "recall"),
+    *("return", "reward", "rouge", "score", "ssim", "top1", "top5", "win"),
+}
 #: Of an experiment with more tasks so many are drawn, evenly chosen: more lines hide each other.
 MAX_TASKS = 200
 #: Of a task that reports more metrics, the first ones: of results first.
 MAX_METRICS = 8
+
+
+def has_goal(metric: str, stored: Mapping[str, Any]) -> bool:
+    """Whether a metric has a best value: a search or a gate looks at it, or it is called like one that has.
+
+    Args:
+        metric: its name.
+        stored: its experiment, as JSON.
+
+    >>> has_goal("val_loss", {}), has_goal("layer_00/grad_norm", {}), has_goal("lr", {})
+    (True, False, False)
+    """
+    if metric == (stored.get("search") or {}).get("metric") or metric in json.dumps(stored.get("require")):
+        return True
+    return not _WORDS_WITH_GOAL.isdisjoint(re.split(r"[^a-z0-9]+", metric.lower()))
 
 
 def goal_of(metric: str, search: Mapping[str, Any] | None = None) -> str:
@@ -164,21 +185,21 @@ def tasks_of(
 def thinned(values: Sequence[float], most: int) -> list[int]:
     """Indices of at most so many values: the first, the last, and of each stretch its least and its greatest.
 
+    Where some are no numbers, the first of these in each stretch, too: a picture says where they begin.
+
     >>> thinned([5, 1, 2, 9, 3, 4, 0, 7], 6)
     [0, 1, 3, 5, 6, 7]
     """
+    from trainmaster.sweeps.trial import extremes
+
     count = len(values)
     if count <= most:
         return list(range(count))
-    if most < 4:
+    if most < 5:
         return [0, count - 1][:most]
-    stretches = (most - 2) // 2
-    kept = {0, count - 1}
-    for number in range(stretches):
-        indices = range(1 + number * (count - 2) // stretches, 1 + (number + 1) * (count - 2) // stretches)
-        if indices:
-            kept |= {min(indices, key=values.__getitem__), max(indices, key=values.__getitem__)}
-    return sorted(kept)
+    of_each = 2 if all(map(math.isfinite, values)) else 3
+    size = -(-(count - 2) // max(1, (most - 2) // of_each))
+    return [0, *extremes(values, range(1, count - 1), size), count - 1]
 
 
 def _evenly(count: int) -> Iterable[int]:

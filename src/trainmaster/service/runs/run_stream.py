@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,6 +16,7 @@ from trainmaster.control.task.layout import SYSTEM
 from trainmaster.db import queries
 from trainmaster.executors.logs import line_start, log_end, read_log
 from trainmaster.executors.member_metrics import MemberMetrics
+from trainmaster.executors.metrics import json_safe
 from trainmaster.executors.usage import logged_bytes
 from trainmaster.service.runs.stored_recipe import stored_recipe
 from trainmaster.service.runs.summary import run_brief
@@ -95,6 +96,10 @@ class _Attempt:
     at: dict[str, Any]
     ended_at: float | None
     is_over: bool = False
+
+    def reported(self, rows: Sequence[Mapping[str, object]]) -> dict[str, Any]:
+        """What a message of new reports says: NaN is null, which browsers can read."""
+        return {**self.at, "points": [json_safe(row) for row in rows]}
 
 
 class RunStream:
@@ -219,7 +224,7 @@ class RunStream:
                 offset = last_line_start(attempt.metrics.path)
             self._go_to(key, offset)
         for rows, end in attempt.metrics.reported(offset, bound):
-            yield self._message("point", {**attempt.at, "points": rows}, key, end)
+            yield self._message("point", attempt.reported(rows), key, end)
 
     def _logs(self, number: int, attempt: _Attempt, until: StreamCursor | None) -> Iterator[StreamMessage]:
         metrics, directory = attempt.metrics, attempt.metrics.directory
@@ -243,13 +248,13 @@ class RunStream:
                     data, end = data[:whole], end - (len(data) - whole)
                 at = {**attempt.at, "member": member}
                 if member == metrics.member and (rows := metrics.printed(data, end)):
-                    yield StreamMessage("point", {**attempt.at, "points": rows}, self.cursor)
+                    yield StreamMessage("point", attempt.reported(rows), self.cursor)
                 offset = end
                 said = {"text": data.decode("utf-8", "replace"), "next": end, "dropped_bytes": dropped}
                 yield self._message("log", {**at, **said}, key, end)
             is_whole = attempt.is_over and bound is None and member == metrics.member
             if is_whole and (rows := metrics.finish()):
-                yield StreamMessage("point", {**attempt.at, "points": rows}, self.cursor)
+                yield StreamMessage("point", attempt.reported(rows), self.cursor)
 
     @property
     def _skips(self) -> bool:

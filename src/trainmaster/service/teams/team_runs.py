@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -208,9 +209,10 @@ class TeamRuns:
         Returns:
             A dictionary per experiment, task and metric: ``experiment``, ``task``, ``parameters``, ``key``,
             ``axis`` (what ``steps`` counts), ``steps`` and ``values`` of the same length, ``last``, ``best``
-            and ``goal``: ``min`` or ``max``.
+            and ``goal``: ``min`` or ``max``; ``has_goal`` says whether that means anything, ``least`` and
+            ``greatest`` are there in any case. ``not_finite_since``: the step from which on it is NaN.
         """
-        from trainmaster.service.runs.curves import goal_of, thinned
+        from trainmaster.service.runs.curves import goal_of, has_goal, thinned
 
         stored = json.loads(self.row(run)["recipe"])["experiments"]
         found = []
@@ -222,6 +224,10 @@ class TeamRuns:
                     kept = thinned(curve.values, points)
                     goal = goal_of(key, stored[experiment.name].get("search"))
                     finite = [value for value in curve.values if _finite(value) is not None]
+                    least, greatest = min(finite, default=None), max(finite, default=None)
+                    since = len(curve)
+                    while since and not math.isfinite(curve.values[since - 1]):
+                        since -= 1
                     found.append(
                         {
                             "experiment": experiment.name,
@@ -232,11 +238,24 @@ class TeamRuns:
                             "steps": [curve.steps[index] for index in kept],
                             "values": [_finite(curve.values[index]) for index in kept],
                             "last": _finite(curve.values[-1]),
-                            "best": (min if goal == "min" else max)(finite, default=None),
+                            "best": least if goal == "min" else greatest,
                             "goal": goal,
+                            "has_goal": has_goal(key, stored[experiment.name]),
+                            "least": least,
+                            "greatest": greatest,
+                            "not_finite_since": curve.steps[since] if since < len(curve) else None,
                         }
                     )
         return found
+
+    def present(self, runs: Collection[str]) -> set[str]:
+        """Those of some runs that were not removed."""
+        return queries.present(self._service.database, runs)
+
+    def not_finite(self, runs: Collection[str]) -> dict[str, dict[str, int]]:
+        """Metrics that were NaN at the end, by run of those that the caller sees: in how many tasks each."""
+        seen = [run for run in runs if self.row(run)]
+        return {run: dict(found) for run, found in queries.not_finite(self._service.database, seen).items()}
 
     def points(
         self, run: str, experiment: str | None = None, task: int | None = None

@@ -12,7 +12,7 @@ async function load() {
       if (!known || (curve.goal === "min" ? curve.best < known.best : curve.best > known.best)) best.set(curve.key, curve);
     }
     for (const [key, curve] of best)
-      curve.steps.forEach((x, i) => { if (curve.values[i] !== null) charts.add(key, `${run} ${curve.experiment}/${curve.task}`, x, curve.values[i]); });
+      curve.steps.forEach((x, i) => { charts.add(key, `${run} ${curve.experiment}/${curve.task}`, x, curve.values[i]); });
     charts.draw();
   }
 }

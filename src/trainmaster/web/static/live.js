@@ -6,30 +6,43 @@ const COUNTERS = new Set(["step", "epoch", "examples", "time", "at"]), LOG = 200
 
 const label = at => `${at.experiment}/${at.task}`, waiting = [], told = new Map();
 let counts = new Map(), loaded = false;
-function tell(key, name, value, best, goal) {
-  if (typeof value !== "number") return;
-  const known = told.get(key) ?? {goal, best: null, at: ""};
-  const candidate = best ?? value;
-  if (known.best === null || (known.goal === "min" ? candidate < known.best : candidate > known.best)) { known.best = candidate; known.at = name; }
-  told.set(key, known);
-  charts.say(key, `last ${shown(value)} · best ${shown(known.best)} (${known.at})`);
+// The last value and the best one; the least and the greatest where no value is known to be better.
+function tell(key, name, last, least, greatest) {
+  const known = told.get(key);
+  if (last !== null) Object.assign(known, {last});
+  if (least === null) return;
+  for (const [side, value, isMore] of [["min", least, known.min === null || least < known.min], ["max", greatest, known.max === null || greatest > known.max]])
+    if (isMore) { known[side] = value; known.at[side] = name; }
+  const best = known.has_goal ? known[known.goal] : null, mine = known.goal === "min" ? least : greatest;
+  if (known.has_goal) {
+    const own = known.tasks.get(name);
+    if (own === undefined || (known.goal === "min" ? mine < own : mine > own)) known.tasks.set(name, mine);
+    charts.prefer(key, [...known.tasks].sort((a, b) => known.goal === "min" ? a[1] - b[1] : b[1] - a[1]).slice(0, 5).map(([each]) => each));
+  }
+  charts.say(key, `last ${shown(known.last)} · ${best === null ? `${shown(known.min)} to ${shown(known.max)}` : `best ${shown(best)} (${known.at[known.goal]})`}`);
+}
+function know(key, goal, has_goal) {
+  if (!told.has(key)) told.set(key, {goal, has_goal, last: null, min: null, max: null, at: {}, tasks: new Map()});
 }
 function take(at) {
   for (const row of at.points) {
     const id = label(at), x = row.step ?? row.epoch ?? (counts.get(id) ?? 0) + 1;
     counts.set(id, x);
     for (const [key, value] of Object.entries(row))
-      if (typeof value === "number" && !COUNTERS.has(key)) {
+      if ((typeof value === "number" || value === null) && !COUNTERS.has(key)) {
+        know(key, /loss|err|perplexity|m[as]e$/.test(key) ? "min" : "max", /loss|err|perplexity|m[as]e$|acc|score|reward/.test(key));
         charts.add(key, id, x, value);
-        tell(key, id, value, null, /loss|err|perplexity|m[as]e$/.test(key) ? "min" : "max");
+        tell(key, id, value, value, value);
       }
   }
 }
 async function load() {
   const answer = await fetch(`/api/v1/runs/${run}/metrics?points=300`).catch(() => null);
   if (answer?.ok) for (const curve of (await answer.json()).metrics) {
-    curve.steps.forEach((x, i) => { counts.set(label(curve), x); if (curve.values[i] !== null) charts.add(curve.key, label(curve), x, curve.values[i]); });
-    tell(curve.key, label(curve), curve.last, curve.best, curve.goal);
+    const {key, values} = curve, id = label(curve);
+    know(key, curve.goal, curve.has_goal);
+    curve.steps.forEach((x, i) => { counts.set(id, x); charts.add(key, id, x, values[i]); });
+    tell(key, id, curve.last, curve.least, curve.greatest);
   }
   loaded = true;
   waiting.splice(0).forEach(take);

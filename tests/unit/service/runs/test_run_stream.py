@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import sqlite3
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -96,6 +97,9 @@ def test_what_is_there_and_then_what_comes(written):
     logs, points, events = told(stream.read())
     assert (logs, points, len(events)) == ({0: "a\nhalf"}, {0: [1]}, 2)
     assert [message.kind for message in stream.read()] == []
+    written.report(0, step=2, loss=math.nan)
+    (point,) = stream.read()
+    assert point.data["points"] == [{"step": 2, "loss": None}], "a browser reads no NaN"
     written.write(0, " b\n")
     assert told(stream.read())[0] == {0: " b\n"}
 
