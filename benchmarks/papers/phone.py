@@ -267,6 +267,7 @@ class Phone:
         here = f"curl got {outputs} for 1 and 2, {time.monotonic() - began:.0f} s after Deploy"
         self.seen.append(Seen(outputs == [3.0, 6.0], here, "its answer is wrong"))
         page.get_by_role("button", name="End").click()
+        page.locator("dialog button.danger").click()
         page.locator("#part .state", has_text="cancelled").first.wait_for()
 
 

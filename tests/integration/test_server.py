@@ -378,6 +378,7 @@ def test_a_phone_uploads_has_quoted_trains_and_deploys_and_the_model_is_asked_by
     asked = subprocess.run(asks, shell=True, env=env, capture_output=True, text=True, check=True)
     assert json.loads(asked.stdout)["outputs"][0]["data"] == [3.0, 6.0]
     page.get_by_role("button", name="End").click()
+    page.locator("dialog button.danger").click()
     page.locator("#part .state", has_text="cancelled").first.wait_for()
 
 
@@ -496,7 +497,21 @@ def _walk(browser, server, tm, width, height, scheme):
     ):
         page.goto(server.url + path)
         check_page(page, path, width)
-    server.ask("POST", f"/runs/{serving}/cancel")
+    page.goto(f"{server.url}/runs/{serving}")
+    page.get_by_role("button", name="End it").click()  # asks first
+    check_page(page, "the question", width)
+    page.get_by_role("button", name="No, go back").click()
+    assert server.ask("GET", f"/runs/{serving}")[1]["state"] == "RUNNING"
+    page.get_by_role("button", name="End it").click()
+    page.get_by_role("button", name="Yes: end it").click()
+    tm.until(lambda: server.ask("GET", f"/runs/{serving}")[1]["reason"] == "CANCELLED")
+    page.goto(server.url + "/")
+    page.get_by_role("button", name="End the marked runs").click()
+    page.get_by_text("Mark runs first").wait_for()
+    page.get_by_text("More", exact=True).click()
+    page.keyboard.press("Escape")
+    assert not page.get_by_role("link", name="Offers").is_visible()
+    assert page.locator("time[title]").count()
     page.get_by_role("button", name="log out").click()
     page.goto(server.url + "/models")
     assert "/login" in page.url

@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from trainmaster.spec import ParameterValue
 
@@ -110,8 +111,8 @@ class Curve:
     def _thin(self, first: int, size: int) -> None:
         last = len(self.steps) - 1
         kept = list(extremes(self.values, range(first, last), size))
-        for column in (self.steps, self.values, self._sums, self._counts):
-            # Sums and counts are of all that ever were.
+        columns: tuple[list[Any], ...] = (self.steps, self.values, self._sums, self._counts)
+        for column in columns:  # sums and counts are of all that ever were
             column[first:last] = [column[index] for index in kept]
         self._thinned = first + len(kept)
 

@@ -45,15 +45,21 @@ def usd(amount: float | None) -> str:
     return dollars(amount) if 0 < amount < 0.1 else f"${amount:,.2f}"
 
 
-def when(at: float | None) -> str:
-    """Unix seconds as date and time.
+def when(at: float | None, shown: str = "%Y-%m-%d %H:%M UTC") -> str:
+    """Unix seconds as date and time; page.js shows it in the reader's zone.
 
-    >>> when(0.0), when(None), when(1e17)
-    ('1970-01-01 00:00 UTC', '–', '–')
+    >>> print(when(0.0), when(None), when(1e17))
+    <time datetime="1970-01-01T00:00:00Z">1970-01-01 00:00 UTC</time> – –
     """
     if at is None or not at < _LAST_S:
         return "–"
-    return datetime.datetime.fromtimestamp(at, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    date = datetime.datetime.fromtimestamp(at, datetime.UTC)
+    return Markup('<time datetime="{}">{}</time>').format(f"{date:%Y-%m-%dT%H:%M:%SZ}", date.strftime(shown))
+
+
+def exactly(at: float) -> str:
+    """The same, with seconds."""
+    return when(at, "%Y-%m-%d %H:%M:%S UTC")
 
 
 def size(bytes_: float) -> str:
@@ -97,7 +103,14 @@ def as_title(text: str) -> str:
 _TEMPLATES: Final = Environment(
     loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
 )
-_TEMPLATES.filters |= {"duration": duration, "usd": usd, "when": when, "number": number, "size": size}
+_TEMPLATES.filters |= {
+    "duration": duration,
+    "usd": usd,
+    "when": when,
+    "exactly": exactly,
+    "number": number,
+    "size": size,
+}
 _TEMPLATES.filters |= {"in_order": in_order, "selecting": selecting}
 _TEMPLATES.filters |= {"with_code": with_code, "as_title": as_title}
 

@@ -274,13 +274,21 @@ def test_what_waits_is_said_to_wait_and_what_is_no_number_is_said(tmp_path):
     site.service.close()
 
 
+def test_times_say_what_they_are_to_the_browser_and_events_are_exact(site):
+    history = site.page("/runs/digits-1/history")
+    assert '<time datetime="1970-01-01T00:00:10Z">1970-01-01 00:00:10 UTC</time>' in history
+    assert '<time datetime="1970-01-01T00:00:01Z">1970-01-01 00:00 UTC</time>' in site.page("/")
+    assert "SUCCEEDED" not in history[history.index('<ol class="events"') :]
+    assert "/page.js" in history
+
+
 def test_tasks_that_were_pruned_are_told_and_their_end_is_told_once(tmp_path):
     site = Site(tmp_path)
     site.run("digits-3", "[0.1, 0.2, 0.4]", 3.0, EndReason.PRUNED)
     assert "0 of 6 succeeded, 6 pruned" in site.page("/runs/digits-3")
     events = re.findall(r"</time> (.*?)</li>", site.page("/runs/digits-3/history"))
     told = [event.split() for event in events if event.startswith("tune/0 ")]
-    assert told == [["tune/0", "PRUNED"], ["tune/0", "STOPPING", "PRUNED"], ["tune/0", "RUNNING"]]
+    assert told == [["tune/0", "pruned"], ["tune/0", "stopping", "pruned"], ["tune/0", "running"]]
     site.service.close()
 
 

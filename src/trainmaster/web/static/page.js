@@ -1,0 +1,53 @@
+"use strict";
+// What every page has: questions before what cannot be undone, the menu, times in the reader's zone.
+addEventListener("submit", event => {
+  const button = event.submitter;
+  if (button?.dataset.marks !== undefined && !button.form.querySelector("[name=run]:checked")) {
+    event.preventDefault();
+    event.stopImmediatePropagation();
+    document.getElementById("marked").textContent = "Mark runs first, in the first column.";
+    return;
+  }
+  if (!button?.matches("button.danger:not([data-sure])")) return;
+  event.preventDefault();
+  event.stopImmediatePropagation();
+  const question = document.body.appendChild(document.createElement("dialog")), name = button.getAttribute("aria-label") ?? button.textContent;
+  question.setAttribute("aria-labelledby", "question");
+  const text = question.appendChild(document.createElement("p"));
+  text.id = "question"; text.textContent = button.dataset.ask ?? `${name}?`;
+  const bar = question.appendChild(document.createElement("p"));
+  bar.className = "actions";
+  const no = bar.appendChild(document.createElement("button")), yes = bar.appendChild(document.createElement("button"));
+  no.textContent = "No, go back"; yes.textContent = `Yes: ${name[0].toLowerCase()}${name.slice(1)}`; yes.className = "danger";
+  no.addEventListener("click", () => question.close());
+  yes.addEventListener("click", () => {
+    question.close();
+    button.dataset.sure = "";
+    button.form.requestSubmit(button);
+    delete button.dataset.sure;
+  });
+  question.addEventListener("close", () => { question.remove(); if (button.isConnected) button.focus(); });
+  question.showModal();
+}, true);
+
+const menu = document.querySelector("details.menu");
+function leave(event) {
+  if (!menu?.open || event.type === "keydown" && event.key !== "Escape" || event.type === "click" && menu.contains(event.target)) return;
+  menu.open = false;
+  if (event.type === "keydown") menu.querySelector("summary").focus();
+}
+addEventListener("click", leave);
+addEventListener("keydown", leave);
+
+// Today's times are a clock, others have their day; where one points the whole, with its zone.
+function localize() {
+  for (const each of document.querySelectorAll("time[datetime]:not([title])")) {
+    const at = new Date(each.dateTime), isToday = at.toDateString() === new Date().toDateString(), hasSeconds = /:\d\d:\d\d/.test(each.textContent);
+    each.title = at.toLocaleString([], {dateStyle: "full", timeStyle: "long", hourCycle: "h23"});
+    const clock = {hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...(hasSeconds ? {second: "2-digit"} : {})};
+    const day = {weekday: "short", day: "numeric", month: "short", ...(at.getFullYear() === new Date().getFullYear() ? {} : {year: "numeric"})};
+    each.textContent = at.toLocaleString([], isToday ? clock : {...day, ...clock});
+  }
+}
+localize();
+new MutationObserver(localize).observe(document.body, {childList: true, subtree: true});
