@@ -64,7 +64,7 @@ class RunRows:
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class RunGrowth:
     """What a run has grown by.
 
     Attributes:
@@ -123,7 +123,7 @@ def news_of(
     after_event: int,
     after_piece: int,
     progressed: Iterable[tuple[str, int]] = (),
-) -> News:
+) -> RunGrowth:
     """What a run has grown by since two ids, about `NEWS_BYTES` of it; empty if there is nothing.
 
     Args:
@@ -159,7 +159,7 @@ def news_of(
         if task is not None:
             numbers.setdefault(experiment, set()).add(task)
     found = database.experiment_rows(run) if named or numbers else []
-    return News(
+    return RunGrowth(
         [_plain(row) for row in events],
         [_plain(row) for row in pieces],
         events[-1]["id"] if events else after_event,
@@ -196,7 +196,7 @@ def newest(database: Database, run: str) -> tuple[int, int]:
     return found[0], found[1]
 
 
-def settle(database: Database, rows: RunRows, news: Sequence[News], changes: Mapping[str, Any]) -> None:
+def settle(database: Database, rows: RunRows, news: Sequence[RunGrowth], changes: Mapping[str, Any]) -> None:
     """Write a run into a database of its own; nothing if it is there already.
 
     Args:
@@ -259,7 +259,7 @@ def bring(
     run: str,
     before: str,
     away: Mapping[str, Any],
-    news: Sequence[News],
+    news: Sequence[RunGrowth],
     rows: RunRows | None,
     *,
     is_alive: bool,
@@ -334,14 +334,14 @@ def runs_away(database: Database, home_id: str) -> list[str]:
 # --- rows ----------------------------------------------------------------------------------------------
 
 
-def _add_news(connection: Connection, run: str, news: News) -> None:
+def _add_news(connection: Connection, run: str, news: RunGrowth) -> None:
     insert_events(connection, [_without_id(row) for row in news.events])  # and to whom they are to be sent
     for row in news.pieces:
         _put_piece(connection, run, _without_id(row))
     _put_tasks(connection, run, news)
 
 
-def _put_tasks(connection: Connection, run: str, found: News | RunRows) -> None:
+def _put_tasks(connection: Connection, run: str, found: RunGrowth | RunRows) -> None:
     """Experiments are there since the run was accepted, with the same ids; tasks come with all attempts."""
     for row in found.experiments:
         values = {name: value for name, value in row.items() if name not in ("id", "run_id", "name")}

@@ -1,4 +1,4 @@
-"""`Engine`: docker or podman on this machine, asked through its own command line."""
+"""`ContainerEngine`: docker or podman on this machine, asked through its own command line."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Image:
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class ContainerEngine:
     """What starts containers on this machine.
 
     Attributes:
@@ -213,7 +213,7 @@ class Engine:
         return done.returncode, done.stdout if not done.returncode else done.stderr
 
 
-def find_engine(environ: Mapping[str, str]) -> Engine:
+def find_engine(environ: Mapping[str, str]) -> ContainerEngine:
     """The engine that ``TRAINMASTER_CONTAINER_ENGINE`` names; else docker if it answers, else podman.
 
     Args:
@@ -234,9 +234,9 @@ def find_engine(environ: Mapping[str, str]) -> Engine:
         if program is None:
             refusals.append(f"{kind} is not installed")
             continue
-        rootless, refusal = _try(Engine(kind, os.path.abspath(program), settings=settings))  # noqa: PTH100
+        rootless, refusal = _try(ContainerEngine(kind, os.path.abspath(program), settings=settings))  # noqa: PTH100
         if not refusal:
-            return Engine(kind, os.path.abspath(program), rootless, settings)  # noqa: PTH100
+            return ContainerEngine(kind, os.path.abspath(program), rootless, settings)  # noqa: PTH100
         refusals.append(f"{kind} does not answer ({refusal})")
     raise UsageError(
         f"`container` needs docker or podman: {'; '.join(refusals)}",
@@ -252,7 +252,7 @@ def last_words(said: str) -> str:
     return (useful or lines or ["it said nothing"])[-1].removeprefix("Error response from daemon: ")
 
 
-def _try(engine: Engine) -> tuple[bool, str]:
+def _try(engine: ContainerEngine) -> tuple[bool, str]:
     """Whether an engine is rootless, and why it is of no use."""
     if engine.kind == "podman":
         code, said = engine.ask("info", "--format", "{{.Host.Security.Rootless}}")

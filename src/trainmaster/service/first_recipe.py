@@ -50,7 +50,7 @@ _HELP_OPTION: Final = re.compile(r"^[\s│*]*(?:-\w,\s+)?--([A-Za-z][\w.-]*)(?:[
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class ScriptOption:
     """What a script takes on its command line.
 
     Attributes:
@@ -73,7 +73,7 @@ class Option:
 
 
 @dataclass
-class Found:
+class ScriptFindings:
     """What was found out about a script.
 
     Attributes:
@@ -92,14 +92,14 @@ class Found:
     others: list[str] = field(default_factory=list)
     framework: str = ""
     by: str = ""
-    options: list[Option] = field(default_factory=list)
+    options: list[ScriptOption] = field(default_factory=list)
     metrics: list[str] = field(default_factory=list)
     data: dict[str, bool] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     recipe: str = ""
 
 
-def first_recipe(directory: Path, script: str | None, *, may_run: bool, name: str = "") -> Found:
+def first_recipe(directory: Path, script: str | None, *, may_run: bool, name: str = "") -> ScriptFindings:
     """Look at a directory, and write a recipe for it.
 
     Args:
@@ -121,7 +121,7 @@ def first_recipe(directory: Path, script: str | None, *, may_run: bool, name: st
         raise UsageError(f"{path}: {error.strerror}", "Name a script in this directory.") from None
     except (SyntaxError, ValueError) as error:
         raise UsageError(f"{path} is no Python: {error}", "Name another script.") from None
-    found = Found(script, others)
+    found = ScriptFindings(script, others)
     modules = set(_imported(tree))
     found.framework = next((name for name, its in _FRAMEWORKS.items() if modules & set(its)), "")
     found.by, found.options = _options(tree, path, modules)
@@ -165,7 +165,7 @@ def _imported(tree: ast.AST) -> Iterator[str]:
             yield node.module.partition(".")[0]
 
 
-def _options(tree: ast.Module, path: Path, modules: set[str]) -> tuple[str, list[Option]]:
+def _options(tree: ast.Module, path: Path, modules: set[str]) -> tuple[str, list[ScriptOption]]:
     """How a script reads its options, and which those are."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     arguments = [_option(call) for call in calls if _called(call) == "add_argument"]
@@ -189,7 +189,7 @@ def _options(tree: ast.Module, path: Path, modules: set[str]) -> tuple[str, list
     return "", []
 
 
-def _option(call: ast.Call) -> Option | None:
+def _option(call: ast.Call) -> ScriptOption | None:
     texts = [_literal(each) for each in call.args]
     flags = [each for each in texts if isinstance(each, str)]
     long = next((each for each in flags if each.startswith("--")), flags[0] if flags else "")
@@ -198,7 +198,7 @@ def _option(call: ast.Call) -> Option | None:
     long = long.partition("/")[0]  # click: --flag/--no-flag
     action, is_flag = _keyword(call, "action"), _keyword(call, "is_flag")
     is_positional = not long.startswith("-")
-    return Option(
+    return ScriptOption(
         "" if is_positional else long,
         long.lstrip("-"),
         _keyword(call, "default"),
@@ -207,7 +207,7 @@ def _option(call: ast.Call) -> Option | None:
     )
 
 
-def _of_hydra(path: Path, main: ast.Call | None) -> list[Option]:
+def _of_hydra(path: Path, main: ast.Call | None) -> list[ScriptOption]:
     """Scalars at the top of the configuration that `hydra.main` names."""
     if main is None:
         return []
@@ -226,25 +226,25 @@ def _of_hydra(path: Path, main: ast.Call | None) -> list[Option]:
     return list(_flattened(content, "")) if isinstance(content, dict) else []
 
 
-def _flattened(content: dict[Any, Any], above: str) -> Iterator[Option]:
+def _flattened(content: dict[Any, Any], above: str) -> Iterator[ScriptOption]:
     for key, value in content.items():
         name = f"{above}{key}"
         if isinstance(value, dict) and key != "hydra":
             yield from _flattened(value, f"{name}.")
         elif isinstance(value, str | int | float | bool):
-            yield Option(f"{name}=", name, value, required=value == "???")
+            yield ScriptOption(f"{name}=", name, value, required=value == "???")
 
 
-def _of_assignments(tree: ast.Module) -> Iterator[Option]:
+def _of_assignments(tree: ast.Module) -> Iterator[ScriptOption]:
     """Constants at the top of a script whose options are those (nanoGPT's way)."""
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             value = _literal(node.value)
             if isinstance(value, str | int | float | bool):
-                yield Option(f"--{node.targets[0].id}=", node.targets[0].id, value)
+                yield ScriptOption(f"--{node.targets[0].id}=", node.targets[0].id, value)
 
 
-def _ask_for_help(found: Found, directory: Path, *, may_run: bool) -> None:
+def _ask_for_help(found: ScriptFindings, directory: Path, *, may_run: bool) -> None:
     command = f"python {shlex.quote(found.script)}{' fit' * (found.by == 'LightningCLI')} --help"
     if not may_run:
         found.notes.append(f"its options are read by {found.by}: `{command}` shows them (--yes has it asked)")
@@ -266,7 +266,7 @@ def _ask_for_help(found: Found, directory: Path, *, may_run: bool) -> None:
     shown = _HELP_OPTION.findall(done.stdout)
     names = dict.fromkeys(name for name, _ in shown if not name.endswith("help"))
     ours = sorted(names, key=lambda name: name.startswith("trainer."))  # of Lightning: after the model's
-    found.options = [Option(f"--{name}", name) for name in ours]
+    found.options = [ScriptOption(f"--{name}", name) for name in ours]
     if not found.options:
         last = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1][:200]
         found.notes.append(f"`{command}` shows no options here: {last}")
@@ -309,7 +309,7 @@ def _paths(tree: ast.AST) -> Iterator[str]:
                 yield name
 
 
-def _note_metrics(found: Found, modules: set[str], tree: ast.AST) -> None:
+def _note_metrics(found: ScriptFindings, modules: set[str], tree: ast.AST) -> None:
     logged = modules & {"lightning", "pytorch_lightning", "tensorboard", "tensorboardX", "wandb", "mlflow"}
     if any(map(says_how_good, found.metrics)) or "SummaryWriter" in ast.unparse(tree):
         return
@@ -322,7 +322,7 @@ def _note_metrics(found: Found, modules: set[str], tree: ast.AST) -> None:
         )
 
 
-def _write(found: Found, directory: Path, tree: ast.AST, called: str) -> None:
+def _write(found: ScriptFindings, directory: Path, tree: ast.AST, called: str) -> None:
     """The recipe, with notes on what it leaves open."""
     words, data, parameters = [f"python {shlex.quote(found.script)}"], {}, {}
     if found.by == "LightningCLI":

@@ -118,7 +118,7 @@ _read_region: Final = _one_or_several(text("write a region's name"), "write a re
 _read_instance: Final = list_of(text(), "write a list of instance types", single=True)
 
 
-class Alternative(Noun):
+class WishChoice(Noun):
     """Of several the machines that will do; attributes as `Hardware` has them."""
 
     instance: Annotated[tuple[str, ...], Key("instance", _read_instance)] = ()
@@ -162,7 +162,7 @@ class Hardware(Noun):
     spot: Annotated[bool | None, Key("spot", boolean)] = None
     region: Annotated[str | tuple[str, ...] | None, Key("region", _read_region)] = None
     any_of: Annotated[
-        tuple[Alternative, ...], Key("any_of", list_of(noun(Alternative), "write a list of wishes"))
+        tuple[WishChoice, ...], Key("any_of", list_of(noun(WishChoice), "write a list of wishes"))
     ] = ()
 
     @classmethod
@@ -187,7 +187,7 @@ class Hardware(Noun):
         return tuple(region for each in self._wishes for region in several(each.region))
 
     @property
-    def _wishes(self) -> tuple[Hardware | Alternative, ...]:
+    def _wishes(self) -> tuple[Hardware | WishChoice, ...]:
         return (self, *self.any_of)
 
     @property

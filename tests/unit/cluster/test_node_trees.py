@@ -16,7 +16,7 @@ from trainmaster.cluster.node_files.trees import (
     FOLDER,
     LINK,
     OUTWARD,
-    Draft,
+    TreeDraft,
     TreeEntry,
     TreeError,
     Unpacker,
@@ -44,7 +44,7 @@ def contents(root: Path) -> dict[str, str]:
 def move(source: Path, target: Path, size: int = 7) -> int:
     """All that `fetch` does, here; how many bytes of streams it took."""
     entries = scan(str(source))
-    draft = Draft(str(target), entries)
+    draft = TreeDraft(str(target), entries)
     stream = b"".join(pack(str(source), draft.missing()))
     unpacker = Unpacker(draft.root, draft.wanted)
     for start in range(0, len(stream), size):
@@ -139,12 +139,12 @@ def test_links_that_lead_outside_can_be_followed_and_circles_end(tmp_path):
 )
 def test_nothing_may_lie_or_lead_outside(tmp_path, entry):
     with pytest.raises(TreeError, match="outside"):
-        Draft(str(tmp_path / "t"), [entry])
+        TreeDraft(str(tmp_path / "t"), [entry])
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_nobody_asked_for_is_refused(tmp_path):
-    draft = Draft(str(tmp_path / "t"), [TreeEntry("a", FILE, 1)])
+    draft = TreeDraft(str(tmp_path / "t"), [TreeEntry("a", FILE, 1)])
     draft.missing()
     for said in (TreeEntry("b", FILE, 1), TreeEntry("a", LINK, target="b")):
         with pytest.raises(TreeError, match="unasked"):
@@ -171,13 +171,13 @@ def test_a_file_that_changes_while_it_is_sent_is_told(tmp_path):
 def test_a_draft_that_was_begun_is_used(tmp_path):
     source, target = tmp_path / "s", tmp_path / "t"
     write(source, a="1" * 1000, b="2" * 1000)
-    draft = Draft(str(target), scan(str(source)))
+    draft = TreeDraft(str(target), scan(str(source)))
     stream = b"".join(pack(str(source), draft.missing()))
     unpacker = Unpacker(draft.root, draft.wanted)
     unpacker.feed(stream[:1500])  # one and a half
     unpacker.close()
     assert not target.exists()
-    again = Draft(str(target), scan(str(source)))
+    again = TreeDraft(str(target), scan(str(source)))
     assert [entry.path for entry in again.missing()] == ["b"]
     (source / "b").write_text("3")
     assert move(source, target) < 200
@@ -186,13 +186,13 @@ def test_a_draft_that_was_begun_is_used(tmp_path):
 def test_an_exchange_that_was_cut_short_is_mended(tmp_path):
     target = tmp_path / "t"
     write(tmp_path, s__a="new", **{".t.old__a": "old"})
-    Draft(str(target), scan(str(tmp_path / "s")))
+    TreeDraft(str(target), scan(str(tmp_path / "s")))
     assert contents(target) == {"a": "old"}
 
 
 @pytest.mark.parametrize("changes", [{"size": 1 << 40}, {"mode": 0o4777}, {"mtime_ns": 5}])
 def test_a_file_comes_as_it_was_listed(tmp_path, changes):
-    draft = Draft(str(tmp_path / "t"), [TreeEntry("a", FILE, 1)])
+    draft = TreeDraft(str(tmp_path / "t"), [TreeEntry("a", FILE, 1)])
     draft.missing()
     said = TreeEntry("a", FILE, 1)._replace(**changes)
     with pytest.raises(TreeError, match="not what it was"):
@@ -213,7 +213,7 @@ pieces = st.binary(max_size=30) | st.sampled_from(
 @given(st.lists(pieces, max_size=6))
 def test_any_stream_is_taken_or_refused(tmp_path_factory, said):
     top = tmp_path_factory.mktemp("fuzz")
-    draft = Draft(str(top / "t"), [TreeEntry("a", FILE, 3)])
+    draft = TreeDraft(str(top / "t"), [TreeEntry("a", FILE, 3)])
     draft.missing()
     unpacker = Unpacker(draft.root, draft.wanted)
     with contextlib.suppress(TreeError):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainmaster.executors import engines
-from trainmaster.executors.engines import Engine, find_engine, last_words
+from trainmaster.executors.engines import ContainerEngine, find_engine, last_words
 from trainmaster.spec.errors import UsageError
 
 
@@ -68,7 +68,7 @@ def test_images(programs, tmp_path):
     for name, digests in {"here": "", "podmans": '"localhost/a@sha256:2"', "pulled": '"a@sha256:2"'}.items():
         (tmp_path / f"{name}.json").write_text(f"[{answer % digests}]")
     programs(docker=f'cat "{tmp_path}/$3.json"')
-    engine = Engine("docker", str(tmp_path / "docker"), settings={"PATH": os.defpath})
+    engine = ContainerEngine("docker", str(tmp_path / "docker"), settings={"PATH": os.defpath})
     found = engine.image("here")
     assert found is not None
     assert (found.id, found.env) == ("1", {"PATH": "/bin", "A": "b=c"})
@@ -86,7 +86,7 @@ def test_an_image_is_taken_under_its_name(programs, tmp_path):
         *) exit 1;;
         esac"""
     )
-    engine = Engine("docker", str(tmp_path / "docker"), settings={"PATH": os.defpath})
+    engine = ContainerEngine("docker", str(tmp_path / "docker"), settings={"PATH": os.defpath})
     children: set[int] = set()
     engine.load("a:1", io.BytesIO(b"layers" * 100_000), children)
     assert (tmp_path / "loaded").read_bytes() == b"layers" * 100_000
@@ -101,7 +101,7 @@ def test_a_pull_may_take_long_once_the_registry_has_answered(programs, tmp_path,
     monkeypatch.setattr(engines, "CONNECT_S", 1.0)
     answers = "echo '1: Pulling from library/here'; sleep 1.2; echo 'no such host' >&2; exit 1"
     programs(docker=f"if [[ $2 = here ]]; then {answers}; fi; sleep 60")
-    engine = Engine("docker", str(tmp_path / "docker"), settings={"PATH": os.defpath})
+    engine = ContainerEngine("docker", str(tmp_path / "docker"), settings={"PATH": os.defpath})
     children: set[int] = set()
     with pytest.raises(UsageError, match="here is not on this machine and cannot be pulled: no such host"):
         engine.pull("here", children)

@@ -15,7 +15,7 @@ from trainmaster.testing.gang_schedules import simulate
 SCHEDULES = 300
 #: Schedules that have failed once, beyond those that are gone through anyway.
 FAILED_ONCE = (5377,)
-who_ends, ask = life.who_ends, life.Gang._ask
+who_ends, ask = life.who_ends, life.GangLife._ask
 from_record = PlacedGang.from_record.__func__
 
 
@@ -45,11 +45,11 @@ MISTAKES: dict[str, tuple[Callable[[], AbstractContextManager[object]], int]] = 
         5,
     ),
     "parameter servers are stopped with the workers": (
-        lambda: patch.object(life.Gang, "_ask", all_at_once),
+        lambda: patch.object(life.GangLife, "_ask", all_at_once),
         16,
     ),
     "a gang is launched when some of its parts have their places": (
-        lambda: patch.object(life.Gang, "granted", property(some_granted)),
+        lambda: patch.object(life.GangLife, "granted", property(some_granted)),
         1,
     ),
     "a member that the others can do without ends them": (

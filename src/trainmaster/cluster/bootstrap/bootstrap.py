@@ -29,7 +29,7 @@ from trainmaster.cluster.bootstrap.guest_calls import ask_guest, guest_words
 from trainmaster.cluster.bootstrap.host_result import BootstrapPhase, HostOutcome, HostResult, PhaseReport
 from trainmaster.cluster.bootstrap.plan import (
     BootstrapPlan,
-    Step,
+    BootstrapStep,
     Unfit,
     choose_python,
     make_plan,
@@ -250,7 +250,9 @@ class _HostBootstrap:
         command = internet_command(python.path)
         return connection.run(command, timeout_s=self.settings.probe_timeout_s).code == 0
 
-    def _layer(self, phase: BootstrapPhase, connection: Connection, plan: BootstrapPlan, step: Step) -> None:
+    def _layer(
+        self, phase: BootstrapPhase, connection: Connection, plan: BootstrapPlan, step: BootstrapStep
+    ) -> None:
         with self._phase(phase) as detail:
             said = "have" if step.present else self._install(connection, plan, step)
             if said == "linked":
@@ -262,7 +264,7 @@ class _HostBootstrap:
                 detail.insert(0, HostOutcome.REUSED)
 
     def _install(
-        self, connection: Connection, plan: BootstrapPlan, step: Step, *, again: bool = False
+        self, connection: Connection, plan: BootstrapPlan, step: BootstrapStep, *, again: bool = False
     ) -> str:
         """Put a layer there: ``done``, ``linked`` or, if somebody else has done so meanwhile, ``have``."""
         assert self.facts is not None

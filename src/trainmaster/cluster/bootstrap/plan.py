@@ -33,7 +33,7 @@ class Unfit:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class BootstrapStep:
     """A layer that a host is to have.
 
     Attributes:
@@ -62,9 +62,9 @@ class BootstrapPlan:
     """
 
     host_python: PythonFacts
-    packages: Step
-    runtime: Step
-    code: Step | None
+    packages: BootstrapStep
+    runtime: BootstrapStep
+    code: BootstrapStep | None
     python: str
     code_directory: str
     device: str
@@ -143,16 +143,20 @@ def make_plan(
     )
 
 
-def _packages(facts: HostFacts, package: RuntimePackage, python: PythonFacts, *, by_pip: bool) -> Step:
+def _packages(
+    facts: HostFacts, package: RuntimePackage, python: PythonFacts, *, by_pip: bool
+) -> BootstrapStep:
     if not by_pip:
         same = {"tops": package.packages.tops()} if facts.shared else {}
         return _step(facts, package.packages, {"inside": "site-packages", **same})
     digest = hashlib.sha256("\n".join((python.soabi, *package.pins)).encode()).hexdigest()[:_NAME_CHARACTERS]
     order = {"kind": "packages", "name": digest, "inside": "site-packages", "pip": list(package.pins)}
-    return Step(None, order, f"packages/{digest}" in facts.have)
+    return BootstrapStep(None, order, f"packages/{digest}" in facts.have)
 
 
-def _runtime(facts: HostFacts, package: RuntimePackage, python: PythonFacts, packages: Step) -> Step:
+def _runtime(
+    facts: HostFacts, package: RuntimePackage, python: PythonFacts, packages: BootstrapStep
+) -> BootstrapStep:
     """A venv that shares the libraries with those of other versions of Trainmaster.
 
     It is written by hand, as Debian's Python has no `venv` unless one asks for it. Nothing in it is an
@@ -172,10 +176,10 @@ def _runtime(facts: HostFacts, package: RuntimePackage, python: PythonFacts, pac
         "files": {"pyvenv.cfg": cfg, f"{site}/trainmaster-packages.pth": _pth(up, packages)},
         "links": {"bin/python": python.path, "bin/python3": "python"},
     }
-    return Step(package.source, order, f"runtimes/{name}" in facts.have)
+    return BootstrapStep(package.source, order, f"runtimes/{name}" in facts.have)
 
 
-def _pth(up: str, packages: Step) -> str:
+def _pth(up: str, packages: BootstrapStep) -> str:
     """Where the libraries are, and what is run whenever the runtime's Python starts.
 
     To import Ray takes a fifth longer if all 700 new objects the garbage collector looks through the young.
@@ -183,9 +187,9 @@ def _pth(up: str, packages: Step) -> str:
     return f"{up}/packages/{packages.order['name']}/site-packages\nimport gc; gc.set_threshold(10000)\n"
 
 
-def _step(facts: HostFacts, layer: RuntimeLayer, order: dict[str, Any]) -> Step:
+def _step(facts: HostFacts, layer: RuntimeLayer, order: dict[str, Any]) -> BootstrapStep:
     order = {"kind": layer.kind, "name": layer.name, "members": layer.members, **order}
-    return Step(layer, order, layer.key in facts.have)
+    return BootstrapStep(layer, order, layer.key in facts.have)
 
 
 def _notes(facts: HostFacts) -> tuple[str, ...]:

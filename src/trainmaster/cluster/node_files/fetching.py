@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.cluster.bootstrap.guest.answering import explain
 from trainmaster.cluster.node_files.files import AT_ONCE, NodeFiles
 from trainmaster.cluster.node_files.merging import Tree, merge_trees
-from trainmaster.cluster.node_files.trees import FILE, LINK, Draft, TreeEntry, TreeError, Unpacker
+from trainmaster.cluster.node_files.trees import FILE, LINK, TreeDraft, TreeEntry, TreeError, Unpacker
 from trainmaster.cluster.node_files.worker_client import NodeWorker, OrderError
 from trainmaster.control.task.job_context import NodeGoneError
 from trainmaster.objects.names import link_stays_inside
@@ -30,7 +30,7 @@ _RESERVE_BYTES: Final = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class NodePart:
     """What one node has to give of a directory.
 
     Attributes:
@@ -55,7 +55,7 @@ class Part:
 #: Our program on a node.
 WorkerOf = Callable[["NodeAccess"], NodeWorker]
 #: Takes the files of a part from where they lie; False if they changed meanwhile.
-Carry = Callable[[Part, str], bool]
+Carry = Callable[[NodePart, str], bool]
 
 
 def fetch(
@@ -109,7 +109,7 @@ def _fetch(
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         _require_inward(target, [entry for _, entry in merged])
-        draft = Draft(str(target), [entry for _, entry in merged])
+        draft = TreeDraft(str(target), [entry for _, entry in merged])
         if draft.is_same:
             return True
         missing = {entry.path: entry for entry in draft.missing()}
@@ -124,11 +124,11 @@ def _fetch(
             "Free some space, or use an object store that the nodes can reach.",
         )
     parts = [
-        Part(number, access, directory, tuple(e for n, e in merged if n == number and e.path in missing))
+        NodePart(number, access, directory, tuple(e for n, e in merged if n == number and e.path in missing))
         for number, (access, directory) in enumerate(sources)
     ]
 
-    def receive(part: Part, place: str) -> bool:
+    def receive(part: NodePart, place: str) -> bool:
         return _receive(of(part.access), draft, part, place)
 
     if not carry(of, parts, trees, receive, is_frozen=size >= freeze_bytes):
@@ -141,7 +141,7 @@ def _fetch(
     return True
 
 
-def _receive(worker: NodeWorker, draft: Draft, part: Part, place: str) -> bool:
+def _receive(worker: NodeWorker, draft: TreeDraft, part: NodePart, place: str) -> bool:
     """Take files of a node into a draft; False if they changed meanwhile."""
     unpacker = Unpacker(draft.root, draft.wanted, f"part-{part.number}")
     shown = part.access.target.shown
@@ -192,7 +192,7 @@ def look(of: WorkerOf, sources: Sequence[tuple[NodeAccess, str]]) -> list[Tree]:
 
 
 def carry(
-    of: WorkerOf, parts: Sequence[Part], trees: Sequence[Tree], take: Carry, *, is_frozen: bool
+    of: WorkerOf, parts: Sequence[NodePart], trees: Sequence[Tree], take: Carry, *, is_frozen: bool
 ) -> bool:
     """Take files of several nodes as they were at one moment.
 
@@ -212,7 +212,7 @@ def carry(
     return taken
 
 
-def _take(parts: Sequence[Part], take: Carry, *, frozen: bool = False) -> bool:
+def _take(parts: Sequence[NodePart], take: Carry, *, frozen: bool = False) -> bool:
     wanted = [part for part in parts if part.entries]
     if not wanted:
         return True
@@ -220,17 +220,17 @@ def _take(parts: Sequence[Part], take: Carry, *, frozen: bool = False) -> bool:
         return all(list(pool.map(lambda part: take(part, part.frozen if frozen else part.directory), wanted)))
 
 
-def _frozen(of: WorkerOf, parts: Sequence[Part], trees: Sequence[Tree], take: Carry) -> bool | None:
+def _frozen(of: WorkerOf, parts: Sequence[NodePart], trees: Sequence[Tree], take: Carry) -> bool | None:
     """Freeze and take; False if something changed before it was frozen, None if it cannot be frozen."""
 
-    def freeze(part: Part) -> Tree | None:
+    def freeze(part: NodePart) -> Tree | None:
         paths = [entry.path for entry in part.entries]
         try:
             return of(part.access).freeze(part.directory, part.frozen, paths)
         except OrderError:
             return None
 
-    def is_as_it_was(part: Part) -> bool:
+    def is_as_it_was(part: NodePart) -> bool:
         """Also when it is not asked: frozen names are taken away."""
         left = of(part.access).thaw(part.frozen)
         return [entry for entry in left if entry.kind == FILE] == sorted(part.entries)

@@ -20,7 +20,7 @@ from trainmaster.cluster.node_files.voice import Order, Voice
 from trainmaster.control.attempt.local_images import LocalImages, end_all, own_user
 from trainmaster.control.attempt.setup import Setup, end_setups
 from trainmaster.control.task.locking import locked
-from trainmaster.executors.engines import Engine, Image, find_engine
+from trainmaster.executors.engines import ContainerEngine, Image, find_engine
 from trainmaster.spec.errors import UsageError
 
 _LOG_BYTES: Final = 1 << 19
@@ -92,7 +92,7 @@ def _have(images: LocalImages, order: Order, voice: Voice) -> Image | str:
             return images.load(name, archive)
 
 
-def _write_engine(path: Path, engine: Engine) -> None:
+def _write_engine(path: Path, engine: ContainerEngine) -> None:
     """What the supervisor starts containers with."""
     said = {
         "program": engine.program,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainmaster.cluster.node_files.worker_client import OrderError
 from trainmaster.control.attempt.images import BroughtImages, image_of
 from trainmaster.executors.base import Container
-from trainmaster.executors.engines import Engine, Image, find_engine
+from trainmaster.executors.engines import ContainerEngine, Image, find_engine
 from trainmaster.spec.errors import UsageError
 from trainmaster.transport.base import CommandError
 
@@ -51,7 +51,7 @@ class NodeImages(BroughtImages):
         self._files = files
         self._paths = paths
         self._environ = dict(os.environ if environ is None else environ)
-        self._own: dict[str, tuple[Engine, Image] | None] = {}
+        self._own: dict[str, tuple[ContainerEngine, Image] | None] = {}
         self._archives: dict[str, Path] = {}
         self._saving = threading.Lock()
 
@@ -126,7 +126,7 @@ class NodeImages(BroughtImages):
         except _NOT_OURS as error:
             raise CommandError(f"{node.target.shown}: it says something that is no image") from error
 
-    def _find_own(self, name: str) -> tuple[Engine, Image] | None:
+    def _find_own(self, name: str) -> tuple[ContainerEngine, Image] | None:
         """What this machine's own engine has of that name; it need not have an engine."""
         with self._saving:
             if name not in self._own:
@@ -137,7 +137,7 @@ class NodeImages(BroughtImages):
                     self._own[name] = (engine, image) if image is not None else None
             return self._own[name]
 
-    def _saved(self, context: TaskContext, engine: Engine, image: Image, name: str) -> Path:
+    def _saved(self, context: TaskContext, engine: ContainerEngine, image: Image, name: str) -> Path:
         """An archive of an image, made once for all nodes."""
         with self._saving:
             if name not in self._archives:

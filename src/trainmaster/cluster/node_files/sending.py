@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.artifacts import FileEntry, UnstableDirectory, Upload
 from trainmaster.artifacts.publishing import FILES_PREFIX
 from trainmaster.artifacts.sending import ToSend
-from trainmaster.cluster.node_files.fetching import Part, WorkerOf, carry, look
+from trainmaster.cluster.node_files.fetching import NodePart, WorkerOf, carry, look
 from trainmaster.cluster.node_files.merging import Tree, merge_trees, moved
 from trainmaster.cluster.node_files.trees import FILE, FOLDER, LINK, OUTWARD, TreeEntry
 from trainmaster.spec.errors import PublishError
@@ -92,11 +92,11 @@ def send(
     parts, folders = [], []
     for number, source in enumerate(sources):
         mine = tuple(_local(entry, source) for n, entry in merged if n == number and entry.kind == FILE)
-        parts.append(Part(number, source.access, source.directory, mine))
+        parts.append(NodePart(number, source.access, source.directory, mine))
         folders.append(_folder(uri, source, mine))
     uploaded: dict[int, list[FileEntry]] = {}
 
-    def upload(part: Part, place: str) -> bool:
+    def upload(part: NodePart, place: str) -> bool:
         source = sources[part.number]
         parent, _, name = source.directory.rpartition("/")
         wanted = [

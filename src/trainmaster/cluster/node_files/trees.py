@@ -303,7 +303,7 @@ class Unpacker:
         os.rename(self._part, place)
 
 
-class Draft:
+class TreeDraft:
     """A directory that is to take another one's place, made beside it. What was begun before is used.
 
     Args:

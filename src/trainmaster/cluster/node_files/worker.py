@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from trainmaster.cluster.bootstrap.guest.answering import explain, in_time, only_one, put
 from trainmaster.cluster.node_files.trees import (
-    Draft,
+    TreeDraft,
     TreeEntry,
     TreeError,
     Unpacker,
@@ -158,7 +158,7 @@ def _receive(order: Order, voice: Voice) -> None:
             return
         voice.say({"want": True}, now=True)
         source: Any = sys.stdin.buffer
-        draft = Draft(order["directory"], [TreeEntry(*each) for each in order["wanted"]])
+        draft = TreeDraft(order["directory"], [TreeEntry(*each) for each in order["wanted"]])
         draft.missing()
         unpacker = Unpacker(draft.root, draft.wanted)
         try:

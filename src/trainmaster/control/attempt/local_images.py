@@ -20,7 +20,7 @@ from trainmaster.control.task.environment import UNBUFFERED
 from trainmaster.executors import containers
 from trainmaster.executors.base import Container, Sandbox
 from trainmaster.executors.engine_calls import MAKING_S
-from trainmaster.executors.engines import Engine, Image, last_words
+from trainmaster.executors.engines import ContainerEngine, Image, last_words
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class LocalImages:
         owner: tells the containers that it starts from those of others.
     """
 
-    def __init__(self, engine: Engine, owner: str) -> None:
+    def __init__(self, engine: ContainerEngine, owner: str) -> None:
         self.engine = engine
         self._owner = owner
 
@@ -159,7 +159,7 @@ def own_user() -> str:
 
 
 def _run(
-    engine: Engine,
+    engine: ContainerEngine,
     container: Container,
     name: str,
     cwd: str,
@@ -205,7 +205,7 @@ def _run(
 
 
 _children: set[int] = set()
-_containers_of: dict[str, Engine] = {}
+_containers_of: dict[str, ContainerEngine] = {}
 _ending = threading.Lock()
 
 
@@ -220,7 +220,7 @@ def end_all() -> None:
             _remove(name, engine)
 
 
-def _remove(name: str, engine: Engine) -> None:
+def _remove(name: str, engine: ContainerEngine) -> None:
     """End a container whose client was killed; the engine may just be making it."""
     engine.remove(name)
     time.sleep(MAKING_S)

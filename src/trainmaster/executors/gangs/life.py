@@ -1,4 +1,4 @@
-"""The life of a gang over several supervisors: `Gang`, told what happens, says what to send to whom.
+"""The life of a gang over several supervisors: `GangLife`, told what happens, says what to send to whom.
 
 Each part is a gang of its own to a supervisor. All parts are held before any is launched; when a member fails
 the others are stopped, and those that only serve the others last; what was on a node that died is lost.
@@ -119,7 +119,7 @@ class Step:
     Attributes:
         fate: of the gang.
         orders: commands for the supervisors of parts.
-        press_in_s: after so many seconds `Gang.press` is due; None for never.
+        press_in_s: after so many seconds `GangLife.press` is due; None for never.
     """
 
     fate: Fate = Fate.GOES_ON
@@ -127,7 +127,7 @@ class Step:
     press_in_s: float | None = None
 
 
-class Gang:
+class GangLife:
     """One attempt. Times without a unit in their name are monotonic seconds.
 
     Attributes:

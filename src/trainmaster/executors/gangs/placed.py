@@ -6,7 +6,7 @@ from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
-from trainmaster.executors.gangs.life import Gang, Part
+from trainmaster.executors.gangs.life import GangLife, Part
 
 if TYPE_CHECKING:
     from trainmaster.executors.gangs.clients import GatewayClient
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _ANY_SLOTS = 1 << 30
 
 
-class PlacedGang(Gang):
+class PlacedGang(GangLife):
     """One attempt.
 
     Attributes:

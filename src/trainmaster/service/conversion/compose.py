@@ -7,7 +7,7 @@ import shlex
 from typing import Final
 
 from trainmaster.service.conversion.draft import Draft, ExperimentDraft
-from trainmaster.service.conversion.job import Beside, Job
+from trainmaster.service.conversion.job import Beside, ForeignJob
 from trainmaster.service.conversion.yaml_values import Section, memory, put_data, put_port, put_variables
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.node import Kind, Wording, YamlNode, compose
@@ -72,7 +72,7 @@ def _service(draft: Draft, key: str, section: Section, beside: Beside) -> None:
         experiment.keys["after"] = depends
     node = section.node("entrypoint")
     command = " ".join(part for part in (_command(node), _command(section.node("command"))) if part)
-    job = Job("", command or "true", section.first_line_of("command"), begins="set +u")
+    job = ForeignJob("", command or "true", section.first_line_of("command"), begins="set +u")
     if not command:
         draft.decide(section.line("image"), key, "the image's own command is not known: write `command`")
     if where := section.text("working_dir"):
@@ -143,7 +143,7 @@ def _items(node: YamlNode | None) -> list[tuple[str, int]]:
     ]
 
 
-def _mount(draft: Draft, experiment: ExperimentDraft, job: Job, text: str, line: int) -> None:
+def _mount(draft: Draft, experiment: ExperimentDraft, job: ForeignJob, text: str, line: int) -> None:
     source, mark, place = text.partition(":")
     place = place.partition(":")[0]
     if not mark or not source.startswith((".", "/", "~")):

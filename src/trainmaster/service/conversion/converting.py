@@ -12,7 +12,7 @@ from trainmaster.service.conversion.compose import read_compose
 from trainmaster.service.conversion.description import ClusterDescription, MachineGroup
 from trainmaster.service.conversion.draft import Draft, ExperimentDraft
 from trainmaster.service.conversion.dstack import read_dstack
-from trainmaster.service.conversion.job import Beside, Job
+from trainmaster.service.conversion.job import Beside, ForeignJob
 from trainmaster.service.conversion.radl import read_radl
 from trainmaster.service.conversion.sbatch import read_sbatch
 from trainmaster.service.conversion.skypilot import read_skypilot
@@ -136,7 +136,7 @@ def _converted(source: str, file: str, beside: Beside) -> Conversion:
         draft = _READERS[kind](source, file, name, beside)
     elif any(map(is_command_line, source.split("\n"))):
         draft = Draft("a command line", name, experiments=[ExperimentDraft("main")])
-        Job("", source).fill(draft, draft.experiments[0], beside)
+        ForeignJob("", source).fill(draft, draft.experiments[0], beside)
     else:
         raise UsageError(
             f"{file}: no file of sbatch, SkyPilot, dstack, docker-compose, RADL or TOSCA, and no line of "

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from trainmaster.service.conversion.draft import Draft, ExperimentDraft
-from trainmaster.service.conversion.job import Beside, Job
+from trainmaster.service.conversion.job import Beside, ForeignJob
 from trainmaster.service.conversion.shell import Script
 from trainmaster.service.conversion.yaml_values import (
     NO_PROVIDER,
@@ -86,7 +86,9 @@ def read_dstack(source: str, file: str, name: str, beside: Beside) -> Draft:
     _limits(draft, experiment, section)
     known = {"DSTACK_NODES_NUM": nodes}
     known |= {"DSTACK_GPUS_PER_NODE": gpus, "DSTACK_GPUS_NUM": gpus * nodes} if gpus else {}
-    job = Job("dstack", "true", section.first_line_of("commands"), nodes, 1, gpus, known, begins="set +u")
+    job = ForeignJob(
+        "dstack", "true", section.first_line_of("commands"), nodes, 1, gpus, known, begins="set +u"
+    )
     _commands(draft, section.node("commands"), job, is_run=kind == "task")
     _volumes(draft, section)
     if kind == "service":
@@ -100,7 +102,7 @@ def read_dstack(source: str, file: str, name: str, beside: Beside) -> Draft:
     return draft
 
 
-def _commands(draft: Draft, node: YamlNode | None, job: Job, *, is_run: bool) -> None:
+def _commands(draft: Draft, node: YamlNode | None, job: ForeignJob, *, is_run: bool) -> None:
     """The commands; those that only make ready what the others need become the setup."""
     if node is None:
         return

@@ -1,4 +1,4 @@
-"""`Job`: a script with what another tool starts it on, as an experiment. Pure."""
+"""`ForeignJob`: a script with what another tool starts it on, as an experiment. Pure."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _WORK: Final = 'cd "$VIRTUAL_ENV/work"'
 
 
 @dataclass(slots=True)
-class Job:
+class ForeignJob:
     """What runs, and on what.
 
     Attributes:

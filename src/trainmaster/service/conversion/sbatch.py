@@ -8,7 +8,7 @@ from typing import Final
 
 from trainmaster.service.conversion.description import size_of
 from trainmaster.service.conversion.draft import Draft, ExperimentDraft
-from trainmaster.service.conversion.job import Beside, Job
+from trainmaster.service.conversion.job import Beside, ForeignJob
 from trainmaster.service.conversion.shell import Command, Script, Word, number_of
 
 _DIRECTIVE: Final = re.compile(r"#SBATCH\s+(.*)")
@@ -99,7 +99,9 @@ class _Reader:
         }  # fmt: skip
         known |= {"SLURM_GPUS_ON_NODE": gpus, "SLURM_GPUS_PER_NODE": gpus} if gpus else {}
         command, is_spread = self._steps(body, nodes, tasks, known)
-        job = Job("slurm", command, 1, nodes if is_spread else 1, tasks if is_spread else 1, gpus, known)
+        job = ForeignJob(
+            "slurm", command, 1, nodes if is_spread else 1, tasks if is_spread else 1, gpus, known
+        )
         job.fill(self._draft, self._experiment, self._beside)
         if not is_spread and nodes * tasks > 1 and "distributed" not in self._experiment.keys:
             self._draft.decide(

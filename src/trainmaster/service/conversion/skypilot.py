@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from trainmaster.service.conversion.draft import Draft, ExperimentDraft
-from trainmaster.service.conversion.job import Beside, Job
+from trainmaster.service.conversion.job import Beside, ForeignJob
 from trainmaster.service.conversion.yaml_values import (
     NO_PROVIDER,
     Section,
@@ -96,7 +96,7 @@ def _task(draft: Draft, experiment: ExperimentDraft, section: Section, beside: B
     known = {"SKYPILOT_NUM_NODES": nodes, **({"SKYPILOT_NUM_GPUS_PER_NODE": gpus} if gpus else {})}
     node = section.node("run")
     command = node.text if node is not None and node.kind is Kind.SCALAR else ""
-    job = Job("skypilot", command or "true", section.first_line_of("run"), nodes, 1, gpus, known)
+    job = ForeignJob("skypilot", command or "true", section.first_line_of("run"), nodes, 1, gpus, known)
     setup = section.node("setup")
     job.setup = setup.text if setup is not None and setup.kind is Kind.SCALAR else ""
     for key in ("file_mounts", "storage_mounts", "volumes"):
@@ -200,7 +200,7 @@ def _code(draft: Draft, section: Section) -> None:
         draft.keys["code"] = node.text.strip()
 
 
-def _mounts(draft: Draft, experiment: ExperimentDraft, section: Section, key: str, job: Job) -> None:
+def _mounts(draft: Draft, experiment: ExperimentDraft, section: Section, key: str, job: ForeignJob) -> None:
     node = section.node(key)
     if node is None or node.kind is not Kind.MAPPING:
         return
@@ -222,7 +222,7 @@ def _mounts(draft: Draft, experiment: ExperimentDraft, section: Section, key: st
 
 
 def _service(
-    draft: Draft, experiment: ExperimentDraft, service: Section, resources: Section, job: Job
+    draft: Draft, experiment: ExperimentDraft, service: Section, resources: Section, job: ForeignJob
 ) -> None:
     serve: dict[str, object] = {}
     probe = service.node("readiness_probe")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from trainmaster.service.conversion.draft import Draft
-from trainmaster.service.conversion.job import Job
+from trainmaster.service.conversion.job import ForeignJob
 from trainmaster.spec.node import Kind, YamlNode
 
 _BUCKET = re.compile(r"(?:s3|gs|az|r2|cos|oci|nebius|https?)://")
@@ -146,7 +146,9 @@ def put_variables(
         keys["secrets"] = [*(keys.get("secrets") or []), *secrets]  # type: ignore[misc]
 
 
-def put_data(draft: Draft, keys: dict[str, object], job: Job, source: str, place: str, line: int) -> None:
+def put_data(
+    draft: Draft, keys: dict[str, object], job: ForeignJob, source: str, place: str, line: int
+) -> None:
     """Data from a URL or a directory; in the command their variable comes in the place of the path there."""
     data: dict[str, object] = dict(keys.get("data") or {})  # type: ignore[call-overload]
     if not _BUCKET.match(source) and _FILE.search(source):
@@ -172,7 +174,9 @@ def _data_name(path: str, known: dict[str, object]) -> str:
     return name
 
 
-def put_port(draft: Draft, serve: dict[str, object], job: Job, port: str, replicas: int, line: int) -> None:
+def put_port(
+    draft: Draft, serve: dict[str, object], job: ForeignJob, port: str, replicas: int, line: int
+) -> None:
     """Where replicas listen: at a port that is chosen for each, if the command names the one there."""
     named = re.compile(rf"(?<![\w.]){port}\b")
     if port.isdecimal() and named.search(job.command):

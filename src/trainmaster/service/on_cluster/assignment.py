@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from trainmaster.db.run_files import private_place
-from trainmaster.db.run_transfer import News, RunRows
+from trainmaster.db.run_transfer import RunGrowth, RunRows
 from trainmaster.service.driving.encryption import SealingKey
 
 
@@ -25,7 +25,7 @@ class Record:
     """
 
     rows: RunRows
-    news: list[News]
+    news: list[RunGrowth]
     begun: tuple[int, int]
 
     def packed(self) -> bytes:
@@ -40,7 +40,7 @@ class Record:
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Record:
         """As JSON has it."""
-        rows, news = RunRows(**found["rows"]), [News(**each) for each in found["news"]]
+        rows, news = RunRows(**found["rows"]), [RunGrowth(**each) for each in found["news"]]
         return cls(rows, news, tuple(found["begun"]))
 
     def after(self, earlier: Record) -> Record:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from trainmaster.db.run_transfer import News, RunRows
+from trainmaster.db.run_transfer import RunGrowth, RunRows
 from trainmaster.objects import ObjectStore
 from trainmaster.spec.approval import Approval
 from trainmaster.spec.errors import PublishError
@@ -109,7 +109,7 @@ class DriverStore:
 
     # --- what it says -------------------------------------------------------------------------------
 
-    def put_news(self, number: int, news: News) -> None:
+    def put_news(self, number: int, news: RunGrowth) -> None:
         """Publish what the run has grown by.
 
         Raises:
@@ -117,7 +117,7 @@ class DriverStore:
         """
         self._put(f"news-{number:08d}", asdict(news))
 
-    def news(self, number: int) -> News:
+    def news(self, number: int) -> RunGrowth:
         """What was published with a number.
 
         Raises:
@@ -128,7 +128,7 @@ class DriverStore:
             raise PublishError(
                 f"{self._store.url_of(self._key(f'news-{number:08d}'))} is gone", "Was it deleted?"
             )
-        return News(**found)
+        return RunGrowth(**found)
 
     def put_state(self, rows: RunRows, news: int, *, is_over: bool) -> None:
         """Publish how the run is, after its news; also a sign of life.

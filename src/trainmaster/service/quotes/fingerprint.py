@@ -33,7 +33,7 @@ _NUMBER: Final = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class CodeFingerprint:
     """What a job's code is.
 
     Attributes:
@@ -57,7 +57,7 @@ class Fingerprint:
             device. Values of secrets are left out.
         similar: of the files that the command names (of its words, where it names none), launcher, strategy
             and device: jobs that may be other versions of this one.
-        lines: see `Code`.
+        lines: see `CodeFingerprint`.
         numbers: in its command, parameters and environment, by name: one of them may be its length.
     """
 
@@ -68,7 +68,7 @@ class Fingerprint:
 
 
 def kinship(one: Sequence[int], other: Sequence[int]) -> float:
-    """Share of their lines that two codes have in common, estimated from what `Code.lines` keeps of each.
+    """Share of their lines that two codes have in common, estimated from the `CodeFingerprint.lines` of each.
 
     >>> kinship([1, 2, 3], [1, 2, 3]), kinship([1, 2], [3, 4])
     (1.0, 0.0)
@@ -80,7 +80,7 @@ def kinship(one: Sequence[int], other: Sequence[int]) -> float:
     return sum(line in both for line in least) / len(least)
 
 
-def code_of(recipe: Recipe, snapshot: Path) -> Code:
+def code_of(recipe: Recipe, snapshot: Path) -> CodeFingerprint:
     """What the code of a recipe is.
 
     Args:
@@ -107,10 +107,10 @@ def code_of(recipe: Recipe, snapshot: Path) -> Code:
             paths.add(os.fsdecode(label))
             if _CODE.fullmatch(path.suffix) and len(data) <= _MOST_BYTES:
                 lines.update(map(_hash, filter(_counts, map(bytes.strip, data.splitlines()))))
-    return Code(digest.hexdigest(), frozenset(paths), tuple(heapq.nsmallest(_LINES, lines)))
+    return CodeFingerprint(digest.hexdigest(), frozenset(paths), tuple(heapq.nsmallest(_LINES, lines)))
 
 
-def fingerprint_of(recipe: Recipe, experiment: Experiment, code: Code, device: str) -> Fingerprint:
+def fingerprint_of(recipe: Recipe, experiment: Experiment, code: CodeFingerprint, device: str) -> Fingerprint:
     """The fingerprint of an experiment.
 
     Args:

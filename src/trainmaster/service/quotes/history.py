@@ -20,7 +20,7 @@ from trainmaster.control.task.layout import Home
 from trainmaster.db import Database, NewMeasurement
 from trainmaster.executors import NodeCapacity, detect_capacity
 from trainmaster.service.quotes.fingerprint import (
-    Code,
+    CodeFingerprint,
     Fingerprint,
     code_of,
     fingerprint_of,
@@ -50,7 +50,7 @@ _LENGTHS: Final = ("steps", "epochs")
 #: What counts no work.
 _NO_LENGTH: Final = re.compile(r"seed|port|rank|local|device|gpu", re.IGNORECASE)
 
-_codes: dict[tuple[str, Path], Code] = {}
+_codes: dict[tuple[str, Path], CodeFingerprint] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +275,7 @@ def make_recorder(
     )
 
 
-def _code_of(recipe: Recipe, snapshot: Path) -> Code:
+def _code_of(recipe: Recipe, snapshot: Path) -> CodeFingerprint:
     """`code_of`, read once: a snapshot never changes, and a run asks for its history again and again."""
     key = (recipe.source_text, snapshot)
     if key not in _codes:

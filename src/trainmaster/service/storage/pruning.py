@@ -35,7 +35,7 @@ _TRIMMED_S: Final = 7 * 86_400.0
 
 
 @dataclass(slots=True)
-class Found:
+class Prunable:
     """What goes of a kind.
 
     Attributes:
@@ -104,7 +104,7 @@ class Pruning:
             raise UsageError(f"{unknown[0]!r} is nothing that is pruned", f"It is for {', '.join(KINDS)}.")
         found = {}
         for kind in kinds or KINDS:
-            one = Found()
+            one = Prunable()
             try:
                 getattr(self, f"_{kind}")(one)
             except (TrainmasterError, OSError) as error:  # a store that is away hides nothing of the others
@@ -115,7 +115,7 @@ class Pruning:
 
     # --- of runs --------------------------------------------------------------------------------------
 
-    def _runs(self, found: Found) -> None:
+    def _runs(self, found: Prunable) -> None:
         half = [row["id"] for row in removals.half_removed(self._database)]
         if not self._is_trial:
             self._removal.finish_trimmed(self._database.clock_s() - _TRIMMED_S)
@@ -134,7 +134,7 @@ class Pruning:
                 found.add(each["run"], each["bytes"])
         found.size_bytes += sum(answer["shared"].values())
 
-    def _checkpoints(self, found: Found) -> None:
+    def _checkpoints(self, found: Prunable) -> None:
         """What is beyond `checkpoint.keep`, and of tasks that succeeded beyond `keep_after`."""
         kept_s = self._kept_s.get("checkpoints")
         for row in self._over("checkpoints"):
@@ -153,7 +153,7 @@ class Pruning:
                         place = f"checkpoints/{row['id']}/{name}/{task}"
                         self._thin(found, row, store, place, 0 if is_old and is_good else keep)
 
-    def _thin(self, found: Found, row: RowMapping, store: ObjectStore, place: str, keep: int) -> None:
+    def _thin(self, found: Prunable, row: RowMapping, store: ObjectStore, place: str, keep: int) -> None:
         series = CheckpointSeries(store.url_of(place), owner_of(row, self._home))
         sizes: dict[str, int] = {}
         for each in store.list(place):
@@ -171,7 +171,7 @@ class Pruning:
         else:
             series.delete_all()
 
-    def _models(self, found: Found) -> None:
+    def _models(self, found: Prunable) -> None:
         for row in self._over("models"):
             run, store = row["id"], ObjectStore(row["store_url"])
             known = removals.model_uris(self._database, run)
@@ -194,13 +194,13 @@ class Pruning:
 
     # --- of the home and its cache --------------------------------------------------------------------
 
-    def _code(self, found: Found) -> None:
+    def _code(self, found: Prunable) -> None:
         needed = {Path(path).name for _, path in removals.code_paths(self._database)}
         for place in _directories(self._home.snapshots):
             if place.name not in needed:
                 self._free(found, place, JUST_TAKEN_S)
 
-    def _environments(self, found: Found) -> None:
+    def _environments(self, found: Prunable) -> None:
         root = self._home.cache / "environments"
         needed = self._removal.environments_of_open_runs()
         old = [
@@ -213,24 +213,24 @@ class Pruning:
             if not self._is_trial:
                 remove_environment(place)
 
-    def _data(self, found: Found) -> None:
+    def _data(self, found: Prunable) -> None:
         needed = self._removal.data_of_open_runs()
         self._caches(found, [self._home.cache / "data"], needed)
 
-    def _chunks(self, found: Found) -> None:
+    def _chunks(self, found: Prunable) -> None:
         for row in removals.open_rows(self._database):
             if any(each.volume for e in stored_recipe(row).experiments.values() for each in e.data.values()):
                 raise UsageError(f"{row['id']} goes on, and reads volumes", "They stay until it is over.")
         volumes = self._home.cache / "volumes"
         self._caches(found, [self._home.cache / "chunks", *_directories(volumes)], ())
 
-    def _images(self, found: Found) -> None:
+    def _images(self, found: Prunable) -> None:
         cache = self._home.cache
         open_runs = [row["id"] for row in removals.open_rows(self._database)]
         needed = [each.name for each in _directories(cache / "images") if each.name[:-13] in open_runs]
         self._caches(found, [cache / "images", cache / "replicas", cache / "capsules"], {*needed, *open_runs})
 
-    def _caches(self, found: Found, roots: Sequence[Path], needed: Collection[str]) -> None:
+    def _caches(self, found: Prunable, roots: Sequence[Path], needed: Collection[str]) -> None:
         """Directories that were not used of late, are not needed, and that no process names or has mapped."""
         places = [each for root in roots for each in _directories(root) if each.name not in needed]
         old = [each for each in places if not _is_fresh(each / "locks", each, self._unused_s)]
@@ -239,7 +239,7 @@ class Pruning:
             if place not in used:
                 self._free(found, place, 0.0)
 
-    def _free(self, found: Found, place: Path, unused_s: float) -> None:
+    def _free(self, found: Prunable, place: Path, unused_s: float) -> None:
         if size := self._removal.free(place, unused_s, is_trial=self._is_trial):
             found.add(str(place), size)
 

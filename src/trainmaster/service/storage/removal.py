@@ -33,7 +33,7 @@ JUST_TAKEN_S: Final = 600.0
 
 
 @dataclass(slots=True)
-class Outcome:
+class RemovalOutcome:
     """What became, or would become, of a run.
 
     Attributes:
@@ -84,7 +84,7 @@ class RunRemoval:
             PublishError: an object store cannot be written; the next call goes on.
             StoreError: the database cannot be used, or a file cannot be removed; the same.
         """
-        found: dict[str, Outcome] = {}
+        found: dict[str, RemovalOutcome] = {}
         if not is_trial:
             with suppress(TrainmasterError):  # it is of others: they are asked for another time
                 self.finish()
@@ -139,7 +139,7 @@ class RunRemoval:
 
     # --- one run --------------------------------------------------------------------------------------
 
-    def _one(self, run: str, by: str, gone: Collection[str], *, is_trial: bool) -> Outcome:
+    def _one(self, run: str, by: str, gone: Collection[str], *, is_trial: bool) -> RemovalOutcome:
         row = self._database.run_row(run)
         try:
             home = self._opened.home_of(run) if not self._opened.replicas.is_elsewhere(row) else None
@@ -147,7 +147,7 @@ class RunRemoval:
             if not claimed_by(row["store_url"], owner):
                 raise UsageError(f"{row['store_url']} has a run of this name of another home", "Look there.")
         except UsageError as error:
-            return Outcome(run, KEPT, kept=(Reason(error.args[0], error.hint),))
+            return RemovalOutcome(run, KEPT, kept=(Reason(error.args[0], error.hint),))
         record = tuple(self._made_volumes(row))
         if is_trial:
             needed = removals.needed(self._database, run, record)
@@ -155,13 +155,13 @@ class RunRemoval:
             needed = removals.mark(self._database, run, by, record)
         whole = tuple(each for each in needed.whole if each.by not in gone or not each.by)
         if whole:
-            return Outcome(run, KEPT, kept=whole)
+            return RemovalOutcome(run, KEPT, kept=whole)
         outcome = TRIMMED if needed.is_trimmed else REMOVED
         stays = tuple(needed.models)
         parts = self._sizes(row, home, stays)
         if not is_trial:
             self._empty(row, home or self._opened.own_home_for(row), stays)
-        return Outcome(run, outcome, parts, _reasons(needed))
+        return RemovalOutcome(run, outcome, parts, _reasons(needed))
 
     def _home_of(self, row: RowMapping) -> Home | None:
         """As `OpenHome.home_of`, of one that is shown no more."""

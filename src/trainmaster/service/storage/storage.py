@@ -17,7 +17,7 @@ from trainmaster.objects import ObjectStore
 from trainmaster.service.driving.replicas import REPLICAS, TAKEN
 from trainmaster.service.storage.places import Room
 from trainmaster.service.storage.pruning import KINDS, OF_RUNS, UNUSED_S, Pruning
-from trainmaster.service.storage.removal import REMOVED, Outcome, RunRemoval
+from trainmaster.service.storage.removal import REMOVED, RemovalOutcome, RunRemoval
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.spec.errors import TrainmasterError, UsageError, one_line
 
@@ -41,7 +41,7 @@ _IN_CACHE: Final = {
 }
 
 
-class Usage:
+class StorageUsage:
     """Looks through a home, its cache and its object store; what two of them ask for counts once.
 
     Args:
@@ -196,7 +196,7 @@ class Storage:
         for run in left:
             seen.row(run)
         found = RunRemoval(self._service).remove(left, self._caller.name, is_trial=dry_run)
-        found["runs"] += [Outcome(run, REMOVED).to_json() for run in runs if run in gone]
+        found["runs"] += [RemovalOutcome(run, REMOVED).to_json() for run in runs if run in gone]
         return found
 
     def prune(
@@ -237,7 +237,7 @@ class Storage:
             limit: of runs, the largest so many.
         """
         teams = removals.teams(self._service.database, self._which)
-        return Usage(self._service.home).found(teams, limit, is_whole=self._caller.sees_all)
+        return StorageUsage(self._service.home).found(teams, limit, is_whole=self._caller.sees_all)
 
     @property
     def _which(self) -> RunFilter:

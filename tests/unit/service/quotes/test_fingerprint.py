@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from trainmaster.executors import NodeCapacity
-from trainmaster.service.quotes.fingerprint import Code, code_of, fingerprint_of, kinship, local_device
+from trainmaster.service.quotes.fingerprint import (
+    CodeFingerprint,
+    code_of,
+    fingerprint_of,
+    kinship,
+    local_device,
+)
 from trainmaster.service.quotes.profiling import shapes_of
 from trainmaster.spec import Recipe, read_recipe
 
@@ -33,7 +39,7 @@ def recipe_of(directory: Path, top=(), **changed):
 
 def fingerprint(directory: Path, *, code: str = "c", device: str = "d", top=(), **changed):
     recipe = recipe_of(directory, top, **changed)
-    return fingerprint_of(recipe, recipe.experiments["main"], Code(code), device)
+    return fingerprint_of(recipe, recipe.experiments["main"], CodeFingerprint(code), device)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +91,7 @@ def test_what_makes_it_another_job(tmp_path, changed):
         del changed["distributed"]
         recipe = recipe_of(tmp_path)
         alone = recipe.experiments["main"].model_copy(update={"distributed": None})
-        other = fingerprint_of(recipe, alone, Code("c"), "d")
+        other = fingerprint_of(recipe, alone, CodeFingerprint("c"), "d")
     else:
         other = fingerprint(tmp_path, **changed)
     ours = fingerprint(tmp_path)
@@ -209,7 +215,7 @@ def test_numbers_of_a_job_bear_the_names_that_the_user_gave_them(tmp_path):
         steps=70,
         env={"DEPTH": "4", "NAME": "x"},
     )
-    found = fingerprint_of(recipe, recipe.experiments["main"], Code("c"), "d").numbers
+    found = fingerprint_of(recipe, recipe.experiments["main"], CodeFingerprint("c"), "d").numbers
     assert {name: found[name] for name in ("word 2", "--steps", "--lr", "trainer.epochs", "DEPTH", "lr")} == {
         "word 2": 8, "--steps": 200, "--lr": 0.1, "trainer.epochs": 3, "DEPTH": 4, "lr": 0.5,
     }  # fmt: skip

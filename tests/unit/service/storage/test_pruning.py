@@ -14,7 +14,7 @@ from trainmaster.service.retention import VARIABLE, Retention
 from trainmaster.service.runs.run_names import owner_of
 from trainmaster.service.storage import pruning
 from trainmaster.service.storage.pruning import KINDS, OF_RUNS, Pruning
-from trainmaster.service.storage.storage import Storage, Usage
+from trainmaster.service.storage.storage import Storage, StorageUsage
 from trainmaster.service.users.caller import ForbiddenError, caller
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
@@ -195,13 +195,13 @@ def test_all_that_takes_room_counts_once_and_the_largest_run_comes_first(service
     (service.home.root / "store" / "checkpoints" / OTHER / "main" / "0" / "big").write_bytes(bytes(90_000))
     snapshot(service, "c0de", RUN)
     made(service.home.cache / "environments", "any")
-    found = Usage(service.home).found({RUN: None, OTHER: "red"})
+    found = StorageUsage(service.home).found({RUN: None, OTHER: "red"})
     assert [(each["run"], each["team"]) for each in found["runs"]] == [(OTHER, "red"), (RUN, None)]
     assert found["bytes"] == sum(each["bytes"] for each in found["kinds"])
     sizes = {(each["where"], each["kind"]): each["bytes"] for each in found["kinds"]}
     assert sizes["store", "checkpoints"] == sum(each["parts"]["checkpoints"] for each in found["runs"])
     assert {("home", "code"), ("cache", "environments"), ("home", "database")} <= set(sizes)
-    assert Usage(service.home).found({RUN: None}, 0)["more_runs"] == 1
-    lost = Usage(service.home).found({RUN: None})
+    assert StorageUsage(service.home).found({RUN: None}, 0)["more_runs"] == 1
+    lost = StorageUsage(service.home).found({RUN: None})
     assert {each["kind"] for each in lost["kinds"]} >= {"of no run here"}
     assert lost["bytes"] == found["bytes"]
