@@ -27,7 +27,7 @@ from trainmaster.volumes.packed.releasing import (
     check_expected,
 )
 from trainmaster.volumes.packed.shards import mds_members, mds_shards, tar_members
-from trainmaster.volumes.packed.version_writer import VersionWriter
+from trainmaster.volumes.packed.table import VersionWriter
 
 
 @dataclass(slots=True)

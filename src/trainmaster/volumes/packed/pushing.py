@@ -30,9 +30,9 @@ from trainmaster.volumes.packed.packing import FilePart, planned_chunks
 from trainmaster.volumes.packed.private_cache import usable_cache
 from trainmaster.volumes.packed.releasing import VersionRelease, check_creates, check_expected
 from trainmaster.volumes.packed.sources import PushSource
+from trainmaster.volumes.packed.table import VersionWriter
 from trainmaster.volumes.packed.tar_members import TarSource
 from trainmaster.volumes.packed.tar_stream import TarStream
-from trainmaster.volumes.packed.version_writer import VersionWriter
 
 # Names are any bytes: os functions on plain text are exact.
 
