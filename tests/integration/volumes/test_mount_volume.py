@@ -35,8 +35,8 @@ from trainmaster.volumes.mounting import (
     unmount,
     withdraw,
 )
+from trainmaster.volumes.mounting.kernel import new_record
 from trainmaster.volumes.mounting.mounts import detach, is_dead, is_ours, means_of, mounted_at
-from trainmaster.volumes.mounting.own import new_record
 from trainmaster.volumes.mounting.server import command
 from trainmaster.volumes.packed import push
 

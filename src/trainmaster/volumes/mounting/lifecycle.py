@@ -13,6 +13,7 @@ from pathlib import Path
 from trainmaster.spec.errors import MissingPartError, UsageError
 from trainmaster.volumes.mounting.delegated_credentials import hand_over
 from trainmaster.volumes.mounting.errors import InUseError, MountError
+from trainmaster.volumes.mounting.kernel import new_record
 from trainmaster.volumes.mounting.mounts import (
     SERVER,
     Means,
@@ -23,7 +24,6 @@ from trainmaster.volumes.mounting.mounts import (
     is_ours,
     mounted_at,
 )
-from trainmaster.volumes.mounting.own import new_record
 from trainmaster.volumes.mounting.server import command, environment, guard
 from trainmaster.volumes.packed import cache_directory, open_volume
 

@@ -27,8 +27,8 @@ from types import FrameType
 
 from trainmaster.spec.errors import TrainmasterError, one_line
 from trainmaster.volumes.mounting.delegated_credentials import hand_over, open_environment, take_over
+from trainmaster.volumes.mounting.kernel import OwnMounts
 from trainmaster.volumes.mounting.mounts import SERVER, TYPE, library_version, mounted_at
-from trainmaster.volumes.mounting.own import OwnMounts
 
 _SET_PARENT_DEATH_SIGNAL = 1
 _TTL_S = 86_400
