@@ -11,8 +11,8 @@ import zlib
 
 import pytest
 
-from trainmaster.executors import _sockets
-from trainmaster.executors._sockets import SocketReader, open_inodes, parse, request
+from trainmaster.executors import _traffic
+from trainmaster.executors._traffic import SocketReader, open_inodes, parse, request
 
 
 def recorded(text):
@@ -163,7 +163,7 @@ def test_where_the_kernel_refuses_there_is_nothing(monkeypatch):
     def refuse(*_):
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(_sockets.socket, "socket", refuse)
+    monkeypatch.setattr(_traffic.socket, "socket", refuse)
     reader = SocketReader()
     assert reader.dump() is None
     assert reader.closed() == []
