@@ -96,9 +96,10 @@ class RestConnection:
         """Give back sockets."""
         _close(self._sockets)
 
-    def get(self, path: str, **query: object) -> Any:  # noqa: ANN401 - JSON
-        """What a path is answered with; parameters that are None are left out."""
-        return self.ask("GET", path, query)
+    def get(self, path: str, **query: object) -> dict[str, Any]:
+        """The object that a path is answered with; parameters that are None are left out."""
+        found: dict[str, Any] = self.ask("GET", path, query)
+        return found
 
     def post(
         self,

@@ -250,15 +250,13 @@ class RemoteClient:
         return found
 
     def _line(self, run: str) -> dict[str, Any]:
-        found: dict[str, Any] = self._to.get(f"/runs/{quoted(run)}/line")
-        return found
+        return self._to.get(f"/runs/{quoted(run)}/line")
 
     def status(self, run: str) -> RunStatus:
         return RunStatus.of(self._status(run))
 
     def _status(self, run: str) -> dict[str, Any]:
-        found: dict[str, Any] = self._to.get(f"/runs/{quoted(run)}")
-        return found
+        return self._to.get(f"/runs/{quoted(run)}")
 
     def highlights(self, run: str) -> Highlights:
         from trainmaster.service.runs.highlights import Highlights, NoteLine, TaskLine
@@ -403,8 +401,7 @@ class RemoteClient:
     # --- quotes and machines -------------------------------------------------------------------------
 
     def recommend(self, wish: Wish, profile: str) -> dict[str, Any]:
-        found: dict[str, Any] = self._to.get("/recommend", **asdict(wish), profile=profile)
-        return found
+        return self._to.get("/recommend", **asdict(wish), profile=profile)
 
     def cost(self, by: str = "month", since: str = "", where: str = "") -> dict[str, Any]:
         return dict(self._to.get("/cost", by=by, since=since or None, where=where or None))
@@ -414,8 +411,7 @@ class RemoteClient:
         return found
 
     def score(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._to.get("/score")
-        return found
+        return self._to.get("/score")
 
     def convert(self, source: str, file: str = "job") -> dict[str, Any]:
         return dict(self._to.post("/recipes/convert", {"source": source, "file": file}, repeats=True))
@@ -492,8 +488,7 @@ class RemoteClient:
         return found
 
     def app(self, app: str) -> dict[str, Any]:
-        found: dict[str, Any] = self._to.get(f"/apps/{quoted(app)}")
-        return found
+        return self._to.get(f"/apps/{quoted(app)}")
 
     def enter_app(self, app: str) -> str:
         return str(self._to.post(f"/apps/{quoted(app)}/ticket", {})["url"])
@@ -511,8 +506,7 @@ class RemoteClient:
         return found
 
     def service(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self._to.get(f"/services/{quoted(name)}")
-        return found
+        return self._to.get(f"/services/{quoted(name)}")
 
     def service_url(self, name: str, port: int = 0) -> str:
         return str(self.service(name)["url"])

@@ -98,7 +98,7 @@ class Home(RunFiles):
             store_url=_url(environ.get("TRAINMASTER_STORE") or str(root / "store")),
             database_url=environ.get("TRAINMASTER_DATABASE")
             or f"sqlite:///{_escaped(root / 'trainmaster.db')}",
-            patience_s=_seconds(environ, "TRAINMASTER_DATABASE_PATIENCE", PATIENCE_S),
+            patience_s=seconds_of(environ, "TRAINMASTER_DATABASE_PATIENCE", PATIENCE_S),
         )
 
     def identity(self) -> str:
@@ -260,7 +260,12 @@ def _escaped(path: Path) -> str:
     return str(path).replace("%", "%25")
 
 
-def _seconds(environ: Mapping[str, str], variable: str, default_s: float) -> float:
+def seconds_of(environ: Mapping[str, str], variable: str, default_s: float) -> float:
+    """The duration that a variable sets.
+
+    Raises:
+        UsageError: it is no time.
+    """
     text = environ.get(variable)
     if not text:
         return default_s

@@ -20,6 +20,7 @@ from trainmaster.cluster.node_provisioner import NodeProvisioner
 from trainmaster.cluster.record import ClusterRecord, ClusterState, fits, readable, resumed
 from trainmaster.control.attempt.system_log import system_log_command
 from trainmaster.control.decide.budget import USUAL_LEASE_S
+from trainmaster.control.task.layout import seconds_of
 from trainmaster.db import queries
 from trainmaster.db.leases import is_alive
 from trainmaster.providers.base import ProviderPlace
@@ -28,7 +29,6 @@ from trainmaster.providers.finding import get_provider
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import State
 from trainmaster.spec.topics import TAKEN_BACK
-from trainmaster.spec.units import parse_duration
 
 if TYPE_CHECKING:
     from trainmaster.cluster.bootstrap.host_result import PhaseReport
@@ -69,8 +69,8 @@ def machines_patience(environ: Mapping[str, str]) -> WaitLimits:
     """
     usual = WaitLimits()
     return WaitLimits(
-        _seconds(environ, "TRAINMASTER_NODE_PATIENCE", PATIENCE_S),
-        _seconds(environ, "TRAINMASTER_CAPACITY_PATIENCE", usual.cool_down_s),
+        seconds_of(environ, "TRAINMASTER_NODE_PATIENCE", PATIENCE_S),
+        seconds_of(environ, "TRAINMASTER_CAPACITY_PATIENCE", usual.cool_down_s),
     )
 
 
@@ -80,7 +80,7 @@ def node_lease_s(environ: Mapping[str, str]) -> float:
     Raises:
         UsageError: it is no time.
     """
-    return _seconds(environ, "TRAINMASTER_NODE_LEASE", USUAL_LEASE_S)
+    return seconds_of(environ, "TRAINMASTER_NODE_LEASE", USUAL_LEASE_S)
 
 
 def check_provider(home: Home, provider: str, environ: Mapping[str, str], *, dials: bool = True) -> None:
@@ -413,13 +413,3 @@ class RunClusters:
     def _report(self, report: PhaseReport) -> None:
         if report.outcome.value == "failed":
             self._tell(f"{report.host}: {report.phase} failed: {report.detail}")
-
-
-def _seconds(environ: Mapping[str, str], variable: str, default_s: float) -> float:
-    text = environ.get(variable)
-    if not text:
-        return default_s
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise UsageError(f"{variable}: {error}") from None
