@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from trainmaster.volumes.packed import FileTable
 
 _ENTRY = struct.Struct("<QHBx")
-_FILE, _DIRECTORY, _LINK = 1, 2, 7
+_KIND_FILE, _KIND_DIRECTORY, _KIND_LINK = 1, 2, 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +73,19 @@ def write_directories(
         own = len(table.path_bytes(row))
         begin = own + 1 if own else 0
         entries = [
-            (b".", numbers[row], _DIRECTORY),
-            (b"..", numbers[table.parent(row)], _DIRECTORY),
+            (b".", numbers[row], _KIND_DIRECTORY),
+            (b"..", numbers[table.parent(row)], _KIND_DIRECTORY),
         ]
         inside = 0
         for child in table.children(row):
-            kind = _FILE if child < table.file_count else _DIRECTORY if child < first_link else _LINK
-            inside += kind == _DIRECTORY
+            kind = (
+                _KIND_FILE
+                if child < table.file_count
+                else _KIND_DIRECTORY
+                if child < first_link
+                else _KIND_LINK
+            )
+            inside += kind == _KIND_DIRECTORY
             entries.append((table.path_bytes(child)[begin:], numbers[child], kind))
         entries.sort()
         data, size = _packed(entries, block_bytes)

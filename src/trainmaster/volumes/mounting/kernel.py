@@ -95,7 +95,7 @@ _GET_FREE = 0x4C82
 _CONFIGURE = 0x4C0A
 # struct loop_config: the file, block size, then struct loop_info64, then 64 bytes of nothing.
 _CONFIG = struct.Struct("<II5QIIII64s64s32s2Q64x")
-_READ_ONLY, _ENDS_BY_ITSELF = 1, 4
+_LOOP_READ_ONLY, _ENDS_BY_ITSELF = 1, 4
 _BLOCK_BYTES = 512
 _SET_READAHEAD = 0x1262  # BLKRASET, in sectors
 _TRIES = 64
@@ -125,7 +125,7 @@ def attach(descriptor: int, label: str) -> tuple[int, str]:
     config = _CONFIG.pack(
         *(descriptor, _BLOCK_BYTES),
         *(0, 0, 0, 0, 0),  # device, inode, rdevice, offset, limit
-        *(0, 0, 0, _READ_ONLY | _ENDS_BY_ITSELF),  # number, two of encryption, flags
+        *(0, 0, 0, _LOOP_READ_ONLY | _ENDS_BY_ITSELF),  # number, two of encryption, flags
         *(os.fsencode(label)[:63], b"", b"", 0, 0),
     )
     control = os.open(_CONTROL, os.O_RDWR | os.O_CLOEXEC)
