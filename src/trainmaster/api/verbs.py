@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote
     from trainmaster.api.run import Run
     from trainmaster.service.conversion.converting import Conversion
-    from trainmaster.service.first_recipe import Found as FirstRecipe
+    from trainmaster.service.first_recipe import FirstRecipe
 
 
 def run(

@@ -73,7 +73,7 @@ class ScriptOption:
 
 
 @dataclass
-class ScriptFindings:
+class FirstRecipe:
     """What was found out about a script.
 
     Attributes:
@@ -99,7 +99,7 @@ class ScriptFindings:
     recipe: str = ""
 
 
-def first_recipe(directory: Path, script: str | None, *, may_run: bool, name: str = "") -> ScriptFindings:
+def first_recipe(directory: Path, script: str | None, *, may_run: bool, name: str = "") -> FirstRecipe:
     """Look at a directory, and write a recipe for it.
 
     Args:
@@ -121,7 +121,7 @@ def first_recipe(directory: Path, script: str | None, *, may_run: bool, name: st
         raise UsageError(f"{path}: {error.strerror}", "Name a script in this directory.") from None
     except (SyntaxError, ValueError) as error:
         raise UsageError(f"{path} is no Python: {error}", "Name another script.") from None
-    found = ScriptFindings(script, others)
+    found = FirstRecipe(script, others)
     modules = set(_imported(tree))
     found.framework = next((name for name, its in _FRAMEWORKS.items() if modules & set(its)), "")
     found.by, found.options = _options(tree, path, modules)
@@ -244,7 +244,7 @@ def _of_assignments(tree: ast.Module) -> Iterator[ScriptOption]:
                 yield ScriptOption(f"--{node.targets[0].id}=", node.targets[0].id, value)
 
 
-def _ask_for_help(found: ScriptFindings, directory: Path, *, may_run: bool) -> None:
+def _ask_for_help(found: FirstRecipe, directory: Path, *, may_run: bool) -> None:
     command = f"python {shlex.quote(found.script)}{' fit' * (found.by == 'LightningCLI')} --help"
     if not may_run:
         found.notes.append(f"its options are read by {found.by}: `{command}` shows them (--yes has it asked)")
@@ -309,7 +309,7 @@ def _paths(tree: ast.AST) -> Iterator[str]:
                 yield name
 
 
-def _note_metrics(found: ScriptFindings, modules: set[str], tree: ast.AST) -> None:
+def _note_metrics(found: FirstRecipe, modules: set[str], tree: ast.AST) -> None:
     logged = modules & {"lightning", "pytorch_lightning", "tensorboard", "tensorboardX", "wandb", "mlflow"}
     if any(map(says_how_good, found.metrics)) or "SummaryWriter" in ast.unparse(tree):
         return
@@ -322,7 +322,7 @@ def _note_metrics(found: ScriptFindings, modules: set[str], tree: ast.AST) -> No
         )
 
 
-def _write(found: ScriptFindings, directory: Path, tree: ast.AST, called: str) -> None:
+def _write(found: FirstRecipe, directory: Path, tree: ast.AST, called: str) -> None:
     """The recipe, with notes on what it leaves open."""
     words, data, parameters = [f"python {shlex.quote(found.script)}"], {}, {}
     if found.by == "LightningCLI":
