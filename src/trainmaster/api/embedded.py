@@ -182,22 +182,17 @@ class EmbeddedClient:
         planned = self._plans.get(plan)
         if planned is None:
             raise NotFoundError(f"there is no plan {plan!r}", "Plan the run again.")
-        offer, notes = planned.offer, []
+        offer, notes = planned.offer, list[str]()
         if on_cluster:
             from trainmaster.service.on_cluster.hand_over import check_moves
 
             plans = () if offer is None else offer.plans
             check_moves(planned.recipe, self._service.home.store_url, plans)
-        if offer is not None:
-            from trainmaster.service.renting import check_with_provider
-
-            if offer.most_usd_per_hour > agreed_usd_per_hour:
-                usd = f"{offer.most_usd_per_hour:.4g}"
-                raise UsageError(
-                    f"it costs at most ${usd} per hour, which was not agreed to",
-                    "Nothing was started. Agree to it, or change the recipe.",
-                )
-            notes = check_with_provider(self._service, offer.plans, self._environ)
+        if offer is not None and offer.most_usd_per_hour > agreed_usd_per_hour:
+            raise UsageError(
+                f"it costs at most ${offer.most_usd_per_hour:.4g} per hour, which was not agreed to",
+                "Nothing was started. Agree to it, or change the recipe.",
+            )
         recipe = planned.recipe
         if max_usd is not None:
             from trainmaster.service.run_planning import capped
@@ -220,6 +215,10 @@ class EmbeddedClient:
 
                 left = balance_of(self._wallet, self._service.database.read)
                 recipe = capped_by_wallet(replace(offer, recipe=recipe), left)
+        if offer is not None:
+            from trainmaster.service.renting import check_with_provider
+
+            notes += check_with_provider(self._service, offer.plans, self._environ)
         given = (recipe, planned.path, self._environ, offer, keep_s)
         session = self._service.start(*given, moves=on_cluster, wallet=self._wallet)
         del self._plans[plan]
