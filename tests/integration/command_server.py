@@ -61,13 +61,17 @@ _READ_AT_START = (
 #: All modules of these packages of ours, and libraries that they import when they are used. Importing them
 #: starts no thread (NumPy is told to compute with one) and opens nothing.
 _PACKAGES = (
-    *("cli", "api", "service", "service.volumes", "control", "db", "cluster", "cluster.renting"),
-    *("cluster.bootstrap", "advisor.model", "advisor.market", "advisor.quote", "providers", "providers.aws"),
-    *("executors", "sweeps", "artifacts", "objects", "transport", "volumes.packed"),
+    *("cli", "api", "api.remote", "service", "service.driving", "service.models", "service.quotes"),
+    *("service.runs", "service.storage", "service.teams", "service.volumes", "db", "control.attempt"),
+    *("control.checks", "control.decide", "control.loop", "control.measure", "control.notes", "control.task"),
+    *("cluster", "cluster.bootstrap", "cluster.node_files", "cluster.renting", "cluster.roles"),
+    *("advisor.market", "advisor.model", "advisor.papers", "advisor.quote", "providers", "providers.aws"),
+    *("executors", "executors.gangs", "executors.ssh", "sweeps", "artifacts", "objects", "transport"),
+    *("volumes.mounting", "volumes.packed"),
 )
 _LIBRARIES = (
-    *("sqlalchemy.dialects.sqlite", "sqlalchemy.orm", "ruamel.yaml", "psutil"),
-    *("obstore", "asyncssh", "boto3"),
+    *("sqlalchemy.dialects.sqlite", "sqlalchemy.orm", "ruamel.yaml", "psutil", "typer._adapters"),
+    *("obstore", "asyncssh", "boto3", "numpy.random"),
 )
 #: As in <linux/prctl.h>.
 _PR_SET_NAME, _PR_SET_MM, _PR_SET_MM_MAP = 15, 35, 14
@@ -304,8 +308,12 @@ def _import_all() -> None:
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
     import typer.main
+    from sqlalchemy.dialects.sqlite import dialect
 
     from trainmaster.cli.app import app
+    from trainmaster.db.engine import _definitions
+
+    _definitions(dialect())  # of the tables that each call in a new home would put together
 
     # Making the verbs of their annotations is most of what is left of a short call.
     typer.main.get_command = functools.cache(typer.main.get_command)
