@@ -88,7 +88,7 @@ def _routes() -> list[BaseRoute]:
 
 
 class CompressedPages:
-    """Sends pages and what they load compressed: a slow phone waits for bytes. REST is left alone.
+    """Sends pages, what they load and curves compressed: a slow phone waits for bytes. Other REST is not.
 
     Args:
         app: what is wrapped.
@@ -100,8 +100,10 @@ class CompressedPages:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        is_rest = scope["type"] != "http" or scope["path"].startswith("/api/")
-        await (self._app if is_rest else self._compressed)(scope, receive, send)
+        path = scope.get("path", "")
+        is_curve = path.startswith("/api/v1/runs/") and path.endswith("/metrics")
+        is_plain = scope["type"] != "http" or (path.startswith("/api/") and not is_curve)
+        await (self._app if is_plain else self._compressed)(scope, receive, send)
 
 
 def add_pages(app: FastAPI) -> None:
