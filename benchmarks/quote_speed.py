@@ -112,7 +112,7 @@ def same_as_brute_force(shapes: int, sync: Strategy) -> bool:
     candidates = Candidates.of(asked.workload, workers, servers, None)
     whole = Drawn.of(candidates, timing)
     for limits in LIMITS.values():
-        brute = pick(whole, limits)
+        brute = pick(whole, timing, limits)
         try:
             found = make_quote([asked], Market(place), limits).main
         except NoFeasibleQuote:

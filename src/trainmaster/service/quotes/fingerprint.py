@@ -9,12 +9,14 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from trainmaster.executors import NodeCapacity
 from trainmaster.spec import Experiment, Recipe
+from trainmaster.spec.errors import UsageError
 
 #: Came later: what was measured before is found by the fingerprint that it has.
 _LATER: Final = ("model", "stage", "hadoop")
@@ -186,7 +188,8 @@ def _numbers(experiment: Experiment, recipe: Recipe, words: Sequence[str]) -> It
     for name, found in (tasks.parameters(0) or {}).items() if len(tasks) == 1 else ():
         if isinstance(found, int | float):
             yield name, float(found)
-    yield from ((name, float(many)) for name, many in experiment.builtin_values().items())
+    with suppress(UsageError):  # the fewest workers need not share the batch evenly
+        yield from ((name, float(many)) for name, many in experiment.builtin_values().items())
 
 
 def _counts(line: bytes) -> bool:
