@@ -102,11 +102,12 @@ def quote(
         made: Quote = watched(client.quote_recipe(found, str(recipe), options), tell)
         return made
 
-    from trainmaster.service import BandwidthUnknown, traffic_types
+    from trainmaster.service import traffic_types
+    from trainmaster.spec.errors import MeasurementNeeded
 
     try:
         made = ask()
-    except BandwidthUnknown as error:
+    except MeasurementNeeded as error:
         if not _measured(client, recipe, set_ or (), error.types, agrees=measure_traffic):
             raise
         made = ask()
@@ -127,7 +128,7 @@ def quote(
 def _measured(
     client: ClientProtocol, path: Path, set_: Sequence[str], types: Mapping[str, Any], *, agrees: bool
 ) -> bool:
-    """Ask whether to rent the types whose traffic is unknown, and measure it; False if nothing was rented."""
+    """Ask whether to rent what is to be measured first, and measure it; False if nothing was rented."""
     from trainmaster.cli.driving import see_to_end
     from trainmaster.service import traffic_runs, traffic_runs_offered
     from trainmaster.spec import read_recipe
@@ -135,7 +136,7 @@ def _measured(
     runs = traffic_runs(read_recipe(path, overrides=set_), types) if types else []
     if not runs:
         return False
-    question = f"measure the traffic of one worker and one server? {traffic_runs_offered(runs)}"
+    question = f"measure first? {traffic_runs_offered(runs)}"
     if not agrees and not can_ask():
         say(f"note: {question} (--measure-traffic agrees)")
         return False
@@ -151,6 +152,6 @@ def _measured(
         )
         accepted = client.accept_run(plan.id, agreed_usd_per_hour=plan.most_usd_per_hour)
         what = f"{accepted.run}: measures {each.experiment} on {each.instance}"
-        say(f"{what}; that it ends after two minutes is no failure")
+        say(f"{what}; that it ends after a while is no failure")
         see_to_end(client, accepted, "", as_json=False)
     return True

@@ -11,7 +11,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainmaster.advisor.model.tables import predict_tables as predict_tables
     from trainmaster.advisor.papers.measured_table import PUBLISHED as PUBLISHED
-    from trainmaster.advisor.papers.policies import BandwidthUnknown as BandwidthUnknown
     from trainmaster.advisor.papers.recommend import Wish as Wish
     from trainmaster.advisor.quote.quote import Alternative as Alternative
     from trainmaster.advisor.quote.quote import ExperimentQuote as ExperimentQuote
@@ -52,7 +51,6 @@ __all__, __getattr__ = lazy_exports(
         "quotes.recommending": "recommended_by_table",
         "trainmaster.advisor.model.tables": "predict_tables",
         "quotes.traffic": "traffic_runs traffic_runs_offered traffic_types",
-        "trainmaster.advisor.papers.policies": "BandwidthUnknown",
         "trainmaster.advisor.papers.measured_table": "PUBLISHED",
         "trainmaster.advisor.papers.recommend": "Wish",
         "trainmaster.advisor.quote.quote": "Alternative ExperimentQuote Interval Quote",

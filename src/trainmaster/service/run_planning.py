@@ -138,6 +138,10 @@ class RunPlanner:
         environ: of the caller.
         tell: takes lines for the user.
         show: takes how far a measurement is.
+        measures: False: what is not known of a job is not measured on this machine.
+
+    Attributes:
+        measures: the same.
     """
 
     def __init__(
@@ -146,7 +150,10 @@ class RunPlanner:
         environ: Mapping[str, str],
         tell: Callable[[str], None],
         show: Callable[[ProfileProgress], None],
+        *,
+        measures: bool = True,
     ) -> None:
+        self.measures = measures
         self._service = service
         self._environ = environ
         self._tell = tell
@@ -222,7 +229,7 @@ class RunPlanner:
     def _make_quoter(self, candidate_offers: CandidateOffers | None = None) -> Quoter:
         from trainmaster.service.quotes.quote_service import Quoter
 
-        self._quoter = Quoter(self._service, self._tell, self._show, candidate_offers)
+        self._quoter = Quoter(self._service, self._tell, self._show, candidate_offers, measures=self.measures)
         return self._quoter
 
 

@@ -3,6 +3,7 @@
 * TrainmasterError            exit code 1
   + UsageError                exit code 2: the recipe or the call is wrong; nothing was started
     - RecipeError             one or more mistakes in a recipe, each with file, line, column, key
+    - MeasurementNeeded       nothing is known of the job, and it is measured on rented machines only
     - MissingPartError        a key, provider or option whose machinery is not installed or not there yet
   + NotFoundError             exit code 2: no such run, task, model, ...
   + StoreError                the database cannot be used
@@ -23,8 +24,10 @@ Each message says what was wrong and where; ``hint`` says what to do next.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 from trainmaster.spec.redaction import redacted
 
@@ -63,6 +66,17 @@ class UsageError(TrainmasterError):
     """The recipe or the call is wrong; nothing was started."""
 
     exit_code = 2
+
+
+class MeasurementNeeded(UsageError):  # noqa: N818 - the name of what happened
+    """Nothing can be quoted before something was measured on machines that are rented for it.
+
+    Attributes:
+        types: of machines that may be rented, by experiment, as `traffic_runs` takes them; empty if measuring
+            would not help.
+    """
+
+    types: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)

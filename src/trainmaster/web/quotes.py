@@ -14,7 +14,7 @@ from fastapi.responses import Response
 
 from trainmaster.api.rest.state import Reader, State, Submitter
 from trainmaster.service.quotes.quote_requests import QUOTE
-from trainmaster.service.quotes.traffic import traffic_runs_offered
+from trainmaster.service.quotes.traffic import MEASURED_S, traffic_runs_offered
 from trainmaster.spec.errors import NotFoundError
 from trainmaster.web.axes import FigureAxis, Tick, time_unit_s
 from trainmaster.web.new_run import page_of, show_form
@@ -162,14 +162,18 @@ def show(request: Request, name: str, state: State, caller: Reader) -> Response:
             for experiment, one in quoted
         ]
     runs = state.quotes.traffic_runs(caller, name) if "run" in caller.scopes else []
-    measuring = {"words": traffic_runs_offered(runs), "max_usd": sum(each.cap_usd for each in runs)}
+    measuring = {
+        "words": traffic_runs_offered(runs),
+        "max_usd": sum(each.cap_usd for each in runs),
+        "of_steps": any(each.seconds < MEASURED_S for each in runs),
+    }
     template = "quote_part.html" if is_part(request) else "quote.html"
     return page(request, template, found=found, experiments=experiments, measuring=measuring)
 
 
 @router.post("/quotes/{name}/traffic")
 def measure(name: str, state: State, caller: Submitter, max_usd: Annotated[float, Form()]) -> Response:
-    """Rents each type of workers whose traffic Scala-Opt does not know, for two minutes, each under a cap."""
+    """Rents what has to be measured first, for a minute or two, each under a cap."""
     state.quotes.measure_traffic(caller, name, max_usd)
     return redirect("/runs")
 

@@ -14,12 +14,11 @@ function says how its corners are decided here:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import MeasurementNeeded, UsageError
 
 #: Share of the server's bandwidth that the workers may use (section 8.2, footnote 11).
 HEADROOM: Final = 0.95
@@ -91,14 +90,8 @@ class NoFeasibleCluster(UsageError):  # noqa: N818 - the name of what happened
         )
 
 
-class BandwidthUnknown(UsageError):  # noqa: N818 - the name of what happened
-    """The policy compares traffic, and that of no worker type (or of no server) is known.
-
-    Attributes:
-        types: that it was to choose from, by experiment, as of `Types`; empty if measuring would not help.
-    """
-
-    types: Mapping[str, Any] = MappingProxyType({})
+class BandwidthUnknown(MeasurementNeeded):
+    """The policy compares traffic, and that of no worker type (or of no server) is known."""
 
 
 def choose_server(servers: Sequence[PricedType]) -> list[PricedType]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.advisor.model.measurement import Measurement, Point, TimeShares
-from trainmaster.advisor.papers.policies import BandwidthUnknown
 from trainmaster.advisor.quote.quote import (
     Alternative,
     ClusterShape,
@@ -23,7 +22,7 @@ from trainmaster.api.remote.connection import RestConnection, error_of, quoted
 from trainmaster.api.remote.streaming import Listening
 from trainmaster.api.results import RunPlan
 from trainmaster.spec import Strategy
-from trainmaster.spec.errors import InterruptedByUser, UsageError
+from trainmaster.spec.errors import InterruptedByUser, MeasurementNeeded, UsageError
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ def asked(
         if found["answer"] is None:
             refusal = error_of(422, {"error": "UsageError", **(found["error"] or {})}, connection.url)
             if found["error"] and found["error"].get("types"):
-                unknown = BandwidthUnknown(refusal.args[0], refusal.hint)
+                unknown = MeasurementNeeded(refusal.args[0], refusal.hint)
                 unknown.types = found["error"]["types"]
                 refusal = unknown
             raise refusal

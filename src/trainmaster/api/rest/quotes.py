@@ -166,9 +166,10 @@ async def show_plan(plan: str, caller: Reader, waiting: Waiting) -> Requested:
 
 @router.get("/quotes/{quote}/traffic")
 def show_traffic(quote: str, state: State, caller: Reader) -> list[dict[str, Any]]:
-    """Runs that would measure what Scala-Opt does not know: `experiment`, `instance`, `usd`, `cap_usd`.
+    """Runs that show what a quote has to know: `experiment`, `instance`, `usd`, `cap_usd`, `seconds`.
 
-    Each rents one worker of a type and one parameter server, for two minutes of training.
+    For Scala-Opt each rents one worker of a type and one parameter server, for two minutes of training. For a
+    job of a team of which nothing is known: one worker of the cheapest type that will do, for a minute.
     """
     every = state.quotes.traffic_runs(caller, quote)
     return [asdict(each) for each in every]

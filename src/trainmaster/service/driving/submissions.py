@@ -316,7 +316,10 @@ class Submissions:
 
     def is_shared(self, caller: Caller) -> bool:
         """Whether others than the owner of the home may be behind this."""
-        return caller.team is not None or not self._is_private or bool(self._access.teams())
+        return self._is_shared_with(caller.team)
+
+    def _is_shared_with(self, team: str | None) -> bool:
+        return team is not None or not self._is_private or bool(self._access.teams())
 
     def may_run_on(self, caller: Caller, provider: str) -> bool:
         """Whether what a caller sends may name a provider."""
@@ -370,7 +373,8 @@ class Submissions:
         agreed_usd_per_hour = request.agreed_usd_per_hour
         can_agree = request.max_usd is not None or agreed_usd_per_hour is not None
         service = self._service.of_team(submission.team)
-        planner = RunPlanner(service, self._environ, tell, lambda _: None)
+        measures = not self._is_shared_with(submission.team)
+        planner = RunPlanner(service, self._environ, tell, lambda _: None, measures=measures)
         budgets = self._budgets(submission.team)
         limited = next((each for each in budgets if each.is_limited), None)
         if request.keep_s and limited is not None:  # they would cost when the run is over, and count nowhere
@@ -461,8 +465,6 @@ def refusals(recipe: Recipe, *, is_shared: bool, team: str | None, is_local: boo
 def _refusals(experiment: Experiment, directory: Path) -> Iterator[str]:
     if experiment.roles is not None:
         yield "roles: Ansible may do anything on the machine that it runs on, which is this server"
-    if experiment.distributed is not None and experiment.distributed.is_flexible:
-        yield "distributed.workers: it would be measured as the user of this server; write a number"
     if experiment.metrics is not None and experiment.metrics.pattern is not None:
         yield "metrics.pattern: a pattern can keep the server busy for ever; write TRAINMASTER_METRICS"
     for key, source in experiment.data.items():

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from trainmaster.service.service import Service
     from trainmaster.spec import Recipe
 
+UNKNOWN: Final = "nothing is known of it, and code of others is not measured here"
 NO_END: Final = "it is a service, and has no end: `trainmaster run` says what it costs per hour"
 
 
@@ -30,15 +31,22 @@ class JobKnowledge:
         service: of the user's home.
         tell: shows lines to the user.
         show: shows how far a measurement is.
+        measures: False: what is not known is not measured on this machine.
 
     Attributes:
         notes: what a quote has to say of where this is from.
     """
 
     def __init__(
-        self, service: Service, tell: Callable[[str], None], show: Callable[[ProfileProgress], None] | None
+        self,
+        service: Service,
+        tell: Callable[[str], None],
+        show: Callable[[ProfileProgress], None] | None,
+        *,
+        measures: bool = True,
     ) -> None:
         self._service, self._tell, self._show = service, tell, show
+        self._measures = measures
         self._profiler: Profiler | None = None
         self.notes: list[str] = []
 
@@ -112,8 +120,8 @@ class JobKnowledge:
                 self._tell(f"{name}: {many} of earlier runs used (--fresh measures again)")
         missing: dict[str, str] = {}
         left = [name for name in names if name not in found]
-        if left and not options.measures:
-            missing = dict.fromkeys(left, "nothing is known of it, and code of others is not measured here")
+        if left and not self._measures:
+            missing = dict.fromkeys(left, UNKNOWN)
         elif left:
             self._look(recipe, environ, costs=costs)
             self._profiler = Profiler(self._service)

@@ -26,7 +26,6 @@ class QuoteOptions:
         only: quote these experiments; None for all.
         measurements: CSV of points that the user measured; experiments with rows there are not measured.
         latency_ms: between machines, one way; None is what the recipe says, or what was measured.
-        measures: False: what is not known is not measured on this machine.
         p: of Scala-Opt. usd_per_hour: of all machines. Both instead of the recipe's.
     """
 
@@ -39,7 +38,6 @@ class QuoteOptions:
     allow_stale: bool = False
     only: tuple[str, ...] | None = None
     measurements: Path | None = None
-    measures: bool = True
     worker_types: str | None = None
     p: float | None = None
     usd_per_hour: float | None = None

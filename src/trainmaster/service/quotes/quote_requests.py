@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -116,7 +116,7 @@ class QuoteAsk:
         return RunRequest(self.recipe, self.code, self.provider)
 
     @contextmanager
-    def options(self, *, measures: bool) -> Iterator[QuoteOptions]:
+    def options(self) -> Iterator[QuoteOptions]:
         """Those of `Quoter`, with files where it wants files."""
         from trainmaster.service.quotes.quote_options import QuoteOptions
 
@@ -136,7 +136,6 @@ class QuoteAsk:
                 self.fresh,
                 self.allow_stale,
                 measurements=paths["measurements"],
-                measures=measures,
                 worker_types=self.worker_types,
                 usd_per_hour=self.usd_per_hour,
                 p=self.p,
@@ -200,7 +199,7 @@ class QuoteRequests:
         """
         caller.need("run")
         recipe = self._submissions.read(caller, ask.run_request)
-        with ask.options(measures=False) as options:
+        with ask.options() as options:
             options.for_recipe(recipe)
         check_named(ask.catalogue)
         return self.put(caller, kind, asdict(ask))
@@ -288,7 +287,7 @@ class QuoteRequests:
         )
 
     def traffic_runs(self, caller: Caller, name: str) -> list[TrafficRun]:
-        """What is to be measured before Scala-Opt can compare all types that a quote chose from."""
+        """What is to be measured first: a job that is unknown, or traffic of types for Scala-Opt."""
         found = self.show(caller, QUOTE, name)
         types = (found["error"] or {}).get("types") or traffic_types(found["answer"] or {})
         if not types:
@@ -299,7 +298,7 @@ class QuoteRequests:
         )
 
     def measure_traffic(self, caller: Caller, name: str, max_usd: float) -> list[str]:
-        """Rent each type whose traffic is unknown for two minutes, under a cap; the ids of these runs.
+        """Rent what `traffic_runs` says for a minute or two, under a cap; the ids of these runs.
 
         Asked twice it is done once.
 
@@ -314,7 +313,8 @@ class QuoteRequests:
         runs = self.traffic_runs(caller, name)
         if not runs:
             raise UsageError(
-                f"{name}: there is no traffic to measure", "Quote with scala-opt, on machines that cost."
+                f"{name}: there is nothing to measure first",
+                "That is for scala-opt, and for jobs of which nothing is known, on machines that cost.",
             )
         if (most_usd := sum(each.cap_usd for each in runs)) > max_usd + 1e-9:
             raise UsageError(
@@ -476,7 +476,14 @@ class QuoteRequests:
 
         from trainmaster.service.run_planning import RunPlanner
 
-        planner = RunPlanner(self._service.of_team(row["team"] or None), self._environ, tell, show)
+        caller = make_caller(row["asked_by"], row["team"] or None, ["read", "run"])
+        planner = RunPlanner(
+            self._service.of_team(row["team"] or None),
+            self._environ,
+            tell,
+            show,
+            measures=not self._submissions.is_shared(caller),
+        )
         self._planners[worker] = planner
         self._held[worker] = row
         answer, error = None, None
@@ -514,11 +521,8 @@ class QuoteRequests:
         caller = make_caller(row["asked_by"], row["team"] or None, ["read", "run"])
         recipe = self._submissions.read(caller, ask.run_request, is_asked=False)
         path = self._submissions.keep(recipe)
-        is_shared = self._submissions.is_shared(caller)
-        if is_shared:
-            return self._answered(row, ask, planner, recipe, path, tell, measures=False)
-        with self._measuring:
-            return self._answered(row, ask, planner, recipe, path, tell, measures=True)
+        with self._measuring if planner.measures else nullcontext():
+            return self._answered(row, ask, planner, recipe, path, tell)
 
     def _answered(
         self,
@@ -528,13 +532,11 @@ class QuoteRequests:
         recipe: Recipe,
         path: Path,
         tell: _Tell,
-        *,
-        measures: bool,
     ) -> dict[str, Any]:
         if row["kind"] == QUOTE:
-            with ask.options(measures=measures) as options:
+            with ask.options() as options:
                 return planner.quote(recipe, path, options).as_dict()
-        if ask.measure_first and not measures:
+        if ask.measure_first and not planner.measures:
             raise UsageError(
                 "measure_first: the code of others is not measured on this server", "Leave it out."
             )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import queries
 from trainmaster.providers.capabilities import capabilities_of
@@ -28,7 +28,7 @@ from trainmaster.service.quotes.quote_record import told
 from trainmaster.service.quotes.worker_counts import allowed_workers, with_workers
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.spec import Experiment, Recipe
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import MeasurementNeeded, UsageError
 
 if TYPE_CHECKING:
     from trainmaster.advisor.market.memory_floor import Memory
@@ -58,6 +58,7 @@ class Quoter:
         tell: shows lines to the user.
         show: shows how far a measurement is.
         candidate_offers: what there is to be had; None is all that the recipe's provider has.
+        measures: False: what is not known is not measured on this machine.
     """
 
     def __init__(
@@ -66,10 +67,13 @@ class Quoter:
         tell: Tell,
         show: Show | None = None,
         candidate_offers: CandidateOffers | None = None,
+        *,
+        measures: bool = True,
     ) -> None:
         self._service = service
         self._tell = tell
-        self._jobs = JobKnowledge(service, tell, show)
+        self._measures = measures
+        self._jobs = JobKnowledge(service, tell, show, measures=measures)
         self._candidate_offers = candidate_offers
 
     def interrupt(self) -> bool:
@@ -116,10 +120,16 @@ class Quoter:
         found, missing = self._jobs.gather(recipe, recipe_path, environ, builder, options, costs=costs)
         if not found:
             name, why = next(iter(missing.items()))
-            raise UsageError(
+            unknown = MeasurementNeeded(
                 f"experiments.{name}: cannot be measured: {why}",
                 "Run the recipe once: a run is a measurement.",
             )
+            if not self._measures and capabilities_of(recipe.provider).costs:
+                unknown.types = self._cheapest(recipe, catalogue, options, missing)
+                unknown.hint = (
+                    "Measure it first, on one rented machine for a minute; or run it: that measures it."
+                )
+            raise unknown
         return self.put_together(recipe, catalogue, options, found, missing, environ)
 
     def estimate(self, recipe: Recipe, environ: Mapping[str, str]) -> tuple[Quote | None, str]:
@@ -253,6 +263,25 @@ class Quoter:
         ):
             notes.append("measured on this machine: other devices are predicted from published figures")
         return replace(quote, not_quoted=dict(missing), notes=tuple(notes))
+
+    def _cheapest(
+        self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions, names: Iterable[str]
+    ) -> dict[str, Any]:
+        """The cheapest type that one worker of each experiment can run on, as `traffic_runs` takes it."""
+        from trainmaster.advisor.quote.supply import offers_for
+
+        market, found = self._market(recipe, catalogue, options), {}
+        for name in names:
+            workload = _workload(recipe, recipe.experiments[name], options)
+            best = min(offers_for(workload, market).offers, key=lambda offer: offer.price_usd_per_hour)
+            found[name] = {
+                "workers": [best.instance_type],
+                "servers": [best.instance_type] if workload.servers else [],
+                "usd_per_hour": {best.instance_type: best.price_usd_per_hour},
+                "traffic_mbps": {},
+                "traffic": False,
+            }
+        return found
 
     # --- parts -----------------------------------------------------------------------------------
 

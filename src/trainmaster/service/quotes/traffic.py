@@ -1,4 +1,4 @@
-"""`traffic_runs`: the runs that show what one worker of a type sends (FC2, section 5.2.4)."""
+"""`traffic_runs`: short runs that show a job's steps, or what one worker of a type sends (FC2, 5.2.4)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from trainmaster.spec.units import dollars, price
 if TYPE_CHECKING:
     from trainmaster.spec import Recipe
 
-#: So long a worker trains; what is paid for before and after that, and what a cap leaves for it.
+#: So long a worker trains to show its steps, or its traffic; what is paid for before and after that, and what
+#: a cap leaves for it.
+STEPS_S: Final = 60.0
 MEASURED_S: Final = 120.0
 _STARTS_S: Final = 60.0
 _STARTS_AT_MOST_S: Final = 600.0
@@ -23,12 +25,13 @@ _STARTS_AT_MOST_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class TrafficRun:
-    """One worker of a type and one parameter server, for two minutes.
+    """One worker of a type, with one parameter server where there are some.
 
     Attributes:
         experiment: that is measured. instance: the worker's type.
         overrides: what makes it of the recipe, as for ``--set``.
         usd: that it is expected to cost. cap_usd: that it costs at most.
+        seconds: that it trains.
     """
 
     experiment: str
@@ -36,6 +39,7 @@ class TrafficRun:
     overrides: tuple[str, ...]
     usd: float
     cap_usd: float
+    seconds: float = MEASURED_S
 
 
 def traffic_types(quote: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,7 +50,7 @@ def traffic_types(quote: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def traffic_runs(recipe: Recipe, types: Mapping[str, Any]) -> list[TrafficRun]:
-    """The smallest clusters of types whose traffic is unknown; none if all is known.
+    """The smallest clusters of types that are to be measured; none if all is known.
 
     Args:
         recipe: that is quoted; where machines cost nothing, none are.
@@ -58,15 +62,16 @@ def traffic_runs(recipe: Recipe, types: Mapping[str, Any]) -> list[TrafficRun]:
 
 
 def _runs_of(recipe: Recipe, experiment: str, types: Mapping[str, Any]) -> list[TrafficRun]:
-    server = types["servers"][0]
+    server = next(iter(types["servers"]), None)
+    seconds = MEASURED_S if types.get("traffic", True) else STEPS_S
     below = f"experiments.{experiment}"
     found = recipe.experiments[experiment]
     unwanted = ("promote", "require", "approval", "search", "after")
     usual = {
-        f"{below}.distributed.workers": 1,
-        f"{below}.distributed.parameter_servers": 1,
-        f"{below}.distributed.hardware.ps.instance": [server],
-        f"{below}.timeout": f"{MEASURED_S:.0f}s",
+        **({f"{below}.distributed.workers": 1} if found.distributed else {}),
+        **({f"{below}.distributed.parameter_servers": 1} if server else {}),
+        **({f"{below}.distributed.hardware.ps.instance": [server]} if server else {}),
+        f"{below}.timeout": f"{seconds:.0f}s",
         f"{below}.retries": 0,
         **{f"{below}.{key}": None for key in unwanted if getattr(found, key)},
         # One task of a sweep shows it. `samples` has two places, and both agree.
@@ -79,8 +84,8 @@ def _runs_of(recipe: Recipe, experiment: str, types: Mapping[str, Any]) -> list[
     for instance in types["workers"]:
         if instance in types["traffic_mbps"]:
             continue
-        usd_per_s = (types["usd_per_hour"][instance] + types["usd_per_hour"][server]) / 3600
-        at_most_s = MEASURED_S + _STARTS_AT_MOST_S + USUAL_LEASE_S + SWITCH_OFF_S
+        usd_per_s = sum(types["usd_per_hour"][each] for each in (instance, server) if each) / 3600
+        at_most_s = seconds + _STARTS_AT_MOST_S + USUAL_LEASE_S + SWITCH_OFF_S
         cap_usd = math.ceil(100 * usd_per_s * at_most_s) / 100
         own = {
             **usual,
@@ -88,7 +93,8 @@ def _runs_of(recipe: Recipe, experiment: str, types: Mapping[str, Any]) -> list[
             "budget": {"total": f"${cap_usd:.2f}"},
         }
         changes = tuple(f"{key}={json.dumps(value)}" for key, value in own.items())
-        runs.append(TrafficRun(experiment, instance, changes, usd_per_s * (MEASURED_S + _STARTS_S), cap_usd))
+        usd = usd_per_s * (seconds + _STARTS_S)
+        runs.append(TrafficRun(experiment, instance, changes, usd, cap_usd, seconds))
     return runs
 
 
@@ -109,4 +115,5 @@ def traffic_runs_offered(runs: list[TrafficRun]) -> str:
     which = [
         ", ".join(each) if len(types) == 1 else f"{name} on {', '.join(each)}" for name, each in types.items()
     ]
-    return f"{'; '.join(which)}: 2 min{each}, {dollars(usd)}, at most {price(most)}"
+    minutes = "/".join(f"{seconds / 60:.0f}" for seconds in sorted({run.seconds for run in runs}))
+    return f"{'; '.join(which)}: {minutes} min{each}, {dollars(usd)}, at most {price(most)}"

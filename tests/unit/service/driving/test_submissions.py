@@ -72,8 +72,6 @@ def test_tasks_of_teams_run_here_only_if_they_are_kept_apart(refused):
         {"notify": [{"to": "rm -rf /"}]},
         {"secrets": ["AWS_SECRET_ACCESS_KEY"]},
         {"container": "private-image"},
-        {"distributed": {"strategy": "allreduce", "workers": "1..4"}, "batch": {"global": 64}, "steps": 9},
-        {"distributed": {"strategy": "allreduce", "workers": "auto"}, "batch": {"global": 64}, "steps": 9},
         {"metrics": {"pattern": "(?P<a>(x+x+)+y)"}},
         {"data": {"d": {"dir": "/etc"}}},
         {"data": {"d": {"dir": "data/../../home"}}},
@@ -288,7 +286,9 @@ def test_only_what_was_agreed_to_is_rented(at_server, monkeypatch, agrees, why):
     submissions._access.make_team("red", 50.0)
     offer = SimpleNamespace(costs=True, lines=["2 x p3.2xlarge"], most_usd_per_hour=2.0, plans=[])
     planned, started = SimpleNamespace(offer=offer, recipe=None), []
-    monkeypatch.setattr(run_planning, "RunPlanner", lambda *_: SimpleNamespace(plan=lambda *_, **__: planned))
+    monkeypatch.setattr(
+        run_planning, "RunPlanner", lambda *_, **__: SimpleNamespace(plan=lambda *_, **__: planned)
+    )
     monkeypatch.setattr(run_planning, "capped_by_month", lambda *_: None)
     monkeypatch.setattr(renting, "check_with_provider", lambda *_: ["asked"])
     session = SimpleNamespace(run="r", notes=["queued"])

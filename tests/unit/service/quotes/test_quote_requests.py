@@ -12,8 +12,10 @@ import pytest
 
 from trainmaster.control.task.layout import Home
 from trainmaster.db import quote_requests as rows
+from trainmaster.providers import load_catalogue
 from trainmaster.service import Service
 from trainmaster.service.driving.submissions import RunRequest, Submissions
+from trainmaster.service.quotes.candidate_offers import CandidateOffers
 from trainmaster.service.quotes.quote_requests import (
     MOST_AT_ONCE,
     PLAN,
@@ -22,10 +24,12 @@ from trainmaster.service.quotes.quote_requests import (
     QuoteRequests,
     TooManyError,
 )
+from trainmaster.service.quotes.quote_service import Quoter
 from trainmaster.service.run_planning import RunPlanner
 from trainmaster.service.users.access import Access
 from trainmaster.service.users.accounts import Accounts
 from trainmaster.service.users.caller import caller
+from trainmaster.spec import read_recipe
 from trainmaster.spec.errors import InterruptedByUser, NotFoundError, RecipeError, StoreError, UsageError
 from trainmaster.spec.states import State
 
@@ -80,9 +84,52 @@ def test_a_policy_answers_for_a_team_without_measuring_its_code(service):
     assert found["answer"]["policy"] == "cost-opt"
     assert found["answer"]["cluster"]["worker"]["count"] == 4
     assert work_once(service, quotes) is None
-    asked = quotes.send(RED, QUOTE, QuoteAsk(RENTED, catalogue="fc2-2018"))
+
+
+@pytest.mark.parametrize("workers", ["4", "1..8", "auto"])
+@pytest.mark.parametrize(
+    ("strategy", "machines"),
+    [("allreduce", {"worker": 1}), ("ps-async", {"chief": 1, "worker": 1, "ps": 1})],
+)
+def test_what_is_unknown_of_a_teams_job_is_measured_on_one_machine_within_a_cap(
+    service, tmp_path, monkeypatch, workers, strategy, machines
+):
+    quotes = requests(service)
+    text = RENTED.replace("workers: 4", f"workers: {workers}").replace("ps-async", strategy)
+    asked = quotes.send(RED, QUOTE, QuoteAsk(text, catalogue="fc2-2018"))["id"]
     work_once(service, quotes)
-    assert "code of others is not measured" in quotes.show(RED, QUOTE, asked["id"])["error"]["title"]
+    error = quotes.show(RED, QUOTE, asked)["error"]
+    assert "code of others is not measured" in error["title"]
+    assert "one rented machine" in error["hint"]
+    (run,) = quotes.traffic_runs(RED, asked)
+    assert (run.experiment, run.instance, run.seconds) == ("main", "m4.large", 60.0)
+    assert 0 < run.usd < run.cap_usd < 0.5
+    (tmp_path / "recipe.yaml").write_text(text)
+    small = read_recipe(tmp_path / "recipe.yaml", overrides=run.overrides)
+    assert {role.name: role.count for role in small.experiments["main"].members()} == machines
+    assert (small.budget.total_usd, small.experiments["main"].timeout_s) == (run.cap_usd, 60.0)
+    with pytest.raises(UsageError, match="at most"):
+        quotes.measure_traffic(RED, asked, run.cap_usd / 2)
+    begun = []
+
+    def submit(_, who, request, key):
+        begun.append((who, request.max_usd, key))
+        return ("r",)
+
+    monkeypatch.setattr(Submissions, "submit", submit)
+    assert quotes.measure_traffic(RED, asked, run.cap_usd) == ["r"]
+    assert begun == [(RED, run.cap_usd, f"{asked}-main-m4.large")]
+
+
+def test_a_team_may_leave_the_number_of_workers_open(service, tmp_path):
+    """What is unknown is not measured here: the fewest are taken, and it is said."""
+    (tmp_path / "recipe.yaml").write_text(RENTED.replace("workers: 4", "workers: 2..8"))
+    recipe, told = read_recipe(tmp_path / "recipe.yaml"), []
+    offers = CandidateOffers("aws", load_catalogue("fc2-2018"))
+    quoter = Quoter(service.of_team("red"), told.append, None, offers, measures=False)
+    settled = quoter.settle(recipe, tmp_path / "recipe.yaml", {})
+    assert settled.experiments["main"].distributed.workers == 2
+    assert "code of others is not measured here" in told[0]
 
 
 ENDS = {
