@@ -66,7 +66,8 @@ def quote(
     measure_traffic: Annotated[
         bool,
         typer.Option(
-            "--measure-traffic", help="For scala-opt: rent each type whose traffic is unknown for 2 min."
+            "--measure-traffic",
+            help="Agree to rent what must be measured first, for 1 to 2 min, at its price.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the quote as JSON.")] = False,

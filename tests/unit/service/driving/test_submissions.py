@@ -286,9 +286,8 @@ def test_only_what_was_agreed_to_is_rented(at_server, monkeypatch, agrees, why):
     submissions._access.make_team("red", 50.0)
     offer = SimpleNamespace(costs=True, lines=["2 x p3.2xlarge"], most_usd_per_hour=2.0, plans=[])
     planned, started = SimpleNamespace(offer=offer, recipe=None), []
-    monkeypatch.setattr(
-        run_planning, "RunPlanner", lambda *_, **__: SimpleNamespace(plan=lambda *_, **__: planned)
-    )
+    planner = SimpleNamespace(plan=lambda *_, **__: planned)
+    monkeypatch.setattr(run_planning, "RunPlanner", lambda *_, **__: planner)
     monkeypatch.setattr(run_planning, "capped_by_month", lambda *_: None)
     monkeypatch.setattr(renting, "check_with_provider", lambda *_: ["asked"])
     session = SimpleNamespace(run="r", notes=["queued"])
