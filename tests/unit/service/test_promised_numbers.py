@@ -56,35 +56,36 @@ def test_how_long_what_is_kept():
     assert {each.kind for each in (*KEPT, *FOR_EVER)} > set(CHANGEABLE)
 
 
-class Over:
-    """Is set as soon as it was waited for."""
+class Wake:
+    """Ends a loop as soon as it waits."""
 
-    def __init__(self):
-        self.waited = []
+    def __init__(self, loop):
+        self.loop, self.waited = loop, []
 
-    def is_set(self):
-        return bool(self.waited)
+    def clear(self):
+        pass
 
     def wait(self, seconds):
         self.waited.append(seconds)
+        self.loop._over.set()
 
 
 def test_what_nobody_uses_is_looked_for_each_ten_minutes(monkeypatch):
     database, looks = SimpleNamespace(clock_s=lambda: 5.0), []
     found = uploads.Uploads(SimpleNamespace(store_url="file:///none"), database, {})
-    monkeypatch.setattr(found, "_over", Over())
+    monkeypatch.setattr(found, "_wake", Wake(found))
     monkeypatch.setattr(found, "collect", looks.append)
     found._watch()
-    assert (looks, found._over.waited) == ([5.0], [600.0])
+    assert (looks, found._wake.waited) == ([5.0], [600.0])
 
 
 def test_what_is_old_is_looked_for_each_hour(monkeypatch, caplog):
     found = retention.Retention(None, None, {})
-    monkeypatch.setattr(found, "_over", Over())
+    monkeypatch.setattr(found, "_wake", Wake(found))
     monkeypatch.setattr(found, "sweep", lambda: {"audit": 3})
     with caplog.at_level("INFO"):
         found._watch()
-    assert found._over.waited == [3600.0]
+    assert found._wake.waited == [3600.0]
     assert "removed what is old: {'audit': 3}" in caplog.text
 
 

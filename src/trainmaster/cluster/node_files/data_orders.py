@@ -24,9 +24,9 @@ from trainmaster.cluster.node_files.voice import NoWayError, Order, Voice
 from trainmaster.control.attempt.data_sources import fetch_models, fetch_url, open_web
 from trainmaster.control.task.locking import locked
 from trainmaster.spec.redaction import redacted
+from trainmaster.volumes.mounting.asking import ask_stores
 from trainmaster.volumes.mounting.delegated_credentials import renew
 from trainmaster.volumes.mounting.mounts import available
-from trainmaster.volumes.mounting.operations import ask_stores
 from trainmaster.volumes.mounting.providing import (
     Means,
     answers,

@@ -1,9 +1,5 @@
-"""A volume as the kernel asks for it.
+"""A volume as the kernel asks for it."""
 
-Asking the stores of a volume whether they let us in.
-"""
-
-import contextlib
 import errno
 import functools
 import os
@@ -15,35 +11,10 @@ from typing import Any, ParamSpec, TypeVar
 
 import mfusepy
 
-from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import TrainmasterError
+from trainmaster.volumes.mounting.asking import ask_stores
 from trainmaster.volumes.mounting.mounts import QUESTION
-from trainmaster.volumes.packed import FileTable, read_head, volume_address
-from trainmaster.volumes.packed.faults import DamagedChunkError, SourceChangedError
-from trainmaster.volumes.packed.source import ChunkSource
 from trainmaster.volumes.reading.volume import Volume
-
-
-def ask_stores(uri: str, table: FileTable) -> None:
-    """Asks the store of a volume, and that of the objects which it was indexed over.
-
-    Args:
-        uri: of a version.
-        table: its files.
-
-    Raises:
-        PublishError: one does not answer, or does not let us in.
-    """
-    address = volume_address(uri)
-    store = ObjectStore(address.url)
-    head = read_head(store, address.version)
-    if head.kind != "indexed":
-        return
-    first = next((chunk for chunk in range(table.chunk_count) if table.chunk_sizes[chunk]), None)
-    if first is not None:
-        with contextlib.suppress(SourceChangedError, DamagedChunkError):  # that is an answer, too
-            ChunkSource(store.url, head, table).fetch(first, 0, 1)
-
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
