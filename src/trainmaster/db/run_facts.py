@@ -47,7 +47,8 @@ def put_fact(database: Database, lease: Lease, kind: Fact, name: str, value: str
             connection.execute(t.run_fact.insert().values(**row, value=value))
         return value if known is None else known
 
-    return write_held(database, lease, write, alone=True)
+    # What members work with is only to be known later: a run does not wait for it.
+    return write_held(database, lease, write, alone=True, patient=kind is not Fact.ENVIRONMENT)
 
 
 def answer(database: Database, run: str, experiment: str, said: Approval) -> None:

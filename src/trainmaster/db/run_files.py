@@ -167,7 +167,12 @@ def _compact(connection: Connection, run: str, path: str) -> None:
 
 
 def write_held(
-    database: Database, lease: Lease, work: Callable[[Connection], T], *, alone: bool = False
+    database: Database,
+    lease: Lease,
+    work: Callable[[Connection], T],
+    *,
+    alone: bool = False,
+    patient: bool = True,
 ) -> T:
     """One transaction that no other process can take the run over from: it waits for its end.
 
@@ -176,6 +181,7 @@ def write_held(
         lease: of the run.
         work: what is written.
         alone: no other such transaction of the run meanwhile.
+        patient: False to try only once.
 
     Raises:
         LeaseLostError: somebody else drives the run; nothing was written.
@@ -187,7 +193,7 @@ def write_held(
             raise LeaseLostError.of(lease.run)
         return work(connection)
 
-    return database.write(lambda connection, _: write(connection))
+    return database.write(lambda connection, _: write(connection), patient=patient)
 
 
 _FORGET = t.run_file.delete().where(
