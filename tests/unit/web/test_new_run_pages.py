@@ -316,7 +316,9 @@ def test_unknown_traffic_is_measured_by_a_button_under_a_cap_and_once(tmp_path, 
         error = {"title": "unknown", "hint": "Measure.", "types": {"train": types}}
         name = rows.named(place.rpartition("/")[2])
         rows.end(state.service.database, name, 1e12, answer=None, error=json.dumps(error))
-        assert "Measure c4.xlarge: 2 min, $0.018, at most $0.18" in me.get(place).text
+        page = me.get(place).text
+        assert "Measure first: c4.xlarge: 2 min, $0.018, at most $0.18" in page
+        assert "Scala-Opt needs the traffic" in page
         sent = []
 
         def submit(_, asked, key):
@@ -340,6 +342,23 @@ def test_unknown_traffic_is_measured_by_a_button_under_a_cap_and_once(tmp_path, 
     train = Recipe.from_text(asked.recipe).experiments["train"]
     assert (train.hardware.instance, train.distributed.workers) == (("c4.xlarge",), 1)
     assert (train.distributed.hardware["ps"].instance, train.timeout_s) == (("m4.large",), 120.0)
+
+
+def test_a_job_of_which_nothing_is_known_is_measured_by_a_button(state, browser):
+    place = browser.post("/new/quote", data={"recipe": RENTED}).headers["location"]
+    types = {
+        "workers": ["m4.large"],
+        "servers": [],
+        "traffic_mbps": {},
+        "usd_per_hour": {"m4.large": 0.1},
+        "traffic": False,
+    }
+    (name,) = Recipe.from_text(RENTED).experiments
+    error = json.dumps({"title": "nothing is known", "hint": "Measure it first.", "types": {name: types}})
+    rows.end(state.service.database, rows.named(place.rpartition("/")[2]), 1e12, answer=None, error=error)
+    page = browser.get(place).text
+    assert "Nothing is known of this job yet" in page
+    assert "Measure first: m4.large: 1 min, $0.0033, at most $0.05" in page
 
 
 def test_what_a_quote_wants_is_shown_as_code(state, browser):
