@@ -302,7 +302,7 @@ def _scala_opt(page, server, width):
     assert (train.hardware.instance, servers) == (("c4.xlarge", "p2.xlarge"), ("m4.large", "m4.2xlarge"))
     page.get_by_role("button", name="Quote it first").click()
     page.wait_for_url("**/quotes/*")
-    measures = page.get_by_role("button", name="Measure c4.xlarge, p2.xlarge: 2 min each")
+    measures = page.get_by_role("button", name="Measure first: c4.xlarge, p2.xlarge: 2 min each")
     measures.wait_for()
     check_page(page, "/quotes/NAME without traffic", width)
     most = page.locator("[name=max_usd]").input_value()
