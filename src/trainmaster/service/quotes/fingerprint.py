@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import json
+import math
 import os
 import re
 import shlex
@@ -153,7 +154,8 @@ def fingerprint_of(recipe: Recipe, experiment: Experiment, code: CodeFingerprint
         exact["until"] = experiment.until  # where a length is known, only steps are measured
     named = [word for word in words if os.path.normpath(word) in code.files]
     common["command"] = named or [_NUMBER.sub("N", word) for word in words]
-    return Fingerprint(_digest(exact), _digest(common), code.lines, dict(_numbers(experiment, recipe, words)))
+    numbers = {name: value for name, value in _numbers(experiment, recipe, words) if math.isfinite(value)}
+    return Fingerprint(_digest(exact), _digest(common), code.lines, numbers)
 
 
 def local_device(machine: NodeCapacity, root: Path = Path("/")) -> str:
@@ -175,7 +177,7 @@ def _words(command: str) -> list[str]:
 
 
 def _numbers(experiment: Experiment, recipe: Recipe, words: Sequence[str]) -> Iterator[tuple[str, float]]:
-    """By option or position in the command; by name of what a recipe has besides."""
+    """By option or position in the command; by name of what a recipe has besides. Some may be too large."""
     for at, word in enumerate(words):
         name, equals, value = word.rpartition("=")
         if _NUMBER.fullmatch(value):

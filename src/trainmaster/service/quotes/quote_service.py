@@ -125,7 +125,8 @@ class Quoter:
                 "Run the recipe once: a run is a measurement.",
             )
             if not self._measures and capabilities_of(recipe.provider).costs:
-                unknown.types = self._cheapest(recipe, catalogue, options, missing)
+                trained = [each for each in missing if recipe.experiments[each].serve is None]
+                unknown.types = self._cheapest(recipe, catalogue, options, trained)
                 unknown.hint = (
                     "Measure it first, on one rented machine for a minute; or run it: that measures it."
                 )

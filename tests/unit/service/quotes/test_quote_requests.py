@@ -121,6 +121,14 @@ def test_what_is_unknown_of_a_teams_job_is_measured_on_one_machine_within_a_cap(
     assert begun == [(RED, run.cap_usd, f"{asked}-main-m4.large")]
 
 
+def test_a_service_beside_the_training_is_not_measured(service):
+    quotes = requests(service)
+    text = RENTED + "  web:\n    after: main\n    command: python web.py\n    serve: {port: 8000}\n"
+    asked = quotes.send(RED, QUOTE, QuoteAsk(text, catalogue="fc2-2018"))["id"]
+    work_once(service, quotes)
+    assert [run.experiment for run in quotes.traffic_runs(RED, asked)] == ["main"]
+
+
 def test_a_team_may_leave_the_number_of_workers_open(service, tmp_path):
     """What is unknown is not measured here: the fewest are taken, and it is said."""
     (tmp_path / "recipe.yaml").write_text(RENTED.replace("workers: 4", "workers: 2..8"))
