@@ -63,10 +63,10 @@ def quote(
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw time against cost (.svg, .png, .pdf).")
     ] = None,
-    measure_traffic: Annotated[
+    measure: Annotated[
         bool,
         typer.Option(
-            "--measure-traffic",
+            "--measure",
             help="Agree to rent what must be measured first, for 1 to 2 min, at its price.",
         ),
     ] = False,
@@ -103,17 +103,17 @@ def quote(
         made: Quote = watched(client.quote_recipe(found, str(recipe), options), tell)
         return made
 
-    from trainmaster.service import traffic_types
+    from trainmaster.service import types_to_measure
     from trainmaster.spec.errors import MeasurementNeeded
 
     try:
         made = ask()
     except MeasurementNeeded as error:
-        if not _measured(client, recipe, set_ or (), error.types, agrees=measure_traffic):
+        if not _measured(client, recipe, set_ or (), error.types, agrees=measure):
             raise
         made = ask()
     else:
-        if _measured(client, recipe, set_ or (), traffic_types(made.as_dict()), agrees=measure_traffic):
+        if _measured(client, recipe, set_ or (), types_to_measure(made.as_dict()), agrees=measure):
             made = ask()
     if made.time_s is not None and (line := client.score_line(found.provider)):
         tell(line)
@@ -131,15 +131,15 @@ def _measured(
 ) -> bool:
     """Ask whether to rent what is to be measured first, and measure it; False if nothing was rented."""
     from trainmaster.cli.driving import see_to_end
-    from trainmaster.service import traffic_runs, traffic_runs_offered
+    from trainmaster.service import measuring_runs, measuring_runs_offered
     from trainmaster.spec import read_recipe
 
-    runs = traffic_runs(read_recipe(path, overrides=set_), types) if types else []
+    runs = measuring_runs(read_recipe(path, overrides=set_), types) if types else []
     if not runs:
         return False
-    question = f"measure first? {traffic_runs_offered(runs)}"
+    question = f"measure first? {measuring_runs_offered(runs)}"
     if not agrees and not can_ask():
-        say(f"note: {question} (--measure-traffic agrees)")
+        say(f"note: {question} (--measure agrees)")
         return False
     if not agrees:
         sys.stderr.write(f"{question} [y/N] ")

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from trainmaster.service.on_cluster.credentials import check_narrow as check_narrow
     from trainmaster.service.on_cluster.credentials import sent_to_machine as sent_to_machine
     from trainmaster.service.on_cluster.hand_over import check_moves as check_moves
+    from trainmaster.service.quotes.measuring_runs import measuring_runs as measuring_runs
+    from trainmaster.service.quotes.measuring_runs import measuring_runs_offered as measuring_runs_offered
+    from trainmaster.service.quotes.measuring_runs import types_to_measure as types_to_measure
     from trainmaster.service.quotes.recommending import recommended_by_table as recommended_by_table
-    from trainmaster.service.quotes.traffic import traffic_runs as traffic_runs
-    from trainmaster.service.quotes.traffic import traffic_runs_offered as traffic_runs_offered
-    from trainmaster.service.quotes.traffic import traffic_types as traffic_types
     from trainmaster.service.service import Service as Service
     from trainmaster.sweeps import Curve as Curve
     from trainmaster.sweeps import TrialState as TrialState
@@ -50,7 +50,7 @@ __all__, __getattr__ = lazy_exports(
         "on_cluster.hand_over": "check_moves",
         "quotes.recommending": "recommended_by_table",
         "trainmaster.advisor.model.tables": "predict_tables",
-        "quotes.traffic": "traffic_runs traffic_runs_offered traffic_types",
+        "quotes.measuring_runs": "measuring_runs measuring_runs_offered types_to_measure",
         "trainmaster.advisor.papers.measured_table": "PUBLISHED",
         "trainmaster.advisor.papers.recommend": "Wish",
         "trainmaster.advisor.quote.quote": "Alternative ExperimentQuote Interval Quote",

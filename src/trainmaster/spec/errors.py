@@ -72,8 +72,8 @@ class MeasurementNeeded(UsageError):  # noqa: N818 - the name of what happened
     """Nothing can be quoted before something was measured on machines that are rented for it.
 
     Attributes:
-        types: of machines that may be rented, by experiment, as `traffic_runs` takes them; empty if measuring
-            would not help.
+        types: of machines that may be rented, by experiment, as `measuring_runs` takes them; empty if
+            measuring would not help.
     """
 
     types: Mapping[str, Any] = MappingProxyType({})

@@ -13,8 +13,8 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
 from trainmaster.api.rest.state import Reader, State, Submitter
+from trainmaster.service.quotes.measuring_runs import MEASURED_S, measuring_runs_offered
 from trainmaster.service.quotes.quote_requests import QUOTE
-from trainmaster.service.quotes.traffic import MEASURED_S, traffic_runs_offered
 from trainmaster.spec.errors import NotFoundError
 from trainmaster.web.axes import FigureAxis, Tick, time_unit_s
 from trainmaster.web.new_run import page_of, show_form
@@ -161,9 +161,9 @@ def show(request: Request, name: str, state: State, caller: Reader) -> Response:
             (experiment, one, cluster_words(one["cluster"]), QuoteFigure.of(one))
             for experiment, one in quoted
         ]
-    runs = state.quotes.traffic_runs(caller, name) if "run" in caller.scopes else []
+    runs = state.quotes.measuring_runs(caller, name) if "run" in caller.scopes else []
     measuring = {
-        "words": traffic_runs_offered(runs),
+        "words": measuring_runs_offered(runs),
         "max_usd": sum(each.cap_usd for each in runs),
         "of_steps": any(each.seconds < MEASURED_S for each in runs),
     }
@@ -171,10 +171,10 @@ def show(request: Request, name: str, state: State, caller: Reader) -> Response:
     return page(request, template, found=found, experiments=experiments, measuring=measuring)
 
 
-@router.post("/quotes/{name}/traffic")
+@router.post("/quotes/{name}/measure")
 def measure(name: str, state: State, caller: Submitter, max_usd: Annotated[float, Form()]) -> Response:
     """Rents what has to be measured first, for a minute or two, each under a cap."""
-    state.quotes.measure_traffic(caller, name, max_usd)
+    state.quotes.measure(caller, name, max_usd)
     return redirect("/runs")
 
 

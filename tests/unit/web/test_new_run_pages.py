@@ -327,8 +327,8 @@ def test_unknown_traffic_is_measured_by_a_button_under_a_cap_and_once(tmp_path, 
 
         monkeypatch.setattr(state.submissions, "submit", submit)
         assert 'name="max_usd" value="0.18"' in me.get(place).text
-        assert me.post(f"{place}/traffic", data={"max_usd": "0.18"}).headers["location"] == "/runs"
-        route = f"/api/v1{place}/traffic"
+        assert me.post(f"{place}/measure", data={"max_usd": "0.18"}).headers["location"] == "/runs"
+        route = f"/api/v1{place}/measure"
         (told,) = me.get(route).json()
         assert (told["experiment"], told["instance"], told["cap_usd"]) == ("train", "c4.xlarge", 0.18)
         refused = me.post(route, json={"max_usd": 0.17})

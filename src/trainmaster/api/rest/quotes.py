@@ -67,7 +67,7 @@ class NewPlan(NewAsk):
     measure_first: bool = Field(False, description="measure it and quote, whatever is known")
 
 
-class TrafficAgreement(BaseModel):
+class MeasuringAgreement(BaseModel):
     """What its caller agrees to pay."""
 
     model_config = ConfigDict(extra="forbid")
@@ -164,23 +164,21 @@ async def show_plan(plan: str, caller: Reader, waiting: Waiting) -> Requested:
     return await waiting.shown(caller, PLAN, plan)
 
 
-@router.get("/quotes/{quote}/traffic")
-def show_traffic(quote: str, state: State, caller: Reader) -> list[dict[str, Any]]:
+@router.get("/quotes/{quote}/measure")
+def show_measuring(quote: str, state: State, caller: Reader) -> list[dict[str, Any]]:
     """Runs that show what a quote has to know: `experiment`, `instance`, `usd`, `cap_usd`, `seconds`.
 
     For Scala-Opt each rents one worker of a type and one parameter server, for two minutes of training. For a
     job of a team of which nothing is known: one worker of the cheapest type that will do, for a minute.
     """
-    every = state.quotes.traffic_runs(caller, quote)
+    every = state.quotes.measuring_runs(caller, quote)
     return [asdict(each) for each in every]
 
 
-@router.post("/quotes/{quote}/traffic", status_code=202)
-def measure_traffic(
-    quote: str, body: TrafficAgreement, state: State, caller: Submitter
-) -> dict[str, list[str]]:
+@router.post("/quotes/{quote}/measure", status_code=202)
+def measure(quote: str, body: MeasuringAgreement, state: State, caller: Submitter) -> dict[str, list[str]]:
     """Run all of these, each under its cap; the ids of these `runs`. Asked twice it is done once."""
-    return {"runs": state.quotes.measure_traffic(caller, quote, body.max_usd)}
+    return {"runs": state.quotes.measure(caller, quote, body.max_usd)}
 
 
 @router.delete("/quotes/{quote}", status_code=204)

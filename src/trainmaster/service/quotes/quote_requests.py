@@ -24,7 +24,7 @@ from trainmaster.db import quote_requests as rows
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.listeners import Listeners
 from trainmaster.service.offer_list import check_named
-from trainmaster.service.quotes.traffic import TrafficRun, traffic_runs, traffic_types
+from trainmaster.service.quotes.measuring_runs import MeasuringRun, measuring_runs, types_to_measure
 from trainmaster.service.server_loops import Turns, is_passing
 from trainmaster.service.users.access import Access
 from trainmaster.service.users.caller import Maker
@@ -286,31 +286,31 @@ class QuoteRequests:
             allow_stale=ask.allow_stale,
         )
 
-    def traffic_runs(self, caller: Caller, name: str) -> list[TrafficRun]:
+    def measuring_runs(self, caller: Caller, name: str) -> list[MeasuringRun]:
         """What is to be measured first: a job that is unknown, or traffic of types for Scala-Opt."""
         found = self.show(caller, QUOTE, name)
-        types = (found["error"] or {}).get("types") or traffic_types(found["answer"] or {})
+        types = (found["error"] or {}).get("types") or types_to_measure(found["answer"] or {})
         if not types:
             return []
-        return traffic_runs(
+        return measuring_runs(
             self._submissions.read(caller, self.ask_of(caller, QUOTE, name).run_request, is_asked=False),
             types,
         )
 
-    def measure_traffic(self, caller: Caller, name: str, max_usd: float) -> list[str]:
-        """Rent what `traffic_runs` says for a minute or two, under a cap; the ids of these runs.
+    def measure(self, caller: Caller, name: str, max_usd: float) -> list[str]:
+        """Rent what `measuring_runs` says for a minute or two, under a cap; the ids of these runs.
 
         Asked twice it is done once.
 
         Args:
             caller: who agrees to it.
             name: of the quote.
-            max_usd: what all of them may cost at most, as `traffic_runs` says.
+            max_usd: what all of them may cost at most, as `measuring_runs` says.
 
         Raises:
             UsageError: they may cost more than that, or there is nothing to measure.
         """
-        runs = self.traffic_runs(caller, name)
+        runs = self.measuring_runs(caller, name)
         if not runs:
             raise UsageError(
                 f"{name}: there is nothing to measure first",

@@ -268,7 +268,7 @@ class Quoter:
     def _cheapest(
         self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions, names: Iterable[str]
     ) -> dict[str, Any]:
-        """The cheapest type that one worker of each experiment can run on, as `traffic_runs` takes it."""
+        """The cheapest type that one worker of each experiment can run on, as `measuring_runs` takes it."""
         from trainmaster.advisor.quote.supply import offers_for
 
         market, found = self._market(recipe, catalogue, options), {}

@@ -25,10 +25,10 @@ from trainmaster.service.quotes.candidate_offers import (
     candidate_offers_of,
     measured_name,
 )
+from trainmaster.service.quotes.measuring_runs import measuring_runs
 from trainmaster.service.quotes.quote_options import QuoteOptions
 from trainmaster.service.quotes.quote_requests import QUOTE, QuoteAsk, QuoteRequests
 from trainmaster.service.quotes.quote_service import Quoter
-from trainmaster.service.quotes.traffic import traffic_runs
 from trainmaster.service.renting import _requests, plan_run
 from trainmaster.service.users.access import Access
 from trainmaster.service.users.caller import caller
@@ -217,7 +217,7 @@ def test_unknown_traffic_is_measured_with_the_smallest_clusters(service):
 
     with pytest.raises(BandwidthUnknown, match=r"m4\.xlarge") as caught:
         quote()
-    runs = traffic_runs(recipe, caught.value.types)
+    runs = measuring_runs(recipe, caught.value.types)
     assert {run.instance for run in runs} == {"c4.xlarge", "m4.xlarge"}
     small = read_recipe(path_of(service), overrides=["objective=scala-opt", *runs[0].overrides])
     machines, usd_per_hour = rented(service, small)
@@ -229,7 +229,7 @@ def test_unknown_traffic_is_measured_with_the_smallest_clusters(service):
     measure(service, {"c4.xlarge": 200.0})
     found = quote().main
     assert found.types.traffic_mbps == {"c4.xlarge": pytest.approx(200.0)}
-    assert [run.instance for run in traffic_runs(recipe, {"train": found.types.as_dict()})] == ["m4.xlarge"]
+    assert [run.instance for run in measuring_runs(recipe, {"train": found.types.as_dict()})] == ["m4.xlarge"]
 
 
 def test_a_server_that_lacks_traffic_says_what_to_measure(service):
@@ -238,9 +238,9 @@ def test_a_server_that_lacks_traffic_says_what_to_measure(service):
     assert types["train"]["servers"][0] == "m4.10xlarge"
     submissions = Submissions(service, Access(service.database), ENVIRON, is_private=True)
     recipe = submissions.read(caller("me", None, ["read", "run"]), RunRequest(text))
-    assert len(traffic_runs(recipe, types)) == len(types["train"]["workers"]) == 6
+    assert len(measuring_runs(recipe, types)) == len(types["train"]["workers"]) == 6
     on_own = recipe.model_copy(update={"provider": "local"})
-    assert traffic_runs(on_own, types) == []
+    assert measuring_runs(on_own, types) == []
 
 
 SWEEP = """
@@ -265,7 +265,7 @@ def test_every_experiment_that_lacks_traffic_is_measured_with_one_task(service):
     asked = recipe, path_of(service), ENVIRON, QuoteOptions(worker_types="c4.xlarge")
     with pytest.raises(BandwidthUnknown) as caught:
         Quoter(service, lambda _: None, None, offers).quote(*asked)
-    runs = traffic_runs(recipe, caught.value.types)
+    runs = measuring_runs(recipe, caught.value.types)
     assert [(run.experiment, run.instance) for run in runs] == [("train", "c4.xlarge"), ("more", "c4.xlarge")]
     before = service.measurements(recipe)
     for run in runs:

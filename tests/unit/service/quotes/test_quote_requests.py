@@ -101,7 +101,7 @@ def test_what_is_unknown_of_a_teams_job_is_measured_on_one_machine_within_a_cap(
     error = quotes.show(RED, QUOTE, asked)["error"]
     assert "code of others is not measured" in error["title"]
     assert "one rented machine" in error["hint"]
-    (run,) = quotes.traffic_runs(RED, asked)
+    (run,) = quotes.measuring_runs(RED, asked)
     assert (run.experiment, run.instance, run.seconds) == ("main", "m4.large", 60.0)
     assert 0 < run.usd < run.cap_usd < 0.5
     (tmp_path / "recipe.yaml").write_text(text)
@@ -109,7 +109,7 @@ def test_what_is_unknown_of_a_teams_job_is_measured_on_one_machine_within_a_cap(
     assert {role.name: role.count for role in small.experiments["main"].members()} == machines
     assert (small.budget.total_usd, small.experiments["main"].timeout_s) == (run.cap_usd, 60.0)
     with pytest.raises(UsageError, match="at most"):
-        quotes.measure_traffic(RED, asked, run.cap_usd / 2)
+        quotes.measure(RED, asked, run.cap_usd / 2)
     begun = []
 
     def submit(_, who, request, key):
@@ -117,7 +117,7 @@ def test_what_is_unknown_of_a_teams_job_is_measured_on_one_machine_within_a_cap(
         return ("r",)
 
     monkeypatch.setattr(Submissions, "submit", submit)
-    assert quotes.measure_traffic(RED, asked, run.cap_usd) == ["r"]
+    assert quotes.measure(RED, asked, run.cap_usd) == ["r"]
     assert begun == [(RED, run.cap_usd, f"{asked}-main-m4.large")]
 
 
@@ -126,7 +126,7 @@ def test_a_service_beside_the_training_is_not_measured(service):
     text = RENTED + "  web:\n    after: main\n    command: python web.py\n    serve: {port: 8000}\n"
     asked = quotes.send(RED, QUOTE, QuoteAsk(text, catalogue="fc2-2018"))["id"]
     work_once(service, quotes)
-    assert [run.experiment for run in quotes.traffic_runs(RED, asked)] == ["main"]
+    assert [run.experiment for run in quotes.measuring_runs(RED, asked)] == ["main"]
 
 
 def test_a_team_may_leave_the_number_of_workers_open(service, tmp_path):

@@ -1,4 +1,4 @@
-"""`traffic_runs`: short runs that show a job's steps, or what one worker of a type sends (FC2, 5.2.4)."""
+"""`measuring_runs`: short runs that show a job's steps, or what one worker of a type sends (FC2, 5.2.4)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STARTS_AT_MOST_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class TrafficRun:
+class MeasuringRun:
     """One worker of a type, with one parameter server where there are some.
 
     Attributes:
@@ -42,14 +42,14 @@ class TrafficRun:
     seconds: float = MEASURED_S
 
 
-def traffic_types(quote: Mapping[str, Any]) -> dict[str, Any]:
+def types_to_measure(quote: Mapping[str, Any]) -> dict[str, Any]:
     """The types that Scala-Opt chose from, by experiment, of an answer of ``quote --json``."""
     if not str(quote.get("policy", "")).startswith("scala-opt"):
         return {}
     return {name: one["types"] for name, one in quote["experiments"].items() if one.get("types")}
 
 
-def traffic_runs(recipe: Recipe, types: Mapping[str, Any]) -> list[TrafficRun]:
+def measuring_runs(recipe: Recipe, types: Mapping[str, Any]) -> list[MeasuringRun]:
     """The smallest clusters of types that are to be measured; none if all is known.
 
     Args:
@@ -61,7 +61,7 @@ def traffic_runs(recipe: Recipe, types: Mapping[str, Any]) -> list[TrafficRun]:
     return [run for name, each in types.items() for run in _runs_of(recipe, name, each)]
 
 
-def _runs_of(recipe: Recipe, experiment: str, types: Mapping[str, Any]) -> list[TrafficRun]:
+def _runs_of(recipe: Recipe, experiment: str, types: Mapping[str, Any]) -> list[MeasuringRun]:
     server = next(iter(types["servers"]), None)
     seconds = MEASURED_S if types.get("traffic", True) else STEPS_S
     below = f"experiments.{experiment}"
@@ -94,17 +94,17 @@ def _runs_of(recipe: Recipe, experiment: str, types: Mapping[str, Any]) -> list[
         }
         changes = tuple(f"{key}={json.dumps(value)}" for key, value in own.items())
         usd = usd_per_s * (seconds + _STARTS_S)
-        runs.append(TrafficRun(experiment, instance, changes, usd, cap_usd, seconds))
+        runs.append(MeasuringRun(experiment, instance, changes, usd, cap_usd, seconds))
     return runs
 
 
-def traffic_runs_offered(runs: list[TrafficRun]) -> str:
+def measuring_runs_offered(runs: list[MeasuringRun]) -> str:
     """What measuring takes and costs, for people.
 
-    >>> runs = [TrafficRun("train", name, (), 0.02, 0.2) for name in ("c4.xlarge", "m4.xlarge")]
-    >>> traffic_runs_offered(runs)
+    >>> runs = [MeasuringRun("train", name, (), 0.02, 0.2) for name in ("c4.xlarge", "m4.xlarge")]
+    >>> measuring_runs_offered(runs)
     'c4.xlarge, m4.xlarge: 2 min each, $0.04, at most $0.40'
-    >>> traffic_runs_offered([*runs, TrafficRun("more", "m4.xlarge", (), 0.02, 0.2)])
+    >>> measuring_runs_offered([*runs, MeasuringRun("more", "m4.xlarge", (), 0.02, 0.2)])
     'train on c4.xlarge, m4.xlarge; more on m4.xlarge: 2 min each, $0.06, at most $0.60'
     """
     each = " each" if len(runs) > 1 else ""
