@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from trainmaster.api.rest.bodies import NewAsk, NewRun, RunCurves
+from trainmaster.api.rest.bodies import Body, NewAsk, NewRun, RunCurves
 from trainmaster.api.results import LogQuery
 from trainmaster.spec.errors import AccessError, NotFoundError, UsageError
 
@@ -71,10 +71,8 @@ class RunArguments(QuoteArguments, _Plan):  # type: ignore[valid-type, misc]
     """A plan that `quote` has made, or a recipe."""
 
 
-class StatusArguments(BaseModel):
+class StatusArguments(Body):
     """One run, or a page of runs."""
-
-    model_config = ConfigDict(extra="forbid")
 
     run: str | None = Field(None, description="its id, a unique beginning, or latest; null for a list")
     limit: int = Field(20, ge=1, le=_MOST_ITEMS, description="of a list")
@@ -82,10 +80,8 @@ class StatusArguments(BaseModel):
     where: str = Field("", description="a condition, such as loss < 0.3 and lr > 1e-3")
 
 
-class OneRun(BaseModel):
+class OneRun(Body):
     """A run."""
-
-    model_config = ConfigDict(extra="forbid")
 
     run: str = Field(description="its id, a unique beginning, or latest")
 
@@ -110,10 +106,8 @@ class MetricArguments(OneRun):
     points: int = Field(50, ge=2, le=1000, description="of one curve, at most")
 
 
-class ModelArguments(BaseModel):
+class ModelArguments(Body):
     """Whose models."""
-
-    model_config = ConfigDict(extra="forbid")
 
     run: str | None = Field(None, description="its id, a unique beginning, or latest; all runs without")
 

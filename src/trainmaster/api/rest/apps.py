@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 from fastapi import Request
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict
 
 from trainmaster.api.proxy.headers import ENTER
+from trainmaster.api.rest.bodies import Body
 from trainmaster.api.rest.state import Reader, Routes, ServerState, State, Submitter, credential_of
 from trainmaster.service.apps.app_hosts import need_part
 from trainmaster.service.apps.apps import NOTEBOOK, PORT, TENSORBOARD, Apps
@@ -18,10 +18,8 @@ from trainmaster.spec.errors import UsageError
 router = Routes(tags=["apps"])
 
 
-class NewApp(BaseModel):
+class NewApp(Body):
     """What is to be opened."""
-
-    model_config = ConfigDict(extra="forbid")
 
     kind: Literal["tensorboard", "notebook", "port"]
     runs: list[str]

@@ -7,10 +7,14 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class NewRun(BaseModel):
-    """What is to be run."""
+class Body(BaseModel):
+    """What is sent as JSON: a key that is not known is refused."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class NewRun(Body):
+    """What is to be run."""
 
     recipe: Annotated[str | None, Field(description="the recipe's YAML; null with a plan")] = None
     code: Annotated[str | None, Field(description="SHA-256 of a tar that was sent to /code")] = None
@@ -39,10 +43,8 @@ class RunPage(BaseModel):
     older: int = Field(description="how many come after this page")
 
 
-class NewAsk(BaseModel):
+class NewAsk(Body):
     """A recipe."""
-
-    model_config = ConfigDict(extra="forbid")
 
     recipe: str = Field(description="its YAML")
     code: str | None = Field(None, description="SHA-256 of a tar that was sent before")

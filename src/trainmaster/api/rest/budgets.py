@@ -6,8 +6,9 @@ import math
 from typing import Annotated, Any
 
 from fastapi import Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from trainmaster.api.rest.bodies import Body
 from trainmaster.api.rest.state import Admin, Reader, Routes, Runs, State
 from trainmaster.service.teams.admission import queue_of
 from trainmaster.service.teams.spending import as_csv
@@ -19,10 +20,8 @@ from trainmaster.spec.labels import joined
 router = Routes(tags=["budgets"])
 
 
-class BudgetLimits(BaseModel):
+class BudgetLimits(Body):
     """Limits of a team: those that are not named stay, null takes one away."""
-
-    model_config = ConfigDict(extra="forbid")
 
     team: str | None = Field(None, description="null for the owner of the home, * for all together")
     monthly_usd: float | None = Field(None, gt=0, allow_inf_nan=False)

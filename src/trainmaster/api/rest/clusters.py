@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
+from trainmaster.api.rest.bodies import Body
 from trainmaster.api.rest.state import Reader, Routes, State, Submitter, caller_of, state_of
 from trainmaster.service.teams.team_runs import TeamClusters
 
@@ -20,10 +21,8 @@ def _clusters(request: Request) -> TeamClusters:
 Clusters = Annotated[TeamClusters, Depends(_clusters)]
 
 
-class EndMany(BaseModel):
+class EndMany(Body):
     """Which clusters are to end; null: all that no run uses."""
-
-    model_config = ConfigDict(extra="forbid")
 
     clusters: list[str] | None
 

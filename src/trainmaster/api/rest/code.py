@@ -5,9 +5,10 @@ from __future__ import annotations
 import tempfile
 
 from fastapi import Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
+from trainmaster.api.rest.bodies import Body
 from trainmaster.api.rest.state import Routes, State, Submitter, Transfer
 from trainmaster.service.uploads.code_uploads import CodeUploads
 from trainmaster.service.uploads.git_code import GitCode
@@ -16,10 +17,8 @@ from trainmaster.spec.errors import NotFoundError
 router = Routes(tags=["code"])
 
 
-class GitRevision(BaseModel):
+class GitRevision(Body):
     """A revision of a public repository."""
-
-    model_config = ConfigDict(extra="forbid")
 
     url: str = Field(description="https://")
     revision: str = Field(default="HEAD", description="a branch, a tag, or a whole commit id")

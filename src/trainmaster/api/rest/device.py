@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
+from trainmaster.api.rest.bodies import Body
 from trainmaster.api.rest.state import State, address_of
 
 router = APIRouter(tags=["login"])
 
 
-class NewDevice(BaseModel):
+class NewDevice(Body):
     """Who asks."""
-
-    model_config = ConfigDict(extra="forbid")
 
     client: str = Field("", max_length=200, description="what the person who confirms is shown")
 
@@ -28,10 +27,8 @@ class DeviceCode(BaseModel):
     interval_s: float = Field(description="between two questions for the token")
 
 
-class DeviceAsk(BaseModel):
+class DeviceAsk(Body):
     """Who asks for the token."""
-
-    model_config = ConfigDict(extra="forbid")
 
     device_code: str = Field(max_length=200)
 

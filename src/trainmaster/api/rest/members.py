@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from trainmaster.api.rest.bodies import Body
 from trainmaster.api.rest.state import Admin, Known, Manager, Reader, Routes, State
 from trainmaster.service.users.accounts import INVITE_DAYS, INVITE_S
 from trainmaster.service.users.caller import NO_TEAM, ROLES, Caller
@@ -16,38 +17,34 @@ router = Routes(tags=["people"])
 Role = Annotated[str, Field(description=f"one of {', '.join(ROLES)}")]
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class NewUser(_Body):
+class NewUser(Body):
     """A user."""
 
     name: str
     is_admin: bool = False
 
 
-class UserChange(_Body):
+class UserChange(Body):
     """What is to be otherwise; null leaves what is."""
 
     is_disabled: bool | None = None
     is_admin: bool | None = None
 
 
-class MemberRole(_Body):
+class MemberRole(Body):
     """What a member may."""
 
     role: Role
 
 
-class NewInvite(_Body):
+class NewInvite(Body):
     """A link that lets one person in."""
 
     role: Role = "member"
     days: float = Field(INVITE_S / 86400, gt=0, le=INVITE_DAYS)
 
 
-class NewServiceAccount(_Body):
+class NewServiceAccount(Body):
     """An account for programs of the team."""
 
     name: str

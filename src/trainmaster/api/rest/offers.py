@@ -6,8 +6,9 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import Query
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
+from trainmaster.api.rest.bodies import Body
 from trainmaster.api.rest.state import Reader, Routes, State, Submitter
 from trainmaster.service import OfferFilter
 from trainmaster.service.offer_list import check_named, list_offers, refresh_prices
@@ -15,10 +16,8 @@ from trainmaster.service.offer_list import check_named, list_offers, refresh_pri
 router = Routes(tags=["offers"])
 
 
-class WhichOffers(BaseModel):
+class WhichOffers(Body):
     """Wishes, as `trainmaster offers` has them."""
-
-    model_config = ConfigDict(extra="forbid")
 
     gpu: str | None = None
     gpus: int | None = None
@@ -27,7 +26,7 @@ class WhichOffers(BaseModel):
     max_price_usd_per_hour: float | None = None
     region: str | None = None
     provider: str | None = None
-    instance: list[str] = []
+    instance: list[str] = Field(default=[])
     spot: bool | None = None
     catalogue: str | None = None
     sort: str = "price"
@@ -35,10 +34,8 @@ class WhichOffers(BaseModel):
     refused: bool = False
 
 
-class RefreshPrices(BaseModel):
+class RefreshPrices(Body):
     """Where prices are asked for."""
-
-    model_config = ConfigDict(extra="forbid")
 
     region: str | None = None
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
+from trainmaster.api.rest.bodies import Body
 from trainmaster.api.rest.quotes import Followed, Requested, Waiting
 from trainmaster.api.rest.state import Manager, Reader, Routes, ServerState, State, Submitter
 from trainmaster.service.operations.operations import Operations, kind_of
@@ -14,20 +15,16 @@ from trainmaster.service.users.caller import Caller
 router = Routes(tags=["operations"])
 
 
-class VolumeCheck(BaseModel):
+class VolumeCheck(Body):
     """Which volume is looked through."""
-
-    model_config = ConfigDict(extra="forbid")
 
     volume: str = Field(description="NAME, or NAME@VERSION; all versions without one")
     deep: bool = Field(False, description="read every chunk, too, and prove it")
     jobs: int = Field(4, ge=1, le=64, description="chunks that are read at the same time")
 
 
-class VolumeCollection(BaseModel):
+class VolumeCollection(Body):
     """Of which volume is freed what no version names."""
-
-    model_config = ConfigDict(extra="forbid")
 
     volume: str = Field(description="its name")
     grace_s: float = Field(
@@ -39,10 +36,8 @@ class VolumeCollection(BaseModel):
     now: bool = Field(False, description="free at once what is marked; pushes that sleep must begin again")
 
 
-class ModelsCheck(BaseModel):
+class ModelsCheck(Body):
     """Whose models are looked through."""
-
-    model_config = ConfigDict(extra="forbid")
 
     runs: list[str] = Field(default=[], max_length=1000, description="all that the team has without any")
     deep: bool = Field(True, description="read every file, and compare its hash")

@@ -10,10 +10,10 @@ from typing import Annotated, Any, Final
 
 from fastapi import Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
-from trainmaster.api.rest.bodies import NewAsk
+from trainmaster.api.rest.bodies import Body, NewAsk
 from trainmaster.api.rest.limits import OpenStream
 from trainmaster.api.rest.server_sent import HEADERS, RETRY, SILENT_S, STILL_HERE, event
 from trainmaster.api.rest.state import (
@@ -67,10 +67,8 @@ class NewPlan(NewAsk):
     measure_first: bool = Field(False, description="measure it and quote, whatever is known")
 
 
-class MeasuringAgreement(BaseModel):
+class MeasuringAgreement(Body):
     """What its caller agrees to pay."""
-
-    model_config = ConfigDict(extra="forbid")
 
     max_usd: float = Field(
         gt=0, description="all of these runs together, at most: the sum of their `cap_usd`"

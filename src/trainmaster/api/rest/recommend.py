@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from trainmaster.advisor.papers.measured_table import EPOCH_STEPS, MOST_BYTES, PUBLISHED, MeasuredTable
 from trainmaster.advisor.papers.recommend import Wish
 from trainmaster.advisor.papers.recommend import recommend as recommended
+from trainmaster.api.rest.bodies import Body
 from trainmaster.api.rest.state import Reader, Routes, Runs
 
 router = Routes(tags=["recommend"])
@@ -56,10 +57,8 @@ class Recommendation(BaseModel):
     notes: list[str]
 
 
-class Question(BaseModel):
+class Question(Body):
     """What is asked."""
-
-    model_config = ConfigDict(extra="forbid")
 
     batch: float = Field(ge=1, description="global batch, samples per step")
     latency_ms: float | None = Field(None, ge=0, le=60_000, description="between machines, one way")

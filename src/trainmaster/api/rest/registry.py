@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import Depends, Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from trainmaster.api.rest.bodies import Body
 from trainmaster.api.rest.state import Reader, Routes, State, Submitter
 from trainmaster.service.models.registry import Registry
 from trainmaster.service.users.caller import NO_TEAM, Caller
@@ -16,10 +17,8 @@ from trainmaster.spec.model_reference import ANY_VERSION
 router = Routes(tags=["registry"])
 
 
-class NewVersion(BaseModel):
+class NewVersion(Body):
     """A model of a run that is to be a version."""
-
-    model_config = ConfigDict(extra="forbid")
 
     model: str = Field(description="`RUN`, `RUN/EXPERIMENT` or `RUN/EXPERIMENT/TASK`")
     name: str = Field(description="of the registered model, which is made if there is none")
@@ -27,19 +26,15 @@ class NewVersion(BaseModel):
     tags: dict[str, str] = Field({}, description="of the version")
 
 
-class About(BaseModel):
+class About(Body):
     """What is said of a registered model; what is not named stays."""
-
-    model_config = ConfigDict(extra="forbid")
 
     description: str | None = None
     tags: dict[str, str] | None = None
 
 
-class Rollback(BaseModel):
+class Rollback(Body):
     """What is undone."""
-
-    model_config = ConfigDict(extra="forbid")
 
     expected: int | None = Field(None, description="the version that the alias means now: else 409")
 

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 from fastapi import Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
-from trainmaster.api.rest.bodies import MetricCurve, NewRun, RunCurves, RunPage
+from trainmaster.api.rest.bodies import Body, MetricCurve, NewRun, RunCurves, RunPage
 from trainmaster.api.rest.server_sent import HEADERS
 from trainmaster.api.rest.state import (
     Following,
@@ -40,19 +40,15 @@ from trainmaster.spec.schema import recipe_schema
 router = Routes(tags=["runs"])
 
 
-class ForeignFile(BaseModel):
+class ForeignFile(Body):
     """A file of another tool."""
-
-    model_config = ConfigDict(extra="forbid")
 
     source: str = Field(description="what stands in it, or a line such as of torchrun")
     file: str = Field("job", max_length=255, description="its name: .radl says what it is")
 
 
-class CodeToRun(BaseModel):
+class CodeToRun(Body):
     """Code without a recipe."""
-
-    model_config = ConfigDict(extra="forbid")
 
     code: str = Field(description="SHA-256 of a tar that was sent to /code")
     script: str | None = Field(None, description="below it; without it one is looked for")
@@ -66,27 +62,21 @@ class Cancelled(BaseModel):
     failed: dict[str, str]
 
 
-class CancelMany(BaseModel):
+class CancelMany(Body):
     """Which runs are to end."""
-
-    model_config = ConfigDict(extra="forbid")
 
     runs: list[str] = Field(max_length=MAX_PAGE)
 
 
-class RunDescription(BaseModel):
+class RunDescription(Body):
     """What is changed of what people write on a run."""
-
-    model_config = ConfigDict(extra="forbid")
 
     labels: dict[str, str | None] = Field(default={}, description="null takes one away; others stay")
     note: str | None = Field(default=None, description="null leaves it; an empty one takes it away")
 
 
-class ApprovalAnswer(BaseModel):
+class ApprovalAnswer(Body):
     """What a person says of an experiment that waits for that."""
-
-    model_config = ConfigDict(extra="forbid")
 
     approve: bool = Field(description="it begins; else it ends as DENIED")
     why: str = Field(default="", max_length=1000, description="told with it")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import Depends, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
+from trainmaster.api.rest.bodies import Body
 from trainmaster.api.rest.state import Reader, Routes, Submitter, caller_of, finds_caller, state_of
 from trainmaster.db.registry_rows import ModelInUseError
 from trainmaster.service.storage.pruning import KINDS, UNUSED_S
@@ -26,10 +27,8 @@ def _storage(request: Request) -> Storage:
 Stored = Annotated[Storage, Depends(_storage)]
 
 
-class RemoveRuns(BaseModel):
+class RemoveRuns(Body):
     """Which runs go."""
-
-    model_config = ConfigDict(extra="forbid")
 
     runs: list[str] = Field(default_factory=list, max_length=MAX_PAGE, description="their ids")
     older_than_s: Annotated[
@@ -64,10 +63,8 @@ def remove_runs(body: RemoveRuns, found: Stored, caller: Submitter) -> RemovedRu
     return RemovedRuns(**found.remove_runs(**body.model_dump()))
 
 
-class Prune(BaseModel):
+class Prune(Body):
     """What goes that nothing needs any more."""
-
-    model_config = ConfigDict(extra="forbid")
 
     kinds: list[str] = Field(default_factory=list, description=f"of {', '.join(KINDS)}; without, all")
     unused_s: Annotated[

@@ -6,9 +6,10 @@ import math
 from typing import Annotated, Any
 
 from fastapi import Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from trainmaster.api.rest import members, secrets
+from trainmaster.api.rest.bodies import Body
 from trainmaster.api.rest.state import Admin, Manager, Reader, Routes, State
 from trainmaster.service.teams.team_runs import MAX_PAGE
 from trainmaster.service.users.access import TOKEN_DAYS, TOKEN_S
@@ -20,10 +21,8 @@ router.include_router(members.router)
 router.include_router(secrets.router)
 
 
-class NewTeam(BaseModel):
+class NewTeam(Body):
     """A team, and its limits: those that are not named stay, null takes one away."""
-
-    model_config = ConfigDict(extra="forbid")
 
     team: str
     monthly_usd: float | None = Field(None, gt=0, allow_inf_nan=False)
@@ -32,10 +31,8 @@ class NewTeam(BaseModel):
     cpus_at_once: int | None = Field(None, gt=0, description="cores of the server's own machine")
 
 
-class NewToken(BaseModel):
+class NewToken(Body):
     """A token."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: str
     scopes: list[str] = Field(description=f"of {', '.join(SCOPES)}")

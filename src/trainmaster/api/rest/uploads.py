@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 from fastapi import Header, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from trainmaster.api.rest.bodies import Body
 from trainmaster.api.rest.state import Routes, ServerState, State, Submitter, Transfer
 from trainmaster.service.uploads.uploads import KINDS, PART_BYTES, too_much
 from trainmaster.spec.errors import UsageError
@@ -25,20 +26,16 @@ _PIECE: Final = "application/offset+octet-stream"
 _PATIENCE_S: Final = 20.0
 
 
-class NewUpload(BaseModel):
+class NewUpload(Body):
     """A file that is to be sent."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: str
     size_bytes: int = Field(ge=0)
     kind: str = Field(description=f"of {', '.join(KINDS)}")
 
 
-class Finish(BaseModel):
+class Finish(Body):
     """What an upload becomes."""
-
-    model_config = ConfigDict(extra="forbid")
 
     volume: str = Field(default="", description="the volume that gets a new version; empty for code")
     uploads: list[str] = Field(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from trainmaster.api.rest.bodies import Body
 from trainmaster.api.rest.state import Manager, Routes, State
 from trainmaster.service.notifications.webhooks import SHOWN
 from trainmaster.spec.topics import TOPICS
@@ -14,10 +15,8 @@ from trainmaster.spec.topics import TOPICS
 router = Routes(tags=["webhooks"])
 
 
-class NewWebhook(BaseModel):
+class NewWebhook(Body):
     """Addresses that events are sent to."""
-
-    model_config = ConfigDict(extra="forbid")
 
     target: str = Field(max_length=2000, description="an https URL; of e-mail an address")
     kind: Literal["webhook", "slack", "email"] = "webhook"
