@@ -393,6 +393,7 @@ def check_page(page, path, width):
     """Nothing is wider than the screen, and axe-core finds nothing against WCAG 2.1 A and AA."""
     from axe_playwright_python.sync_playwright import Axe
 
+    page.wait_for_load_state()  # before, the page may have no style yet
     assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{path} is wider than the screen"
     rules = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
     found = Axe().run(page, options={"runOnly": rules, "resultTypes": ["violations"]}).response["violations"]
