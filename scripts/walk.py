@@ -1,16 +1,20 @@
-"""Print the files whose functions a task, a checkpoint or a line of metrics runs through, on this machine.
+"""Print the files whose functions a task, a checkpoint or a line of metrics runs through, here or on a node.
 
-    python scripts/walk.py [task | checkpoint | metric] [--json]
+    python scripts/walk.py [task | checkpoint | metric] [--node] [--json]
 
-A small run is driven in a home of its own, with a profiler in the driver and in the supervisor. What counts
-is what runs inside the functions in `WALKS`, in whatever process; of a task only until its bash has been
-started. Files come in the order in which they were entered first, with the number of calls.
+A small run is driven in a home of its own, with a profiler in the driver and in the supervisor. With
+``--node`` its task runs on a host behind an SSH server of its own, by `engine: ssh`, and the host's processes
+have the profiler, too. What counts is what runs inside the functions in `WALKS`, in whatever process; of a
+task only until its bash has been started. Files come in the order in which they were entered first, with the
+number of calls.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
+import getpass
 import json
 import os
 import pathlib
@@ -20,6 +24,12 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+#: How a gang comes from its driver to a supervisor on another machine, and what happens there back to it.
+_CONDUCTED = (
+    "executors.gangs.clients:GatewayClient.listen",
+    "executors.gangs.nodes:Link._command",
+    "executors.ssh.agent_program:AgentProgram._answer",
+)
 #: What a walk runs in, as MODULE:FUNCTION, and what it ends with.
 WALKS: dict[str, tuple[tuple[str, ...], str]] = {
     "task": (
@@ -30,14 +40,25 @@ WALKS: dict[str, tuple[tuple[str, ...], str]] = {
             "executors.gang_client:GangClient.launch",
             "executors._clients:Clients.receive",
             "executors._gang_manager:GangManager.grant",
+            *_CONDUCTED,
+            "executors.gangs.gateway:Gateway._place",
         ),
         "executors._members:Spawner.spawn",
     ),
-    "checkpoint": (("control.attempt.saving:checkpoint",), ""),
-    "metric": (("executors._outputs:Outputs.serve", "control.measure.progress:TaskProgress.update"), ""),
+    "checkpoint": (("control.attempt.saving:checkpoint", "cluster.node_files.worker:_obey"), ""),
+    "metric": (
+        (
+            "executors._outputs:Outputs.serve",
+            "control.measure.progress:TaskProgress.update",
+            "executors.gangs.nodes:Link._poll",
+            *_CONDUCTED,
+        ),
+        "",
+    ),
 }
 _RECIPE = """\
 name: walk
+engine: ssh
 experiments:
   main:
     command: exec python train.py
@@ -50,31 +71,26 @@ print("step 1 loss 0.5", flush=True)
 time.sleep(1.0)
 """
 #: Notes each call and return of ours; a line each: nanoseconds, thread, event, MODULE:FUNCTION. No file is
-#: kept open, as a supervisor closes what it has inherited.
+#: kept open, as a supervisor closes what it has inherited. Supervisors and workers of nodes heed no
+#: environment: theirs comes before what they are told to run.
 _PROFILER = """
 def _walk(folder):
     import os, sys, threading, time
+    profiler = open(f"{folder}/../profiler/sitecustomize.py").read()
     def note(frame, event, _):
         if event in ("call", "return"):
-            module = frame.f_globals.get("__name__") or ""
+            known = frame.f_globals
+            module = known["__spec__"].name if known.get("__spec__") else known.get("__name__") or ""
             if module.startswith("trainmaster."):
                 name = module[12:] + ":" + frame.f_code.co_qualname
                 file = os.open(f"{folder}/{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
                 os.write(file, f"{time.monotonic_ns()} {threading.get_ident()} {event} {name}\\n".encode())
                 os.close(file)
+                if not known.get("_PROGRAM", profiler).startswith(profiler):
+                    known["_PROGRAM"] = profiler + known["_PROGRAM"]
     threading.setprofile(note)
     sys.setprofile(note)
 _walk(%r)
-"""
-#: The driver; supervisors that it starts begin with the profiler, too: they do not heed the environment.
-_DRIVER = """
-import sys
-from trainmaster.executors import supervisor_connection
-supervisor_connection._PROGRAM = %r + supervisor_connection._PROGRAM
-exec(%r)
-from trainmaster.cli import main
-sys.argv = ["trainmaster", "run", "recipe.yaml"]
-main()
 """
 
 
@@ -90,22 +106,42 @@ class Walk:
         return "\n".join([*lines, f"{len(self.calls)} files, {len(self.processes)} processes"])
 
 
-def drive(place: pathlib.Path) -> pathlib.Path:
+def drive(place: pathlib.Path, *, on_node: bool) -> pathlib.Path:
     """Let a run run; the folder with a file of calls for each process."""
-    folder, work = place / "calls", place / "work"
-    folder.mkdir()
-    work.mkdir()
+    folder, work, profiler, home = (place / name for name in ("calls", "work", "profiler", "home"))
+    for each in (folder, work, profiler, home):
+        each.mkdir()
     (work / "recipe.yaml").write_text(_RECIPE)
     (work / "train.py").write_text(_SCRIPT)
-    profiler = _PROFILER % str(folder)
-    subprocess.run(
-        [sys.executable, "-c", _DRIVER % (profiler, profiler)],
-        cwd=work,
-        env={**os.environ, "TRAINMASTER_HOME": str(place / "home")},
-        stdout=sys.stderr,
-        check=True,
-    )
+    (profiler / "sitecustomize.py").write_text(_PROFILER % str(folder))
+    with contextlib.ExitStack() as stack:
+        options = stack.enter_context(a_host(place, home, str(profiler))) if on_node else []
+        subprocess.run(
+            [sys.executable, "-m", "trainmaster", "run", "recipe.yaml", *options],
+            cwd=work,
+            env={**os.environ, "TRAINMASTER_HOME": str(home), "PYTHONPATH": str(profiler)},
+            stdout=sys.stderr,
+            check=True,
+        )
     return folder
+
+
+@contextlib.contextmanager
+def a_host(place: pathlib.Path, home: pathlib.Path, profiler: str) -> Iterator[list[str]]:
+    """A host of the home's own, with the profiler in all its Pythons; the options of a run that uses it."""
+    from trainmaster.testing.private_sshd import SshHost, make_key
+
+    make_key(place / "key")
+    host = SshHost(place / "host", "n0", place / "key", PYTHONPATH=profiler)
+    host.start()
+    entry = {"address": "127.0.0.1", "port": host.port, "key": str(place / "key"), "slots": 2}
+    (home / "hosts.yaml").write_text(
+        json.dumps({"hosts": [{**entry, "user": getpass.getuser(), "python": host.python}]})
+    )
+    try:
+        yield ["--provider", "hosts", "--yes"]
+    finally:
+        host.stop()
 
 
 def calls(folder: pathlib.Path, entries: tuple[str, ...]) -> Iterator[tuple[int, str, str]]:
@@ -138,10 +174,11 @@ def walk(folder: pathlib.Path, what: str) -> Walk:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("what", nargs="?", choices=[*WALKS], help="default: each of them")
+    parser.add_argument("--node", action="store_true", help="the task runs on a host behind SSH")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="walk-") as directory:
-        calls_of = drive(pathlib.Path(directory))
+        calls_of = drive(pathlib.Path(directory), on_node=arguments.node)
         walks = {what: walk(calls_of, what) for what in WALKS if arguments.what in (None, what)}
     if arguments.json:
         shown = {what: {"files": one.calls, "processes": len(one.processes)} for what, one in walks.items()}
