@@ -474,7 +474,8 @@ def _walk(browser, server, tm, width, height, scheme):
         page.get_by_role("link", name="model.txt").click()
     assert Path(download.value.path()).read_text() == "weights"
     run = page.url.split("/models/")[1].split("/")[0]
-    of_navigation = page.locator("header nav a").evaluate_all("all => all.map(a => a.pathname)")
+    found = page.locator("header nav a").evaluate_all("all => all.map(a => a.pathname)")
+    of_navigation = dict.fromkeys(found)
     of_run = [f"/runs/{run}{part}" for part in ("", "/logs?text=step", "/machines", "/history", "/again")]
     quote = _quote(server, tm)
     tm.call("models", "register", run, "net", "--alias", "staging", code=0)
@@ -506,14 +507,17 @@ def _walk(browser, server, tm, width, height, scheme):
     page.get_by_role("button", name="End it").click()
     page.get_by_role("button", name="Yes: end it").click()
     tm.until(lambda: server.ask("GET", f"/runs/{serving}")[1]["reason"] == "CANCELLED")
-    page.goto(server.url + "/")
+    page.goto(server.url + "/runs")
     page.get_by_role("button", name="End the marked runs").click()
     page.get_by_text("Mark runs first").wait_for()
-    page.get_by_text("More", exact=True).click()
+    page.get_by_text("Menu", exact=True).click()
+    check_page(page, "the menu", width)
     page.keyboard.press("Escape")
     assert not page.get_by_role("link", name="Offers").is_visible()
     assert page.locator("time[title]").count()
-    page.get_by_role("button", name="log out").click()
+    page.locator(".account summary").click()
+    check_page(page, "the account", width)
+    page.get_by_role("button", name="Log out").click()
     page.goto(server.url + "/models")
     assert "/login" in page.url
     check_page(page, "/login", width)
@@ -530,7 +534,7 @@ def _walk(browser, server, tm, width, height, scheme):
     assert problems == []
     page.get_by_label("Token").fill(server.token)
     page.get_by_role("button", name="Log in").click()
-    page.get_by_role("button", name="log out").wait_for()
+    page.locator(".account summary").wait_for()
     for path in ("/nothing-here", "/runs/none", "/quotes/none", "/team", "/join?code=none"):  # 404 and 403
         page.goto(server.url + path)
         check_page(page, path, width)
@@ -540,5 +544,6 @@ def _walk(browser, server, tm, width, height, scheme):
     page.goto(server.url + "/login")
     page.get_by_label("Token").fill(server.token)
     page.get_by_role("button", name="Log in").click()
+    page.goto(server.url + "/runs")
     page.locator("td a[href^='/runs/web-']").wait_for()  # lists work without JavaScript
     plain.close()

@@ -100,6 +100,45 @@ def as_title(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+#: How ends are shown: as what (its shape and colour), and the word for it.
+_ENDS: Final = {
+    "SUCCEEDED": ("ok", "succeeded"),
+    "UNTIL": ("ok", "succeeded early"),
+    "PRUNED": ("cut", "pruned"),
+    "CANCELLED": ("off", "cancelled"),
+    "DRAINED": ("off", "not needed"),
+    "SKIPPED": ("off", "skipped"),
+    "USER_ERROR": ("bad", "failed"),
+    "OOM": ("bad", "out of memory"),
+    "TIMEOUT": ("bad", "timed out"),
+    "BUDGET": ("bad", "over budget"),
+    "NODE_LOST": ("bad", "machine lost"),
+    "GATE_REFUSED": ("bad", "refused by its gate"),
+}
+#: The same in the title of a tab.
+_MARKS: Final = {"ok": "✓", "bad": "✕", "run": "●", "wait": "○", "off": "–", "cut": "▸"}
+
+
+def look_of(state: str, reason: str | None = None, *, waits: bool = False) -> tuple[str, str]:
+    """How a state is shown, the same on all pages: as what, and its word.
+
+    What holds no machine and does no work waits, whatever it is called inside.
+
+    >>> look_of("RUNNING"), look_of("RUNNING", waits=True), look_of("DONE", "OOM")
+    (('run', 'running'), ('wait', 'waiting'), ('bad', 'out of memory'))
+    """
+    if reason:
+        return _ENDS.get(reason, ("bad", reason.replace("_", " ").lower()))
+    if state == "WAITING" or (waits and state == "RUNNING"):
+        return "wait", "waiting"
+    return "run", state.replace("_", " ").lower()
+
+
+def mark_of(kind: str) -> str:
+    """The mark of a state in the title of a tab."""
+    return _MARKS[kind]
+
+
 _TEMPLATES: Final = Environment(
     loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
 )
@@ -121,7 +160,7 @@ def asset(name: str) -> str:
     return f"/static/{name}?{hashlib.sha256((HERE / 'static' / name).read_bytes()).hexdigest()[:10]}"
 
 
-_TEMPLATES.globals["asset"] = asset
+_TEMPLATES.globals |= {"asset": asset, "look_of": look_of, "mark_of": mark_of}
 
 
 def page(request: Request, template: str, http: int = 200, **values: Any) -> Response:  # noqa: ANN401

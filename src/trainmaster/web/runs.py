@@ -32,6 +32,7 @@ _TIMES: Final = {"1h": "last hour", "1d": "last day", "7d": "last week", "30d": 
 
 
 @router.get("/")
+@router.get("/runs")
 def runs(
     request: Request,
     found: Runs,
@@ -99,4 +100,4 @@ def cancel_many(
     """Ends those that are marked."""
     for each in run or []:
         found.cancel(each, state.environ)
-    return redirect("/")
+    return redirect("/runs")

@@ -138,8 +138,8 @@ def site(tmp_path_factory):
 
 
 PAGES = (
-    "/",
-    "/?owner=ann&since=1h",
+    "/runs",
+    "/runs?owner=ann&since=1h",
     "/runs/digits-1",
     "/runs/digits-1/logs",
     "/runs/digits-1/logs?text=script&experiment=tune&task=0&attempt=1",
@@ -196,18 +196,18 @@ def test_every_page_is_the_policy_s(site):
 
 
 def test_pages_come_compressed_and_rest_as_it_is(site):
-    coded = {path: site.browser.get(path).headers.get("content-encoding") for path in ("/", "/api/v1/runs")}
-    assert coded == {"/": "gzip", "/api/v1/runs": None}
+    coded = {path: site.browser.get(path).headers.get("content-encoding") for path in ("/runs", "/api/v1/runs")}
+    assert coded == {"/runs": "gzip", "/api/v1/runs": None}
     curves = site.browser.get("/api/v1/runs/digits-1/metrics")
     assert curves.headers.get("content-encoding") == "gzip", "they are most of what the page of a run loads"
 
 
 def test_the_list_has_what_is_asked_for(site):
-    assert "digits-1" in site.page("/?owner=ann")
+    assert "digits-1" in site.page("/runs?owner=ann")
     for nothing in ("owner=bob", "since=1s", "state=RUNNING"):
-        assert "No runs like that" in site.page(f"/?{nothing}")
-    assert site.browser.get("/?since=soon").status_code == 422
-    assert site.browser.get("/?team=red").status_code == 404
+        assert "No runs like that" in site.page(f"/runs?{nothing}")
+    assert site.browser.get("/runs?since=soon").status_code == 422
+    assert site.browser.get("/runs?team=red").status_code == 404
 
 
 def test_labels_and_conditions_are_there_to_look_for_runs(site):
@@ -216,11 +216,11 @@ def test_labels_and_conditions_are_there_to_look_for_runs(site):
     shown = site.page("/runs/digits-1")
     assert "owner=&lt;i&gt;" in shown
     assert "x\n&lt;b&gt;" in shown
-    link = re.search(r'href="(/\?where=[^"]+)">project=', shown)[1]
+    link = re.search(r'href="(/runs\?where=[^"]+)">project=', shown)[1]
     found = site.page(link.replace("&#34;", '"').replace("&amp;", "&"))
     assert ("digits-1" in found, "digits-2" in found) == (True, False)
-    assert "digits-2" in site.page("/?where=loss+%3E+2.04")
-    wrong = site.page("/?where=loss+%3C")
+    assert "digits-2" in site.page("/runs?where=loss+%3E+2.04")
+    wrong = site.page("/runs?where=loss+%3C")
     assert "where, column 7" in wrong
     assert 'value="loss &lt;"' in wrong
     site.browser.post("/runs/digits-1/describe", data={})
@@ -228,7 +228,7 @@ def test_labels_and_conditions_are_there_to_look_for_runs(site):
 
 
 def test_a_part_of_the_list_is_its_rows(site):
-    rows = site.browser.get("/", headers={"hx-request": "true"}).text
+    rows = site.browser.get("/runs", headers={"hx-request": "true"}).text
     assert rows.count("<tr data-run=") == 2
     assert "<html" not in rows
 
@@ -253,13 +253,13 @@ def test_what_waits_is_said_to_wait_and_what_is_no_number_is_said(tmp_path):
         database.execute(waits, (json.dumps({"waits_for": "2 cores: <a> has 2 of 2"}), "digits-2"))
         database.execute("UPDATE experiment SET state = 'RUNNING', reason = NULL WHERE run_id = 'digits-2'")
         database.execute("UPDATE task SET metrics = '{\"loss\":null}' WHERE id = 1")
-    listed = site.page("/")
+    listed = site.page("/runs")
     assert "for 2 cores: &lt;a&gt; has 2 of 2" in listed
-    assert listed.count('"state s-WAITING"') == 1
+    assert listed.count('"state s-wait"') == 1
     assert listed.count("loss is NaN") == 1
-    assert "digits-2" in site.page("/?state=WAITING")
+    assert "digits-2" in site.page("/runs?state=WAITING")
     waiting = site.page("/runs/digits-2")
-    assert 's-RUNNING">' not in waiting
+    assert 's-run">' not in waiting
     assert "<strong>Waits</strong> for 2 cores" in waiting
     assert "loss is NaN" in site.page("/runs/digits-1")
     curves = {curve["key"]: curve for curve in site.metrics("digits-1") if curve["task"] == 0}
@@ -279,7 +279,7 @@ def test_what_waits_is_said_to_wait_and_what_is_no_number_is_said(tmp_path):
 def test_times_say_what_they_are_to_the_browser_and_events_are_exact(site):
     history = site.page("/runs/digits-1/history")
     assert '<time datetime="1970-01-01T00:00:10Z">1970-01-01 00:00:10 UTC</time>' in history
-    assert '<time datetime="1970-01-01T00:00:01Z">1970-01-01 00:00 UTC</time>' in site.page("/")
+    assert '<time datetime="1970-01-01T00:00:01Z">1970-01-01 00:00 UTC</time>' in site.page("/runs")
     assert "SUCCEEDED" not in history[history.index('<ol class="events"') :]
     assert "/page.js" in history
 

@@ -29,7 +29,7 @@ async function look() {
   }
 }
 async function single(run, row) {
-  const answer = await fetch(`/?name=${encodeURIComponent(run)}`, {headers: {"HX-Request": "true"}}).catch(() => null);
+  const answer = await fetch(`/runs?name=${encodeURIComponent(run)}`, {headers: {"HX-Request": "true"}}).catch(() => null);
   if (!answer?.ok) return;
   const table = new DOMParser().parseFromString(`<table><tbody>${await answer.text()}</tbody></table>`, "text/html");
   const found = table.querySelector(`tr[data-run="${run}"]`);

@@ -30,11 +30,13 @@ addEventListener("submit", event => {
   question.showModal();
 }, true);
 
-const menu = document.querySelector("details.menu");
+const menus = document.querySelectorAll("details.menu");
 function leave(event) {
-  if (!menu?.open || event.type === "keydown" && event.key !== "Escape" || event.type === "click" && menu.contains(event.target)) return;
-  menu.open = false;
-  if (event.type === "keydown") menu.querySelector("summary").focus();
+  for (const menu of menus) {
+    if (!menu.open || event.type === "keydown" && event.key !== "Escape" || event.type === "click" && menu.contains(event.target)) continue;
+    menu.open = false;
+    if (event.type === "keydown") menu.querySelector("summary").focus();
+  }
 }
 addEventListener("click", leave);
 addEventListener("keydown", leave);
@@ -49,5 +51,15 @@ function localize() {
     each.textContent = at.toLocaleString([], isToday ? clock : {...day, ...clock});
   }
 }
-localize();
-new MutationObserver(localize).observe(document.body, {childList: true, subtree: true});
+// What is seen of a tab that is not looked at: how it stands, in its title and its icon.
+function told() {
+  const said = document.querySelector("[data-tab]"), icon = document.querySelector("link[rel=icon]");
+  if (!said) return;
+  if (document.title !== said.dataset.tab) document.title = said.dataset.tab;
+  icon.dataset.plain ??= icon.href;
+  const wanted = icon.dataset[said.dataset.icon] ?? icon.dataset.plain;
+  if (icon.getAttribute("href") !== wanted) icon.href = wanted;
+}
+function seen() { localize(); told(); }
+seen();
+new MutationObserver(seen).observe(document.body, {childList: true, subtree: true});

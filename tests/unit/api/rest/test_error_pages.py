@@ -19,8 +19,8 @@ def test_what_is_not_there_or_goes_wrong_is_a_page_too(served, monkeypatch):
         found = served.ask("admin", "GET", path)
         assert (found.status_code, found.headers["content-type"]) == (status, "text/html; charset=utf-8")
         assert f"<h1>{title}" in found.text
-        assert "log out" in found.text
-    assert "log out" not in served.ask(None, "GET", "/nothing-here").text
+        assert "Log out" in found.text
+    assert "Log out" not in served.ask(None, "GET", "/nothing-here").text
     assert served.ask("admin", "GET", "/api/v1/nothing-here").json()["status"] == 404
     assert served.ask("admin", "GET", "/static/nothing").json()["status"] == 404
     monkeypatch.setattr("trainmaster.web.examples.examples", lambda: 1 / 0)
@@ -37,7 +37,7 @@ def test_a_full_disk_is_answered_with_what_to_do(served, monkeypatch, number):
     monkeypatch.setattr("trainmaster.web.examples.examples", full)
     monkeypatch.setattr(served.service, "last_event", full)
     page = served.ask("admin", "GET", "/examples")
-    assert (page.status_code, "df -h" in page.text, "log out" in page.text) == (507, True, True)
+    assert (page.status_code, "df -h" in page.text, "Log out" in page.text) == (507, True, True)
     said = served.ask("admin", "GET", "/api/v1/readyz")
     assert (said.status_code, said.headers["content-type"]) == (507, "application/problem+json")
     assert said.json()["title"].startswith(("no space is left on the file", "a quota is used up on the file"))
@@ -88,6 +88,6 @@ def test_who_has_no_runs_is_told_how_to_begin(served):
     for scopes, shown in ((["read", "run"], True), (["read"], False)):
         name = f"begins-{len(scopes)}"
         served.tokens[name] = served.state.access.create_token(name, scopes, "new")["token"]
-        page = served.ask(name, "GET", "/").text
+        page = served.ask(name, "GET", "/runs").text
         assert ("trainmaster login http://testserver\n" in page) == shown
         assert "No runs yet" in page

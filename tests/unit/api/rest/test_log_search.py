@@ -107,7 +107,7 @@ def test_pages(written):
     assert "&lt;b&gt;end" in page("admin", "/logs?text=<b>end")
     assert "job-blue" not in page("red-read", "/logs?text=cuda")
     assert "No line has that in it." in page("red-read", "/logs?text=job-blue")
-    assert 'action="/logs"' in page("red-read", "/")
+    assert 'action="/logs"' in page("red-read", "/runs")
     shown = page("red-user", "/runs/job-red/logs?system=1")
     assert "NVRM: Xid" in shown
     assert 'action="/runs/job-red/logs/system"' in shown

@@ -71,7 +71,7 @@ def test_who_is_invited_joins_once_and_logs_in_again(office):
     assert "guest" in guest.text()
     assert "Make an invite" not in guest.text()
     office.tokens["guest"] = token
-    assert "log out" in Browser(office, "guest").text("/")
+    assert "Log out" in Browser(office, "guest").text("/runs")
     assert guest.ask("POST", "/join", code=code).status_code == 422
     assert Browser(office).ask("GET", path).status_code == 422, "it is used up"
 
@@ -85,22 +85,22 @@ def test_who_is_a_user_joins_another_team_and_chooses(office):
     member = Browser(office, "manager")
     assert "Join as manager" in member.text(f"/join?code={code}")
     member.does("/join", code=code)
-    assert "job-blue" in member.text("/")
-    assert "job-red" not in member.text("/")
+    assert "job-blue" in member.text("/runs")
+    assert "job-red" not in member.text("/runs")
     member.does("/team/choose", team="red")
-    assert "job-red" in member.text("/")
-    assert "job-blue" not in member.text("/")
+    assert "job-red" in member.text("/runs")
+    assert "job-blue" not in member.text("/runs")
     assert member.ask("POST", "/team/choose", team="green").status_code == 404
 
 
 def test_a_manager_changes_roles_and_takes_people_out(office):
     manager, viewer = Browser(office, "manager"), Browser(office, "viewer")
-    viewer.text("/")
+    viewer.text("/runs")
     assert viewer.ask("POST", "/team/members/member", role="viewer").status_code == 403
     manager.does("/team/members/viewer", role="member")
     assert viewer.ask("GET", "/new").status_code == 200
     manager.does("/team/members/viewer")
-    assert viewer.ask("GET", "/").status_code == 403
+    assert viewer.ask("GET", "/runs").status_code == 403
     assert "is in no team" in viewer.text("/team")
     assert manager.ask("POST", "/team/members/chief", role="viewer").status_code == 404
 
