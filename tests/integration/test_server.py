@@ -527,7 +527,7 @@ def _walk(browser, server, tm, width, height, scheme):
     check_page(page, "/join", width)
     page.get_by_label("name").fill("ann")
     page.get_by_role("button").first.click()
-    page.get_by_text("Welcome, ann").wait_for()
+    page.get_by_role("heading", name="Welcome, ann").wait_for()
     check_page(page, "/join when it is done", width)
     context.clear_cookies()
     page.goto(server.url + "/login")

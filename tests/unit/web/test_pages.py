@@ -196,7 +196,8 @@ def test_every_page_is_the_policy_s(site):
 
 
 def test_pages_come_compressed_and_rest_as_it_is(site):
-    coded = {path: site.browser.get(path).headers.get("content-encoding") for path in ("/runs", "/api/v1/runs")}
+    paths = ("/runs", "/api/v1/runs")
+    coded = {path: site.browser.get(path).headers.get("content-encoding") for path in paths}
     assert coded == {"/runs": "gzip", "/api/v1/runs": None}
     curves = site.browser.get("/api/v1/runs/digits-1/metrics")
     assert curves.headers.get("content-encoding") == "gzip", "they are most of what the page of a run loads"

@@ -1,5 +1,6 @@
 "use strict";
-// What every page has: questions before what cannot be undone, the menu, times in the reader's zone.
+// What every page has: questions before what cannot be undone, the menu, times in the reader's zone. Names are in a block: pages have scripts of their own.
+{
 addEventListener("submit", event => {
   const button = event.submitter;
   if (button?.dataset.marks !== undefined && !button.form.querySelector("[name=run]:checked")) {
@@ -63,3 +64,4 @@ function told() {
 function seen() { localize(); told(); }
 seen();
 new MutationObserver(seen).observe(document.body, {childList: true, subtree: true});
+}
