@@ -24,9 +24,10 @@ from typing import Any
 
 from common import options, report, spread
 
-from trainmaster.executors import Capacity, Executor, GangRequest, LocalExecutor, MemberRequest, Phase
+from trainmaster.executors.base import Capacity, Executor, GangRequest, MemberRequest, Phase
 from trainmaster.executors.gangs.cluster_node import ClusterNode
 from trainmaster.executors.gangs.executor import NodesExecutor
+from trainmaster.executors.local import LocalExecutor
 from trainmaster.executors.ray.cluster import RayCluster
 from trainmaster.executors.ray.commands import authentication
 from trainmaster.executors.ssh.cluster import SshCluster

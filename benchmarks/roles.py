@@ -21,7 +21,8 @@ from common import machine, options, paired
 from trainmaster.control.checks.ansible import find_program
 from trainmaster.testing.private_sshd import PYTHON, SshHost, make_key
 from trainmaster.testing.roles_here import RoleHosts
-from trainmaster.transport import HostKeys, Ssh, SshSettings
+from trainmaster.transport.host_keys import HostKeys
+from trainmaster.transport.ssh import Ssh, SshSettings
 
 TASKS = """\
 - ansible.builtin.file: {{path: "{place}/{{{{ private }}}}", state: absent}}

@@ -78,7 +78,7 @@ def small(files: int, place: Path) -> list[Seen]:
     """So many small files, sent and read back through a mount."""
     from trainmaster.testing.private_s3 import PrivateS3
     from trainmaster.volumes.mounting import mount, unmount
-    from trainmaster.volumes.packed import push
+    from trainmaster.volumes.packed.pushing import push
 
     source, point = place / "texts", place / "mounted"
     rng = random.Random(0)

@@ -25,7 +25,7 @@ from peers_install import folder, program
 from reading_bench import evict, photographs
 
 from trainmaster.testing.private_s3 import PrivateS3
-from trainmaster.volumes.packed import push
+from trainmaster.volumes.packed.pushing import push
 
 HERE = Path(__file__).resolve().parent
 #: The layouts of the same files.

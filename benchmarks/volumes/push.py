@@ -23,7 +23,7 @@ from common import machine
 
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.testing.private_s3 import PrivateS3
-from trainmaster.volumes.packed import push
+from trainmaster.volumes.packed.pushing import push
 
 CHUNK_BYTES = 64 << 20
 

@@ -20,7 +20,7 @@ from common import machine
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.testing.private_s3 import PrivateS3
 from trainmaster.volumes import Volume
-from trainmaster.volumes.packed import push
+from trainmaster.volumes.packed.pushing import push
 from trainmaster.volumes.packed.source import chunk_key
 from trainmaster.volumes.reading.slot_table import FREE
 

@@ -10,15 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.executors import Capacity, LocalExecutor, Phase, _processes
+from trainmaster.executors import _processes
 from trainmaster.executors.base import (
     UNIX_USER,
+    Capacity,
     Container,
     Executor,
     MemberRequest,
+    Phase,
     QueuePlace,
     Sandbox,
 )
+from trainmaster.executors.local import LocalExecutor
 from trainmaster.spec.errors import ExecutorError
 from trainmaster.testing.executor_contract import RUN, ExecutorContract, alive, until
 

@@ -22,8 +22,8 @@ import pytest
 from test_local_executor import end_everything
 
 from trainmaster.control.task.isolation import Isolation
-from trainmaster.executors import Capacity, LocalExecutor, Phase
-from trainmaster.executors.base import UNIX_USER, Container, GangRequest, MemberRequest
+from trainmaster.executors.base import UNIX_USER, Capacity, Container, GangRequest, MemberRequest, Phase
+from trainmaster.executors.local import LocalExecutor
 from trainmaster.executors.logs import read_log
 from trainmaster.testing.waits import until
 

@@ -18,7 +18,9 @@ from aws_stand_in import AwsBench
 from trainmaster.lab.user_data import plan_boot
 from trainmaster.providers.base import Node
 from trainmaster.providers.ssh_target import target_of
-from trainmaster.transport import HostKeyError, HostKeys, Ssh, Target
+from trainmaster.transport.base import HostKeyError, Target
+from trainmaster.transport.host_keys import HostKeys
+from trainmaster.transport.ssh import Ssh
 
 
 def user_data(bench: AwsBench) -> list[str]:

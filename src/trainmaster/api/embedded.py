@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from trainmaster.api.protocol import Stream
     from trainmaster.api.results import LogQuery
     from trainmaster.control.loop.controller import Controller
-    from trainmaster.service import OfferFilter, ProfileProgress, Quote, Session
+    from trainmaster.service import OfferFilter, ProfileProgress, Quote
     from trainmaster.service.driving.run_news import RunNews
+    from trainmaster.service.driving.worlds import Session
     from trainmaster.service.images import HomeImages
     from trainmaster.service.models.registry import Registry
     from trainmaster.service.offer_list import OfferList
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from trainmaster.service.runs.run_picture import RunPicture
     from trainmaster.service.storage.storage import Storage
     from trainmaster.service.users.caller import Caller, Wallet
-    from trainmaster.service.volumes import RemovedVolume, VolumeInfo
+    from trainmaster.service.volumes.stored import RemovedVolume, VolumeInfo
     from trainmaster.spec import Recipe
 
 _WATCH_S: Final = 0.3
@@ -535,11 +536,11 @@ class EmbeddedClient:
         return named_volumes()
 
     def volume(self, url: str) -> VolumeInfo:
-        from trainmaster.service.volumes import StoredVolume
+        from trainmaster.service.volumes.stored import StoredVolume
 
         return StoredVolume(url).info()
 
     def remove_volume(self, url: str, *, whole: bool = False) -> RemovedVolume:
-        from trainmaster.service.volumes import StoredVolume
+        from trainmaster.service.volumes.stored import StoredVolume
 
         return StoredVolume(url).remove(whole=whole)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from trainmaster.service.quotes.quote_options import QuoteOptions
     from trainmaster.service.runs.highlights import Highlights
     from trainmaster.service.runs.run_picture import RunPicture
-    from trainmaster.service.volumes import RemovedVolume, VolumeInfo
+    from trainmaster.service.volumes.stored import RemovedVolume, VolumeInfo
     from trainmaster.spec import Recipe
 
 T_co = TypeVar("T_co", covariant=True)

@@ -103,7 +103,7 @@ def quote(
         made: Quote = watched(client.quote_recipe(found, str(recipe), options), tell)
         return made
 
-    from trainmaster.service import types_to_measure
+    from trainmaster.service.quotes.measuring_runs import types_to_measure
     from trainmaster.spec.errors import MeasurementNeeded
 
     try:
@@ -131,7 +131,7 @@ def _measured(
 ) -> bool:
     """Ask whether to rent what is to be measured first, and measure it; False if nothing was rented."""
     from trainmaster.cli.driving import see_to_end
-    from trainmaster.service import measuring_runs, measuring_runs_offered
+    from trainmaster.service.quotes.measuring_runs import measuring_runs, measuring_runs_offered
     from trainmaster.spec import read_recipe
 
     runs = measuring_runs(read_recipe(path, overrides=set_), types) if types else []

@@ -109,7 +109,9 @@ def run(
     if now and not found.on:
         raise UsageError("--now is for a recipe with `on`", "Leave it out: this one runs now in any case.")
     if on_cluster:  # before anything is planned, or asked
-        from trainmaster.service import Home, check_moves, check_narrow
+        from trainmaster.service import Home
+        from trainmaster.service.on_cluster.credentials import check_narrow
+        from trainmaster.service.on_cluster.hand_over import check_moves
 
         check_moves(found, Home.from_environment().store_url)
         if not send_keys and (yes or not can_ask()):
@@ -131,7 +133,7 @@ def run(
         register(client, plan.id, starts_now=now, keep_s=keep_s, as_json=as_json)
         return
     if on_cluster:
-        from trainmaster.service import sent_to_machine
+        from trainmaster.service.on_cluster.credentials import sent_to_machine
 
         agree_to_send(sent_to_machine(found), yes=yes or send_keys)
     accepted = client.accept_run(

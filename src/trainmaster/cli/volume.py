@@ -63,7 +63,7 @@ def list_files(
         return
     from trainmaster.cli.opening import server_of_volume
     from trainmaster.cli.volume_progress import printed
-    from trainmaster.service.volumes import entry_document
+    from trainmaster.service.volumes.stored import entry_document
 
     opened: OpenVolume | RemoteVolume
     if (server := server_of_volume(volume)) is not None:
@@ -72,7 +72,7 @@ def list_files(
         opened = RemoteVolume(server, volume)
         found = opened.entries(path, recursive=recursive)
     else:
-        from trainmaster.service.volumes import entries
+        from trainmaster.service.volumes.stored import entries
 
         opened = opened_volume(volume)
         found = entries(opened, path, recursive=recursive)
@@ -100,7 +100,7 @@ def cat(volume: _Volume, path: Annotated[str, typer.Argument(help="A file in it.
 
         blocks = RemoteVolume(server, volume).content(path)
     else:
-        from trainmaster.service.volumes import content
+        from trainmaster.service.volumes.stored import content
 
         blocks = content(opened_volume(volume), path)
     for block in blocks:
@@ -240,7 +240,7 @@ def gc(
 
     from trainmaster.cli.opening import server_of_volume
     from trainmaster.cli.volume_progress import interruptible
-    from trainmaster.service.volumes import StoredVolume
+    from trainmaster.service.volumes.stored import StoredVolume
 
     grace_s = parsed("--grace", parse_duration, grace)
     if (server := server_of_volume(volume)) is not None:
@@ -274,7 +274,8 @@ def fsck(
     """Look whether all that versions promise is there and readable. Changes nothing."""
     from trainmaster.cli.opening import server_of_volume
     from trainmaster.cli.volume_progress import interruptible
-    from trainmaster.service.volumes import StoredVolume, VersionCheck
+    from trainmaster.service.volumes import VersionCheck
+    from trainmaster.service.volumes.stored import StoredVolume
 
     found: Iterable[VersionCheck]
     if (server := server_of_volume(volume)) is not None:

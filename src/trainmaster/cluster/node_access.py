@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from trainmaster.cluster.bootstrap.host_result import HostResult
-    from trainmaster.transport import Connection, Ssh, Target
+    from trainmaster.transport.base import Connection, Target
+    from trainmaster.transport.ssh import Ssh
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from trainmaster.transport.base import UnreachableError
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
-    from trainmaster.transport import Connection, Target
+    from trainmaster.transport.base import Connection, Target
 
 #: A machine's kernel answers within that, and an SSH server that is well greets at once.
 _ANSWER_S: Final = 2.0

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from trainmaster.executors.gangs.cluster_node import ClusterNode
     from trainmaster.executors.gangs.recorded_cluster import RecordedCluster
     from trainmaster.executors.gangs.ssh_nodes import SshNodes
-    from trainmaster.transport import Connection, Ssh, Target
+    from trainmaster.transport.base import Connection, Target
+    from trainmaster.transport.ssh import Ssh
 
 #: A machine's SSH server comes up a little later than the machine.
 _LOGIN_S: Final = 180.0
@@ -238,7 +239,7 @@ class NodeProvisioner:
 
     @contextlib.contextmanager
     def _login(self, target: Target, *, is_new: bool) -> Iterator[Connection]:
-        from trainmaster.transport import LoginRefusedError, UnreachableError
+        from trainmaster.transport.base import LoginRefusedError, UnreachableError
 
         begun = time.monotonic()
         with contextlib.ExitStack() as stack:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
     from trainmaster.cluster.node_provisioner import NodeProvisioner
     from trainmaster.providers.base import Node
-    from trainmaster.transport import Connection
+    from trainmaster.transport.base import Connection
 
 #: How often each machine is asked for a sign of life.
 PROBE_S: Final = 2.0

@@ -15,7 +15,7 @@ class LocalExecutor(GangClient):
     lost. Gangs that were still queued come back from `changes` as UNKNOWN, to be submitted again.
 
     Example:
-        >>> from trainmaster.executors import Capacity, LocalExecutor
+        >>> from trainmaster.executors.base import Capacity
         >>> executor = LocalExecutor(Path("/tmp/home"))
         >>> executor.open("digits-7f3a", Capacity(slots=2), os.environ)  # doctest: +SKIP
     """

@@ -29,14 +29,6 @@ if TYPE_CHECKING:
     from trainmaster.providers import Offer as Offer
     from trainmaster.providers import OfferFilter as OfferFilter
     from trainmaster.providers import capabilities_of as capabilities_of
-    from trainmaster.service.driving.worlds import Session as Session
-    from trainmaster.service.on_cluster.credentials import check_narrow as check_narrow
-    from trainmaster.service.on_cluster.credentials import sent_to_machine as sent_to_machine
-    from trainmaster.service.on_cluster.hand_over import check_moves as check_moves
-    from trainmaster.service.quotes.measuring_runs import measuring_runs as measuring_runs
-    from trainmaster.service.quotes.measuring_runs import measuring_runs_offered as measuring_runs_offered
-    from trainmaster.service.quotes.measuring_runs import types_to_measure as types_to_measure
-    from trainmaster.service.quotes.recommending import recommended_by_table as recommended_by_table
     from trainmaster.service.service import Service as Service
     from trainmaster.sweeps import Curve as Curve
     from trainmaster.sweeps import TrialState as TrialState
@@ -45,12 +37,7 @@ __all__, __getattr__ = lazy_exports(
     __name__,
     {
         "service": "Service",
-        "driving.worlds": "Session",
-        "on_cluster.credentials": "check_narrow sent_to_machine",
-        "on_cluster.hand_over": "check_moves",
-        "quotes.recommending": "recommended_by_table",
         "trainmaster.advisor.model.tables": "predict_tables",
-        "quotes.measuring_runs": "measuring_runs measuring_runs_offered types_to_measure",
         "trainmaster.advisor.papers.measured_table": "PUBLISHED",
         "trainmaster.advisor.papers.recommend": "Wish",
         "trainmaster.advisor.quote.quote": "Alternative ExperimentQuote Interval Quote",

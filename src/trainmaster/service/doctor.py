@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 from trainmaster.control.task.layout import Home
 from trainmaster.db import Database, queries
-from trainmaster.executors import Capacity, LocalExecutor, detect_capacity
+from trainmaster.executors.base import Capacity
+from trainmaster.executors.capacity import detect_capacity
+from trainmaster.executors.local import LocalExecutor
 from trainmaster.objects import ObjectStore
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.spec.errors import TrainmasterError

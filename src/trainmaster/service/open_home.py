@@ -17,7 +17,7 @@ from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
-    from trainmaster.executors import LocalExecutor
+    from trainmaster.executors.local import LocalExecutor
     from trainmaster.providers.base import ProviderPlace
     from trainmaster.service.driving.replicas import RunReplicas
 
@@ -65,7 +65,7 @@ class OpenHome:
     def warm_up(self) -> None:
         """Start what a run will need in the background; quick, and harmless if no run follows."""
         if self._executor is None:
-            from trainmaster.executors import LocalExecutor
+            from trainmaster.executors.local import LocalExecutor
 
             self._executor = LocalExecutor(self.home.root)
             self._executor.start()
@@ -84,7 +84,7 @@ class OpenHome:
             UsageError: naming each key at fault.
         """
         from trainmaster.control.checks import preflight
-        from trainmaster.executors import detect_capacity
+        from trainmaster.executors.capacity import detect_capacity
 
         preflight.check_parts(recipe)
         preflight.check_data_parts(recipe)
@@ -219,7 +219,7 @@ class OpenHome:
 
     def executor_of(self, home: Home) -> LocalExecutor:
         """The executor of this machine, for the supervisor of a home."""
-        from trainmaster.executors import LocalExecutor
+        from trainmaster.executors.local import LocalExecutor
 
         if home.root == self.home.root:
             self.warm_up()

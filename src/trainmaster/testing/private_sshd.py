@@ -17,7 +17,7 @@ import psutil
 
 from trainmaster.providers.inventory import InventoryHost
 from trainmaster.providers.ssh_target import target_of
-from trainmaster.transport import Target
+from trainmaster.transport.base import Target
 
 SSHD = shutil.which("sshd") or next((p for p in ("/usr/sbin/sshd",) if Path(p).exists()), "")
 PATH = "/usr/local/bin:/usr/bin:/bin"

@@ -16,7 +16,9 @@ from trainmaster.control.task.layout import AttemptPlace, Home
 from trainmaster.spec import Experiment
 from trainmaster.spec.roles import Roles
 from trainmaster.testing.private_sshd import PYTHON
-from trainmaster.transport import HostKeys, Ssh, SshSettings, Target
+from trainmaster.transport.base import Target
+from trainmaster.transport.host_keys import HostKeys
+from trainmaster.transport.ssh import Ssh, SshSettings
 
 
 class RoleHosts:

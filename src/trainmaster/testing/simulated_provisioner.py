@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trainmaster.cluster.record import ClusterRecord, Machine
     from trainmaster.providers.base import Node
     from trainmaster.testing.simulated_cloud import Cloud
-    from trainmaster.transport import Target
+    from trainmaster.transport.base import Target
 
 
 @dataclass(slots=True)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import TrainmasterError
-from trainmaster.volumes.packed import collect_garbage, head_numbers, push, remove_version
-from trainmaster.volumes.packed.garbage import _named_chunks
-from trainmaster.volumes.packed.head import alive_heads
+from trainmaster.volumes.packed.garbage import _named_chunks, collect_garbage
+from trainmaster.volumes.packed.head import alive_heads, head_numbers, remove_version
 from trainmaster.volumes.packed.marks import Clocks
+from trainmaster.volumes.packed.pushing import push
 
 if TYPE_CHECKING:
     from trainmaster.testing.failures import Failures

@@ -24,7 +24,7 @@ from renter import Renter
 from trainmaster.testing.counting_proxy import CountingProxy
 from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
 from trainmaster.volumes.mounting import available
-from trainmaster.volumes.packed import push
+from trainmaster.volumes.packed.pushing import push
 
 pytestmark = [
     pytest.mark.ray,

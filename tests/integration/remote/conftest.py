@@ -13,7 +13,8 @@ pytest.importorskip("asyncssh", reason="asyncssh is not installed")
 from trainmaster.cluster.bootstrap.bootstrap import Bootstrap, BootstrapSettings
 from trainmaster.cluster.bootstrap.runtime_package import RuntimePackage, make_runtime_package
 from trainmaster.testing.private_sshd import SSHD, SshHost, make_key
-from trainmaster.transport import HostKeys, Ssh, SshSettings
+from trainmaster.transport.host_keys import HostKeys
+from trainmaster.transport.ssh import Ssh, SshSettings
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -28,7 +28,8 @@ from trainmaster.providers.hosts_over_ssh import hosts_provider
 from trainmaster.providers.ssh_target import target_of
 from trainmaster.spec.errors import UsageError
 from trainmaster.testing.private_sshd import PYTHON, SshHost
-from trainmaster.transport import Ssh, Target
+from trainmaster.transport.base import Target
+from trainmaster.transport.ssh import Ssh
 
 NewHost = Callable[..., SshHost]
 #: A host without internet fails fast where somebody asks for it.
@@ -147,7 +148,8 @@ def test_the_supervisor_starts_from_it(bootstrap: Bootstrap, ssh: Ssh, new_host:
     program = """
 import os, sys
 from pathlib import Path
-from trainmaster.executors import Capacity, GangRequest, LocalExecutor, MemberRequest
+from trainmaster.executors.base import Capacity, GangRequest, MemberRequest
+from trainmaster.executors.local import LocalExecutor
 home = Path(os.environ["HOME"], "tm")
 home.mkdir()
 executor = LocalExecutor(home)

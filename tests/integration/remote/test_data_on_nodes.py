@@ -34,7 +34,7 @@ from trainmaster.spec.states import EndReason
 from trainmaster.testing.counting_proxy import CountingProxy
 from trainmaster.testing.private_s3 import PrivateS3
 from trainmaster.volumes.mounting import available
-from trainmaster.volumes.packed import push
+from trainmaster.volumes.packed.pushing import push
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 pytest.importorskip("blake3", reason="blake3 is not installed")

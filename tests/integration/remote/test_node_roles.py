@@ -18,7 +18,7 @@ from trainmaster.cluster.roles.node_roles import NodeRoles
 from trainmaster.spec.errors import UsageError
 from trainmaster.testing.private_sshd import SshHost
 from trainmaster.testing.roles_here import RoleHosts
-from trainmaster.transport import Ssh
+from trainmaster.transport.ssh import Ssh
 
 pytestmark = [
     pytest.mark.skipif(find_spec("ansible") is None, reason="ansible-core is not installed"),

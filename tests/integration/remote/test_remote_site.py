@@ -37,7 +37,7 @@ from trainmaster.spec.errors import PublishError, TrainmasterError
 from trainmaster.spec.states import EndReason
 from trainmaster.testing import private_sshd
 from trainmaster.testing.private_sshd import PYTHON, SshHost
-from trainmaster.transport import Ssh
+from trainmaster.transport.ssh import Ssh
 
 RUN = "digits-7f3a"
 _SERVER = """\

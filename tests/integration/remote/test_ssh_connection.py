@@ -15,14 +15,9 @@ import pytest
 
 from trainmaster.providers.ssh_target import target_of
 from trainmaster.testing.private_sshd import SshHost, make_key
-from trainmaster.transport import (
-    HostKeyError,
-    HostKeys,
-    LoginRefusedError,
-    RemoteTimeoutError,
-    Ssh,
-    UnreachableError,
-)
+from trainmaster.transport.base import HostKeyError, LoginRefusedError, RemoteTimeoutError, UnreachableError
+from trainmaster.transport.host_keys import HostKeys
+from trainmaster.transport.ssh import Ssh
 
 NewHost = Callable[..., SshHost]
 

@@ -8,7 +8,8 @@ import pytest
 
 from trainmaster.testing.private_sshd import SshHost
 from trainmaster.testing.transport_contract import TransportContract
-from trainmaster.transport import Ssh, Target
+from trainmaster.transport.base import Target
+from trainmaster.transport.ssh import Ssh
 
 
 class TestSsh(TransportContract):

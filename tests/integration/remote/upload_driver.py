@@ -18,7 +18,8 @@ from trainmaster.control.loop.attempt_actions import AttemptActions
 from trainmaster.control.loop.run_state import Task
 from trainmaster.control.task.layout import Home
 from trainmaster.spec import Distributed, Experiment, Recipe
-from trainmaster.transport import HostKeys, Ssh, SshSettings
+from trainmaster.transport.host_keys import HostKeys
+from trainmaster.transport.ssh import Ssh, SshSettings
 
 #: When it kills itself: with everything uploaded and nothing committed, or right after the commit.
 BEFORE: Final = "before"

@@ -19,21 +19,19 @@ from trainmaster.spec.errors import PublishError
 from trainmaster.testing.object_store_contract import ObjectStoreContract
 from trainmaster.volumes import Volume
 from trainmaster.volumes.mounting import available, mount, unmount
-from trainmaster.volumes.packed import (
-    SourceChangedError,
-    collect_garbage,
-    get,
-    head_numbers,
-    index,
-    open_volume,
-    push,
-)
+from trainmaster.volumes.packed.faults import SourceChangedError
+from trainmaster.volumes.packed.garbage import collect_garbage
+from trainmaster.volumes.packed.getting import get
+from trainmaster.volumes.packed.head import head_numbers
+from trainmaster.volumes.packed.indexing import index
+from trainmaster.volumes.packed.opening import open_volume
+from trainmaster.volumes.packed.pushing import push
 
 MIB = 1 << 20
 PUSH = """
 import sys
 from pathlib import Path
-from trainmaster.volumes.packed import push
+from trainmaster.volumes.packed.pushing import push
 push(sys.argv[1], sys.argv[2], cache=Path(sys.argv[3]), chunk_limit_bytes=1 << 20, jobs=2)
 """
 CHECKPOINT = """

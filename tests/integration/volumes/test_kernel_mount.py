@@ -18,7 +18,8 @@ from trainmaster.volumes.mounting import MountError, available, mount, unmount
 from trainmaster.volumes.mounting.kernel import _TURN, _held_slots, fits
 from trainmaster.volumes.mounting.lifecycle import mount_log
 from trainmaster.volumes.mounting.mounts import SERVER, detach, is_dead, is_ours, means_of, mounted_at
-from trainmaster.volumes.packed import open_volume, push
+from trainmaster.volumes.packed.opening import open_volume
+from trainmaster.volumes.packed.pushing import push
 from trainmaster.volumes.reading.locks import RangeLocks
 
 if problem := available():

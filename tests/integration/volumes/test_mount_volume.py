@@ -38,7 +38,7 @@ from trainmaster.volumes.mounting import (
 from trainmaster.volumes.mounting.kernel import new_record
 from trainmaster.volumes.mounting.mounts import detach, is_dead, is_ours, means_of, mounted_at
 from trainmaster.volumes.mounting.server import command
-from trainmaster.volumes.packed import push
+from trainmaster.volumes.packed.pushing import push
 
 if problem := available():
     pytest.skip(problem, allow_module_level=True)

@@ -39,7 +39,7 @@ PRELUDE = """
 import contextlib, os, signal, subprocess, sys, time
 from pathlib import Path
 from trainmaster.volumes.mounting import mount, mounts, provide, unmount
-from trainmaster.volumes.packed import push
+from trainmaster.volumes.packed.pushing import push
 assert os.geteuid() == 65534
 home, place = Path.cwd(), Path.cwd() / "mnt"
 (home / "src/d").mkdir(parents=True)

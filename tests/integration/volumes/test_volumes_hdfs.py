@@ -18,7 +18,11 @@ from trainmaster.objects.object_store import ObjectChangedError, ObjectStore
 from trainmaster.objects.webhdfs import WebHdfsBackend
 from trainmaster.spec.errors import PublishError
 from trainmaster.testing.private_hdfs import NoHdfsError, PrivateHdfs, fetched_jars
-from trainmaster.volumes.packed import collect_garbage, get, head_numbers, open_volume, push
+from trainmaster.volumes.packed.garbage import collect_garbage
+from trainmaster.volumes.packed.getting import get
+from trainmaster.volumes.packed.head import head_numbers
+from trainmaster.volumes.packed.opening import open_volume
+from trainmaster.volumes.packed.pushing import push
 
 pytestmark = [pytest.mark.hdfs, pytest.mark.timeout(600)]
 

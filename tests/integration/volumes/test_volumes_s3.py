@@ -16,18 +16,18 @@ from fault_proxy import FaultProxy
 from trainmaster.objects import obstore_backend
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
-from trainmaster.volumes.packed import (
+from trainmaster.volumes.packed.faults import (
     DamagedChunkError,
     MissingChunkError,
     OverwritingStoreError,
     SourceChangedError,
-    collect_garbage,
-    get,
-    head_numbers,
-    index,
-    open_volume,
-    push,
 )
+from trainmaster.volumes.packed.garbage import collect_garbage
+from trainmaster.volumes.packed.getting import get
+from trainmaster.volumes.packed.head import head_numbers
+from trainmaster.volumes.packed.indexing import index
+from trainmaster.volumes.packed.opening import open_volume
+from trainmaster.volumes.packed.pushing import push
 
 pytestmark = pytest.mark.s3
 
@@ -234,7 +234,7 @@ def test_a_head_that_is_overwritten_at_once(faulty_s3, source, tmp_path, monkeyp
 PUSH = """
 import sys
 from pathlib import Path
-from trainmaster.volumes.packed import push
+from trainmaster.volumes.packed.pushing import push
 push(sys.argv[1], sys.argv[2], cache=Path(sys.argv[3]), chunk_limit_bytes=1 << 20, jobs=2)
 """
 

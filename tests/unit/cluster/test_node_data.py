@@ -31,8 +31,7 @@ from trainmaster.objects.errors import ObjectStoreError, RefusingStoreError, Unr
 from trainmaster.objects.narrowing import Grant, TooWideKeysError
 from trainmaster.spec import DataSource
 from trainmaster.spec.errors import ProviderError, PublishError, UsageError
-from trainmaster.transport import Target
-from trainmaster.transport.base import CommandError, Result, UnreachableError
+from trainmaster.transport.base import CommandError, Result, Target, UnreachableError
 
 AWAY = {"AWS_ENDPOINT_URL": "http://10.0.0.9:1", "AWS_ACCESS_KEY_ID": "id"}
 MODELS = [(0, "s3://b/store/models/r1/e/0"), (1, "s3://b/store/models/r1/e/1")]

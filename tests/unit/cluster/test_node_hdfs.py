@@ -20,8 +20,7 @@ from trainmaster.control.task.layout import Home
 from trainmaster.objects.delegated_credentials import DelegatedCredentials
 from trainmaster.spec import DataSource
 from trainmaster.spec.errors import UsageError
-from trainmaster.transport import Target
-from trainmaster.transport.base import CommandError, Result
+from trainmaster.transport.base import CommandError, Result, Target
 
 URL = "s3://bucket/images"
 

@@ -24,7 +24,7 @@ from trainmaster.control.task.layout import Home
 from trainmaster.executors.engines import Image
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import TrainmasterError
-from trainmaster.transport import Target
+from trainmaster.transport.base import Target
 
 
 class Node:

@@ -17,7 +17,8 @@ from trainmaster.control.task.layout import Home
 from trainmaster.executors.gangs.cluster_node import ClusterNode
 from trainmaster.executors.ray import cluster as ray_cluster
 from trainmaster.providers.base import Node, NodeState
-from trainmaster.transport import HostKeys, Target
+from trainmaster.transport.base import Target
+from trainmaster.transport.host_keys import HostKeys
 
 
 def record(rental: Rental, *names: str) -> ClusterRecord:

@@ -30,7 +30,7 @@ from trainmaster.control.task.job_context import NodeGoneError, RelayError
 from trainmaster.objects import ObjectStore, delegated_credentials
 from trainmaster.objects.delegated_credentials import WHOLE_KEYS_VARIABLE, DelegatedCredentials
 from trainmaster.spec.errors import PublishError
-from trainmaster.transport import Target
+from trainmaster.transport.base import Target
 
 AWAY = {"AWS_ENDPOINT_URL": "http://10.0.0.9:1", "AWS_ACCESS_KEY_ID": "id"}
 

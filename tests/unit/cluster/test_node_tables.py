@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from hostile_bytes import changed_bytes
 from trainmaster.cluster.node_files.tables import packed_columns, unpack_columns
-from trainmaster.volumes.packed import open_volume, push
+from trainmaster.volumes.packed.opening import open_volume
+from trainmaster.volumes.packed.pushing import push
 from trainmaster.volumes.packed.table import FileTable
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")

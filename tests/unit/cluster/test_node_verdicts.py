@@ -16,7 +16,7 @@ from trainmaster.cluster import node_links
 from trainmaster.cluster.cluster_executor import ClusterExecutor
 from trainmaster.cluster.member_places import MemberPlaces
 from trainmaster.cluster.node_links import NodeLinks, NodeVerdicts, greets
-from trainmaster.transport import Target
+from trainmaster.transport.base import Target
 
 
 @pytest.fixture

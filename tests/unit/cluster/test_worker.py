@@ -21,8 +21,7 @@ from trainmaster.cluster.node_files.worker import _lent
 from trainmaster.cluster.node_files.worker_client import NodeWorker, OrderError, StoreRefusedError
 from trainmaster.objects.errors import StoreTrouble
 from trainmaster.spec.errors import UsageError
-from trainmaster.transport import Target
-from trainmaster.transport.base import ConnectionLostError, RemoteTimeoutError, Result
+from trainmaster.transport.base import ConnectionLostError, RemoteTimeoutError, Result, Target
 from trainmaster.transport.local import LocalConnection
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trainmaster.control.checks.preflight import check_machine
-from trainmaster.executors import NodeCapacity
+from trainmaster.executors.capacity import NodeCapacity
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 

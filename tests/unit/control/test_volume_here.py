@@ -15,7 +15,7 @@ from trainmaster.control.attempt.data_sources import (
 )
 from trainmaster.spec.facts import Fact, RunFacts
 from trainmaster.volumes.mounting import MountError, providing
-from trainmaster.volumes.packed import push
+from trainmaster.volumes.packed.pushing import push
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 pytest.importorskip("blake3", reason="blake3 is not installed")

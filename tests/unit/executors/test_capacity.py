@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from trainmaster.executors import detect_capacity
+from trainmaster.executors.capacity import detect_capacity
 
 
 @pytest.fixture

@@ -9,8 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmaster.control.measure import measuring
-from trainmaster.executors import Usage, read_usage, total_usage
-from trainmaster.executors.usage import SilenceMeter, logged_bytes, node_samples
+from trainmaster.executors.usage import (
+    SilenceMeter,
+    Usage,
+    logged_bytes,
+    node_samples,
+    read_usage,
+    total_usage,
+)
 
 
 def line(member, seconds, cpu_seconds, rss_bytes=100, sent=None, received=None, **more):

@@ -18,7 +18,9 @@ from trainmaster.objects.errors import FullStoreError, ObjectStoreError, StoreTr
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
 from trainmaster.testing.object_store_contract import ObjectStoreContract
-from trainmaster.volumes.packed import get, open_volume, push
+from trainmaster.volumes.packed.getting import get
+from trainmaster.volumes.packed.opening import open_volume
+from trainmaster.volumes.packed.pushing import push
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from trainmaster.testing.transport_contract import TransportContract
-from trainmaster.transport import Local, Target
+from trainmaster.transport.base import Target
+from trainmaster.transport.local import Local
 
 
 class TestLocal(TransportContract):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from trainmaster.api.remote.asking import asked
 from trainmaster.api.remote.volumes import UNTOLD
 from trainmaster.service.volumes import Collected, Head, VersionCheck
-from trainmaster.volumes.packed import Damage
+from trainmaster.volumes.packed.verifying import Damage
 
 if TYPE_CHECKING:
     from trainmaster.api.remote.connection import RestConnection

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from trainmaster.service.quotes.quote_options import QuoteOptions
     from trainmaster.service.runs.highlights import Highlights
     from trainmaster.service.runs.run_picture import RunPicture
-    from trainmaster.service.volumes import RemovedVolume, VolumeInfo
+    from trainmaster.service.volumes.stored import RemovedVolume, VolumeInfo
     from trainmaster.spec import Recipe
 
 _WATCH_S: Final = 1.0
@@ -525,7 +525,7 @@ class RemoteClient:
         return info_of(self._to.get(f"/volumes/{quote(url)}"))
 
     def remove_volume(self, url: str, *, whole: bool = False) -> RemovedVolume:
-        from trainmaster.service.volumes import RemovedVolume
+        from trainmaster.service.volumes.stored import RemovedVolume
 
         name, _, version = url.partition("@")
         if version and not version.isdecimal():

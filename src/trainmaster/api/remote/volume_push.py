@@ -17,7 +17,8 @@ from trainmaster.volumes.packed.addresses import is_short_name
 
 if TYPE_CHECKING:
     from trainmaster.api.remote.connection import RestConnection
-    from trainmaster.volumes.packed import Head, PushProgress
+    from trainmaster.volumes.packed.head import Head
+    from trainmaster.volumes.packed.pushing import PushProgress
 
 T = TypeVar("T")
 _PIECE: Final = "application/offset+octet-stream"

@@ -15,7 +15,7 @@ from trainmaster.api.remote.following import rows_of
 from trainmaster.artifacts.scratch import is_occupied, move_into_place, scratch_directory
 from trainmaster.objects.errors import explained
 from trainmaster.objects.names import link_stays_inside, stays_inside
-from trainmaster.service.volumes import VolumeInfo
+from trainmaster.service.volumes.stored import VolumeInfo
 from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
 from trainmaster.volumes.packed.addresses import is_short_name
 from trainmaster.volumes.packed.hashes import joined_digest, new_digest
@@ -24,7 +24,7 @@ from trainmaster.volumes.packed.table import Entry
 
 if TYPE_CHECKING:
     from trainmaster.api.remote.connection import RestConnection
-    from trainmaster.volumes.packed import GetProgress
+    from trainmaster.volumes.packed.getting import GetProgress
 
 #: A server does not tell where its tables lie.
 UNTOLD: Final = StoredTable("", 0)

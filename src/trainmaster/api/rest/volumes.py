@@ -76,7 +76,7 @@ def files(
     A line has `path`, `kind`, `bytes`, `mode`, `mtime_ns`, `target` of links, and `hash` of files: the first
     half of its BLAKE3, or where there are `parts` (bytes of each) that of their digests one after another.
     """
-    from trainmaster.service.volumes import entries
+    from trainmaster.service.volumes.stored import entries
 
     opened = found.opened(name, version)
     rows = entries(opened, path, recursive=recursive)
@@ -89,7 +89,7 @@ def content(
     name: str, found: Volumes, transfer: Transfer, path: InIt = "", version: Version = None
 ) -> StreamingResponse:
     """The bytes of a file of a version, proved by their hash. Browsers save it."""
-    from trainmaster.service.volumes import content as blocks_of
+    from trainmaster.service.volumes.stored import content as blocks_of
 
     opened = found.opened(name, version)
     blocks = blocks_of(opened, path)
@@ -115,7 +115,7 @@ def contents(
 
     They are in the order of `GET /volume-files` with `recursive`, which says how long each one is.
     """
-    from trainmaster.service.volumes import contents as blocks_of
+    from trainmaster.service.volumes.stored import contents as blocks_of
 
     blocks = blocks_of(found.opened(name, version), path, begin, end)
     first = next(blocks, b"")
@@ -146,7 +146,7 @@ def objects(
 
 
 def _line(opened: OpenVolume, entry: Entry) -> dict[str, Any]:
-    from trainmaster.service.volumes import entry_document
+    from trainmaster.service.volumes.stored import entry_document
 
     parts = [length for _, _, length in opened.table.extents(entry.row)] if entry.kind == "file" else []
     return {**entry_document(entry), **({"parts": parts} if len(parts) > 1 else {})}

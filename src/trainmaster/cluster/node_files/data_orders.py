@@ -36,8 +36,8 @@ from trainmaster.volumes.mounting.providing import (
     settle,
     withdraw,
 )
-from trainmaster.volumes.packed import open_volume
 from trainmaster.volumes.packed.getting import GetProgress
+from trainmaster.volumes.packed.opening import open_volume
 
 _REACH_S: Final = 15.0
 _WEB: Final = ("http://", "https://")

@@ -25,7 +25,7 @@ from trainmaster.transport.base import CommandError, ConnectionLostError, Remote
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
     from trainmaster.cluster.node_links import NodeLinks
-    from trainmaster.transport import Connection
+    from trainmaster.transport.base import Connection
 
 #: For one question to the store; one that is out of reach would be waited for much longer.
 REACH_S: Final = 15.0

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trainmaster.control.task.gangs import gpus_of, member_names, slots_of, slots_per_member
-from trainmaster.executors import NodeCapacity
+from trainmaster.executors.capacity import NodeCapacity
 from trainmaster.launchers import get_launcher
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec import DataSource, Experiment, Recipe

@@ -120,7 +120,8 @@ def clear(root: Path, path: Path) -> None:
 
 
 def _end(root: Path, attempts: list[str]) -> None:
-    from trainmaster.executors import Capacity, LocalExecutor, Phase
+    from trainmaster.executors.base import Capacity, Phase
+    from trainmaster.executors.local import LocalExecutor
     from trainmaster.spec.errors import ExecutorError
 
     executor = LocalExecutor(root)

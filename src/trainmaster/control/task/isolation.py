@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 from trainmaster import library
 from trainmaster.control.task.environment import UNBUFFERED
 from trainmaster.control.task.gangs import slots_per_member
-from trainmaster.executors import detect_capacity
 from trainmaster.executors.base import UNIX_USER, Container, Sandbox
+from trainmaster.executors.capacity import detect_capacity
 
 if TYPE_CHECKING:
     from trainmaster.control.decide.effects import Policy

@@ -1,54 +1,5 @@
 """All tables: of `runs`, `teams` and `models`; one `metadata`."""
 
-from trainmaster.db.tables.models import model_alias as model_alias
-from trainmaster.db.tables.models import model_move as model_move
-from trainmaster.db.tables.models import model_version as model_version
-from trainmaster.db.tables.models import registered_model as registered_model
-from trainmaster.db.tables.models import removed_model as removed_model
-from trainmaster.db.tables.models import run_model as run_model
-from trainmaster.db.tables.runs import attempt as attempt
-from trainmaster.db.tables.runs import cluster as cluster
-from trainmaster.db.tables.runs import endpoint as endpoint
-from trainmaster.db.tables.runs import event as event
-from trainmaster.db.tables.runs import experiment as experiment
-from trainmaster.db.tables.runs import measurement as measurement
-from trainmaster.db.tables.runs import metadata as metadata
-from trainmaster.db.tables.runs import outbox as outbox
-from trainmaster.db.tables.runs import quote as quote
-from trainmaster.db.tables.runs import quote_request as quote_request
-from trainmaster.db.tables.runs import replica as replica
-from trainmaster.db.tables.runs import replica_load as replica_load
-from trainmaster.db.tables.runs import run as run
-from trainmaster.db.tables.runs import run_fact as run_fact
-from trainmaster.db.tables.runs import run_file as run_file
-from trainmaster.db.tables.runs import run_private as run_private
-from trainmaster.db.tables.runs import sink as sink
-from trainmaster.db.tables.runs import sink_cursor as sink_cursor
-from trainmaster.db.tables.runs import task as task
-from trainmaster.db.tables.teams import account as account
-from trainmaster.db.tables.teams import admission as admission
-from trainmaster.db.tables.teams import app as app
-from trainmaster.db.tables.teams import app_pass as app_pass
-from trainmaster.db.tables.teams import audit as audit
-from trainmaster.db.tables.teams import audit_sink as audit_sink
-from trainmaster.db.tables.teams import budget as budget
-from trainmaster.db.tables.teams import budget_warning as budget_warning
-from trainmaster.db.tables.teams import device_login as device_login
-from trainmaster.db.tables.teams import invite as invite
-from trainmaster.db.tables.teams import ledger as ledger
-from trainmaster.db.tables.teams import login_attempt as login_attempt
-from trainmaster.db.tables.teams import member as member
-from trainmaster.db.tables.teams import notice as notice
-from trainmaster.db.tables.teams import sign_in as sign_in
-from trainmaster.db.tables.teams import submission as submission
-from trainmaster.db.tables.teams import team as team
-from trainmaster.db.tables.teams import team_secret as team_secret
-from trainmaster.db.tables.teams import token as token
-from trainmaster.db.tables.teams import upload as upload
-from trainmaster.db.tables.teams import upload_part as upload_part
-from trainmaster.db.tables.teams import volume_content as volume_content
-from trainmaster.db.tables.teams import web_session as web_session
-from trainmaster.db.tables.teams import webhook as webhook
-from trainmaster.db.tables.teams import workflow as workflow
-from trainmaster.db.tables.teams import workflow_firing as workflow_firing
-from trainmaster.db.tables.teams import workflow_trigger as workflow_trigger
+from trainmaster.db.tables.models import *  # noqa: F403
+from trainmaster.db.tables.runs import *  # noqa: F403
+from trainmaster.db.tables.teams import *  # noqa: F403

@@ -147,7 +147,8 @@ class RunClusters:
         baking: Baking | None = None,
     ) -> None:
         from trainmaster.cluster.node_files.remote_site import RemoteSite
-        from trainmaster.transport import HostKeys, Ssh, SshSettings
+        from trainmaster.transport.host_keys import HostKeys
+        from trainmaster.transport.ssh import Ssh, SshSettings
 
         self._database = database
         self._home = home

@@ -14,7 +14,8 @@ from trainmaster.control.loop.loading import load_policies
 from trainmaster.control.loop.surroundings import Clusters, OwnMachine
 from trainmaster.control.task.environment import base_environment
 from trainmaster.control.task.gangs import slots_of
-from trainmaster.executors import Capacity, detect_capacity
+from trainmaster.executors.base import Capacity
+from trainmaster.executors.capacity import detect_capacity
 from trainmaster.service.quotes.history import histories
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.states import EndReason

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from trainmaster.service.driving.worlds import Session
     from trainmaster.service.service import Service
     from trainmaster.spec import Recipe
-    from trainmaster.transport import Ssh
+    from trainmaster.transport.ssh import Ssh
 
 #: A machine that is busy with the run may take minutes; meanwhile the run is driven here.
 _READY_S: Final = 900.0
@@ -82,7 +82,8 @@ class DriverLink:
         Raises:
             TrainmasterError: why that is not possible.
         """
-        from trainmaster.transport import HostKeys, Ssh
+        from trainmaster.transport.host_keys import HostKeys
+        from trainmaster.transport.ssh import Ssh
 
         self._ssh = Ssh(HostKeys(self._known_hosts))
         self._socket = self._ssh.connect(self._node.target).stream(self._command)

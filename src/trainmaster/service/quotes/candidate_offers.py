@@ -266,7 +266,7 @@ def _memory_of(hosts: Sequence[InventoryHost], home: Home) -> int:
 
 
 def _cores() -> int:
-    from trainmaster.executors import detect_capacity
+    from trainmaster.executors.capacity import detect_capacity
 
     return detect_capacity().cores
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from trainmaster.executors import NodeCapacity
+from trainmaster.executors.capacity import NodeCapacity
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import UsageError
 

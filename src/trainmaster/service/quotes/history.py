@@ -18,7 +18,7 @@ from trainmaster.control.decide.task import Policy
 from trainmaster.control.loop.recording import Recorded, Recorder, Where
 from trainmaster.control.task.layout import Home
 from trainmaster.db import Database, NewMeasurement
-from trainmaster.executors import NodeCapacity, detect_capacity
+from trainmaster.executors.capacity import NodeCapacity, detect_capacity
 from trainmaster.service.quotes.fingerprint import (
     CodeFingerprint,
     Fingerprint,

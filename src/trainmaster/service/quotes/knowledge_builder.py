@@ -73,7 +73,7 @@ class KnowledgeBuilder:
 def local_device(experiment: Experiment) -> Device:
     """What one worker computes on here."""
     from trainmaster.advisor.model.devices import Device
-    from trainmaster.executors import detect_capacity
+    from trainmaster.executors.capacity import detect_capacity
 
     machine = detect_capacity()
     gpu = experiment.hardware.device if machine.gpus else ""

@@ -24,7 +24,9 @@ from trainmaster.control.measure.profile_progress import ProfileProgress
 from trainmaster.control.task.environment import base_environment
 from trainmaster.control.task.gangs import slots_of, slots_per_member, workers_per_node
 from trainmaster.db import queries
-from trainmaster.executors import Capacity, LocalExecutor, NodeCapacity, detect_capacity
+from trainmaster.executors.base import Capacity
+from trainmaster.executors.capacity import NodeCapacity, detect_capacity
+from trainmaster.executors.local import LocalExecutor
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.quotes.fingerprint import Fingerprint, code_of, fingerprint_of, local_device
 from trainmaster.service.quotes.history import new_row

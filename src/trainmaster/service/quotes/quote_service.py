@@ -216,7 +216,7 @@ class Quoter:
         return with_workers(recipe, fixed)
 
     def _as_many_as_fit(self, experiment: Experiment, provider: str) -> int:
-        from trainmaster.executors import detect_capacity
+        from trainmaster.executors.capacity import detect_capacity
 
         allowed = allowed_workers(experiment)
         if not capabilities_of(provider).is_here:
@@ -305,7 +305,7 @@ class Quoter:
     def _market(self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions) -> Market:
         from trainmaster.advisor.quote.supply import Market
         from trainmaster.control.task.gangs import slots_of
-        from trainmaster.executors import detect_capacity
+        from trainmaster.executors.capacity import detect_capacity
         from trainmaster.providers.aws.settings import USUAL_EXTRAS
 
         own = catalogue_is_own(catalogue)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.loop.recording import Where
 from trainmaster.db import Database, NewQuoteRow, Note
-from trainmaster.executors import detect_capacity
+from trainmaster.executors.capacity import detect_capacity
 from trainmaster.service.quotes.quote_record import QuoteRecord, most_usd, told, told_in_full
 from trainmaster.service.quotes.steadiness import is_at_its_end, is_upset, matters, share_done, waits
 from trainmaster.spec import Recipe

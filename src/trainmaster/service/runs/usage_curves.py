@@ -9,8 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import queries
-from trainmaster.executors import Usage, read_usage, total_usage
-from trainmaster.executors.usage import machine_samples, member_samples, node_samples
+from trainmaster.executors.usage import (
+    Usage,
+    machine_samples,
+    member_samples,
+    node_samples,
+    read_usage,
+    total_usage,
+)
 from trainmaster.spec.states import State
 
 if TYPE_CHECKING:

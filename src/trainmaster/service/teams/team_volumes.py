@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from trainmaster.control.task.layout import Home
     from trainmaster.db import Database
     from trainmaster.service.users.caller import Caller
-    from trainmaster.service.volumes import Collected, OpenVolume, StoredVolume, VersionCheck
+    from trainmaster.service.volumes import Collected, OpenVolume, VersionCheck
+    from trainmaster.service.volumes.stored import StoredVolume
     from trainmaster.spec import Recipe
 
 #: Objects that versions are made of.
@@ -159,7 +160,7 @@ class TeamVolumes:
         Raises:
             NotFoundError: the team has no such volume or version.
         """
-        from trainmaster.service.volumes import entries
+        from trainmaster.service.volumes.stored import entries
 
         versions = list(self._stored(name).info().versions)
         opened = self.opened(name, version)
@@ -275,7 +276,7 @@ class TeamVolumes:
         return self._stored(text).verified(deep=deep, jobs=jobs)
 
     def _stored(self, name: str) -> StoredVolume:
-        from trainmaster.service.volumes import StoredVolume
+        from trainmaster.service.volumes.stored import StoredVolume
 
         if not is_volume_name(name):
             raise NotFoundError(

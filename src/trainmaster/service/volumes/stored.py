@@ -11,22 +11,13 @@ from typing import Any
 
 from trainmaster.objects import ObjectStore
 from trainmaster.spec.errors import NotFoundError, UsageError
-from trainmaster.volumes.packed import (
-    Collected,
-    Entry,
-    FileTable,
-    Head,
-    OpenVolume,
-    VersionCheck,
-    alive_heads,
-    collect_garbage,
-    head_numbers,
-    remove_version,
-    remove_volume,
-    verified,
-    volume_address,
-)
+from trainmaster.volumes.packed.addresses import volume_address
+from trainmaster.volumes.packed.garbage import Collected, collect_garbage, remove_volume
 from trainmaster.volumes.packed.getting import file_blocks, files_blocks
+from trainmaster.volumes.packed.head import Head, alive_heads, head_numbers, remove_version
+from trainmaster.volumes.packed.opening import OpenVolume
+from trainmaster.volumes.packed.table import Entry, FileTable
+from trainmaster.volumes.packed.verifying import VersionCheck, verified
 from trainmaster.volumes.reading.paths import resolved
 
 

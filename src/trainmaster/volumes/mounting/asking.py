@@ -3,9 +3,11 @@
 import contextlib
 
 from trainmaster.objects.object_store import ObjectStore
-from trainmaster.volumes.packed import FileTable, read_head, volume_address
+from trainmaster.volumes.packed.addresses import volume_address
 from trainmaster.volumes.packed.faults import DamagedChunkError, SourceChangedError
+from trainmaster.volumes.packed.head import read_head
 from trainmaster.volumes.packed.source import ChunkSource
+from trainmaster.volumes.packed.table import FileTable
 
 
 def ask_stores(uri: str, table: FileTable) -> None:

@@ -31,7 +31,7 @@ from trainmaster.volumes.mounting.errors import NoImageError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from trainmaster.volumes.packed import FileTable
+    from trainmaster.volumes.packed.table import FileTable
 
 _ENTRY = struct.Struct("<QHBx")
 _KIND_FILE, _KIND_DIRECTORY, _KIND_LINK = 1, 2, 7

@@ -6,16 +6,10 @@ from trainmaster.lazy import lazy_exports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainmaster.volumes.reading.cache import ChunkCache as ChunkCache
     from trainmaster.volumes.reading.datasets import VolumeDataset as VolumeDataset
     from trainmaster.volumes.reading.datasets import VolumeLoader as VolumeLoader
     from trainmaster.volumes.reading.datasets import VolumeSampler as VolumeSampler
     from trainmaster.volumes.reading.datasets import VolumeStream as VolumeStream
-    from trainmaster.volumes.reading.errors import CacheError as CacheError
-    from trainmaster.volumes.reading.order import EpochOrder as EpochOrder
-    from trainmaster.volumes.reading.order import Quality as Quality
-    from trainmaster.volumes.reading.order import SampleLayout as SampleLayout
-    from trainmaster.volumes.reading.order import quality as quality
     from trainmaster.volumes.reading.sharing import TrainingPosition as TrainingPosition
     from trainmaster.volumes.reading.stream import SampleOrder as SampleOrder
     from trainmaster.volumes.reading.stream import samples as samples
@@ -24,10 +18,7 @@ if TYPE_CHECKING:
 __all__, __getattr__ = lazy_exports(
     __name__,
     {
-        "cache": "ChunkCache",
         "datasets": "VolumeDataset VolumeLoader VolumeSampler VolumeStream",
-        "errors": "CacheError",
-        "order": "EpochOrder SampleLayout Quality quality",
         "sharing": "TrainingPosition",
         "stream": "SampleOrder samples",
         "volume": "Volume",

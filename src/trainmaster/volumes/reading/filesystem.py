@@ -15,8 +15,8 @@ from typing import Any
 from fsspec.spec import AbstractFileSystem
 
 from trainmaster.spec.errors import NotFoundError, UsageError
-from trainmaster.volumes.packed import Entry
 from trainmaster.volumes.packed.addresses import named_volumes
+from trainmaster.volumes.packed.table import Entry
 from trainmaster.volumes.reading.volume import Volume
 
 _PREFIX = "trainmaster://"

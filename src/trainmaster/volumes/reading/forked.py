@@ -21,7 +21,10 @@ from trainmaster.spec.errors import PublishError, TrainmasterError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainmaster.volumes.packed import ChunkSource, FileTable, Head, OpenVolume
+    from trainmaster.volumes.packed.head import Head
+    from trainmaster.volumes.packed.opening import OpenVolume
+    from trainmaster.volumes.packed.source import ChunkSource
+    from trainmaster.volumes.packed.table import FileTable
 
 
 class SharedSource:
@@ -87,7 +90,9 @@ class Helper:
             The same as :func:`~trainmaster.volumes.packed.opening.open_volume`.
         """
         from trainmaster.objects.object_store import ObjectStore
-        from trainmaster.volumes.packed import ChunkSource, FileTable, OpenVolume
+        from trainmaster.volumes.packed.opening import OpenVolume
+        from trainmaster.volumes.packed.source import ChunkSource
+        from trainmaster.volumes.packed.table import FileTable
 
         found: tuple[str, str, Head, FileTable] = self.ask(_open, uri, cache)
         uri, url, head, table = found
@@ -153,7 +158,8 @@ def opened_volume(uri: str, cache: "Path") -> "OpenVolume":
         The same as :func:`~trainmaster.volumes.packed.opening.open_volume`.
     """
     from trainmaster.objects.object_store import ObjectStore
-    from trainmaster.volumes.packed import open_volume, volume_address
+    from trainmaster.volumes.packed.addresses import volume_address
+    from trainmaster.volumes.packed.opening import open_volume
 
     if runtime_is_lost() and not ObjectStore(volume_address(uri).url).is_local:
         return helper().open(uri, cache)
@@ -207,7 +213,7 @@ def main() -> None:
 
 
 def _open(uri: str, cache: "Path | None") -> "tuple[str, str, Head, FileTable]":
-    from trainmaster.volumes.packed import open_volume
+    from trainmaster.volumes.packed.opening import open_volume
 
     opened = open_volume(uri, cache)
     return opened.uri, opened.store.url, opened.head, opened.table

@@ -4,7 +4,7 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trainmaster.volumes.packed import FileTable
+    from trainmaster.volumes.packed.table import FileTable
 
 _MOST_LINKS = 40
 

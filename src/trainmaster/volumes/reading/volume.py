@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.objects.range_file import RangeFile
 from trainmaster.spec.errors import NotFoundError, UsageError
-from trainmaster.volumes.packed import OpenVolume
 from trainmaster.volumes.packed.hashes import new_digest
+from trainmaster.volumes.packed.opening import OpenVolume
 from trainmaster.volumes.reading.cache import ChunkCache
 from trainmaster.volumes.reading.chunk import Chunk, Placed, RangeSource
 from trainmaster.volumes.reading.download import DOWNLOADER
@@ -35,7 +35,8 @@ from trainmaster.volumes.reading.slot_file import SlotFile
 from trainmaster.volumes.reading.slot_table import CLOCK_WORD, stamp_word, used_word
 
 if TYPE_CHECKING:
-    from trainmaster.volumes.packed import Entry, FileTable, Head
+    from trainmaster.volumes.packed.head import Head
+    from trainmaster.volumes.packed.table import Entry, FileTable
 
 Bytes = NDArray[np.uint8]
 

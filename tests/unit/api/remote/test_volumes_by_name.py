@@ -23,7 +23,7 @@ from trainmaster.cli import opening
 from trainmaster.control.task.layout import Home
 from trainmaster.objects.errors import RefusingStoreError
 from trainmaster.service.volumes import GetProgress, open_volume, push
-from trainmaster.service.volumes import content as content_of
+from trainmaster.service.volumes.stored import content as content_of
 from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
 from trainmaster.volumes.mounting import available
 

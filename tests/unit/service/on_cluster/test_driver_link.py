@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainmaster import transport
 from trainmaster.service.on_cluster.hand_over import DriverLink
 from trainmaster.service.on_cluster.keeper import part
 from trainmaster.spec.errors import ProviderError
+from trainmaster.transport import ssh as transport
 
 
 @pytest.fixture

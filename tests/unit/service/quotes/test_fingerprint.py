@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.executors import NodeCapacity
+from trainmaster.executors.capacity import NodeCapacity
 from trainmaster.service.quotes.fingerprint import (
     CodeFingerprint,
     code_of,

@@ -8,7 +8,7 @@ from trainmaster.service.teams.team_volumes import with_team_volumes
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.facts import RunFacts
-from trainmaster.volumes.packed import push
+from trainmaster.volumes.packed.pushing import push
 
 RECIPE = """\
 name: job

@@ -17,7 +17,7 @@ from read_erofs import Image
 from trainmaster.volumes import Volume
 from trainmaster.volumes.mounting.erofs import ChunkPlacement, FileOwner, lay_out, write_image
 from trainmaster.volumes.mounting.errors import NoImageError
-from trainmaster.volumes.packed import push
+from trainmaster.volumes.packed.pushing import push
 
 CHUNK = 1 << 18
 names = st.one_of(

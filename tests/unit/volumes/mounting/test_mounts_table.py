@@ -6,7 +6,7 @@ import pytest
 from trainmaster.spec.errors import MissingPartError, UsageError
 from trainmaster.volumes import mounting
 from trainmaster.volumes.mounting import lifecycle, mounts, providing
-from trainmaster.volumes.packed import push
+from trainmaster.volumes.packed.pushing import push
 
 
 def test_public_names():

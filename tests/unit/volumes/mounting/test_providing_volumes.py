@@ -9,7 +9,8 @@ from trainmaster.spec.errors import PublishError
 from trainmaster.volumes.mounting import provide, provided, withdraw
 from trainmaster.volumes.mounting.lifecycle import mount_log
 from trainmaster.volumes.mounting.providing import last_trouble
-from trainmaster.volumes.packed import GetProgress, push
+from trainmaster.volumes.packed.getting import GetProgress
+from trainmaster.volumes.packed.pushing import push
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 pytest.importorskip("blake3", reason="blake3 is not installed")

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainmaster.spec.errors import NotFoundError
-from trainmaster.volumes.packed import Extent, FileTable, open_volume
 from trainmaster.volumes.packed.hashes import equal_slices, file_digest, path_hash, path_hashes
+from trainmaster.volumes.packed.opening import open_volume
+from trainmaster.volumes.packed.table import Extent, FileTable
 
 names = st.binary(min_size=1, max_size=12).filter(
     lambda name: b"/" not in name and b"\0" not in name and name not in (b".", b"..")

@@ -17,17 +17,12 @@ import pytest
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
 from trainmaster.testing.stepped_store import Stage
-from trainmaster.volumes.packed import (
-    collect_garbage,
-    garbage,
-    head_numbers,
-    marks,
-    push,
-    releasing,
-    remove_version,
-)
+from trainmaster.volumes.packed import garbage, marks, releasing
 from trainmaster.volumes.packed.deletions import Deletions
+from trainmaster.volumes.packed.garbage import collect_garbage
+from trainmaster.volumes.packed.head import head_numbers, remove_version
 from trainmaster.volumes.packed.marks import Clocks, living, marked
+from trainmaster.volumes.packed.pushing import push
 
 pytestmark = pytest.mark.simulation
 

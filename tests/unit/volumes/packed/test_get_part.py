@@ -8,7 +8,11 @@ from packed_trees import contents
 
 from trainmaster.objects.errors import UnreachableStoreError
 from trainmaster.spec.errors import NotFoundError, UsageError
-from trainmaster.volumes.packed import DamagedChunkError, GetProgress, get, index, open_volume, push
+from trainmaster.volumes.packed.faults import DamagedChunkError
+from trainmaster.volumes.packed.getting import GetProgress, get
+from trainmaster.volumes.packed.indexing import index
+from trainmaster.volumes.packed.opening import open_volume
+from trainmaster.volumes.packed.pushing import push
 from trainmaster.volumes.packed.source import ChunkSource
 
 pytest_plugins = ["volumes_packed"]

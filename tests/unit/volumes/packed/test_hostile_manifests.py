@@ -8,8 +8,9 @@ from handmade_volumes import file_row, folder_row, link_row, publish_files, publ
 
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
-from trainmaster.volumes.packed import DamagedVolumeError, open_volume
+from trainmaster.volumes.packed.faults import DamagedVolumeError
 from trainmaster.volumes.packed.head import StoredTable, head_key
+from trainmaster.volumes.packed.opening import open_volume
 
 ROOT = folder_row(b"")
 CHUNK = (10, b"\1" * 32)

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 
 from hostile_bytes import JSON, changed_bytes, changed_json
 from trainmaster.spec.errors import PublishError
-from trainmaster.volumes.packed import index, open_volume, push
+from trainmaster.volumes.packed.indexing import index
+from trainmaster.volumes.packed.opening import open_volume
+from trainmaster.volumes.packed.pushing import push
 
 FILES = [("a", b"1" * 700), ("deep/b", b""), ("x" * 150, b"22")]
 

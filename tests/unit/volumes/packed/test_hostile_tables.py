@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hostile_bytes import changed_bytes, changed_json
-from trainmaster.volumes.packed import FileTable
 from trainmaster.volumes.packed.faults import DamagedVolumeError
 from trainmaster.volumes.packed.head import Head, StoredTable, now_utc
 from trainmaster.volumes.packed.materialising import META_NAME, write_columns
 from trainmaster.volumes.packed.parquet import TableWriter
+from trainmaster.volumes.packed.table import FileTable
 
 ROWS = [
     file_row(b"a/b/one", 3, 0, 0), file_row(b"a/two", 5, 0, 3), file_row(b"three", 20, 1, 0),

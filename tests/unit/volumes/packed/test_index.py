@@ -9,7 +9,11 @@ import pytest
 
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
-from trainmaster.volumes.packed import SourceChangedError, get, index, open_volume, push
+from trainmaster.volumes.packed.faults import SourceChangedError
+from trainmaster.volumes.packed.getting import get
+from trainmaster.volumes.packed.indexing import index
+from trainmaster.volumes.packed.opening import open_volume
+from trainmaster.volumes.packed.pushing import push
 
 pytest_plugins = ["volumes_packed"]
 

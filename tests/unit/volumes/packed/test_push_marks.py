@@ -9,8 +9,9 @@ import pytest
 
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
-from trainmaster.volumes.packed import collect_garbage, push, remove_volume
+from trainmaster.volumes.packed.garbage import collect_garbage, remove_volume
 from trainmaster.volumes.packed.marks import Clocks, Mark, living, owner, wait_for_collections
+from trainmaster.volumes.packed.pushing import push
 
 MAKE = """
 import sys

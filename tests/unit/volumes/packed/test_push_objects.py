@@ -13,16 +13,12 @@ from packed_trees import contents
 from trainmaster.artifacts import UnstableDirectory
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import NotFoundError, PublishError
-from trainmaster.volumes.packed import (
-    IndexProgress,
-    PushProgress,
-    VersionConflictError,
-    get,
-    index,
-    open_volume,
-    push,
-)
+from trainmaster.volumes.packed.faults import VersionConflictError
+from trainmaster.volumes.packed.getting import get
+from trainmaster.volumes.packed.indexing import IndexProgress, index
 from trainmaster.volumes.packed.object_source import single_object
+from trainmaster.volumes.packed.opening import open_volume
+from trainmaster.volumes.packed.pushing import PushProgress, push
 
 pytest_plugins = ["volumes_packed"]
 
@@ -187,7 +183,7 @@ def test_pushing_does_not_import_pandas(tmp_path):
     (tmp_path / "src").mkdir()
     (tmp_path / "src/a").write_bytes(b"1")
     program = (
-        "import sys\nfrom pathlib import Path\nfrom trainmaster.volumes.packed import push\n"
+        "import sys\nfrom pathlib import Path\nfrom trainmaster.volumes.packed.pushing import push\n"
         "push(sys.argv[1], sys.argv[2], cache=Path(sys.argv[3]))\n"
         "assert 'pandas' not in sys.modules\n"
     )

@@ -11,8 +11,11 @@ from packed_trees import contents
 from trainmaster.artifacts import UnstableDirectory
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError, UsageError
-from trainmaster.volumes.packed import get, open_volume, push, tar_members
+from trainmaster.volumes.packed import tar_members
 from trainmaster.volumes.packed.archive_file import WebFile
+from trainmaster.volumes.packed.getting import get
+from trainmaster.volumes.packed.opening import open_volume
+from trainmaster.volumes.packed.pushing import push
 
 pytest_plugins = ["volumes_packed"]
 

@@ -5,7 +5,11 @@ import pytest
 
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import NotFoundError
-from trainmaster.volumes.packed import collect_garbage, index, push, remove_version, verified
+from trainmaster.volumes.packed.garbage import collect_garbage
+from trainmaster.volumes.packed.head import remove_version
+from trainmaster.volumes.packed.indexing import index
+from trainmaster.volumes.packed.pushing import push
+from trainmaster.volumes.packed.verifying import verified
 
 LIMIT = 10_000
 

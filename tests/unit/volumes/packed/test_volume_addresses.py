@@ -4,7 +4,7 @@ import pytest
 
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import UsageError
-from trainmaster.volumes.packed import volume_address
+from trainmaster.volumes.packed.addresses import volume_address
 
 
 @pytest.mark.parametrize(

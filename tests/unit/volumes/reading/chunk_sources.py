@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from trainmaster.volumes.packed import DamagedChunkError, MissingChunkError
+from trainmaster.volumes.packed.faults import DamagedChunkError, MissingChunkError
 from trainmaster.volumes.reading.chunk import Chunk
 
 SLOT = 1 << 16

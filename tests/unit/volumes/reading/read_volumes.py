@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainmaster.volumes import Volume
-from trainmaster.volumes.packed import push
+from trainmaster.volumes.packed.pushing import push
 
 CHUNK = 1 << 16
 

@@ -8,7 +8,7 @@ import pytest
 from chunk_sources import SLOT, MadeSource, content, read
 
 from trainmaster.spec.errors import PublishError, UsageError
-from trainmaster.volumes.packed import DamagedChunkError, MissingChunkError
+from trainmaster.volumes.packed.faults import DamagedChunkError, MissingChunkError
 from trainmaster.volumes.reading.cache import ChunkCache
 from trainmaster.volumes.reading.errors import CacheError, NoRoomError
 from trainmaster.volumes.reading.orders import AnnouncedOrder

@@ -12,7 +12,7 @@ from read_volumes import CHUNK, home, tree, volume  # noqa: F401 - fixtures
 
 from forked_children import exit_code, forked
 from trainmaster.volumes import Volume
-from trainmaster.volumes.packed import push
+from trainmaster.volumes.packed.pushing import push
 from trainmaster.volumes.reading import SampleOrder, samples
 from trainmaster.volumes.reading.prefetch import RANGE_BYTES, Line, planned
 

@@ -4,7 +4,7 @@
 import pytest
 from read_volumes import home, tree, volume  # noqa: F401 - fixtures
 
-from trainmaster.volumes.packed import push
+from trainmaster.volumes.packed.pushing import push
 
 fsspec = pytest.importorskip("fsspec")
 

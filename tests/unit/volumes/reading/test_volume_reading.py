@@ -14,7 +14,7 @@ from read_volumes import CHUNK, home, tree, volume  # noqa: F401 - fixtures
 from forked_children import exit_code, forked
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.volumes import Volume
-from trainmaster.volumes.packed import push
+from trainmaster.volumes.packed.pushing import push
 from trainmaster.volumes.reading.errors import CacheError
 
 
