@@ -79,6 +79,7 @@ class Container:
         engine_file: absolute path of a file on the node, empty where there is one node only. By the start it
             has ``program``, ``kind``, ``rootless`` and ``settings`` as JSON: they differ from node to node.
         sandbox: what it sees, instead of ``mounts`` and the network of this machine.
+        shm_bytes: shared memory that it finds at least; 0 is any.
     """
 
     image: str
@@ -89,6 +90,7 @@ class Container:
     settings: Mapping[str, str] = field(default_factory=dict)
     engine_file: str = ""
     sandbox: Sandbox | None = None
+    shm_bytes: int = 0
 
     def message(self) -> dict[str, Any]:
         """As the supervisor's part knows it."""

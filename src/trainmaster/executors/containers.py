@@ -6,6 +6,7 @@ Pure. The supervisor loads it with the first container, so nothing here is impor
 from __future__ import annotations
 
 import errno
+import os
 import shlex
 from binascii import crc32
 
@@ -146,11 +147,12 @@ def run_command(
         "--no-healthcheck",
         f"--workdir={cwd}",
     ]
-    sandbox = container.get("sandbox")
+    sandbox, shm_bytes = container.get("sandbox"), container.get("shm_bytes", 0)
     if sandbox is None:
         command += [
             "--network=host",
-            "--ipc=host",  # data loaders and NCCL share memory; 64 MiB would not do
+            # Data loaders and NCCL share memory; 64 MiB would not do.
+            f"--shm-size={shm_bytes}b" if shm_bytes > shared_bytes() else "--ipc=host",
             "--pids-limit=-1",
             "--security-opt=label=disable",
         ]
@@ -158,7 +160,7 @@ def run_command(
             command += [f"--memory={memory_bytes}b", f"--memory-swap={memory_bytes}b"]
         mounts = [(path, "") for path in container["mounts"]]
     else:
-        command += _sandbox_options(sandbox, network)
+        command += _sandbox_options(sandbox, network, shm_bytes)
         command += [f"--security-opt=seccomp={filter_file}"] * bool(filter_file)
         user, groups = (sandbox["uid"], sandbox["gid"]), sandbox["groups"]
         # What is writable may lie in what is not.
@@ -211,11 +213,20 @@ def remove_command(container: Mapping[str, Any], names: Sequence[str]) -> list[s
     return [container["program"], "rm", "--force", "--volumes", *at_once, *names]
 
 
-def _sandbox_options(sandbox: Mapping[str, Any], network: str) -> list[str]:
+def shared_bytes() -> int:
+    """Shared memory of this machine, in bytes; 0 if that cannot be seen."""
+    try:
+        found = os.statvfs("/dev/shm")  # noqa: S108
+    except OSError:
+        return 0
+    return found.f_frsize * found.f_blocks
+
+
+def _sandbox_options(sandbox: Mapping[str, Any], network: str, shm_bytes: int) -> list[str]:
     options = [
         f"--network=container:{network}" if network else "--network=none",
         f"--pids-limit={sandbox['processes'] or -1}",
-        "--shm-size=1g",  # for data loaders
+        f"--shm-size={shm_bytes}b" if shm_bytes else "--shm-size=1g",  # for data loaders
         *_KEPT_FROM_OTHERS,
     ]
     if sandbox["memory_bytes"]:

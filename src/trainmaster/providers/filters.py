@@ -13,7 +13,7 @@ from trainmaster.spec.hardware import several
 
 if TYPE_CHECKING:
     from trainmaster.providers.offer import Offer
-    from trainmaster.spec.hardware import Hardware
+    from trainmaster.spec.hardware import Hardware, Most
 
 _WORDS: Final = re.compile(r"[^a-z0-9.]+")
 _MAKERS: Final = frozenset({"nvidia", "tesla", "geforce", "quadro", "amd", "instinct", "radeon", "intel"})
@@ -38,6 +38,7 @@ class OfferFilter:
         spot: only those that may be taken back (True) or only the others (False).
         gpu_memory_bytes: each GPU has at least so much; 1 % less will do, as makers round.
         any_of: one of these accepts it, too; empty is any.
+        most: it has no more than this.
     """
 
     gpu: str | tuple[str, ...] | None = None
@@ -51,6 +52,7 @@ class OfferFilter:
     spot: bool | None = None
     gpu_memory_bytes: int | None = None
     any_of: tuple[OfferFilter, ...] = ()
+    most: Most | None = None
 
     @classmethod
     def from_hardware(cls, hardware: Hardware) -> OfferFilter:
@@ -60,10 +62,11 @@ class OfferFilter:
             gpus=hardware.gpus,
             gpu_memory_bytes=hardware.gpu_memory_bytes,
             cpus=hardware.cpus,
-            memory_bytes=hardware.memory_bytes,
+            memory_bytes=hardware.rented_memory_bytes,
             region=hardware.region,
             instances=hardware.instance,
             spot=bool(hardware.spot),
+            most=hardware.most,
             any_of=tuple(
                 cls(
                     gpu=each.gpu,
@@ -95,6 +98,7 @@ class OfferFilter:
                 self.gpu_memory_bytes is None
                 or (offer.accelerator_memory_bytes or 0) >= _ROUNDED * self.gpu_memory_bytes
             )
+            and (self.most is None or _is_within(offer, self.most))
             and (not self.any_of or any(each.accepts(offer) for each in self.any_of))
             and (self.gpu is None or any(same_gpu(gpu, offer.accelerator) for gpu in several(self.gpu)))
         )
@@ -136,6 +140,12 @@ def _parts(model: str) -> tuple[str, frozenset[str]]:
     words = [word for word in _WORDS.split(model.lower()) if word and word not in _MAKERS]
     variants = frozenset(word for word in words if _VARIANT.fullmatch(word))
     return "".join(word for word in words if word not in variants), variants
+
+
+def _is_within(offer: Offer, most: Most) -> bool:
+    has = (offer.accelerators, offer.accelerator_memory_bytes, offer.vcpus, offer.memory_bytes)
+    ends = (most.gpus, most.gpu_memory_bytes, most.cpus, most.memory_bytes)
+    return all(end is None or (have or 0) <= end for have, end in zip(has, ends, strict=True))
 
 
 def _is_in(offer: Offer, region: str) -> bool:

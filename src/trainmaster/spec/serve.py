@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from typing import Annotated, Any, Final
+
+from pydantic import model_serializer
 
 from trainmaster.spec.model_reference import REFERENCE, ModelReference
 from trainmaster.spec.node import Kind, YamlNode
@@ -13,6 +16,7 @@ from trainmaster.spec.reading import (
     Noun,
     Path,
     Problems,
+    choice,
     duration,
     integer,
     noun,
@@ -20,6 +24,7 @@ from trainmaster.spec.reading import (
     read_noun,
     shell_script,
     takes,
+    text,
 )
 
 #: What services may be called: they are parts of addresses.
@@ -74,6 +79,69 @@ class Scale(Noun):
     down_after_s: Annotated[float, Key("down_after", duration())] = 300.0
 
 
+def _json(node: YamlNode) -> Any:  # noqa: ANN401 - whatever is written
+    if node.kind is Kind.LIST:
+        return [_json(each) for each in node.items]
+    if node.kind is Kind.MAPPING:
+        return {name: _json(each) for name, each in node.entries.items()}
+    return node.value
+
+
+def _body(node: YamlNode, path: Path, problems: Problems) -> str:
+    """Read what is sent: a text as it stands, anything else as JSON."""
+    if node.kind is not Kind.SCALAR:
+        return json.dumps(_json(node))
+    return text("write a text, or a mapping that is sent as JSON")(node, path, problems)
+
+
+takes(_body, type=["string", "number", "boolean", "object", "array"])
+
+
+class HealthCheck(Noun):
+    """How a replica is asked whether it can work.
+
+    Attributes:
+        path: that is asked for.
+        method: GET, or POST where only a request as users send it tells; a `body` makes it POST.
+        body: what is sent: a text, or a mapping that is sent as JSON.
+        status: the answer that counts; None: any from 200 to 399.
+        timeout_s: no answer within so long is none.
+        every_s: a replica that works is asked so often.
+    """
+
+    path: Annotated[str, Key("path", pattern(_HEALTH, "write a path such as /healthz"))] = "/"
+    method: Annotated[str | None, Key("method", choice("GET", "POST"))] = None
+    body: Annotated[str, Key("body", _body)] = ""
+    status: Annotated[int | None, Key("status", integer(100, 599))] = None
+    timeout_s: Annotated[float, Key("timeout", duration())] = 5.0
+    every_s: Annotated[float, Key("every", duration())] = 2.0
+    also = (pattern(_HEALTH, "write a path such as /healthz"),)
+
+    @classmethod
+    def prepare(cls, node: YamlNode, path: Path, problems: Problems) -> YamlNode:
+        """Take a path by itself, too."""
+        if node.kind is Kind.SCALAR:
+            given = replace(node, stands_at=path)
+            return replace(node, kind=Kind.MAPPING, entries={"path": given}, keys={"path": given})
+        return super().prepare(node, path, problems)
+
+    @classmethod
+    def check(cls, values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
+        """Check keys against each other."""
+        if values.get("method") == "GET" and "body" in values:
+            problems.add(node.keys["body"], (*path, "body"), "a body of a GET; write `method: POST`")
+
+    @model_serializer
+    def _as_written(self) -> str | dict[str, object]:
+        given = {name: value for name, value in self if value != type(self).model_fields[name].default}
+        return self.path if not given.keys() - {"path"} else given
+
+    @property
+    def asks(self) -> str:
+        """The method and the path."""
+        return f"{self.method or ('POST' if self.body else 'GET')} {self.path}"
+
+
 def _read_replicas(node: YamlNode, path: Path, problems: Problems) -> Replicas:
     """Read a number, or bounds."""
     if node.kind is Kind.MAPPING:
@@ -91,7 +159,7 @@ class Serve(Noun):
     Attributes:
         name: by which it is asked; None for that of the recipe, with the experiment's if there are several.
         port: at which each replica listens; None: one is chosen for each.
-        health: path that answers with a status from 200 to 399 once a replica can work.
+        health: what answers once a replica can work: a path, or a request.
         replicas: how many there are.
         scale: what says how many, between the bounds; None: as many as `Replicas.fewest`.
         model: that each replica finds in TRAINMASTER_MODEL_DIR: ``digits@production`` or a task's.
@@ -102,7 +170,7 @@ class Serve(Noun):
 
     name: Annotated[str | None, Key("name", pattern(SERVICE_NAME, SERVICE_NAME_RIGHT))] = None
     port: Annotated[int | None, Key("port", integer(1, 65535))] = None
-    health: Annotated[str, Key("health", pattern(_HEALTH, "write a path such as /healthz"))] = "/"
+    health: Annotated[HealthCheck, Key("health", noun(HealthCheck))] = HealthCheck()
     replicas: Annotated[Replicas, Key("replicas", _read_replicas)] = Replicas(fewest=1, most=1)
     scale: Annotated[Scale | None, Key("scale", noun(Scale))] = None
     model: Annotated[str | None, Key("model", pattern(f"{REFERENCE}|{_TASK}", _MODEL_RIGHT))] = None
@@ -120,6 +188,14 @@ class Serve(Noun):
             why = "of several replicas" if replicas.most > 1 else "of replicas that follow an alias"
             message = f"one port {why}, which may be on one machine; leave it out, and listen at {{{{port}}}}"
             problems.add(node.entries["port"], (*path, "port"), message)
+        health = values.get("health", HealthCheck())
+        if health.timeout_s + health.every_s >= values.get("hang_s", 30.0):
+            message = f"a check every {health.every_s:g} s that takes up to {health.timeout_s:g} s; "
+            problems.add(
+                node.entries.get("hang", node.entries["health"]),
+                (*path, "hang"),
+                f"{message}write a `hang` that is longer than both together",
+            )
         is_range = replicas.fewest != replicas.most
         if is_range and "scale" not in node.entries:
             message = "bounds without `scale`; add scale: {in_flight: N}, or write one number"
@@ -183,7 +259,7 @@ def check_serve(values: dict[str, Any], node: YamlNode, path: Path, problems: Pr
         model = re.sub(r"[/@].*", "", serve.model) if "/" not in serve.model else path[-1]
         values["command"] = BUILT_IN_COMMAND + model
         if "health" not in node.entries["serve"].entries:
-            values["serve"] = serve.model_copy(update={"health": BUILT_IN_HEALTH})
+            values["serve"] = serve.model_copy(update={"health": HealthCheck(path=BUILT_IN_HEALTH)})
     for key in NOT_FOR_SERVICES:
         if key in node.entries:
             message = f"`{key}` of a service; its tasks are all alike and do not end: leave it out"

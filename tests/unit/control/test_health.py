@@ -10,6 +10,9 @@ import pytest
 
 from trainmaster.control.loop import health
 from trainmaster.control.loop.health import HealthChecks, Heard, check
+from trainmaster.spec.serve import HealthCheck
+
+READY = HealthCheck(path="/ready")
 
 
 def test_a_check_that_breaks_is_not_the_last_one():
@@ -17,7 +20,7 @@ def test_a_check_that_breaks_is_not_the_last_one():
         raise RuntimeError("can't start new thread")
 
     heard = Heard(0.0, is_asking=True)
-    HealthChecks(lambda: 1.0)._check(heard, reach, "/ready")
+    HealthChecks(lambda: 1.0)._check(heard, reach, READY)
     assert (heard.is_asking, heard.is_healthy) == (False, False)
     assert heard.said == "GET /ready: internal error: can't start new thread"
 
@@ -76,11 +79,30 @@ def replica(answer):
         (drips, "GET /ready: what it answers is no HTTP"),
     ],
 )
-def test_a_replica_is_healthy_only_if_it_says_so_in_time(monkeypatch, answer, said):
-    if answer is silent:
-        monkeypatch.setattr(health, "_TIMEOUT_S", 0.05)
+def test_a_replica_is_healthy_only_if_it_says_so_in_time(answer, said):
+    how = HealthCheck(path="/ready", timeout_s=0.05) if answer is silent else READY
     with replica(answer) as where:
-        assert check(lambda: contextlib.nullcontext(where), "/ready") == said
+        assert check(lambda: contextlib.nullcontext(where), how) == said
+
+
+def test_a_replica_is_asked_as_the_recipe_says():
+    asked = []
+
+    def answer(stream):
+        asked.append(stream.recv(4096))
+        stream.sendall(b"HTTP/1.1 201 Created\r\n\r\n")
+
+    how = HealthCheck(path="/v1/chat", body='{"max_tokens": 1}', status=201)
+    with replica(answer) as where:
+        assert check(lambda: contextlib.nullcontext(where), how) == ""
+    head, _, body = asked[0].partition(b"\r\n\r\n")
+    assert head.startswith(b"POST /v1/chat HTTP/1.1\r\n")
+    assert b"Content-Type: application/json\r\nContent-Length: 17" in head
+    assert body == b'{"max_tokens": 1}'
+    with replica(answer) as where:
+        strict = how.model_copy(update={"status": 200})
+        said = check(lambda: contextlib.nullcontext(where), strict)
+    assert said == "POST /v1/chat: status 201"
 
 
 def test_a_replica_that_comes_in_drops_is_not_waited_for(monkeypatch):
@@ -103,7 +125,7 @@ def test_a_replica_that_comes_in_drops_is_not_waited_for(monkeypatch):
             return drops.pop()
 
     monkeypatch.setattr(health.socket, "create_connection", lambda *_: Stream())
-    said = check(lambda: contextlib.nullcontext(("127.0.0.1", 1)), "/ready")
+    said = check(lambda: contextlib.nullcontext(("127.0.0.1", 1)), READY)
     assert (said, drops) == ("GET /ready: no answer within 5 s", [])
 
 

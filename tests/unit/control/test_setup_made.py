@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from trainmaster.control.attempt.setup import Setup
+from trainmaster.control.attempt.setup import AS_ROOT, Setup
 from trainmaster.spec.errors import UsageError
 
 PYTHON = f'#!/bin/sh\nif [ "$2" = venv ]; then mkdir -p "$3/bin"; else exec {sys.executable} "$@"; fi\n'
@@ -43,3 +46,32 @@ def test_a_failure_is_told_in_its_last_words_and_is_tried_again(tmp_path: Path) 
 def test_a_python_without_venv_is_named_with_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"install python3\.11-venv"):
         made(tmp_path, "true", NO_VENV).make()
+
+
+@pytest.mark.parametrize(
+    ("is_root", "sudo", "said"),
+    [
+        (True, "", ""),
+        (False, '[ "$2" = -l ] || { shift; "$@"; }', ""),
+        (False, '[ "$2" != -l ] || exit 1', "may not become root on .* have touch run there by root"),
+    ],
+    ids=["root", "may", "may-not"],
+)
+def test_sudo_is_root_or_says_what_to_do(tmp_path: Path, is_root: bool, sudo: str, said: str) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    if sudo:
+        (programs / "sudo").write_text(f"#!/bin/sh\n{sudo}\n")
+        (programs / "sudo").chmod(0o755)
+    path = f"{programs}:{os.environ['PATH']}"
+    script = f"{AS_ROOT.replace('$EUID', '0' if is_root else '1000')}\nsudo -E A=1 touch done"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script if is_root else script.replace("-E A=1 ", "")],
+        env={"PATH": path},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ((tmp_path / "done").exists(), done.returncode == 0) == (not said, not said), done.stderr
+    assert re.search(said, done.stderr)

@@ -84,11 +84,36 @@ def test_the_port_is_a_word_of_services_only():
         Recipe.from_text("name: r\nexperiments:\n  a: {command: 'x {{port}}'}\n")
 
 
+def test_a_replica_may_be_asked_by_a_request():
+    text = "{command: x, health: {path: /v1/chat, body: {max_tokens: 1}, status: 200, every: 10s}}"
+    found = read(text).experiments["api"].serve.health
+    assert (found.asks, found.body, found.status, found.every_s) == (
+        "POST /v1/chat", '{"max_tokens": 1}', 200, 10.0
+    )  # fmt: skip
+    shown = read(text).experiments["api"].summary()["serve"]["health"]
+    assert shown == {"path": "/v1/chat", "body": '{"max_tokens": 1}', "status": 200, "every_s": 10.0}
+
+
+@pytest.mark.parametrize(
+    ("health", "said"),
+    [
+        ("{path: /v1, method: GET, body: x}", "serve.health.body: a body of a GET; write `method: POST`"),
+        ("{path: v1}", "serve.health.path: the text 'v1'; write a path such as /healthz"),
+        ("v1", "serve.health: the text 'v1'; write a path such as /healthz"),
+        ("{timeout: 30s}", "serve.hang: a check every 2 s that takes up to 30 s; write a `hang`"),
+    ],
+)
+def test_requests_that_cannot_be_are_refused(health, said):
+    with pytest.raises(RecipeError) as refused:
+        read(f"{{command: x, health: {health}}}")
+    assert said in str(refused.value)
+
+
 def test_a_model_without_a_command_is_served_by_the_built_in_server():
     found = read("{model: digits@production}").experiments["api"]
-    assert found.serve.health == "/v2/health/ready"
+    assert found.serve.health.path == "/v2/health/ready"
     assert "trainmaster.inference --port ${TRAINMASTER_PORT}" in found.script({})
     assert found.script({}).endswith("--name digits")
     own = read("{model: digits@production, health: /}").experiments["api"]
-    assert own.serve.health == "/"
+    assert own.serve.health.path == "/"
     assert read("{model: run-12ab/train/0}").experiments["api"].script({}).endswith("--name api")

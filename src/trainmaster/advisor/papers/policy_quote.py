@@ -385,7 +385,7 @@ def _per_node(workload: Workload, offer: Offer) -> int:
         return workload.per_node
     if not hardware.gpu_count:
         return 1
-    return max(1, int(hardware.gpus if hardware.gpus is not None else offer.accelerators))
+    return max(1, int(hardware.fixed_gpus if hardware.fixed_gpus is not None else offer.accelerators))
 
 
 def _unsuitable(workload: Workload, count: int) -> tuple[str, ...]:

@@ -203,9 +203,11 @@ def per_node_of(workload: Workload, offers: Catalogue, market: Market) -> Floats
     if workload.per_node is not None:
         return np.full(len(offers), float(workload.per_node))
     if hardware.gpu_count:
+        fixed = hardware.fixed_gpus
         if hardware.gpus is not None and max(workload.lengths) == 1:
-            return np.maximum(np.floor(columns.accelerators / hardware.gpus), 1.0)
-        share = float(hardware.gpus) if hardware.gpus is not None else columns.accelerators
+            taken = columns.accelerators if fixed is None else max(fixed, 1)
+            return np.maximum(np.floor(columns.accelerators / taken), 1.0)
+        share = float(fixed) if fixed is not None else columns.accelerators
         return np.maximum(np.full(len(offers), share) if isinstance(share, float) else share, 1.0)
     if max(workload.lengths) == 1 and not workload.servers:  # as many as it has slots for
         return np.clip(np.floor(columns.vcpus / workload.slots_per_member), 1.0, float(workload.tasks))

@@ -20,7 +20,8 @@ from trainmaster.providers.inventory import InventoryHost
 from trainmaster.providers.offer import Extras, unknown_extras
 from trainmaster.spec import Hardware
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.hardware import several
+from trainmaster.spec.hardware import Most, several
+from trainmaster.spec.reading import keys_of
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def _nearest(offers: Sequence[Offer], wishes: OfferFilter, name: str) -> str:
         return f"Its GPUs are {', '.join(models)}.{other}" if models else "It has no GPUs."
     if name == "region":
         return f"Its regions are {', '.join(sorted({offer.region for offer in offers}))}."
-    if name == "any_of":
+    if name in ("any_of", "most"):
         return ""
     if name == "spot":
         return "What it has is to be had as spot machines only: set spot: true."
@@ -152,10 +153,13 @@ def _nearest(offers: Sequence[Offer], wishes: OfferFilter, name: str) -> str:
 
 
 def _shown(name: str, value: object) -> str:
-    if name.endswith("memory_bytes") and isinstance(value, int | float):
+    if name.endswith(("memory_bytes", "memory")) and isinstance(value, int | float):
         return f"{value / _GIB:.4g} GiB"
     if isinstance(value, OfferFilter):
         return f"{{{_asked(value)}}}"
+    if isinstance(value, Most):
+        ends = ((key.name, getattr(value, field)) for field, key in keys_of(Most))
+        return f"{{{', '.join(f'{key}: {_shown(key, end)}' for key, end in ends if end is not None)}}}"
     if isinstance(value, tuple):
         return f"[{', '.join(_shown(name, each) for each in value)}]"
     return f"{value:g}" if isinstance(value, float) else str(value).lower() if value is True else str(value)

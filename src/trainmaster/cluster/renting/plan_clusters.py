@@ -76,15 +76,18 @@ def pinned(recipe: Recipe, plans: Sequence[ClusterPlan]) -> Recipe:
 
 def _pinned(experiment: Experiment, roles: Mapping[str, RolePlan], gpus: int) -> Experiment:
     distributed, hardware = experiment.distributed, experiment.hardware
+    needs = Needs.of(experiment, 0)
+    wanted = needs.hardware
+    if wanted.fixed_gpus is None and (wanted.gpus is not None or (distributed and wanted.is_choosy)):
+        most = wanted.most.gpus if wanted.most is not None else None
+        fixed = {"gpus": gpus if most is None else min(gpus, most), "most": None}
+        experiment = experiment.model_copy(update={"hardware": hardware.model_copy(update=fixed)})
     if distributed is None:
         return experiment
-    needs = Needs.of(experiment, 0)
     per_node = max(needs.per_node(gpus), math.ceil(needs.workers / roles[WORKER].count))
     own = {name: each for name, each in distributed.hardware.items() if name in roles}
-    if needs.hardware.is_choosy and needs.hardware.gpus is None:
-        hardware = hardware.model_copy(update={"gpus": gpus})
     placed = distributed.model_copy(update={"per_node": per_node, "hardware": own})
-    return experiment.model_copy(update={"distributed": placed, "hardware": hardware})
+    return experiment.model_copy(update={"distributed": placed})
 
 
 # --- renting ---------------------------------------------------------------------------------------

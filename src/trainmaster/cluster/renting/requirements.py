@@ -116,7 +116,8 @@ class Needs:
             return self.fixed_per_node
         if not self.hardware.gpu_count or not self.is_gang:
             return 1
-        return max(1, int(self.hardware.gpus if self.hardware.gpus is not None else gpus))
+        fixed = self.hardware.fixed_gpus
+        return max(1, int(fixed if fixed is not None else gpus))
 
     def gang_nodes(self, gpus: float) -> int:
         """Nodes that one task's workers fill."""
@@ -165,7 +166,7 @@ def grouped(recipe: Recipe, picks: dict[str, Pick]) -> list[Sequence[Needs]]:
 
 def _of_servers(hardware: Hardware, own: Hardware) -> Hardware:
     """Servers have the workers' needs, but GPUs only if they themselves ask for some."""
-    return hardware.model_copy(update={"gpu": own.gpu, "gpus": own.gpus})
+    return hardware.model_copy(update={"gpu": own.gpu, "gpus": own.gpus, "most": own.most})
 
 
 def _normal(hardware: Hardware) -> str:

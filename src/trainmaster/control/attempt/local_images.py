@@ -125,11 +125,13 @@ class LocalImages:
         Returns:
             The exit code.
         """
+        from trainmaster.control.attempt.setup import AS_ROOT
+
         container = self.engine.container(setup.image, (setup.code, setup.path))
         name = containers.container_name(setup.path, "setup", Path(setup.path).name)
         self.engine.remove(name)  # left over by a control process that was killed
         env = {**setup.variables, "VIRTUAL_ENV": setup.path}
-        arguments = ["-c", "--", _SETUP, "setup", setup.script]
+        arguments = ["-c", "--", _SETUP, "setup", f"{AS_ROOT}{setup.script}"]
         container = replace(container, settings={**container.settings, **marker})
         return _run(self.engine, container, name, setup.code, arguments, env, output)
 

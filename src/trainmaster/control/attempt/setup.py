@@ -28,6 +28,28 @@ _OF_A_LOGIN: Final = ("SSH_CLIENT", "SSH2_CLIENT")
 _REMOVED_S: Final = 10.0
 _WORDS_BYTES: Final = 2000
 _FINDS_VENV: Final = "import sys; print('%d.%d' % sys.version_info[:2]); import ensurepip, venv"
+#: What `sudo` is in a setup: never a question for a password, and nothing but the command for root.
+AS_ROOT: Final = r"""
+sudo() {
+  if [[ $EUID == 0 ]]; then
+    while [[ ${1-} == -* ]]; do
+      case $1 in -u|-g|-p|-C|-D|-h|-R|-T) shift ;; --) shift; break ;; esac
+      shift
+    done
+    env "$@"
+  elif ! type -P sudo >/dev/null; then
+    echo "sudo: there is no sudo on $HOSTNAME; have $1 run there by root, or take a container that has it" >&2
+    return 1
+  elif ! command sudo -n -l >/dev/null 2>&1; then
+    echo "sudo: $(id -un) may not become root on $HOSTNAME without a password;" \
+      "allow it in /etc/sudoers.d (NOPASSWD), have $1 run there by root, or take a container that has it" >&2
+    return 1
+  else
+    command sudo -n "$@"
+  fi
+}
+export -f sudo
+"""
 _under_way: set[Path] = set()
 
 InImage = Callable[["Setup", BinaryIO, Mapping[str, str]], int]
@@ -111,7 +133,7 @@ class Setup:
             return code
         env = {**base, **self.variables, "VIRTUAL_ENV": self.path}
         env["PATH"] = f"{self.path}/bin:{env.get('PATH', os.defpath)}"
-        script = ["bash", "-euo", "pipefail", "-c", "--", self.script, "setup"]
+        script = ["bash", "-euo", "pipefail", "-c", "--", f"{AS_ROOT}{self.script}", "setup"]
         return _run(script, output, env, self.code)
 
 

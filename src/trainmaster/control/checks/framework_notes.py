@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from trainmaster.spec.launcher_names import image_of_framework, image_variable, 
 
 #: A Python that has not said by then what it has is not waited for.
 _ANSWER_S: Final = 10.0
+_AS_ROOT: Final = re.compile(r"^\s*sudo\s", re.MULTILINE)
 _LOOK: Final = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
 
 
@@ -38,6 +40,11 @@ def framework_notes(recipe: Recipe, environ: Mapping[str, str]) -> list[str]:
             notes.append(f"{name}: container: auto is {experiment.container} ({variable} names another)")
         elif missing := _missing(recipe.provider, experiment, environ):
             notes.append(f"{name}: {missing}")
+        if experiment.container and experiment.setup and _AS_ROOT.search(experiment.setup):
+            notes.append(
+                f"{name}: `sudo` in `setup`: what root installs goes with the container that makes the "
+                "environment; have it in the image"
+            )
     return notes
 
 

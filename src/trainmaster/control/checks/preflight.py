@@ -346,6 +346,8 @@ def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:
         from trainmaster.executors.engines import find_engine
 
         find_engine(os.environ)
+    from trainmaster.executors.containers import shared_bytes
+
     notes = []
     cores, memory_bytes = machine.cores, machine.memory_bytes
     for experiment in recipe.experiments.values():
@@ -354,6 +356,12 @@ def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:
         gpus = [gpus_of(experiment, role, is_here=True) for role, _ in members]
         wishes = [key for key in ("instance", "gpu", "spot", "region") if getattr(hardware, key)]
         notes += [f"{name}: hardware.{key} is only a wish on this machine" for key in wishes]
+        if hardware.shm_bytes and experiment.container is None and hardware.shm_bytes > shared_bytes():
+            notes.append(
+                f"{name}: hardware.shm_size: {hardware.shm_bytes / 1e9:.1f} GB, /dev/shm of this machine has "
+                f"{shared_bytes() / 1e9:.1f} GB; `mount -o remount,size={hardware.shm_bytes} /dev/shm` as "
+                "root makes it larger, or `container`"
+            )
         each = f" for each of {len(members)} members" if len(members) > 1 else ""
         if hardware.cpus and slots_of(experiment) > cores:
             raise UsageError(

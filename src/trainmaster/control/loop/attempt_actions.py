@@ -135,6 +135,8 @@ class AttemptActions:
         gang, launcher = gang_of(experiment, LOOPBACK, {}), context.launcher
         environments = {} if hold else self._environments(context, {})
         container = site.container(context)
+        if container is not None and (shm_bytes := context.experiment.hardware.shm_bytes):
+            container = replace(container, shm_bytes=shm_bytes)
         members = tuple(
             MemberRequest(
                 name=member.name,

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from trainmaster.spec.errors import TrainmasterError, one_line
+from trainmaster.spec.serve import HealthCheck
 
-#: A replica that works is asked so often, one that starts more often.
-EVERY_S: Final = 2.0
+#: A replica that starts is asked so often at least.
 STARTING_EVERY_S: Final = 0.5
-_TIMEOUT_S: Final = 5.0
-#: Of a check that takes longer nothing is known: threads may all be busy.
-_LATE_S: Final = 3 * _TIMEOUT_S
+#: Of a check that takes so many times longer than it may nothing is known: threads may all be busy.
+_LATE: Final = 3
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3})(?!\d)")
 _MOST_LINE_BYTES: Final = 4096
 _THREADS: Final = 8
@@ -43,6 +42,7 @@ class Heard:
         said: what the last one saw.
         asked_at: when the last one began.
         is_asking: one is under way.
+        late_s: of a check that takes longer nothing is known.
     """
 
     since: float
@@ -51,10 +51,11 @@ class Heard:
     said: str = ""
     asked_at: float = 0.0
     is_asking: bool = False
+    late_s: float = _LATE * HealthCheck().timeout_s
 
     def silent_s(self, now: float) -> float:
         """For how long it has not been healthy, since it was; also while it lets a check wait."""
-        is_late = self.is_asking and now - self.asked_at > _LATE_S
+        is_late = self.is_asking and now - self.asked_at > self.late_s
         if self.healthy_at is None or (self.is_healthy and not is_late):
             return 0.0
         return now - self.healthy_at
@@ -75,26 +76,28 @@ class HealthChecks:
         self._heard: dict[str, Heard] = {}
         self._lock = threading.Lock()
 
-    def ask(self, attempt: str, reach: Reach, path: str, *, was_healthy: bool) -> Heard:
+    def ask(self, attempt: str, reach: Reach, how: HealthCheck, *, was_healthy: bool) -> Heard:
         """Begin a check if one is due; what is known now.
 
         Args:
             attempt: of the replica.
             reach: leads to it.
-            path: to ask for.
+            how: it is asked.
             was_healthy: it is known to have worked, as an earlier driver has recorded.
         """
         now = self._clock()
         with self._lock:
             heard = self._heard.get(attempt)
             if heard is None:
-                heard = self._heard[attempt] = Heard(now, healthy_at=now if was_healthy else None)
-            every_s = EVERY_S if heard.is_healthy else STARTING_EVERY_S
+                heard = self._heard[attempt] = Heard(
+                    now, healthy_at=now if was_healthy else None, late_s=_LATE * how.timeout_s
+                )
+            every_s = how.every_s if heard.is_healthy else min(how.every_s, STARTING_EVERY_S)
             if not heard.is_asking and now - heard.asked_at >= every_s:
                 heard.is_asking, heard.asked_at = True, now
                 if self._pool is None:
                     self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="health")
-                self._pool.submit(self._check, heard, reach, path)
+                self._pool.submit(self._check, heard, reach, how)
         return heard
 
     def forget(self, attempt: str) -> None:
@@ -107,40 +110,48 @@ class HealthChecks:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _check(self, heard: Heard, reach: Reach, path: str) -> None:
+    def _check(self, heard: Heard, reach: Reach, how: HealthCheck) -> None:
         try:
-            said = check(reach, path)
+            said = check(reach, how)
         except Exception as error:  # it is asked again: else it would never be healthy
             log.exception("a replica cannot be asked")
-            said = f"GET {path}: internal error: {error or type(error).__name__}"
+            said = f"{how.asks}: internal error: {error or type(error).__name__}"
         with self._lock:
             heard.is_asking, heard.is_healthy, heard.said = False, not said, said
             if not said:
                 heard.healthy_at = self._clock()
 
 
-def check(reach: Reach, path: str) -> str:
+def check(reach: Reach, how: HealthCheck) -> str:
     """Ask a replica once; empty if it is healthy, else what was seen."""
     try:
         with reach() as (host, port):
-            status = _status(host, port, path)
+            status = _status(host, port, how)
     except TimeoutError:
-        return f"GET {path}: no answer within {_TIMEOUT_S:g} s"
+        return f"{how.asks}: no answer within {how.timeout_s:g} s"
     except ConnectionRefusedError:
-        return f"GET {path}: nothing listens at its port"
+        return f"{how.asks}: nothing listens at its port"
     except OSError as error:
-        return f"GET {path}: {error or type(error).__name__}"
+        return f"{how.asks}: {error or type(error).__name__}"
     except TrainmasterError as error:
-        return f"GET {path}: {one_line(error)}"
-    return "" if status in _GOOD else f"GET {path}: status {status}"
+        return f"{how.asks}: {one_line(error)}"
+    is_good = status in _GOOD if how.status is None else status == how.status
+    return "" if is_good else f"{how.asks}: status {status}"
 
 
-def _status(host: str, port: int, path: str) -> int:
+def _request(how: HealthCheck) -> bytes:
+    body = how.body.encode()
+    kind = "application/json" if how.body[:1] in ("{", "[") else "text/plain; charset=utf-8"
+    sent = f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n" if how.asks.startswith("POST") else ""
+    return f"{how.asks} HTTP/1.1\r\nHost: localhost\r\n{sent}Connection: close\r\n\r\n".encode() + body
+
+
+def _status(host: str, port: int, how: HealthCheck) -> int:
     """Of its answer, of which no more is read; one that comes in drops is none."""
-    until = time.monotonic() + _TIMEOUT_S
+    until = time.monotonic() + how.timeout_s
     line = b""
-    with socket.create_connection((host, port), _TIMEOUT_S) as stream:
-        stream.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+    with socket.create_connection((host, port), how.timeout_s) as stream:
+        stream.sendall(_request(how))
         while b"\n" not in line and len(line) < _MOST_LINE_BYTES:
             stream.settimeout(max(until - time.monotonic(), 0.001))
             if not (data := stream.recv(_MOST_LINE_BYTES)):
