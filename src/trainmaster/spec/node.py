@@ -119,6 +119,15 @@ class YamlNode:
         """A scalar's value by the core schema of YAML 1.2 (``on`` and ``yes`` are texts)."""
         return resolve(self.text) if self.plain else self.text
 
+    @property
+    def data(self) -> object:
+        """All that stands here, as JSON has it."""
+        if self.kind is Kind.LIST:
+            return [each.data for each in self.items]
+        if self.kind is Kind.MAPPING:
+            return {name: each.data for name, each in self.entries.items()}
+        return self.value
+
     def describe(self) -> str:
         """What was found, in YAML terms, for messages."""
         if self.kind is Kind.LIST:

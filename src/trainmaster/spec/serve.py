@@ -79,18 +79,10 @@ class Scale(Noun):
     down_after_s: Annotated[float, Key("down_after", duration())] = 300.0
 
 
-def _json(node: YamlNode) -> Any:  # noqa: ANN401 - whatever is written
-    if node.kind is Kind.LIST:
-        return [_json(each) for each in node.items]
-    if node.kind is Kind.MAPPING:
-        return {name: _json(each) for name, each in node.entries.items()}
-    return node.value
-
-
 def _body(node: YamlNode, path: Path, problems: Problems) -> str:
     """Read what is sent: a text as it stands, anything else as JSON."""
     if node.kind is not Kind.SCALAR:
-        return json.dumps(_json(node))
+        return json.dumps(node.data)
     return text("write a text, or a mapping that is sent as JSON")(node, path, problems)
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from test_plan_clusters import offer, offered, only, worker
 
-from trainmaster.cluster.renting.plan_clusters import plan_clusters
+from trainmaster.cluster.renting.plan_clusters import pinned, plan_clusters
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 
@@ -91,3 +91,32 @@ def test_of_alternatives_that_are_not_there_all_are_named():
     wanted = [{"gpu": "H200", "region": "r1"}, {"gpu_memory": "192GB"}]
     with pytest.raises(UsageError, match=r"any_of: \[\{gpu: H200, region: r1\}, \{gpu_memory: 178.8 GiB\}\]"):
         plan_clusters(recipe({"any_of": wanted, "gpus": 1}), offered())
+
+
+@pytest.mark.parametrize(
+    ("hardware", "kind", "gpus"),
+    [
+        ({"gpus": "2..4"}, "four", 4),  # the machine with one has too few, that with eight too many
+        ({"gpus": 2}, "eight", 2),
+        ({"gpu": {"type": "V100", "count": "1..2"}}, "one", 1),
+        ({"gpus": "1..8", "memory": "64GiB..128GiB"}, "four", 4),
+    ],
+)
+def test_of_a_range_of_gpus_a_task_has_all_of_its_machine(hardware, kind, gpus):
+    offers = [
+        offer("one", 1.0, 8.0, 32.0, gpu="V100", gpus=1.0),
+        offer("four", 4.0, 32.0, 128.0, gpu="V100", gpus=4.0),
+        offer("eight", 3.0, 64.0, 256.0, gpu="V100", gpus=8.0),
+    ]
+    found = recipe(hardware)
+    plan = only(plan_clusters(found, offered(*offers)))
+    assert worker(plan).rentals[0].instance_type == kind
+    shown = pinned(found, [plan]).experiments["a"].hardware
+    assert (shown.gpus, shown.fixed_gpus) == (gpus, gpus)
+
+
+def test_a_range_that_nothing_is_in_is_named():
+    found = recipe({"gpus": "3..5", "gpu": "V100"})
+    with pytest.raises(UsageError, match=r"gpus: 3, most: \{gpus: 5\}") as refused:
+        plan_clusters(found, offered(offer("big", 9.0, 64.0, 256.0, gpu="V100", gpus=8.0)))
+    assert "Change most." in refused.value.hint

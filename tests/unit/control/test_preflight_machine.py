@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from trainmaster.control.checks.preflight import check_machine
+from trainmaster.executors import containers
 from trainmaster.executors.capacity import NodeCapacity
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
@@ -49,3 +50,12 @@ def test_what_a_machine_has_is_shared_by_the_workers_here_as_on_nodes() -> None:
 
 def test_a_gang_that_fits_is_not() -> None:
     assert check_machine(recipe(hardware={"gpus": 1, "cpus": 2}, distributed={"workers": 2}), MACHINE) == []
+
+
+def test_shared_memory_that_is_not_there_is_told_with_what_makes_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(containers, "shared_bytes", lambda: 4 * 10**9)
+    assert check_machine(recipe(hardware={"shm_size": "4GB"}), MACHINE) == []
+    (note,) = check_machine(recipe(hardware={"shm_size": "6GB"}), MACHINE)
+    assert "/dev/shm of this machine has 4.0 GB; `mount -o remount,size=6000000000 /dev/shm`" in note

@@ -8,16 +8,27 @@ from typing import Final
 
 from trainmaster.service.conversion.draft import Draft, ExperimentDraft
 from trainmaster.service.conversion.job import Beside, ForeignJob
-from trainmaster.service.conversion.yaml_values import Section, memory, put_data, put_port, put_variables
+from trainmaster.service.conversion.yaml_values import (
+    Section,
+    bounds,
+    memory,
+    put_data,
+    put_port,
+    put_probe,
+    put_variables,
+    seconds,
+)
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.node import Kind, Wording, YamlNode, compose
 
 COMPOSE: Final = Wording("a docker-compose file", "files", "a mapping with `services`")
 _DEFAULT: Final = re.compile(r"\$\{(\w+):?-([^{}]*)\}")
 _URL: Final = re.compile(r"https?://[^/\s]+(/\S*)?")
+_POSTS: Final = re.compile(r"-X\s*POST|--request[ =]POST")
+_BODY: Final = re.compile(r"(?:-d|--data(?:-raw)?)[ =](?:'([^']*)'|\"([^\"]*)\"|(\S+))")
 _REASONS: Final = {
     "restart": "lost machines are replaced, and a run goes on", "container_name": "members have names",
-    "shm_size": "containers have the machine's shared memory", "ipc": "containers have the machine's",
+    "ipc": "containers have the machine's",
     "networks": "members of a gang find each other", "expose": "`trainmaster port-forward` leads to ports",
     "ports": "`trainmaster port-forward` leads to ports", "runtime": "GPUs are `hardware: {gpus: N}`",
     "tty": "", "stdin_open": "", "logging": "`trainmaster logs RUN`", "version": "",
@@ -84,15 +95,29 @@ def _service(draft: Draft, key: str, section: Section, beside: Beside) -> None:
     ports = [text for text, _ in _items(section.node("ports"))]
     if ports:
         serve: dict[str, object] = {}
-        probe = section.section("healthcheck").node("test")
-        if probe is not None and (found := _URL.search(" ".join(each.text for each in probe.walk()))):
-            serve["health"] = found[1] or "/"
+        _probe(section.section("healthcheck"), serve)
         port = ports[0].rpartition(":")[2].partition("/")[0]
         put_port(draft, serve, job, port, deploy.number("replicas") or 1, section.line("ports"))
         experiment.keys["serve"] = serve
     job.fill(draft, experiment, beside)
     deploy.rest(draft, _REASONS)
     section.rest(draft, _REASONS, _DECISIONS)
+
+
+def _probe(check: Section, serve: dict[str, object]) -> None:
+    """The request that a health check's command makes, if it makes one."""
+    test = check.node("test")
+    words = " ".join(each.text for each in test.walk()) if test is not None else ""
+    if found := _URL.search(words):
+        body = _BODY.search(words)
+        given = {"path": found[1] or "/", "body": body and (body[1] or body[2] or body[3])}
+        given |= {"method": "POST" if _POSTS.search(words) and not body else None}
+        put_probe(
+            serve,
+            given | {"timeout": seconds(check.text("timeout")), "every": seconds(check.text("interval"))},
+        )
+    if start := seconds(check.text("start_period")):
+        serve["start"] = start
 
 
 def _filled(text: str) -> str:
@@ -168,6 +193,8 @@ def _hardware(experiment: ExperimentDraft, section: Section, deploy: Section) ->
             where = Section(device, section.lines)
             if "gpu" in where.texts("capabilities"):
                 gpus = where.number("count") or len(where.texts("device_ids")) or 1
+    if shared := bounds(section.text("shm_size"), size=True):
+        hardware["shm_size"] = shared
     if gpus := gpus or int(section.text("gpus") == "all") or section.number("gpus"):
         hardware["gpus"] = gpus
     if hardware:

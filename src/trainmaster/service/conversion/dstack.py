@@ -11,11 +11,14 @@ from trainmaster.service.conversion.shell import Script
 from trainmaster.service.conversion.yaml_values import (
     NO_PROVIDER,
     Section,
+    bounds,
     least,
     memory,
     one_or_all,
     put_port,
+    put_probe,
     put_variables,
+    seconds,
 )
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.node import Kind, Wording, YamlNode, compose
@@ -37,13 +40,12 @@ _REASONS: Final = {
     "auth": "who may ask is the server's", "gateway": "a service is behind `trainmaster server`",
     "idle_duration": "`trainmaster run --keep 30m` keeps machines", "fleets": "machines are rented for runs",
     "backends": "where it runs is the `provider`", "creation_policy": "machines are rented for runs",
-    "shm_size": "containers have the machine's shared memory", "privileged": "containers have no more rights",
+    "privileged": "containers have no more rights",
     "nvcc": "an image with CUDA's compiler is a `container`", "retry": "lost machines are replaced anyway",
     "ide": "", "home_dir": "code is the working directory",
 }  # fmt: skip
 _DECISIONS: Final = {
     "scaling": "`replicas: {min: A, max: B}` with `scale: {in_flight: N}`",
-    "probes": "`serve: {health: PATH}`",
     "working_dir": "commands begin where the code is",
     "docker": "a container in a container: take an image",
     "schedule": "`on: {schedule: ...}`, on a server",
@@ -96,6 +98,7 @@ def read_dstack(source: str, file: str, name: str, beside: Beside) -> Draft:
         put_port(
             draft, serve, job, section.text("port").partition(":")[0], section.number("replicas") or 1, 1
         )
+        _probes(draft, section, serve)
         experiment.keys["serve"] = serve
     job.fill(draft, experiment, beside)
     section.rest(draft, _REASONS, _DECISIONS)
@@ -130,10 +133,11 @@ def _hardware(draft: Draft, experiment: ExperimentDraft, section: Section) -> in
     resources = section.section("resources")
     hardware: dict[str, object] = {}
     cpu = resources.text("cpu")
-    if cpus := least(cpu.rpartition(":")[2]):
+    if cpus := bounds(cpu.rpartition(":")[2]):
         hardware["cpus"] = cpus
-    if asked := memory(resources.text("memory")):
-        hardware["memory"] = asked
+    for key in ("memory", "shm_size"):
+        if asked := bounds(resources.text(key), size=True):
+            hardware[key] = asked
     disk = resources.section("disk").text("size") or resources.text("disk")
     if asked := memory(disk):
         hardware["disk"] = asked
@@ -166,28 +170,42 @@ def _gpus(draft: Draft, resources: Section, hardware: dict[str, object]) -> int:
     node = resources.node("gpu")
     if node is None or node.is_null:
         return 0
-    models, count, sizes = list[str](), 0, ""
+    models, counted, sizes = list[str](), "", ""
     if node.kind is Kind.MAPPING:
         where = Section(node, resources.lines)
-        models, count, sizes = where.texts("name"), where.number("count"), where.text("memory")
+        models, counted, sizes = where.texts("name"), where.text("count"), where.text("memory")
         where.rest(draft, {})
     else:
         for part in node.text.split(":"):
             if re.fullmatch(r"\s*\d*(?:\.\.\d*)?\s*", part):
-                count = least(part) or 1
+                counted = part
             elif re.match(r"\s*(?:\.\.)?[\d.]+\s*[GM]B", part, re.IGNORECASE):
                 sizes = part.strip()
             else:
                 models += [each.strip() for each in part.split(",")]
-    if asked := memory(sizes):
+    if asked := bounds(sizes, size=True):
         hardware["gpu_memory"] = asked
-    if ".." in node.text and not sizes:
-        draft.decide(node.line, f"gpu: {node.text}", "the fewest is taken")
-    count = count or 1
     if models:
         hardware["gpu"] = one_or_all(models)
-    hardware["gpus"] = count
-    return count
+    hardware["gpus"] = bounds(counted) or 1
+    return least(counted) or 1
+
+
+def _probes(draft: Draft, section: Section, serve: dict[str, object]) -> None:
+    """How replicas are asked: the first of them."""
+    node = section.node("probes")
+    if node is None or node.kind is not Kind.LIST or not node.items:
+        return
+    first = Section(node.items[0], section.lines)
+    probe: dict[str, object] = {"path": first.text("url") or "/", "body": first.text("body")}
+    probe["method"] = "POST" if first.text("method").lower() == "post" else None
+    probe |= {key: seconds(first.text(name)) for key, name in (("timeout", "timeout"), ("every", "interval"))}
+    put_probe(serve, probe)
+    first.rest(
+        draft, {"type": "", "ready_after": "one good answer will do"}, {"headers": "no header is sent"}
+    )
+    for other in node.items[1:]:
+        draft.decide(other.line, "probes", "one of them is asked")
 
 
 def _limits(draft: Draft, experiment: ExperimentDraft, section: Section) -> None:

@@ -229,8 +229,14 @@ class ForeignJob:
             setup = f'mkdir "$VIRTUAL_ENV/work"; cp -a . "$VIRTUAL_ENV/work"\n{_WORK}\n{setup}'
             command = f"{_WORK}\n{command}"
             experiment.remarks["setup"] = "makes files, too: they lie beside the environment"
-        if re.search(r"^\s*sudo\s", setup, re.MULTILINE):
-            draft.decide(self.line, "sudo", "`setup` runs as the user that logs in; or take an image")
+        hardware, words = (
+            experiment.keys.get("hardware"),
+            "the fewest is taken; `workers: 1..8` has it chosen",
+        )
+        if "distributed" in experiment.keys and isinstance(hardware, dict) and self.gpus:
+            if hardware.get("gpus") != self.gpus:
+                draft.decide(self.line, f"{hardware['gpus']} GPUs", words)
+            hardware["gpus"] = self.gpus
         if re.search(r"^\s*uv\s", setup, re.MULTILINE):
             setup = f"command -v uv >/dev/null || pip install uv\n{setup}"
         elif not setup and re.search(r"^\s*uv\s", command, re.MULTILINE):

@@ -10,14 +10,15 @@ from trainmaster.service.conversion.job import Beside, ForeignJob
 from trainmaster.service.conversion.yaml_values import (
     NO_PROVIDER,
     Section,
+    bounds,
     least,
-    memory,
     one_or_all,
     put_data,
     put_port,
+    put_probe,
     put_variables,
 )
-from trainmaster.spec.node import Kind, Wording, YamlNode, compose
+from trainmaster.spec.node import Kind, Wording, compose
 
 SKYPILOT: Final = Wording("a task of SkyPilot", "tasks", "a mapping with `run`")
 _DOCUMENT: Final = re.compile(r"^---[ \t]*(?:#.*)?$", re.MULTILINE)
@@ -133,17 +134,19 @@ def _resources(draft: Draft, experiment: ExperimentDraft, resources: Section) ->
         spots |= {each.text("use_spot")} if "use_spot" in each else set()
     _provider(draft, resources, list(dict.fromkeys(clouds)))
     gpus = min(counts, default=0)
-    if cpus := resources.number("cpus"):
+    if cpus := bounds(resources.text("cpus")):
         hardware["cpus"] = cpus
     if models:
         hardware |= {"gpu": one_or_all(list(models)), "gpus": gpus}
-    if len(counts) > 1:
+    if len(counts) > 1 and len(models) == 1:
+        hardware["gpus"] = f"{gpus}..{max(counts)}"
+    elif len(counts) > 1:
         draft.decide(
             resources.line("accelerators"), str(sorted(counts)), "GPUs of a machine: the fewest is taken"
         )
-    if (size := resources.text("memory")) and not size.endswith("x") and (asked := memory(size)):
+    if (size := resources.text("memory")) and not size.endswith("x") and (asked := bounds(size, size=True)):
         hardware["memory"] = asked
-    if disk := memory(resources.text("disk_size")):
+    if disk := bounds(resources.text("disk_size"), size=True):
         hardware["disk"] = disk
     if instance := resources.text("instance_type"):
         hardware["instance"] = instance
@@ -228,11 +231,15 @@ def _service(
     probe = service.node("readiness_probe")
     if probe is not None and probe.kind is Kind.MAPPING:
         ready = Section(probe, service.lines)
-        serve["health"] = ready.text("path") or "/"
+        data = ready.node("post_data")
+        body = data.data if data is not None else None
+        timeout = ready.number("timeout_seconds")
+        put_probe(
+            serve,
+            {"path": ready.text("path") or "/", "body": body, "timeout": f"{timeout}s" if timeout else None},
+        )
         if delay := ready.number("initial_delay_seconds"):
             serve["start"] = f"{delay}s"
-        if "post_data" in ready:
-            put_probe(draft, ready, serve)
         ready.rest(draft, {})
     elif probe is not None:
         serve["health"] = probe.text.strip()
@@ -253,13 +260,3 @@ def _service(
     )
     service.rest(draft, _REASONS)
     experiment.keys["serve"] = serve
-
-
-def put_probe(draft: Draft, ready: Section, serve: dict[str, object]) -> None:
-    """A probe with a body: the server is asked by GET only."""
-    node: YamlNode | None = ready.node("post_data")
-    assert node is not None
-    serve["health"] = "/health"
-    draft.decide(
-        ready.line("post_data"), "post_data", "replicas are asked by GET: write a path that answers to it"
-    )

@@ -7,11 +7,15 @@ import re
 from trainmaster.service.conversion.draft import Draft
 from trainmaster.service.conversion.job import ForeignJob
 from trainmaster.spec.node import Kind, YamlNode
+from trainmaster.spec.units import parse_duration
 
 _BUCKET = re.compile(r"(?:s3|gs|az|r2|cos|oci|nebius|https?)://")
 _SECRET = re.compile(r"(?i)secret|password|passwd|token|api_?key|access_key|private_key|_key$")
 _FILE = re.compile(r"\.(?!git$)[A-Za-z0-9]{1,6}$")
 _VARIABLE = re.compile(r"[A-Za-z_]\w*")
+
+#: What `serve.hang` is if a recipe does not say it.
+_HANG_S = 30.0
 
 NO_PROVIDER = "`provider: aws`, or `run --provider aws`: without, it runs on this machine"
 
@@ -124,6 +128,43 @@ def memory(text: str) -> str:
     unit = (found[2] or "GB").upper().replace("I", "i")
     number = found[1].removesuffix(".0")
     return f"{number}{unit if unit.endswith('B') else unit + 'B'}"
+
+
+def bounds(text: str, *, size: bool = False) -> object:
+    """A range as recipes have it; a number alone where it has no upper end, None where there is none.
+
+    >>> bounds("4+"), bounds("1..8"), bounds("..8"), bounds("16GB..32GB", size=True), bounds("x")
+    (4, '1..8', '1..8', '16GB..32GB', None)
+    """
+    low, mark, high = (part.strip() for part in text.strip().rstrip("+").partition(".."))
+    if size:
+        first, last = memory(low), memory(high)
+        return f"{first}..{last}" if first and last and first != last else first or None
+    fewest, most = least(low), least(high)
+    if not mark or not most or fewest == most:
+        return fewest or None
+    return f"{fewest or 1}..{most}"
+
+
+def put_probe(serve: dict[str, object], probe: dict[str, object]) -> None:
+    """How a replica is asked: a path alone, or a request; values that are empty are not said."""
+    given = {key: value for key, value in probe.items() if value not in (None, "")}
+    serve["health"] = given["path"] if given.keys() == {"path"} else given
+    most_s = float(str(given.get("every", "2s"))[:-1]) + float(str(given.get("timeout", "5s"))[:-1])
+    if most_s >= _HANG_S:
+        serve["hang"] = f"{2 * most_s:g}s"
+
+
+def seconds(text: str) -> str:
+    """A duration of another tool in seconds; empty if it is none.
+
+    >>> seconds("1m30s"), seconds("15"), seconds("off")
+    ('90s', '15s', '')
+    """
+    try:
+        return f"{parse_duration(text):g}s"
+    except ValueError:
+        return ""
 
 
 def put_variables(

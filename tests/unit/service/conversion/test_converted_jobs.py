@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
 
 import pytest
@@ -13,6 +14,7 @@ from trainmaster.service.conversion.converting import conversion_of, convert
 from trainmaster.service.conversion.shell import Script
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import TrainmasterError, UsageError
+from trainmaster.spec.hardware import Most
 
 SBATCH = """\
 #!/bin/bash
@@ -290,13 +292,67 @@ def test_services_listen_where_they_are_told() -> None:
     )
     main = only(convert(sky, "sky.yaml"))
     assert main.serve is not None
-    assert (main.serve.replicas.fewest, main.serve.port, main.serve.health) == (2, None, "/ready")
+    assert (main.serve.replicas.fewest, main.serve.port, main.serve.health.path) == (2, None, "/ready")
     assert main.command == "serve --port {{port}}"
     fixed = conversion_of(sky.replace("--port 8080", ""), "sky.yaml")
     found = only(fixed.recipe).serve
     assert found is not None
     assert (found.port, found.replicas.fewest) == (8080, 1)
     assert any("2 replicas" in text for _, text, _ in fixed.decisions)
+
+
+PROBED = {
+    "sky.yaml": """\
+service:
+  readiness_probe:
+    path: /v1/chat
+    post_data: {model: m, max_tokens: 1}
+    initial_delay_seconds: 1200
+    timeout_seconds: 20
+resources: {ports: 8080, accelerators: [L4:1, L4:4]}
+setup: sudo apt-get install -y libaio-dev
+run: serve --port 8080
+""",
+    ".dstack.yml": """\
+type: service
+port: 8080
+commands: [serve --port 8080]
+probes: [{type: http, url: /v1/chat, method: post, body: '{"model": "m", "max_tokens": 1}', timeout: 20s}]
+resources: {gpu: "L4:1..4", shm_size: 16GB}
+""",
+    "docker-compose.yml": """\
+services:
+  api:
+    image: vllm
+    command: serve --port 8080
+    ports: ["8080:8080"]
+    shm_size: 16gb
+    healthcheck:
+      test: curl -f -X POST http://localhost:8080/v1/chat -d '{"model":"m","max_tokens":1}'
+      timeout: 20s
+      start_period: 20m
+""",
+}
+
+
+@pytest.mark.parametrize("file", PROBED)
+def test_probes_by_post_and_what_machines_have_at_most_are_kept(file: str) -> None:
+    found = conversion_of(PROBED[file], file)
+    (main,) = Recipe.from_text(found.recipe).experiments.values()
+    assert main.serve is not None
+    health = main.serve.health
+    assert (health.asks, json.loads(health.body)) == ("POST /v1/chat", {"model": "m", "max_tokens": 1})
+    assert health.timeout_s == 20.0
+    if file != ".dstack.yml":
+        assert main.serve.start_s == 1200.0
+    if file != "docker-compose.yml":
+        assert (main.hardware.gpus, main.hardware.most) == (1, Most(gpus=4))
+    if file != "sky.yaml":
+        assert main.hardware.shm_bytes == 16 * 10**9
+    told = " ".join(text for _, text, _ in [*found.dropped, *found.decisions])
+    assert not any(
+        word in told for word in ("sudo", "post_data", "probes", "shm_size", "1..4", "healthcheck")
+    )
 
 
 def test_what_any_will_do_of_becomes_lists() -> None:
@@ -348,7 +404,7 @@ services:
     assert (train.after, train.hardware.gpus, train.data["data"].directory) == (("prepare",), 2, "./data")
     assert train.command == "python train.py --in $TRAINMASTER_DATA_DATA"
     assert api.serve is not None
-    assert (api.serve.health, api.command) == ("/ready", "nginx -p {{port}}")
+    assert (api.serve.health.path, api.command) == ("/ready", "nginx -p {{port}}")
     assert any("build" in text for _, text, _ in made.decisions)
 
 
