@@ -58,3 +58,43 @@ def test_files_of_slurm_and_skypilot_run_as_they_were_written(tm):
         assert "rank 0 2 hello" in log
         assert "rank 1 2 hello" in log
         assert log.count("made") == 2
+
+
+DSTACK = """
+    type: service
+    port: 8080
+    commands:
+      - sudo touch "$VIRTUAL_ENV/by-root"
+      - python chat.py 8080
+    probes: [{type: http, url: /v1/chat, method: post, body: '{"max_tokens": 1}', timeout: 3s, interval: 1s}]
+    resources: {cpu: 1..64, shm_size: 1MB}
+"""
+CHAT = """
+    import http.server, os, sys
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            asked = self.rfile.read(int(self.headers["Content-Length"]))
+            good = asked == b'{"max_tokens": 1}' and os.path.exists(os.environ["VIRTUAL_ENV"] + "/by-root")
+            self.send_response(200 if good else 500)
+            self.end_headers()
+            print("asked", asked.decode(), good, flush=True)
+
+    http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+def test_a_service_of_dstack_is_asked_by_post(tm):
+    tm.write("chat.py", CHAT)
+    tm.write("chat.dstack.yml", DSTACK)
+    said = tm.call("convert", "chat.dstack.yml", "chat.yaml")
+    assert "probes" not in said.out + said.err
+    checked = tm.call("check", "chat.yaml", "--json").json["experiments"]["main"]
+    assert checked["serve"]["health"]["body"] == '{"max_tokens": 1}'
+    assert checked["hardware"] == {"cpus": 1, "shm_bytes": 10**6, "most": {"cpus": 64}}
+    call = tm.start("run", "chat.yaml")
+    run = call.run_id()
+    call.until(lambda: 'asked {"max_tokens": 1} True' in tm.logs(run), "it is asked")
+    call.until(lambda: "replica 0 is ready" in call.err + call.out, "it is ready")
+    tm.call("cancel", run)
+    call.wait(1)

@@ -94,6 +94,17 @@ def test_members_of_a_sandbox_have_one_network_of_their_own():
     assert "--network=container:holder" in found[8:]
 
 
+def test_shared_memory_is_the_machines_where_that_is_enough(monkeypatch):
+    monkeypatch.setattr(containers, "shared_bytes", lambda: 2**30)
+    assert "--ipc=host" in command({**DOCKER, "shm_bytes": 2**30})
+    found = command({**DOCKER, "shm_bytes": 2**31})
+    assert "--shm-size=2147483648b" in found
+    assert "--ipc=host" not in found
+    asked = {**sandboxed(PODMAN), "shm_bytes": 5}
+    assert "--shm-size=5b" in command(asked)
+    assert "--shm-size=1g" in command(sandboxed(PODMAN))
+
+
 def test_gpus():
     """Docker's value is a line of comma-separated values, so several ids need quotes of their own."""
     found = command(DOCKER, gpu_ids=("1", "3"))

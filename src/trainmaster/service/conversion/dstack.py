@@ -201,9 +201,8 @@ def _probes(draft: Draft, section: Section, serve: dict[str, object]) -> None:
     probe["method"] = "POST" if first.text("method").lower() == "post" else None
     probe |= {key: seconds(first.text(name)) for key, name in (("timeout", "timeout"), ("every", "interval"))}
     put_probe(serve, probe)
-    first.rest(
-        draft, {"type": "", "ready_after": "one good answer will do"}, {"headers": "no header is sent"}
-    )
+    first.text("type")
+    first.rest(draft, {"ready_after": "one good answer will do"}, {"headers": "no header is sent"})
     for other in node.items[1:]:
         draft.decide(other.line, "probes", "one of them is asked")
 

@@ -25,7 +25,9 @@ _ALIAS: Final = re.compile(rf"\b({'|'.join(ALIASES)})D?_[A-Z][A-Z_]+\b")
 _COMMENTS: Final = re.compile(r"^\s*#.*", re.MULTILINE)
 _FILE: Final = re.compile(r"(?<![\w$/.-])((?:[\w.-]+/)*[\w.-]+\.(?:py|sh|bash))\b")
 #: Of a setup: all of it only puts packages into an environment.
-_INSTALLS: Final = re.compile(r"(?:(?:uv\s+)?pip3?|python[\d.]*\s+-m\s+pip)\s+install\s|echo\s|export\s|:|#")
+_INSTALLS: Final = re.compile(
+    r"(?:(?:uv\s+)?pip3?|python[\d.]*\s+-m\s+pip)\s+install\s|(?:sudo\s+)?apt(?:-get)?\s|echo\s|export\s|:|#"
+)
 _IS_FIRST: Final = re.compile(
     r"""\[+\s*"?\$\{?(?:SKYPILOT_NODE_RANK|DSTACK_NODE_RANK|SLURM_NODEID|SLURM_PROCID)\}?"?\s*"""
     r"""(?:==?|-eq)\s*["']?0["']?\s*\]+"""
