@@ -352,7 +352,7 @@ def test_a_phone_uploads_has_quoted_trains_and_deploys_and_the_model_is_asked_by
     page.wait_for_url("**/runs/line-*")
     page.locator("#part .state", has_text="succeeded").first.wait_for()
 
-    page.get_by_role("link", name="train/0").click()
+    page.get_by_role("link", name="Model of train/0").click()
     page.get_by_role("link", name="Deploy").click()
     page.get_by_role("button", name="Run it").click()
     page.wait_for_url("**/runs/line-*")
@@ -455,7 +455,7 @@ def _walk(browser, server, tm, width, height, scheme):
     recipe.fill(f"name: web\nexperiments:\n  main: {{command: {command}}}\n")
     page.get_by_role("button", name="Run it").click()
     page.wait_for_url("**/runs/web-*")
-    page.get_by_text("step 10").wait_for()
+    page.locator("#log", has_text="step 10").wait_for()
     page.locator("canvas").first.wait_for()
     drawn = page.evaluate(CURVE)
     assert drawn.pop("points") < 4001
@@ -469,14 +469,16 @@ def _walk(browser, server, tm, width, height, scheme):
     page.locator("#part .state", has_text="succeeded").first.wait_for()
     problems.clear()  # what was asked of the server while it was away
     assert page.locator("#log").inner_text().count("step 7\n") == 1
-    page.get_by_role("link", name="main/0").click()
+    page.get_by_role("link", name="Model of main/0").click()
     with page.expect_download() as download:
         page.get_by_role("link", name="model.txt").click()
     assert Path(download.value.path()).read_text() == "weights"
     run = page.url.split("/models/")[1].split("/")[0]
     found = page.locator("header nav a").evaluate_all("all => all.map(a => a.pathname)")
     of_navigation = dict.fromkeys(found)
-    of_run = [f"/runs/{run}{part}" for part in ("", "/logs?text=step", "/machines", "/history", "/again")]
+    of_run = [
+        f"/runs/{run}{part}" for part in ("", "/tasks", "/logs?text=step", "/machines", "/history", "/again")
+    ]
     quote = _quote(server, tm)
     tm.call("models", "register", run, "net", "--alias", "staging", code=0)
     tm.call("models", "promote", "net@staging", "production", code=0)

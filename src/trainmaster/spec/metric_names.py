@@ -40,3 +40,33 @@ def in_order(names: Iterable[str]) -> list[str]:
         return 4 if name in _IS_SET else 2 if says_how_good(name) else 3
 
     return sorted(names, key=rank)
+
+
+def panels(names: Iterable[str], most: int = 8) -> dict[str, list[str]]:
+    """Names of metrics by the group that they are shown in: what is seen at once is that of no name.
+
+    Few are all seen. Of many those are that say how good it is, and the rest goes by what stands before the
+    last ``/``, whatever its numbers.
+
+    Args:
+        names: of all.
+        most: so many are few.
+
+    >>> panels(["lr", "loss"])
+    {'': ['loss', 'lr']}
+    >>> panels(["net_0/grad", "net_1/grad", "val/loss", "lr"], most=3)
+    {'': ['val/loss'], 'net_*': ['net_0/grad', 'net_1/grad'], 'other': ['lr']}
+    """
+    ordered = [name for name in in_order(names) if name not in _HOW_FAR]
+    if len(ordered) <= most:
+        return {"": ordered} if ordered else {}
+    found: dict[str, list[str]] = {}
+    for name in ordered:
+        if says_how_good(name):
+            found.setdefault("", []).append(name)
+        else:
+            group = re.sub(r"\d+", "*", name.rpartition("/")[0]) or "other"
+            found.setdefault(group, []).append(name)
+    if "" not in found:
+        found = {"": ordered[:most], **panels(ordered[most:], 0)}
+    return found

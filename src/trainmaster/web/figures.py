@@ -9,8 +9,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from trainmaster.web.rendering import duration, usd
-
 #: Of boxes in a graph, and the gaps between them.
 _WIDTH, _HEIGHT, _ACROSS, _DOWN = 168, 52, 56, 18
 #: Of parallel coordinates: between two axes, their length, and the margins for names and numbers.
@@ -62,45 +60,6 @@ def graph(experiments: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _curve(x1: int, y1: int, x2: int, y2: int) -> str:
     middle = (x1 + x2) // 2
     return f"C{middle} {y1} {middle} {y2} {x2} {y2}"
-
-
-def bands(status: Mapping[str, Any], cap_usd: float | None) -> list[dict[str, Any]]:
-    """Quote against truth: the interval of each and where the run is, as percentages of a common scale.
-
-    Args:
-        status: of a run.
-        cap_usd: what it may cost at most.
-    """
-    promised = status.get("quote")
-    if promised is None:
-        return []
-    works = bool(status.get("driver")) and "queued" not in status  # what it waits is not of its quote
-    found = []
-    for what, key, value, show_as, cap in (
-        ("Time", "time_s", max(0.0, status["seconds"] - status.get("queued_s", 0.0)), duration, None),
-        ("Cost", "cost_usd", status["cost_usd"], usd, cap_usd),
-    ):
-        interval = promised[key]
-        if interval["p95"] is None or not max(interval["p95"], value) > 0:
-            continue
-        scale = 100 / (1.1 * max(interval["p95"], value, cap or 0.0))
-        found.append(
-            {
-                "what": what,
-                "now": show_as(value),
-                "low": show_as(interval["p5"]),
-                "middle": show_as(interval["p50"]),
-                "high": show_as(interval["p95"]),
-                "left": round(interval["p5"] * scale, 2),
-                "width": round((interval["p95"] - interval["p5"]) * scale, 2),
-                "median": round(interval["p50"] * scale, 2),
-                "at": round(value * scale, 2),
-                "cap": None if cap is None else round(cap * scale, 2),
-                "grows": round(scale, 5) if what == "Time" and works else None,
-                "is_beyond": value > interval["p95"],
-            }
-        )
-    return found
 
 
 def parallel_coordinates(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import quote
 
 from fastapi import APIRouter, Form, Request
@@ -11,41 +13,118 @@ from fastapi.responses import Response
 from trainmaster.api.rest.state import Reader, Runs, State, Submitter
 from trainmaster.service.driving.submissions import RunRequest
 from trainmaster.service.runs.comparison import recipe_diff, varied
+from trainmaster.service.runs.curves import COUNTERS
+from trainmaster.service.runs.run_details import MAX_TOLD_TASKS
 from trainmaster.service.teams.team_runs import TeamRuns
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.labels import parsed_changes
-from trainmaster.web.figures import bands, graph, parallel_coordinates
+from trainmaster.spec.metric_names import in_order, panels, says_how_good
+from trainmaster.spec.states import FINISHED, EndReason
+from trainmaster.spec.states import State as RunState
+from trainmaster.web.figures import graph, parallel_coordinates
 from trainmaster.web.recipe_form import key_of, mistakes_of, new_key, without_triggers
 from trainmaster.web.rendering import is_part, page, redirect
+from trainmaster.web.run_header import Failure, RunHeader, cost_words
+from trainmaster.web.task_table import TaskTable
 from trainmaster.web.workflows import begin
+
+if TYPE_CHECKING:
+    from trainmaster.service.runs.highlights import TaskLine
+    from trainmaster.service.runs.run_details import RunDetails
 
 router = APIRouter(include_in_schema=False)
 #: Of what a search in logs finds, so much is shown, the last of it.
 _FOUND_BYTES: Final = 48_000
 _EVENTS: Final = 100
 _MODELS: Final = 8
+#: Rows of tasks on the overview, and lines of the log of what failed.
+_TASKS: Final = 12
+_LINES: Final = 15
+#: The rows of experiments are shown if one says something that graph and tasks do not.
+_TOLD: Final = frozenset({"best", "until", "approval", "gate", "promotion"})
+#: Such a run ends the same way again, unless something is changed.
+_OF_SCRIPT: Final = (EndReason.USER_ERROR, EndReason.OOM, EndReason.TIMEOUT, EndReason.GATE_REFUSED)
 
 
 @router.get("/runs/{run}")
 def show(request: Request, run: str, state: State, caller: Reader, found: Runs) -> Response:
-    """How far it is, its curves and the end of its logs, live."""
+    """How it stands and how far it is, its curves, the end of its logs, live; then its tasks."""
     status = found.status(run)
-    details = found.details(run)
-    budget = details.recipe().budget
-    cap_usd = None if budget is None else budget.total_usd
+    details, notes, models = found.details(run), found.highlights(run), found.models(run, _MODELS)
+    recipe, tasks, counts = details.recipe(), details.tasks(), status["experiments"].values()
+    cap_usd = None if recipe.budget is None else recipe.budget.total_usd
+    total = sum(each["tasks"]["total"] for each in counts)
+    is_over = status["state"] == RunState.DONE
+    failed = is_over and status["reason"] not in FINISHED
+    names = {name: None for task in tasks for name in task["metrics"] if name not in COUNTERS}
+    steps = {name: experiment.steps for name, experiment in recipe.experiments.items()}
     return page(
         request,
-        "run_part.html" if is_part(request) else "run.html",
+        "run_live.html" if is_part(request) else "run.html",
         **_head(found, run, status),
-        cap_usd=cap_usd,
-        bands=bands(status, cap_usd),
+        header=RunHeader.of(status, steps, notes.running),
+        brief=found.brief(run),
+        cost=cost_words(status["cost_usd"], cap_usd),
+        failure=_failure(found, run, notes.bad[0]) if failed and notes.bad else None,
+        checkpoint=_checkpoint(details, notes.bad[0]) if failed and notes.bad else None,
+        is_of_script=status["reason"] in _OF_SCRIPT,
+        values=_values(status, tasks),
+        panels=panels(names),
+        table=TaskTable.of(tasks, total, time.time(), most=_TASKS),
         graph=graph(details.graph()),
-        highlights=found.highlights(run),
+        is_told=any(_TOLD.intersection(each) for each in counts),
+        highlights=notes,
         not_finite=found.not_finite([run]),
-        tasks=max((each["tasks"]["total"] for each in status["experiments"].values()), default=0),
-        models=found.models(run, _MODELS),
+        tasks=max((each["tasks"]["total"] for each in counts), default=0),
+        models=models,
+        model=_best_model(status, models["models"]) if is_over else None,
         has_notebooks=state.submissions.may_use_machine(caller),
     )
+
+
+def _values(status: dict[str, Any], tasks: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the header says of how good it is: of a search its best value, of one task its last ones."""
+    best = {
+        each["search"]["metric"]: each["best"]["value"]
+        for each in status["experiments"].values()
+        if each.get("best")
+    }
+    reports = [task["metrics"] for task in tasks if task["metrics"]]
+    if best or len(reports) != 1:
+        return {f"best trial: {metric}": value for metric, value in best.items()}
+    return {name: reports[0][name] for name in in_order(reports[0]) if says_how_good(name)}
+
+
+def _best_model(status: dict[str, Any], models: list[dict[str, Any]]) -> str | None:
+    """The one that is most likely wanted: the only one, or that of a search's best task."""
+    best = {(name, each["best"]["task"]) for name, each in status["experiments"].items() if each.get("best")}
+    wanted = [each for each in models if len(models) == 1 or (each["experiment"], each["task"]) in best]
+    return str(wanted[0]["model"]) if len(wanted) == 1 else None
+
+
+def _failure(found: TeamRuns, run: str, task: TaskLine) -> Failure:
+    lines = b""
+    with suppress(TrainmasterError):  # a log that is away: the reason is there
+        lines = b"".join(found.logs(run, task.experiment, task.task, attempt=task.attempt, tail=_LINES))
+    return Failure.of(task, lines.decode("utf-8", "replace"))
+
+
+def _checkpoint(details: RunDetails, task: TaskLine) -> int | None:
+    """The newest checkpoint of a task, if its store can be asked."""
+    with suppress(TrainmasterError):
+        for each in details.checkpoints():
+            if (each["experiment"], each["task"]) == (task.experiment, task.task):
+                return int(each["checkpoint"])
+    return None
+
+
+@router.get("/runs/{run}/tasks")
+def tasks_of(request: Request, run: str, found: Runs, by: str = "") -> Response:
+    """All its tasks, sorted by any column."""
+    status, tasks = found.status(run), found.details(run).tasks()
+    total = sum(each["tasks"]["total"] for each in status["experiments"].values())
+    table = TaskTable.of(tasks, total, time.time(), by)
+    return page(request, "tasks.html", **_head(found, run, status), table=table, most=MAX_TOLD_TASKS)
 
 
 @router.get("/runs/{run}/logs")

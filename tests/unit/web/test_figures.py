@@ -1,4 +1,4 @@
-"""Pictures that the server makes: where boxes, bands and lines lie."""
+"""Pictures that the server makes: where boxes and lines lie."""
 
 from __future__ import annotations
 
@@ -6,14 +6,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 
-from trainmaster.web.figures import MAX_LINES, bands, graph, parallel_coordinates
-
-QUOTED = {"p5": 50.0, "p50": 60.0, "p95": 100.0}
-
-
-def status(seconds, **more):
-    cost = {"p5": 0.0, "p50": 1.0, "p95": 2.0}
-    return {"seconds": seconds, "cost_usd": 0.5, "quote": {"time_s": QUOTED, "cost_usd": cost}, **more}
+from trainmaster.web.figures import MAX_LINES, graph, parallel_coordinates
 
 
 def test_experiments_stand_right_of_what_they_wait_for():
@@ -25,33 +18,6 @@ def test_experiments_stand_right_of_what_they_wait_for():
     assert len(found["arrows"]) == 3
     assert sum("L" in arrow for arrow in found["arrows"]) == 1, "what passes a box goes around it"
     assert graph([])["boxes"] == []
-
-
-def test_a_band_fills_up_and_says_when_it_is_left():
-    time, cost = bands(status(50.0, driver={"pid": 1}), cap_usd=4.0)
-    assert time["at"] == time["left"]
-    assert time["left"] + time["width"] == pytest.approx(100 / 1.1, abs=0.02)
-    assert (time["grows"], time["is_beyond"], time["cap"]) == (
-        pytest.approx(100 / 110, abs=1e-4),
-        False,
-        None,
-    )
-    assert cost["cap"] == pytest.approx(100 / 1.1, abs=0.01)
-    late, _ = bands(status(200.0), cap_usd=None)
-    assert (late["is_beyond"], late["grows"]) == (True, None), "nobody drives it: its time stands still"
-    assert max(late["at"], late["left"] + late["width"]) <= 100
-    small = {"p5": 0.0046, "p50": 0.0055, "p95": 0.0069}
-    _, cost = bands(
-        {**status(50.0), "cost_usd": 0.0073, "quote": {**status(50.0)["quote"], "cost_usd": small}}, None
-    )
-    assert (cost["now"], cost["low"], cost["high"]) == ("$0.0073", "$0.0046", "$0.0069"), "not all one cent"
-    assert bands({"seconds": 1.0, "cost_usd": 0.0}, None) == []
-
-
-def test_what_was_waited_is_not_of_the_time_that_was_quoted():
-    waits = status(207.0, queued_s=200.0, driver={"pid": 1}, queued={"waits_for": "2 cores"})
-    time, _ = bands(waits, None)
-    assert (time["now"], time["is_beyond"], time["grows"]) == ("7 s", False, None)
 
 
 def test_lines_lie_by_value_by_logarithm_and_by_word():

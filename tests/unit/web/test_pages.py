@@ -141,6 +141,7 @@ PAGES = (
     "/runs",
     "/runs?owner=ann&since=1h",
     "/runs/digits-1",
+    "/runs/digits-1/tasks?by=-loss",
     "/runs/digits-1/logs",
     "/runs/digits-1/logs?text=script&experiment=tune&task=0&attempt=1",
     "/runs/digits-1/machines",
@@ -238,7 +239,7 @@ def test_a_run_shows_its_graph_cap_and_best(site):
     text = site.page("/runs/digits-1")
     assert text.count('class="node s-') == 3
     assert text.count('class="edge"') == 3
-    assert "at most $9.00" in text
+    assert "of $9.00" in text
     assert "1.025 (lr=0.1, kind=&lt;i&gt;)" in text
 
 
@@ -261,7 +262,7 @@ def test_what_waits_is_said_to_wait_and_what_is_no_number_is_said(tmp_path):
     assert "digits-2" in site.page("/runs?state=WAITING")
     waiting = site.page("/runs/digits-2")
     assert 's-run">' not in waiting
-    assert "<strong>Waits</strong> for 2 cores" in waiting
+    assert "<b>waits</b> for 2 cores" in waiting
     assert "loss is NaN" in site.page("/runs/digits-1")
     curves = {curve["key"]: curve for curve in site.metrics("digits-1") if curve["task"] == 0}
     assert (curves["loss"]["not_finite_since"], curves["loss"]["has_goal"]) == (41, True)

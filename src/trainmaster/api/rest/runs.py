@@ -267,10 +267,11 @@ def metrics(
     runs: Runs,
     keys: Annotated[str, Query(description="names of metrics, separated by commas; all without")] = "",
     points: Annotated[int, Query(ge=2, le=10_000, description="of one curve, at most")] = POINTS,
+    digits: Annotated[int | None, Query(ge=2, le=17, description="to which points are rounded")] = None,
 ) -> RunCurves:
     """Curves, thinned: of each stretch its least and its greatest value are kept."""
     wanted = [key for key in keys.split(",") if key]
-    return RunCurves(metrics=[MetricCurve(**found) for found in runs.metrics(run, wanted, points)])
+    return RunCurves(metrics=[MetricCurve(**found) for found in runs.metrics(run, wanted, points, digits)])
 
 
 @router.get("/runs/{run}/logs", response_class=StreamingResponse)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trainmaster.sweeps import Curve
 
 #: These say how far a task is, not how well it does.
-_COUNTERS = frozenset({"step", "epoch", "examples", "seconds", "time", "timestamp", "wall_time"})
+COUNTERS = frozenset({"step", "epoch", "examples", "seconds", "time", "timestamp", "wall_time"})
 #: A metric with one of these words in its name is better when it is smaller.
 _SMALLER_IS_BETTER = frozenset({"loss", "error", "err", "perplexity", "mae", "mse", "rmse"})
 #: These have a best value, too.
@@ -221,7 +221,7 @@ def _read(experiment: Experiment, places: Iterable[AttemptPlace], curves: dict[s
             at.update({key: numbers[key] for key in ("step", "epoch") if key in numbers})
             if at and not axis:
                 axis = "step" if "step" in at else "epoch"
-            for name in (key for key in numbers if key not in _COUNTERS):
+            for name in (key for key in numbers if key not in COUNTERS):
                 curve = curves.setdefault(name, Curve())
                 reports = curve.last_step + 1 if len(curve) else 1
                 curve.add(at.get("step", at.get("epoch", reports)), numbers[name])

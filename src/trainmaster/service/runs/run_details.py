@@ -23,6 +23,8 @@ BEST_TRIALS: Final = 10
 MAX_ATTEMPTS: Final = 200
 #: Of so many tasks, those that were begun first, checkpoints are looked for in the store.
 MAX_TASKS: Final = 20
+#: So many tasks are told at most.
+MAX_TOLD_TASKS: Final = 1000
 
 
 class RunDetails:
@@ -47,6 +49,25 @@ class RunDetails:
         return [
             {"experiment": name, "after": list(recipe.experiments[name].depends_on)}
             for name in recipe.order()
+        ]
+
+    def tasks(self, limit: int = MAX_TOLD_TASKS) -> list[dict[str, Any]]:
+        """Its tasks in order, at most so many.
+
+        Returns:
+            ``experiment``, ``task``, ``attempt``, ``state``, ``reason``, ``message``, ``parameters``,
+            ``metrics`` (the last ones), ``started_at``, ``ended_at`` and ``has_model``.
+        """
+        keys = ("experiment", "attempt", "state", "reason", "message", "started_at", "ended_at")
+        return [
+            {
+                **{key: row[key] for key in keys},
+                "task": row["number"],
+                "parameters": json.loads(row["parameters"]),
+                "metrics": json.loads(row["metrics"]),
+                "has_model": row["model_uri"] is not None,
+            }
+            for row in queries.tasks(self._service.database, self._run, limit=limit)
         ]
 
     def attempts(self, limit: int = MAX_ATTEMPTS) -> list[dict[str, Any]]:

@@ -198,13 +198,16 @@ class TeamRuns:
         self.row(run)
         return self._service.events(run, after)
 
-    def metrics(self, run: str, keys: Sequence[str] = (), points: int = POINTS) -> list[dict[str, Any]]:
+    def metrics(
+        self, run: str, keys: Sequence[str] = (), points: int = POINTS, digits: int | None = None
+    ) -> list[dict[str, Any]]:
         """Its curves, thinned.
 
         Args:
             run: its id.
             keys: names of metrics; all without.
             points: of one curve, at most.
+            digits: to which points are rounded; what is last, least and greatest never is.
 
         Returns:
             A dictionary per experiment, task and metric: ``experiment``, ``task``, ``parameters``, ``key``,
@@ -236,7 +239,7 @@ class TeamRuns:
                             "key": key,
                             "axis": experiment.axis,
                             "steps": [curve.steps[index] for index in kept],
-                            "values": [_finite(curve.values[index]) for index in kept],
+                            "values": [_finite(curve.values[index], digits) for index in kept],
                             "last": _finite(curve.values[-1]),
                             "best": least if goal == "min" else greatest,
                             "goal": goal,
@@ -463,9 +466,11 @@ class TeamRuns:
         return list(session.notes)
 
 
-def _finite(value: float) -> float | None:
+def _finite(value: float, digits: int | None = None) -> float | None:
     """JSON has no other numbers."""
-    return value if value - value == 0 else None
+    if value - value != 0:
+        return None
+    return value if digits is None else float(f"{value:.{digits}g}")
 
 
 def _model(row: RowMapping) -> dict[str, Any]:

@@ -1,10 +1,9 @@
 "use strict";
-// Curves as uPlot draws them: a chart per key, a line per name.
-const COLORS = matchMedia("(prefers-color-scheme: dark)").matches
-  ? ["#56b4e9", "#e69f00", "#34c79a", "#ff8fc7", "#b39ddb", "#d4d44a", "#5ad1e0", "#c9c9c9"]
-  : ["#0072b2", "#b35900", "#00755e", "#a8327e", "#6a51a3", "#6b6b00", "#007a8a", "#4d4d4d"], KEEP = 4000, MOST = 200, IN_COLOR = 5;
+// Curves as uPlot draws them: a chart per key, a line per name; one cursor over all of them.
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const COLORS = [1, 2, 3, 4, 5, 6, 7, 8].map(number => css(`--data-${number}`)), KEEP = 4000, MOST = 200, IN_COLOR = 5;
 const shown = value => typeof value === "number" ? Number(value.toPrecision(4)).toString() : "–";
+const counted = value => Number.isInteger(value) ? value.toLocaleString("en-US") : shown(value);
 
 const WHOLE = [...Array(12).keys()].flatMap(power => [1, 2, 5].map(by => by * 10 ** power));
 const clock = at => new Date(at * 1000).toLocaleTimeString([], {hourCycle: "h23"});
@@ -28,22 +27,36 @@ function thin(series, first, size) {
   series.thinned = first + kept.length;
 }
 
+// A running mean: each value counts by its distance, and the first ones are not drawn to zero.
+function smoothed(ys, weight) {
+  let mean = 0, count = 0;
+  return ys.map(y => {
+    if (y === null) return null;
+    mean = weight * mean + (1 - weight) * y;
+    count = weight * count + (1 - weight);
+    return mean / count;
+  });
+}
+
 class Charts {
-  constructor(box, {x = "step", time = false} = {}) {
-    Object.assign(this, {box, x, time, charts: new Map()});
-    new ResizeObserver(() => { for (const {plot, holder} of this.charts.values()) plot?.setSize(this.size(holder)); }).observe(box);
+  // `made` is asked for the holder of a key that has none yet.
+  constructor(box, {x = "step", time = false, root = box, made = null, options = {}} = {}) {
+    Object.assign(this, {box, x, time, root, options: {smooth: 0, log: false, ...options}, charts: new Map()});
+    this.made = made ?? (() => this.box.appendChild(document.createElement("section")));
+    new ResizeObserver(() => { for (const {plot, holder} of this.charts.values()) if (holder.clientWidth) plot?.setSize(this.size(holder)); }).observe(box);
   }
-  size(holder) { return {width: holder.clientWidth || 300, height: 220}; }
+  size(holder) { return {width: holder.clientWidth || 300, height: innerWidth < 641 ? 180 : 220}; }
   chart(key) {
     if (!this.charts.has(key)) {
       this.box.querySelector(":scope > p")?.remove();
-      const holder = this.box.appendChild(document.createElement("div"));
-      holder.className = "chart";
-      const title = holder.appendChild(document.createElement("h3"));
-      title.textContent = key;
-      const said = title.appendChild(document.createElement("span")), bad = title.appendChild(document.createElement("span"));
-      said.className = "dim"; bad.className = "note";
-      this.charts.set(key, {holder, said, bad, many: null, series: new Map(), first: [], since: new Map(), plot: null, stale: true});
+      let holder = [...this.root.querySelectorAll(".chart[data-key]")].find(each => each.dataset.key === key);
+      if (!holder) {
+        holder = this.made(key);
+        holder.className = "chart"; holder.dataset.key = key;
+        holder.appendChild(document.createElement("h3")).textContent = key;
+      }
+      const title = holder.querySelector("h3"), part = name => Object.assign(title.appendChild(document.createElement("span")), {className: name});
+      this.charts.set(key, {holder, said: part("dim"), bad: part("note"), at: part("at"), legend: null, series: new Map(), first: [], hidden: new Set(), since: new Map(), plot: null, stale: true});
     }
     return this.charts.get(key);
   }
@@ -59,11 +72,17 @@ class Charts {
     else if (last >= KEEP) { series.group = Math.max(4, 2 * series.group); thin(series, 1, 4); }
   }
   // What stands beside the name of a chart, such as its last and its best value.
-  say(key, text) { this.chart(key).said.textContent = ` ${text}`; }
+  say(key, text) { this.chart(key).said.textContent = text; }
   // Those that are drawn in colour where there are many: the best ones.
   prefer(key, names) {
     const found = this.chart(key);
     if (found.first.join() !== names.join()) Object.assign(found, {first: names, stale: true});
+  }
+  // How all are drawn from now on: `smooth` (a weight below 1), `log`.
+  set(options) {
+    Object.assign(this.options, options);
+    for (const found of this.charts.values()) Object.assign(found, {stale: true, names: null});
+    this.draw();
   }
   // Since when what is drawn is no number: said, and red at the foot of the picture.
   mark(plot, since) {
@@ -72,33 +91,72 @@ class Charts {
     plot.ctx.fillStyle = css("--bad");
     plot.ctx.fillRect(from, plot.bbox.top + plot.bbox.height - height, Math.max(height, plot.bbox.left + plot.bbox.width - from), height);
   }
+  // The values where the cursor is, beside the names of the lines.
+  point(found, plot) {
+    const at = plot.cursor.idx;
+    const value = index => {
+      let i = at;
+      while (i > 0 && typeof plot.data[index][i] !== "number") i--;
+      return plot.data[index][i];
+    };
+    if (at === null || at === undefined) found.at.textContent = "";
+    else found.at.textContent = `${this.time ? clock(plot.data[0][at]) : `${this.x} ${counted(plot.data[0][at])}`}${found.raw.length === 1 ? `: ${shown(value(found.raw[0][1]))}` : ""}`;
+    for (const word of found.legend?.querySelectorAll("b") ?? []) {
+      const mine = found.raw.find(([label]) => label === word.dataset.of);
+      word.textContent = at === null || at === undefined || !mine ? "" : ` ${shown(value(mine[1]))}`;
+    }
+  }
+  tell(found, all, drawn, first) {
+    found.legend?.remove();
+    found.legend = null;
+    if (all.length < 2) return;
+    found.legend = found.holder.appendChild(document.createElement("p"));
+    found.legend.className = "legend dim";
+    if (all.length > COLORS.length) found.legend.append(`${drawn} of ${all.length} are drawn, ${found.first.length ? "the best" : "some"} in colour: `);
+    for (const [at, label] of first.entries()) {
+      const button = found.legend.appendChild(document.createElement("button"));
+      button.type = "button"; button.className = `key c${at}`; button.append(label);
+      button.setAttribute("aria-pressed", String(!found.hidden.has(label)));
+      button.appendChild(document.createElement("b")).dataset.of = label;
+      button.addEventListener("click", () => {
+        if (!found.hidden.delete(label)) found.hidden.add(label);
+        Object.assign(found, {stale: true, names: null});
+        this.draw();
+      });
+    }
+  }
   draw() {
     for (const found of this.charts.values()) {
-      if (!found.stale) continue;
+      if (!found.stale || !found.holder.clientWidth) continue;
       found.stale = false;
-      const all = [...found.series.keys()], isMany = all.length > COLORS.length;
+      const all = [...found.series.keys()], isMany = all.length > COLORS.length, {smooth, log} = this.options;
       const first = isMany ? (found.first.length ? found.first : all).slice(0, IN_COLOR) : all;
       // What is drawn last lies above the others.
-      const names = [...all.filter(name => !first.includes(name)).slice(0, MOST - first.length), ...first];
+      const names = [...all.filter(name => !first.includes(name)).slice(0, MOST - first.length), ...first].filter(name => !found.hidden.has(name));
       const [[bad, since] = []] = [...found.since].sort((a, b) => a[1] - b[1]);
-      found.bad.textContent = bad === undefined ? "" : ` NaN since ${this.x} ${shown(since)}${all.length > 1 ? ` (${bad}${found.since.size > 1 ? ` and ${found.since.size - 1} more` : ""})` : ""}`;
-      const data = uPlot.join(names.map(name => { const {xs, ys} = found.series.get(name); return [xs, ys]; }));
-      if (found.plot && found.names === names.join()) { found.plot.setData(data); continue; }
-      found.plot?.destroy();
-      found.names = names.join();
-      const axis = {stroke: css("--fg"), grid: {stroke: css("--line"), width: 1}, ticks: {stroke: css("--line"), width: 1}};
-      found.plot = new uPlot({...this.size(found.holder), scales: {x: {time: this.time, ...(this.time ? {range: around} : {})}}, axes: [{...axis, ...(this.time ? {space: 80, values: (_, all) => all.map(clock)} : {incrs: WHOLE})}, {...axis, size: 64}],
-        series: [{label: this.x, ...(this.time ? {value: (_, at) => at === null ? "–" : clock(at)} : {})}, ...names.map(label => { const at = first.indexOf(label); return {label, stroke: at < 0 ? `${css("--dim")}55` : COLORS[at], width: at < 0 ? 1 : 2, spanGaps: true, points: {show: data[0].length < 3}}; })],
-        legend: {show: !isMany}, hooks: {draw: [plot => this.mark(plot, found.since)]}}, data, found.holder);
-      if (!isMany) continue;
-      found.many?.remove();
-      found.many = found.holder.appendChild(document.createElement("p"));
-      found.many.className = "dim";
-      found.many.append(`${names.length} of ${all.length} are drawn, ${found.first.length ? "the best" : "some"} in colour:`);
-      for (const [at, label] of first.entries()) {
-        const word = found.many.appendChild(document.createElement("span"));
-        word.textContent = ` ■ ${label}`; word.style.color = COLORS[at];
+      found.bad.textContent = bad === undefined ? "" : `NaN since ${this.x} ${counted(since)}${all.length > 1 ? ` (${bad}${found.since.size > 1 ? ` and ${found.since.size - 1} more` : ""})` : ""}`;
+      const tables = [], series = [];
+      const isLog = log && [...found.series.values()].some(({ys}) => ys.some(y => y > 0));
+      const fit = ys => isLog ? ys.map(y => y > 0 ? y : null) : ys;
+      found.raw = [];
+      for (const label of names) {
+        const {xs, ys} = found.series.get(label), at = first.indexOf(label), stroke = at < 0 ? `${css("--dim")}55` : COLORS[at];
+        const look = {label, stroke, spanGaps: true, ...(at > 3 ? {dash: [6, 3]} : {}), points: {show: xs.length < 3, size: 6}};
+        found.raw.push([label, tables.length + 1]);
+        tables.push([xs, fit(ys)]);
+        series.push({...look, width: at < 0 ? 1 : smooth ? 1 : 2, alpha: smooth && at >= 0 ? 0.35 : 1});
+        if (smooth && at >= 0) { tables.push([xs, fit(smoothed(ys, smooth))]); series.push({...look, width: 2}); }
       }
+      const data = tables.length ? uPlot.join(tables) : [[]], wanted = JSON.stringify([names, first, smooth, isLog]);
+      if (found.plot && found.names === wanted) { found.plot.setData(data); continue; }
+      found.plot?.destroy();
+      found.names = wanted;
+      const axis = {stroke: css("--dim"), font: "12px system-ui, sans-serif", grid: {stroke: css("--line"), width: 1}, ticks: {stroke: css("--line"), width: 1, size: 4}};
+      found.plot = new uPlot({...this.size(found.holder), padding: [8, 16, 0, 0], scales: {x: {time: this.time, ...(this.time ? {range: around} : {})}, y: isLog ? {distr: 3} : {}},
+        axes: [{...axis, size: 28, ...(this.time ? {space: 80, values: (_, all) => all.map(clock)} : {incrs: WHOLE})}, {...axis, size: 56, values: (_, all) => all.map(value => value === null ? "" : shown(value))}],
+        series: [{label: this.x}, ...series], legend: {show: false}, cursor: {y: false, drag: {x: true, y: false}, sync: {key: this.time ? "time" : "all", scales: ["x", null]}},
+        hooks: {draw: [plot => this.mark(plot, found.since)], setCursor: [plot => this.point(found, plot)]}}, data, found.holder);
+      this.tell(found, all, Math.min(all.length, MOST), first);
     }
   }
 }

@@ -1,52 +1,122 @@
 "use strict";
-// A run as it happens. Curves: thinned ones first, then what the stream brings; what is there is not added again.
+// A run as it happens. Of curves first those that are seen, then what the stream brings; what is there is not added again.
 const $ = id => document.getElementById(id), box = $("charts"), log = $("log"), part = $("part"), link = $("link");
-const of = (box ?? log).dataset, run = encodeURIComponent(of.run), charts = box ? new Charts(box) : null;
-const COUNTERS = new Set(["step", "epoch", "examples", "time", "at"]), LOG = 200000;
+const of = (box ?? log).dataset, run = encodeURIComponent(of.run), KEPT = "charts";
+const COUNTERS = new Set(["step", "epoch", "examples", "time", "at", "seconds", "timestamp", "wall_time"]), LOG = 200000;
+const isGoal = key => /loss|err|perplexity|m[as]e$|acc|score|reward/.test(key), isLess = key => /loss|err|perplexity|m[as]e$/.test(key);
+// As `panels` of the server: few are all seen, of many those that say how good it is.
+const charts = box ? new Charts(box, {root: $("main"), made: key => {
+  let into = box;
+  if (!isGoal(key) && box.querySelectorAll(".chart").length >= 8) {
+    const group = key.includes("/") ? key.slice(0, key.lastIndexOf("/")).replace(/\d+/g, "*") : "other";
+    let fold = [...document.querySelectorAll(".chart-group")].find(each => each.dataset.group === group);
+    if (!fold) {
+      fold = [...document.querySelectorAll(".chart-group"), box].at(-1).insertAdjacentElement("afterend", document.createElement("details"));
+      fold.className = "chart-group"; fold.dataset.group = group;
+      fold.appendChild(document.createElement("summary")).textContent = group;
+      fold.appendChild(document.createElement("div")).className = "charts";
+      fold.addEventListener("toggle", () => charts.draw());
+    }
+    into = fold.querySelector(".charts");
+  }
+  $("tools").hidden = false;
+  return into.appendChild(document.createElement("section"));
+}}) : null;
 
-const label = at => `${at.experiment}/${at.task}`, waiting = [], told = new Map();
-let counts = new Map(), loaded = false;
+const label = at => `${at.experiment}/${at.task}`, metrics = new Map(), counts = new Map();
+// Of each key what the stream has brought while its past was asked for; null once that is there.
+const early = new Map();
 // The last value and the best one; the least and the greatest where no value is known to be better.
-function tell(key, name, last, least, greatest) {
-  const known = told.get(key);
+function tell(key, name, last, least, greatest, at = null) {
+  const known = metrics.get(key);
   if (last !== null) Object.assign(known, {last});
   if (least === null) return;
   for (const [side, value, isMore] of [["min", least, known.min === null || least < known.min], ["max", greatest, known.max === null || greatest > known.max]])
-    if (isMore) { known[side] = value; known.at[side] = name; }
+    if (isMore) { known[side] = value; known.at[side] = [name, at?.[side]]; }
   const best = known.has_goal ? known[known.goal] : null, mine = known.goal === "min" ? least : greatest;
+  let where = "";
   if (known.has_goal) {
     const own = known.tasks.get(name);
     if (own === undefined || (known.goal === "min" ? mine < own : mine > own)) known.tasks.set(name, mine);
     charts.prefer(key, [...known.tasks].sort((a, b) => known.goal === "min" ? a[1] - b[1] : b[1] - a[1]).slice(0, 5).map(([each]) => each));
+    const [task, step] = known.at[known.goal];
+    where = [known.tasks.size > 1 ? task : "", typeof step === "number" ? `@ ${counted(step)}` : ""].filter(Boolean).join(" ");
   }
-  charts.say(key, `last ${shown(known.last)} · ${best === null ? `${shown(known.min)} to ${shown(known.max)}` : `best ${shown(best)} (${known.at[known.goal]})`}`);
+  charts.say(key, `${Number(of.tasks) > 1 ? "" : `${shown(known.last)} · `}${best === null ? `${shown(known.min)} to ${shown(known.max)}` : `best ${shown(best)} ${where}`}`);
 }
 function know(key, goal, has_goal) {
-  if (!told.has(key)) told.set(key, {goal, has_goal, last: null, min: null, max: null, at: {}, tasks: new Map()});
+  if (!metrics.has(key)) metrics.set(key, {goal, has_goal, last: null, min: null, max: null, at: {}, tasks: new Map()});
+}
+function put(key, id, x, value) {
+  know(key, isLess(key) ? "min" : "max", isGoal(key));
+  charts.add(key, id, x, value);
+  tell(key, id, value, value, value, {min: x, max: x});
 }
 function take(at) {
   for (const row of at.points) {
     const id = label(at), x = row.step ?? row.epoch ?? (counts.get(id) ?? 0) + 1;
     counts.set(id, x);
-    for (const [key, value] of Object.entries(row))
-      if ((typeof value === "number" || value === null) && !COUNTERS.has(key)) {
-        know(key, /loss|err|perplexity|m[as]e$/.test(key) ? "min" : "max", /loss|err|perplexity|m[as]e$|acc|score|reward/.test(key));
-        charts.add(key, id, x, value);
-        tell(key, id, value, value, value);
-      }
+    for (const [key, value] of Object.entries(row)) {
+      if (typeof value !== "number" && value !== null || COUNTERS.has(key)) continue;
+      if (early.get(key) === null) put(key, id, x, value);
+      else if (early.has(key)) early.get(key).push([id, x, value]);
+      else if (!charts.root.querySelector(`.chart[data-key="${CSS.escape(key)}"]`)) { early.set(key, null); put(key, id, x, value); }
+    }
   }
 }
-async function load() {
-  const answer = await fetch(`/api/v1/runs/${run}/metrics?points=300`).catch(() => null);
+// The past of some curves: as fine as their pictures are wide, and coarser where there are many lines in one.
+async function load(keys) {
+  keys.forEach(key => early.set(key, []));
+  const points = Math.max(60, Math.min(2 * Math.ceil(box.querySelector(".chart")?.clientWidth ?? 500), Math.ceil(8000 / (Number(of.tasks) || 1))));
+  const answer = await fetch(`/api/v1/runs/${run}/metrics?points=${points}&digits=6&keys=${keys.map(encodeURIComponent).join()}`).catch(() => null);
   if (answer?.ok) for (const curve of (await answer.json()).metrics) {
-    const {key, values} = curve, id = label(curve);
+    const {key, values, steps} = curve, id = label(curve);
     know(key, curve.goal, curve.has_goal);
-    curve.steps.forEach((x, i) => { counts.set(id, x); charts.add(key, id, x, values[i]); });
-    tell(key, id, curve.last, curve.least, curve.greatest);
+    steps.forEach((x, i) => { counts.set(id, Math.max(x, counts.get(id) ?? x)); charts.add(key, id, x, values[i]); });
+    const place = wanted => steps[values.reduce((best, value, i) => value !== null && (best < 0 || Math.abs(value - wanted) < Math.abs(values[best] - wanted)) ? i : best, -1)];
+    tell(key, id, curve.last, curve.least, curve.greatest, {min: place(curve.least), max: place(curve.greatest)});
   }
-  loaded = true;
-  waiting.splice(0).forEach(take);
+  else if (!answer) { keys.forEach(key => early.delete(key)); setTimeout(see, 3000); return; }
+  for (const key of keys) {
+    const missed = early.get(key);
+    early.set(key, null);
+    missed.forEach(([id, x, value]) => put(key, id, x, value));
+  }
   charts.draw();
+}
+// What is to be seen, or nearly, is asked for together.
+let soon = null;
+function see() {
+  soon ??= setTimeout(() => {
+    soon = null;
+    const wanted = [...document.querySelectorAll(".chart[data-key]")].filter(each => {
+      const {top, width} = each.getBoundingClientRect();
+      return width && top < innerHeight + 400 && !early.has(each.dataset.key);
+    }).map(each => each.dataset.key);
+    if (wanted.length) load(wanted);
+    charts.draw();
+  }, 50);
+}
+function tools() {
+  const bar = $("tools"), [find, smooth, isLog, isRows] = ["find", "smooth", "log", "rows"].map(name => bar.querySelector(`[name=${name}]`));
+  const kept = JSON.parse(localStorage.getItem(KEPT) ?? "{}");
+  smooth.value = kept.smooth ?? 0; isLog.checked = kept.log ?? false; isRows.checked = kept.rows ?? false;
+  const show = () => {
+    for (const each of document.querySelectorAll(".charts")) each.classList.toggle("one", isRows.checked);
+    localStorage.setItem(KEPT, JSON.stringify({smooth: Number(smooth.value), log: isLog.checked, rows: isRows.checked}));
+    charts.set({smooth: Number(smooth.value), log: isLog.checked});
+  };
+  for (const each of [smooth, isLog, isRows]) each.addEventListener("input", show);
+  find.addEventListener("input", () => {
+    const words = find.value.toLowerCase().split("|").map(word => word.trim()).filter(Boolean);
+    for (const each of document.querySelectorAll(".chart[data-key]")) each.hidden = words.length > 0 && !words.some(word => each.dataset.key.toLowerCase().includes(word));
+    for (const fold of document.querySelectorAll(".chart-group")) {
+      fold.hidden = !fold.querySelector(".chart:not([hidden])");
+      if (words.length && !fold.hidden) fold.open = true;
+    }
+    see();
+  });
+  show();
 }
 const isWanted = said => ["experiment", "task", "attempt", "member"].every(key => !log.dataset[key] || log.dataset[key] === String(said[key]));
 let writer = "";
@@ -59,13 +129,23 @@ function write(said) {
   log.textContent = (log.textContent + said.text).slice(-LOG);
   if (follows) log.scrollTop = log.scrollHeight;
 }
-// Many may look at one run: each asks for the page's upper part now and then, not all at the same moment.
-let due = null;
+// Many may look at one run: each asks for what changes now and then, not all at the same moment. Only pieces that are
+// other than before are put in, and none in which somebody writes: who reads or is about to click is not disturbed.
+let due = null, loadedAt = performance.now();
+const sent = new Map();
 function refresh() {
   due ??= setTimeout(async () => {
     due = null;
     const answer = await fetch(location.href, {headers: {"HX-Request": "true"}}).catch(() => null);
-    if (answer?.ok) part.innerHTML = await answer.text(); else refresh();
+    if (!answer?.ok) { refresh(); return; }
+    loadedAt = performance.now();
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    for (const piece of fresh.querySelectorAll("[data-live]")) {
+      const name = piece.dataset.live, old = document.querySelector(`[data-live="${name}"]`), html = piece.innerHTML;
+      if (!old || sent.get(name) === html || old.querySelector("details[open]") || old.querySelector("input:focus")) continue;
+      sent.set(name, html);
+      old.replaceChildren(...piece.childNodes);
+    }
   }, 500 + 1500 * Math.random());
 }
 let source = null;
@@ -73,7 +153,7 @@ function open() {
   if (source || document.hidden) return;
   source = new EventSource(`/api/v1/runs/${run}/stream?tail=${box ? 16384 : 65536}${open.last ? "&after=" + open.last : ""}`);
   const on = (kind, act) => source.addEventListener(kind, event => { open.last = event.lastEventId; link.textContent = ""; act(JSON.parse(event.data)); });
-  on("point", at => { if (!charts) return; if (loaded) { take(at); charts.draw(); } else waiting.push(at); });
+  on("point", at => { if (charts) { take(at); charts.draw(); if (part) progress(at); } });
   on("log", write);
   on("state", said => {
     if (said.events.length && part) refresh();
@@ -82,7 +162,22 @@ function open() {
   source.onerror = () => { link.textContent = "The connection is lost; trying again."; };
 }
 function close() { source?.close(); source = null; }
+// How far one task is of its steps, between two looks at the whole.
+function progress(at) {
+  const head = $("part"), steps = Number(head.querySelector("[data-steps]")?.dataset.steps), step = at.points.at(-1)?.step;
+  if (!steps || typeof step !== "number") return;
+  const share = Math.min(1, step / steps), [words, percent, left, ticks] = ["[data-steps]", "[data-percent]", "[data-left]", "[data-ticks]"].map(each => head.querySelector(each));
+  words.textContent = `step ${step.toLocaleString("en-US")} of ${steps.toLocaleString("en-US")}`;
+  if (percent) percent.textContent = `${Math.floor(100 * share)} %`;
+  const work = Number(ticks?.dataset.ticks) + (performance.now() - loadedAt) / 1000;
+  if (left && share > 0.02 && work > 2) left.textContent = `about ${duration(work * (1 - share) / share)} left`;
+}
 // A browser has six connections to a host: a page that is not seen needs none.
 document.addEventListener("visibilitychange", () => document.hidden ? close() : of.over === "1" || open());
 open();
-if (charts) load();
+if (charts) {
+  tools();
+  for (const fold of document.querySelectorAll(".chart-group")) fold.addEventListener("toggle", see);
+  addEventListener("scroll", see, {passive: true});
+  see();
+}

@@ -1,0 +1,223 @@
+"""`RunHeader`: the first lines of a run's page: how far it is, what is left, its quote.
+
+`Failure`: why it failed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.web.rendering import duration, usd
+
+if TYPE_CHECKING:
+    from trainmaster.service.runs.highlights import TaskLine
+
+#: Of less than this share, and in less time, nothing is said of the rest: starting is slow.
+_LEAST_SHARE: Final = 0.02
+_LEAST_S: Final = 2.0
+_FRAME: Final = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.M)
+_NAMED: Final = re.compile(r"^(?P<before>.*?)\s*\((?P<error>[^()]*(?:\([^()]*\)[^()]*)*)\)$", re.S)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressBar:
+    """Places in percent of its length, which is of time where a quote is known, else of work.
+
+    Attributes:
+        at: how far it is. grows: so much a second.
+        left, width: of the quoted interval; None without one.
+        end: where it will end by its speed until now; None if unknown.
+        is_beyond: it has taken longer than quoted.
+    """
+
+    at: float
+    grows: float
+    left: float | None
+    width: float | None
+    end: float | None
+    is_beyond: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunHeader:
+    """Of one run.
+
+    Attributes:
+        share: of its work that is done, from 0 to 1; None if unknown.
+        words: how far it is: ``step 40 of 200``, ``18 of 44 tasks``; may be empty.
+        steps: of its one task; None if it has more, or says none.
+        left_s: until its end; None if unknown. work_s: since its beginning, without waiting.
+        quote: the quoted time and whether it is or was kept; empty without one. is_beyond: it was not.
+        bar: None where nothing is known, and of what waits or is over.
+    """
+
+    share: float | None
+    words: str
+    steps: int | None
+    left_s: float | None
+    work_s: float
+    quote: str
+    is_beyond: bool
+    bar: ProgressBar | None
+
+    @classmethod
+    def of(
+        cls, status: Mapping[str, Any], steps: Mapping[str, int | None], running: Sequence[TaskLine]
+    ) -> RunHeader:
+        """Of a run's status.
+
+        Args:
+            status: as ``status --json`` has it.
+            steps: of each experiment, as far as its recipe says.
+            running: some of its tasks that run.
+        """
+        is_over = status["state"] == "DONE"
+        work_s = max(0.0, status["seconds"] - status.get("queued_s", 0.0))
+        share, words = _how_far(status["experiments"], steps, running)
+        quoted = status.get("quote")
+        time_s = quoted["time_s"] if quoted and quoted["time_s"]["p95"] else None
+        left_s = None
+        if not is_over and share is not None and share >= _LEAST_SHARE and work_s >= _LEAST_S:
+            left_s = work_s * (1 - share) / share
+        elif not is_over and time_s and work_s < time_s["p95"]:
+            left_s = max(0.0, time_s["p50"] - work_s)
+        cost = quoted["cost_usd"] if quoted else {"p5": 0.0, "p95": None}
+        is_paid = cost["p95"] is not None and cost["p95"] > 0
+        is_dearer = is_paid and status["cost_usd"] > cost["p95"]
+        is_beyond = bool(time_s and (work_s > time_s["p95"] or is_dearer) and not is_over)
+        said = ""
+        if quoted and time_s:
+            kept = "in it" if quoted["kept"] is None else "kept" if quoted["kept"] else "not kept"
+            if is_over and quoted["kept"] is None:
+                kept = "not judged"
+            interval = f"{duration(time_s['p5'])} to {duration(time_s['p95'])}"
+            if is_paid:
+                interval += f", {usd(cost['p5'])} to {usd(cost['p95'])}"
+            said = f"quote {interval}: {'beyond it' if is_beyond else kept}"
+        waits = "queued" in status or not status.get("driver")
+        bar = None if is_over or waits else _bar(work_s, left_s, share, time_s)
+        of_one = next(iter(steps.values())) if len(steps) == 1 and _total(status) == 1 else None
+        return cls(share, words, of_one, left_s, work_s, said, is_beyond or said.endswith("not kept"), bar)
+
+    @property
+    def whole(self) -> int | None:
+        """The share in whole percent, of what goes on."""
+        return None if self.share is None or self.share == 1 else int(100 * self.share)
+
+    @property
+    def percent(self) -> str:
+        """The share for people; empty if unknown."""
+        return "" if self.share is None else f"{int(100 * self.share)} %"
+
+    @property
+    def left(self) -> str:
+        """What is left, for people; empty if unknown."""
+        return "" if self.left_s is None else f"about {duration(self.left_s)} left"
+
+
+def _total(status: Mapping[str, Any]) -> int:
+    return sum(each["tasks"]["total"] for each in status["experiments"].values())
+
+
+def _how_far(
+    experiments: Mapping[str, Mapping[str, Any]],
+    steps: Mapping[str, int | None],
+    running: Sequence[TaskLine],
+) -> tuple[float | None, str]:
+    total = sum(each["tasks"]["total"] for each in experiments.values())
+    under_way = sum(each["tasks"]["running"] for each in experiments.values())
+    waiting = sum(each["tasks"]["waiting"] for each in experiments.values())
+    done = total - under_way - waiting
+    parts = []
+    for line in running:
+        at, of = line.metrics.get("step"), steps.get(line.experiment)
+        if of and isinstance(at, int | float) and at == at:
+            parts.append((min(1.0, max(0.0, at / of)), f"step {int(at):,} of {of:,}"))
+    if total == 1:
+        if done:
+            return 1.0, ""
+        return parts[0] if parts else (None, _steps_of(running))
+    words = f"{done:,} of {total:,} tasks"
+    if len(parts) == 1 and under_way == 1:
+        words += f", {running[0].experiment} at {parts[0][1]}"
+    if len(experiments) > 1:  # of which one may take a second, and one a day
+        return None if under_way or waiting else 1.0, words
+    mean = sum(share for share, _ in parts) / len(parts) if parts else 0.0
+    return (done + mean * under_way) / total if total else None, words
+
+
+def _steps_of(running: Sequence[TaskLine]) -> str:
+    at = running[0].metrics.get("step") if running else None
+    return f"step {int(at):,}" if isinstance(at, int | float) and at == at else ""
+
+
+def _bar(
+    work_s: float, left_s: float | None, share: float | None, time_s: Mapping[str, float] | None
+) -> ProgressBar | None:
+    end_s = None if left_s is None else work_s + left_s
+    if time_s:
+        scale = 100 / (1.05 * max(time_s["p95"], work_s, end_s or 0.0))
+        places = (time_s["p5"] * scale, (time_s["p95"] - time_s["p5"]) * scale)
+        end = None if end_s is None else round(end_s * scale, 2)
+        left, width = (round(place, 2) for place in places)
+        is_beyond = work_s > time_s["p95"]
+        return ProgressBar(round(work_s * scale, 2), round(scale, 5), left, width, end, is_beyond)
+    if share is None:
+        return None
+    grows = round(100 / end_s, 5) if end_s else 0.0
+    return ProgressBar(round(100 * share, 2), grows, None, None, None, False)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a task failed.
+
+    Attributes:
+        error: what the script said last: the exception, or what is known.
+        how: how it ended, such as ``exit code 1``; may be empty.
+        where: of the script: ``train.py, line 5``; may be empty.
+        task: which one. lines: the end of its log.
+    """
+
+    error: str
+    how: str
+    where: str
+    task: TaskLine
+    lines: str
+
+    @classmethod
+    def of(cls, task: TaskLine, lines: str) -> Failure:
+        """Of a task that did not succeed, and the last lines of its log."""
+        error, how = error_of(task.message)
+        frames = list(_FRAME.finditer(lines))
+        own = [frame for frame in frames if "site-packages" not in frame["file"]] or frames
+        where = ""
+        if own and error != task.message:
+            where = f"{own[-1]['file'].rsplit('/', 1)[-1]}, line {own[-1]['line']}"
+        return cls(error, how, where, task, lines)
+
+
+def error_of(message: str) -> tuple[str, str]:
+    """The exception in a task's message, and how the task ended.
+
+    >>> error_of("exit code 1 (KeyError: 'a (b)')")
+    ("KeyError: 'a (b)'", 'exit code 1')
+    >>> error_of("killed: out of memory")
+    ('killed: out of memory', '')
+    """
+    found = _NAMED.match(message)
+    if found and found["before"].startswith("exit code"):
+        return found["error"], found["before"]
+    return message, ""
+
+
+def cost_words(cost_usd: float, cap_usd: float | None) -> str:
+    """What it has cost, of what.
+
+    >>> cost_words(0.31, 0.5), cost_words(0.0, None)
+    ('$0.31 of $0.50', '$0.00')
+    """
+    return usd(cost_usd) if cap_usd is None else f"{usd(cost_usd)} of {usd(cap_usd)}"
