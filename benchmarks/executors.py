@@ -25,7 +25,7 @@ from typing import Any
 from common import options, report, spread
 
 from trainmaster.executors.base import Capacity, Executor, GangRequest, MemberRequest, Phase
-from trainmaster.executors.gangs.cluster_node import ClusterNode
+from trainmaster.executors.gangs.engine import ClusterNode
 from trainmaster.executors.gangs.executor import NodesExecutor
 from trainmaster.executors.local import LocalExecutor
 from trainmaster.executors.ray.cluster import RayCluster

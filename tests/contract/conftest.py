@@ -8,7 +8,7 @@ import pytest
 from engine_bench import Bench
 
 from trainmaster.executors.base import Capacity, Phase
-from trainmaster.executors.gangs.cluster_node import ClusterNode
+from trainmaster.executors.gangs.engine import ClusterNode
 from trainmaster.executors.gangs.executor import NodesExecutor
 from trainmaster.executors.ray.cluster import RayCluster
 from trainmaster.executors.ssh.cluster import SshCluster

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainmaster.executors.base import Phase
+from trainmaster.executors.gang_client import status_of
 from trainmaster.executors.gangs.agent import Agent
 from trainmaster.spec.errors import ExecutorError
 from trainmaster.testing.executor_contract import alive, until
@@ -45,16 +46,16 @@ class Bench:
         self.do(*({"do": "submit", "gangs": [gang]} for gang in gangs))
 
     def check(self, name, turn=7):
-        ((told, status),) = self.do({"do": "check", "attempt": name, "turn": turn})[1]
+        ((told, row),) = self.do({"do": "check", "attempt": name, "turn": turn})[1]
         assert told == turn
-        return status.phase
+        return status_of(row).phase
 
     def wait(self, name, phase):
         deadline = time.monotonic() + 10.0
         while self.phases.get(name) is not phase:
             assert time.monotonic() < deadline, self.phases
             news, *_ = self.agent.poll("t1", 0.5, {})
-            self.phases.update((status.attempt, status.phase) for status in news)
+            self.phases.update((status.attempt, status.phase) for status in map(status_of, news))
 
 
 @pytest.fixture
@@ -98,7 +99,7 @@ def test_handed_over_anew_in_the_same_breath(bench):
     recall = {"do": "recall", "attempts": ["again"]}
     checks = [{"do": "check", "attempt": "again", "turn": turn} for turn in (1, 2, 3)]
     _, found = bench.do(submit, checks[0], recall, checks[1], submit, checks[2])
-    assert [(turn, status.phase) for turn, status in found] == [
+    assert [(turn, status_of(row).phase) for turn, row in found] == [
         (1, Phase.QUEUED),
         (2, Phase.UNKNOWN),
         (3, Phase.QUEUED),
@@ -112,8 +113,8 @@ def test_what_waits_is_dropped_for_the_next_gateway(bench):
     bench.submit(bench.gang("held", "touch never", node_queue="other", hold=True))
     bench.wait("runs", Phase.RUNNING)
     bench.wait("held", Phase.GRANTED)
-    statuses = bench.agent.attach("t2", ["runs", "waits", "held", "none"]).statuses
-    assert [status.phase for status in statuses] == [
+    rows, _ = bench.agent.attach("t2", ["runs", "waits", "held", "none"])
+    assert [status_of(row).phase for row in rows] == [
         Phase.RUNNING,
         Phase.UNKNOWN,
         Phase.UNKNOWN,
@@ -144,7 +145,8 @@ def test_a_gang_whose_record_cannot_be_kept_is_refused(bench, monkeypatch):
         {"do": "submit", "gangs": [bench.gang("late", "touch never")]},
         {"do": "record", "part": "runs", "record": {"attempt": "runs"}},
     )
-    ((status,), *_) = bench.agent.poll("t1", 5.0, {})
+    ((row,), *_) = bench.agent.poll("t1", 5.0, {})
+    status = status_of(row)
     assert (status.attempt, status.phase) == ("late", Phase.EXITED)
     assert "gangs/" in status.members[0].error
     assert "No space left on device; make room there" in status.members[0].error

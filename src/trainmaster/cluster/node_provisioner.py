@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from trainmaster.cluster.bootstrap.host_result import PhaseReport
     from trainmaster.cluster.bootstrap.runtime_package import RuntimeLayer, RuntimePackage
     from trainmaster.control.task.layout import Home
-    from trainmaster.executors.gangs.cluster_node import ClusterNode
+    from trainmaster.executors.gangs.engine import ClusterNode
     from trainmaster.executors.gangs.recorded_cluster import RecordedCluster
     from trainmaster.executors.gangs.ssh_nodes import SshNodes
     from trainmaster.transport.base import Connection, Target
@@ -451,7 +451,7 @@ class NodeProvisioner:
         return self.home.root / "clusters" / cluster
 
     def _cluster_node(self, record: ClusterRecord, machine: Machine, access: NodeAccess) -> ClusterNode:
-        from trainmaster.executors.gangs.cluster_node import ClusterNode
+        from trainmaster.executors.gangs.engine import ClusterNode
 
         short = hashlib.sha256(record.id.encode()).hexdigest()[:5]
         place = f"{self.root}/{short}{record.formed}"

@@ -8,7 +8,7 @@ import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 
-from trainmaster.executors.gangs.cluster_node import ClusterNode
+from trainmaster.executors.gangs.engine import ClusterNode
 from trainmaster.spec.errors import ExecutorError
 
 _RUN_TIMEOUT_S = 150.0

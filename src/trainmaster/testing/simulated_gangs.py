@@ -1,6 +1,6 @@
 """`SimulatedGangs`: gangs over several supervisors in simulated time, by the rules that the gateway heeds.
 
-What is decided is the real `PlacedGang`. Stood in for are supervisors (`SimulatedNode`) and the way to them:
+What is decided is the real `Gang`. Stood in for are supervisors (`SimulatedNode`) and the way to them:
 each command and each piece of news takes its time, is handed over twice after a connection was lost, and
 overtakes news of another kind. Between any two messages nodes die, supervisors are killed, and the gateway
 begins anew.
@@ -16,8 +16,7 @@ from typing import Any, Final, cast
 
 from trainmaster.executors.base import GangRequest, GangStatus, MemberStatus, Phase
 from trainmaster.executors.gang_client import gang_message, status_of
-from trainmaster.executors.gangs.life import Command, Fate, Part, Step
-from trainmaster.executors.gangs.placed import PlacedGang
+from trainmaster.executors.gangs.life import Command, Fate, Gang, Part, Step
 from trainmaster.testing.simulated_node import Client, Ending, SimulatedNode
 from trainmaster.testing.simulated_world import World
 
@@ -160,7 +159,7 @@ class SimulatedGangs:
         on_start: Callable[[str], None],
     ) -> None:
         self.world = world
-        self.gangs: dict[str, PlacedGang] = {}
+        self.gangs: dict[str, Gang] = {}
         self.links: dict[str, Link] = {}
         self.clients: list[Client] = []
         self.epoch = 0
@@ -173,7 +172,7 @@ class SimulatedGangs:
         self._on_start = on_start
         self._requests: dict[str, GangRequest] = {}
         self._endings: dict[str, dict[str, Ending]] = {}
-        self._parts: dict[str, tuple[PlacedGang, Part]] = {}
+        self._parts: dict[str, tuple[Gang, Part]] = {}
         self._told: dict[str, dict[str, MemberStatus]] = {}
         self._stopped: set[str] = set()
         self._turns = 0
@@ -187,7 +186,7 @@ class SimulatedGangs:
         if request.attempt not in self.gangs:
             self._requests[request.attempt] = request
             message = json.loads(json.dumps(gang_message(request)))
-            self.gangs[request.attempt] = PlacedGang(message, "", cast("Any", client))
+            self.gangs[request.attempt] = Gang(message, "", cast("Any", client))
             self._told.pop(request.attempt, None)
             self.grant()
 
@@ -263,7 +262,7 @@ class SimulatedGangs:
         self.epoch += 1
         self.clients.clear()
         records = [json.loads(json.dumps(gang.record("", ""))) for gang in self.gangs.values() if gang.parts]
-        self.gangs = {each["attempt"]: PlacedGang.from_record({**each, "group": ""}) for each in records}
+        self.gangs = {each["attempt"]: Gang.from_record({**each, "group": ""}) for each in records}
         self._parts = {part.name: (gang, part) for gang in self.gangs.values() for part in gang.parts}
         for link in self.links.values():
             link.commands.clear()
@@ -363,7 +362,7 @@ class SimulatedGangs:
             first = self.world.rng.randrange(len(alive))
             places = [alive[(first + n // self._each) % len(alive)].place for n in range(len(gang.essential))]
             where = zip(gang.essential, places, strict=True)
-            gang.split({name: (place.key, place.key, place.address) for name, place in where})
+            gang.place({name: (place.key, place.key, place.address) for name, place in where})
             for part in gang.parts:
                 self._turns += 1
                 part.turn = self._turns
@@ -374,7 +373,7 @@ class SimulatedGangs:
         if (link := self.links.get(part.key)) is not None:
             link.send(command)
 
-    def _after(self, gang: PlacedGang) -> None:
+    def _after(self, gang: Gang) -> None:
         step = gang.after(self.world.now)
         self._perform(gang, step)
         if step.fate is Fate.ENDED:
@@ -384,7 +383,7 @@ class SimulatedGangs:
             self._judge_told(gang)
             self._announce(gang.attempt)
 
-    def _perform(self, gang: PlacedGang, step: Step) -> None:
+    def _perform(self, gang: Gang, step: Step) -> None:
         for part, command in step.orders:
             self._tell(part, command)
         if step.press_in_s is not None:
@@ -396,7 +395,7 @@ class SimulatedGangs:
             self._announce(gang.attempt)
             self.grant()
 
-    def _press(self, gang: PlacedGang) -> None:
+    def _press(self, gang: Gang) -> None:
         if self.gangs.get(gang.attempt) is gang:  # not one of a gateway that was killed
             self._perform(gang, gang.press())
 
@@ -440,7 +439,7 @@ class SimulatedGangs:
         if led and self.world.now < gang.kill_at:
             self.world.fail(f"{part.name} is asked to end while {', '.join(led)} may need it")
 
-    def _judge_told(self, gang: PlacedGang) -> None:
+    def _judge_told(self, gang: Gang) -> None:
         """How a member ended, once the driver has heard it, never changes."""
         rows = gang.members()
         told = self._told.setdefault(gang.attempt, {})
@@ -461,7 +460,7 @@ class SimulatedGangs:
         if gang.kill_at is not None and not (served or missed or gang.attempt in self._stopped):
             self.world.fail(f"{gang.attempt} is ended though all go on but {', '.join(bad)}")
 
-    def _ended(self, gang: PlacedGang) -> None:
+    def _ended(self, gang: Gang) -> None:
         rows = gang.members()
         essential = [row for name, row in rows.items() if gang.essential[name]]
         self.won.setdefault(gang.attempt, all(row.exit_code == 0 and not row.stopped for row in essential))

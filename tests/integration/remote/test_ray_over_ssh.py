@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("ray", reason="Ray is not installed")
 
 from trainmaster.executors.base import Capacity, GangRequest, MemberRequest, Phase
-from trainmaster.executors.gangs.cluster_node import ClusterNode
+from trainmaster.executors.gangs.engine import ClusterNode
 from trainmaster.executors.gangs.executor import NodesExecutor
 from trainmaster.executors.gangs.ssh_nodes import SshNodes
 from trainmaster.executors.ray.cluster import RayCluster

@@ -13,7 +13,7 @@ from trainmaster.cluster.member_places import read_places
 from trainmaster.cluster.node_ledger import NodeLedger
 from trainmaster.control.attempt.unpublished_checkpoint import note_restored, noted_restored
 from trainmaster.control.task.layout import AttemptPlace
-from trainmaster.executors.gangs.cluster_node import ClusterNode
+from trainmaster.executors.gangs.engine import ClusterNode
 from trainmaster.executors.gangs.recorded_cluster import recorded
 from trainmaster.executors.ray.cluster import RayCluster
 from trainmaster.providers.base import Node, NodeState

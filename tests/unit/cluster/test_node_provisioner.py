@@ -14,7 +14,7 @@ from trainmaster.cluster.node_provisioner import NodeProvisioner
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine, new_record
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.task.layout import Home
-from trainmaster.executors.gangs.cluster_node import ClusterNode
+from trainmaster.executors.gangs.engine import ClusterNode
 from trainmaster.executors.ray import cluster as ray_cluster
 from trainmaster.providers.base import Node, NodeState
 from trainmaster.transport.base import Target

@@ -5,9 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
-from trainmaster.executors.gangs.files import Files
-from trainmaster.executors.gangs.life import Part
-from trainmaster.executors.gangs.placed import PlacedGang
+from trainmaster.executors.gangs.copies import Files
+from trainmaster.executors.gangs.life import Gang, Part
 
 ATTEMPT = "r/e/0/1"
 
@@ -15,7 +14,7 @@ ATTEMPT = "r/e/0/1"
 def ended_gang():
     """One over two nodes, with a member on each that has ended well."""
     members = [{"name": f"worker-{index}", "essential": index == 0, "gpus": 0} for index in range(2)]
-    gang = PlacedGang(
+    gang = Gang(
         {"attempt": ATTEMPT, "directory": "/r/1", "grace_s": 5.0, "hold": True, "members": members}, "r", None
     )
     gang.launched = True

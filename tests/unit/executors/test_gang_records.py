@@ -5,10 +5,8 @@ from types import SimpleNamespace
 
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
 from trainmaster.executors.gangs.agent import _Records
-from trainmaster.executors.gangs.life import Part
-from trainmaster.executors.gangs.own_placement import OwnPlacement
-from trainmaster.executors.gangs.placed import PlacedGang
-from trainmaster.executors.gangs.placement import LiveNode
+from trainmaster.executors.gangs.life import Gang, Part
+from trainmaster.executors.gangs.placement import LiveNode, OwnPlacement
 from trainmaster.executors.gangs.scheduler import Scheduler
 
 NODES = [LiveNode(f"n{index}", f"id-{index}", f"10.0.0.{index}", 4.0, 0, {}) for index in (0, 1)]
@@ -47,7 +45,7 @@ def gang_of_three():
     """A member on the first node, two on the second."""
     members = [{"name": f"worker-{index}", "essential": True, "gpus": 0} for index in (0, 1, 2)]
     request = {"attempt": "r/e/0/1", "directory": "/d", "grace_s": 5.0, "hold": True, "members": members}
-    gang = PlacedGang(request | {"slots": 3, "group_slots": 3, "share_gpus": False}, "r", None)
+    gang = Gang(request | {"slots": 3, "group_slots": 3, "share_gpus": False}, "r", None)
     for node, names in zip(NODES, (("worker-0",), ("worker-1", "worker-2")), strict=True):
         gang.parts.append(Part(f"r/e/0/1#{node.key}", (node.key, node.node_id, node.address), names, True))
     return gang

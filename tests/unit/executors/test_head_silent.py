@@ -213,7 +213,7 @@ def test_what_comes_with_the_welcome_is_heard(gateway):
 
 
 def test_that_there_is_no_room_for_what_members_write_is_told(gateway, tmp_path, monkeypatch):
-    monkeypatch.setattr("trainmaster.executors.gangs.mirror.RESERVE_BYTES", 1 << 62)
+    monkeypatch.setattr("trainmaster.executors.gangs.copies.RESERVE_BYTES", 1 << 62)
     executor = opened(gateway, tmp_path, set())
     piece = base64.b64encode(b"step 7").decode()
     gateway.say({"piece": ["r/a/0/1", "n0", "worker-0.log", 0, piece]})

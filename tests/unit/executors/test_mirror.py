@@ -1,16 +1,19 @@
+import base64
 import json
 
 import pytest
 
-from trainmaster.executors.gangs.mirror import PIECE_BYTES, Mirror, identity, read_at, read_pieces
+from trainmaster.executors.gangs.copies import PIECE_BYTES, Mirror, identity, read_at, read_pieces
 
 
 def carry(source, mirror, have, attempt="a", node="n0", members=("worker-0",), limit=1 << 20):
     """One round: what the node has, written by the driver."""
     pieces, more = read_pieces(str(source), members, have, limit)
-    for name, offset, data in pieces:
+    for name, offset, count, text in pieces:
+        data = base64.b64decode(text)
+        assert len(data) == count
         mirror.write(attempt, node, name, offset, data)
-        have[name] = offset + len(data)
+        have[name] = offset + count
     return more
 
 
@@ -57,7 +60,7 @@ def test_bounded(places):
     for index in range(20):
         (source / f"worker-{index}.log").write_bytes(b"x" * PIECE_BYTES)
     pieces, more = read_pieces(str(source), [f"worker-{index}" for index in range(20)], {}, 1 << 20)
-    assert sum(len(data) for _, _, data in pieces) == 1 << 20
+    assert sum(count for _, _, count, _ in pieces) == 1 << 20
     assert more
 
 
@@ -126,8 +129,8 @@ def test_identity(tmp_path):
 
 def test_a_node_cannot_fill_the_disk(places, monkeypatch):
     _, copy = places
-    monkeypatch.setattr("trainmaster.executors.gangs.mirror.ATTEMPT_BYTES", 1000)
-    monkeypatch.setattr("trainmaster.executors.gangs.mirror.MEMBER_BYTES", 0)
+    monkeypatch.setattr("trainmaster.executors.gangs.copies.ATTEMPT_BYTES", 1000)
+    monkeypatch.setattr("trainmaster.executors.gangs.copies.MEMBER_BYTES", 0)
     mirror = Mirror()
     mirror.follow("a", copy, ["worker-0"])
     mirror.write("a", "n0", "worker-0.log", 0, b"x" * 600)
@@ -143,7 +146,7 @@ def test_a_node_cannot_fill_the_disk(places, monkeypatch):
 
 def test_the_driver_keeps_room_for_itself(places, monkeypatch):
     _, copy = places
-    monkeypatch.setattr("trainmaster.executors.gangs.mirror.RESERVE_BYTES", 1 << 62)
+    monkeypatch.setattr("trainmaster.executors.gangs.copies.RESERVE_BYTES", 1 << 62)
     mirror = Mirror()
     mirror.follow("a", copy, ["worker-0"])
     with pytest.raises(OSError, match="no room"):
@@ -164,8 +167,8 @@ def test_names_that_are_none_of_ours(places, name):
 
 def test_a_segment_that_was_dropped_makes_room(places, monkeypatch):
     _, copy = places
-    monkeypatch.setattr("trainmaster.executors.gangs.mirror.ATTEMPT_BYTES", 1000)
-    monkeypatch.setattr("trainmaster.executors.gangs.mirror.MEMBER_BYTES", 0)
+    monkeypatch.setattr("trainmaster.executors.gangs.copies.ATTEMPT_BYTES", 1000)
+    monkeypatch.setattr("trainmaster.executors.gangs.copies.MEMBER_BYTES", 0)
     mirror = Mirror()
     mirror.follow("a", copy, ["worker-0"])
     for number in range(1, 20):

@@ -1,5 +1,5 @@
-from trainmaster.executors.gangs.node_queue import DEPTH, PATIENCE_S, NodeQueue, NodeQueues
 from trainmaster.executors.gangs.placement import LiveNode
+from trainmaster.executors.gangs.placing import DEPTH, PATIENCE_S, NodeQueue, NodeQueues
 
 NODE = LiveNode("n0", "id0", "10.0.0.1", 4, 0, {})
 SHAPE, OTHER = ("PACK", (1,)), ("PACK", (2,))

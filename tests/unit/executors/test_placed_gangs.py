@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
-from trainmaster.executors.gangs.life import Part
-from trainmaster.executors.gangs.placed import PlacedGang
+from trainmaster.executors.gangs.life import Gang, Part
 
 ENDED = MemberStatus("worker-1", pid=7, started_at=1.0, ended_at=9.0)
 
@@ -17,7 +16,7 @@ def gang_with(row, *, dispensable):
         {"name": "worker-0", "essential": True, "gpus": 0},
         {"name": "worker-1", "essential": False, "dispensable": dispensable, "gpus": 0},
     ]
-    gang = PlacedGang(
+    gang = Gang(
         {"attempt": "r/e/0/1", "directory": "/d", "grace_s": 5.0, "hold": True, "members": members}, "r", None
     )
     gang.launched = True

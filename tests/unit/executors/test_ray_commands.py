@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from trainmaster.executors.gangs.cluster_node import ClusterNode
+from trainmaster.executors.gangs.engine import ClusterNode
 from trainmaster.executors.gangs.node_program import _PORTS, _choose_ports
 from trainmaster.executors.ray.cluster import RayCluster
 from trainmaster.executors.ray.commands import PORT_COUNT, environment, head_command, worker_command

@@ -18,9 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from trainmaster.executors.base import Capacity, GangStatus, MemberStatus, Phase
-from trainmaster.executors.gang_client import GangClient
-from trainmaster.executors.gangs.engine import Attached, Follow, News
-from trainmaster.executors.gangs.mirror import ANSWER_BYTES, Piece, identity, read_pieces
+from trainmaster.executors.gang_client import GangClient, row_of
+from trainmaster.executors.gangs.copies import ANSWER_BYTES, identity, read_pieces
 from trainmaster.executors.supervisor_connection import SupervisorConnection
 from trainmaster.spec.errors import ExecutorError
 
@@ -28,6 +27,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from trainmaster.executors.gangs.copies import Piece
+    from trainmaster.executors.gangs.engine import Follow
     from trainmaster.executors.wire import Message
 
 #: The engine counts the slots; the supervisor never makes a gang wait.
@@ -42,7 +43,7 @@ _GATHER_S = 0.03
 
 
 class Agent:
-    """Its methods are called from threads. ``token`` is the gateway that is served.
+    """Speaks JSON with a gateway, of which ``token`` is the one that is served; called from threads.
 
     Args:
         node: the supervisor's ``home``, and ids of ``gpus``; ``leased`` and ``token``, the run and the lease
@@ -68,8 +69,13 @@ class Agent:
         self._wake_in, self._wake_out = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
-    def attach(self, token: str, attempts: Sequence[str]) -> Attached:
-        """Serve this gateway from now on; what an earlier one held (but had not started) is dropped."""
+    def attach(self, token: str, attempts: Sequence[str]) -> list[Any]:
+        """Serve this gateway from now on; what an earlier one held (but had not started) is dropped.
+
+        Returns:
+            Statuses of the parts that were asked for, and of those that have a record here; the records of
+            the gangs that have parts here, see `Gang.record`.
+        """
         with self._lock:
             self._detach()
             connection = SupervisorConnection(Path(self._node["home"]))
@@ -89,7 +95,8 @@ class Agent:
             self._client, self._connection, self._token, self._error = client, connection, token, ""
             self._asked_at = time.monotonic()
             self._wake()
-            return Attached(statuses, list({each["attempt"]: each for each in records.values()}.values()))
+            rows = [row_of(status) for status in statuses]
+            return [rows, list({each["attempt"]: each for each in records.values()}.values())]
 
     def _drop_waiting(self, client: GangClient, attempts: list[str]) -> list[GangStatus]:
         """What waits since an earlier gateway never starts; the supervisor would drop it too, but later."""
@@ -109,9 +116,7 @@ class Agent:
             if token == self._token:
                 self._detach()
 
-    def do(
-        self, token: str, commands: Sequence[Message]
-    ) -> tuple[dict[str, bool], list[tuple[int, GangStatus]]]:
+    def do(self, token: str, commands: Sequence[Message]) -> list[Any]:
         """Carry out commands in their order.
 
         Returns:
@@ -121,7 +126,7 @@ class Agent:
         with self._lock:
             client = self._serving(token)
             shared: dict[str, bool] = {}
-            checked: list[tuple[int, GangStatus]] = []
+            checked: list[tuple[int, list[Any]]] = []
             for command in commands:
                 match command["do"]:
                     case "record":  # comes before the parts that it tells of
@@ -134,7 +139,7 @@ class Agent:
                         client.send(command)  # its environment is portable already
                     case "check":
                         (status,) = client.observe([command["attempt"]])
-                        checked.append((command["turn"], status))
+                        checked.append((command["turn"], row_of(status)))
                     case "forget":
                         for attempt in command["attempts"]:
                             self._queued.discard(attempt)
@@ -145,7 +150,7 @@ class Agent:
                         path = command["directory"]
                         shared[path] = identity(path) == command["here"]
             self._wake()
-            return shared, checked
+            return [shared, checked]
 
     def _record(self, part: str, record: Message) -> None:
         """Of a part that runs already the old record stays when there is no room for another."""
@@ -167,8 +172,13 @@ class Agent:
             self._news_came.notify_all()
         return bool(error)
 
-    def poll(self, token: str, timeout_s: float, follow: Follow) -> News:
-        """Wait for news; also read on in the files of attempts that are followed."""
+    def poll(self, token: str, timeout_s: float, follow: Follow) -> list[Any]:
+        """Wait for news; also read on in the files of parts that are followed.
+
+        Returns:
+            Statuses of parts that have changed; (part, member) of those that wrote something; pieces of
+            files that are followed, with their part; parts of which there is more to read.
+        """
         deadline = time.monotonic() + (min(timeout_s, _FOLLOW_S) if follow else timeout_s)
         with self._lock:
             self._serving(token)
@@ -183,18 +193,18 @@ class Agent:
                 self._news_came.wait(wait_s)
             self._serving(token)
             self._asked_at = self._told_at = time.monotonic()
-            news, self._news = list(self._news.values()), {}
+            news, self._news = [row_of(status) for status in self._news.values()], {}
             output, self._output = list(self._output), {}
         pieces: list[tuple[str, Piece]] = []
-        behind = set()
+        behind = []
         left_bytes = ANSWER_BYTES
-        for attempt, (directory, members, have) in follow.items():
+        for part, (directory, members, have) in follow.items():
             found, more = read_pieces(directory, members, have, left_bytes)
-            left_bytes -= sum(len(data) for _, _, data in found)
-            pieces += [(attempt, piece) for piece in found]
+            left_bytes -= sum(count for _, _, count, _ in found)
+            pieces += [(part, piece) for piece in found]
             if more:
-                behind.add(attempt)
-        return News(news, output, pieces, behind)
+                behind.append(part)
+        return [news, output, pieces, behind]
 
     def _serving(self, token: str) -> GangClient:
         if token != self._token or self._client is None:

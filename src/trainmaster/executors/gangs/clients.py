@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,6 @@ from trainmaster.executors.wire import Splitter, WireError, encode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainmaster.executors.gangs.mirror import Piece
     from trainmaster.executors.wire import Message
 
 _READ_BYTES = 1 << 20
@@ -55,12 +53,6 @@ class GatewayClient:
         """As soon as it takes it."""
         if not self._writer.is_closing():
             self._writer.write(encode(message))
-
-    def send_piece(self, attempt: str, node: str, piece: Piece) -> None:
-        """A part of a file of one of its attempts."""
-        name, offset, data = piece
-        text = base64.b64encode(data).decode("ascii")
-        self.send({"piece": [attempt, node, name, offset, text]})
 
     def changed(self, attempt: str) -> None:
         """Tell it the status of an attempt."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainmaster.executors.gangs.mirror import RESERVE_BYTES, Mirror
+from trainmaster.executors.gangs.copies import RESERVE_BYTES, Mirror
 from trainmaster.executors.supervisor_connection import ConnectionLost
 from trainmaster.executors.wire import PROTOCOL, Splitter, WireError, encode
 from trainmaster.spec.errors import ExecutorError, LeaseLostError

@@ -6,18 +6,53 @@ All else about gangs (whose turn it is, parts, files, what drivers are told) is 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
-
-from trainmaster.executors.gangs.cluster_node import ClusterNode
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping
+    from collections.abc import Container, Iterable
 
-    from trainmaster.executors.base import GangStatus
-    from trainmaster.executors.gangs.mirror import Piece
     from trainmaster.executors.gangs.placement import LiveNode, Placement
-    from trainmaster.executors.wire import Message
+
+#: Names which node this is; placement and members may be bound to it.
+NODE_LABEL: Final = "trainmaster-node"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterNode:
+    """A machine (or a part of one) that belongs to a cluster.
+
+    Attributes:
+        key: its name within the cluster, of letters, digits, ``-`` and ``_``.
+        address: private IP address at which the other nodes reach it. Not 127.0.0.1, which Ray replaces by
+            the machine's outward address.
+        slots: how many slots it offers.
+        directory: on the node, absolute and at most 40 bytes long; holds Ray's temporary files, the token
+            and the node's certificate.
+        home: on the node, absolute; the supervisor's home.
+        labels: what members may ask for with ``node_labels``.
+        gpus: ids as for CUDA_VISIBLE_DEVICES.
+        python: on the node; has Trainmaster and Ray installed.
+        port_base: first of the 200 ports that are used there; 0: the node takes free ones, from 20000
+            on, and others than those that were last taken at its address.
+    """
+
+    key: str
+    address: str
+    slots: int
+    directory: str
+    home: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    gpus: tuple[str, ...] = ()
+    python: str = sys.executable
+    port_base: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """For the cluster's record."""
+        return {**asdict(self), "gpus": list(self.gpus)}
+
 
 #: Runs a command on a node with this standard input; gives its standard output. Raises `ExecutorError`
 #: when the node cannot be reached or the command fails.
@@ -25,53 +60,20 @@ Runner = Callable[[ClusterNode, Sequence[str], bytes], bytes]
 #: Starts a command on a node; gives the stream that is its standard input and output.
 Opener = Callable[[ClusterNode, Sequence[str]], socket.socket]
 #: Directory, members and bytes that the driver has, by part.
-Follow = dict[str, tuple[str, "Sequence[str]", "Mapping[str, int]"]]
-
-
-class Attached(NamedTuple):
-    """What a node's agent says of it when it begins to serve a gateway.
-
-    Attributes:
-        statuses: of the parts that were asked for, and of those that have a record there.
-        records: of the gangs that have parts there, see `PlacedGang.record`.
-    """
-
-    statuses: list[GangStatus]
-    records: list[Message]
-
-
-class News(NamedTuple):
-    """What has happened on a node.
-
-    Attributes:
-        statuses: of parts that have changed.
-        output: (part, member) of those that wrote something.
-        pieces: of files that are followed, by part.
-        behind: parts of which there is more to read.
-    """
-
-    statuses: list[GangStatus]
-    output: list[tuple[str, str]]
-    pieces: list[tuple[str, Piece]]
-    behind: set[str]
+Follow = dict[str, tuple[str, Sequence[str], Mapping[str, int]]]
 
 
 class NodeAgent(Protocol):
-    """A node's `Agent`, from elsewhere; see there. Any error means that the node cannot be reached now."""
+    """The way to a node's `Agent`. Any error means that the node cannot be reached now."""
 
-    async def attach(self, token: str, attempts: Sequence[str]) -> Attached:
-        """Have it serve this gateway from now on."""
+    async def connect(self) -> None:
+        """Reach it, anew if it was reached before; it is started if there is none."""
 
-    async def do(
-        self, token: str, commands: Sequence[Message]
-    ) -> tuple[dict[str, bool], list[tuple[int, GangStatus]]]:
-        """Have it carry out commands, in their order."""
-
-    async def poll(self, token: str, timeout_s: float, follow: Follow) -> News:
-        """Wait for news."""
+    async def call(self, name: str, *arguments: object) -> Any:  # noqa: ANN401 - JSON
+        """Call a method of the agent, all of whose arguments and results are JSON."""
 
     def detach(self, token: str) -> None:
-        """This gateway ends."""
+        """The gateway with this token ends."""
 
 
 class Reservations(Protocol):
@@ -119,8 +121,14 @@ class Reservations(Protocol):
 class Engine(Protocol):
     """What the gateway asks of an engine."""
 
-    async def members(self) -> Sequence[LiveNode]:
-        """Nodes that belong to the cluster and are not known to be dead. Unreachable is not dead."""
+    async def alive(self) -> Sequence[LiveNode]:
+        """Nodes that belong to the cluster and are not known to be dead. Unreachable is not dead.
+
+        What is missing here is dead, and nothing else is.
+        """
+
+    def leave(self, node: LiveNode) -> None:
+        """It is not alive from now on: who rents it has seen its end."""
 
     def agent(self, node: LiveNode) -> NodeAgent:
         """The way to a node's agent, which is started if there is none."""

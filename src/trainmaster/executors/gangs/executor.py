@@ -15,7 +15,7 @@ from trainmaster.executors.gangs.connection import (
     HeadGone,
     NodeView,
 )
-from trainmaster.executors.gangs.mirror import identity
+from trainmaster.executors.gangs.copies import identity
 from trainmaster.spec.errors import ExecutorError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The life of a gang over several supervisors: `GangLife`, told what happens, says what to send to whom.
+"""The life of a gang over several supervisors: `Gang`, told what happens, says what to send to whom. Pure.
 
 Each part is a gang of its own to a supervisor. All parts are held before any is launched; when a member fails
 the others are stopped, and those that only serve the others last; what was on a node that died is lost.
@@ -6,15 +6,20 @@ the others are stopped, and those that only serve the others last; what was on a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, replace
 from enum import Enum, auto
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
 from trainmaster.executors.gangs.rules import NOBODY, SERVERS, has_served, who_ends
 
+if TYPE_CHECKING:
+    from trainmaster.executors.gangs.clients import GatewayClient
+    from trainmaster.executors.wire import Message
+
 Command = dict[str, Any]
+_ANY_SLOTS = 1 << 30
 
 
 class Part:
@@ -119,7 +124,7 @@ class Step:
     Attributes:
         fate: of the gang.
         orders: commands for the supervisors of parts.
-        press_in_s: after so many seconds `GangLife.press` is due; None for never.
+        press_in_s: after so many seconds `Gang.press` is due; None for never.
     """
 
     fate: Fate = Fate.GOES_ON
@@ -127,55 +132,89 @@ class Step:
     press_in_s: float | None = None
 
 
-class GangLife:
+class Gang:
     """One attempt. Times without a unit in their name are monotonic seconds.
 
     Attributes:
+        request: as it came over the wire; scripts and environments are taken out once they were handed over.
+        run: whose it is.
+        client: that submitted or follows it, None once that has hung up.
         essential: whether each member is, in rank order.
         parts: empty until it has a place.
         launched: its parts were told to start, or start by themselves.
         kill_at: when those that were asked to stop are killed, None before.
         stacks: they are asked to write their stacks, too.
+        freed: its slots were given back.
+        here: what the driver takes the parent of its directory for; None: it wants no copies.
+        wrote: members that have written something.
+        simple: it may wait in a node queue: one member that starts as soon as it has room.
+        recalled: it was asked to leave its node queue.
+        queued_at: since when it has waited for a place.
     """
 
-    def __init__(
-        self,
-        attempt: str,
-        essential: Mapping[str, bool],
-        dispensable: Collection[str] = (),
-        *,
-        hold: bool,
-        grace_s: float,
-    ) -> None:
-        self.attempt = attempt
-        self.essential = dict(essential)
-        self.dispensable = set(dispensable)
-        self.hold = hold
-        self.grace_s = grace_s
+    def __init__(self, request: Message, run: str, client: GatewayClient | None) -> None:
+        members = request["members"]
+        self.request = request
+        self.run = run
+        self.client = client
+        self.attempt: str = request["attempt"]
+        self.directory: str = request["directory"]
+        self.essential = {member["name"]: bool(member["essential"]) for member in members}
+        self.dispensable = {member["name"] for member in members if member.get("dispensable")}
+        self.hold: bool = request["hold"]
+        self.grace_s: float = request["grace_s"]
         self.parts: list[Part] = []
         self.launched = False
         self.kill_at: float | None = None
         self.stacks = False
+        self.freed = False
+        self.here: list[object] | None = request.get("here")
+        self.wrote: dict[str, None] = {}
+        self.simple = len(members) == 1 and not self.hold and not members[0]["gpus"]
+        self.recalled = False
+        self.queued_at = 0.0
         self._refused: dict[str, MemberStatus] = {}
 
     # -- where it runs
 
-    def split(self, nodes: Mapping[str, tuple[str, str, str]]) -> None:
+    def place(self, nodes: Mapping[str, tuple[str, str, str]]) -> None:
         """Each member has got its node: key, id and address."""
         by_node: dict[str, list[str]] = {}
         for name in self.essential:
             by_node.setdefault(nodes[name][0], []).append(name)
         single = len(by_node) == 1
         for key, names in by_node.items():
-            node = nodes[names[0]]
-            if single:
-                self.parts.append(Part(self.attempt, node, tuple(names), leads=True))
-                continue
             for leads in (True, False):
-                if chosen := tuple(name for name in names if self.essential[name] is leads):
-                    name = f"{self.attempt}#{key}{'' if leads else '-serving'}"
-                    self.parts.append(Part(name, node, chosen, leads))
+                chosen = tuple(names if single else (n for n in names if self.essential[n] is leads))
+                if not chosen or (single and not leads):
+                    continue
+                name = self.attempt if single else f"{self.attempt}#{key}{'' if leads else '-serving'}"
+                part = Part(name, nodes[names[0]], chosen, leads)
+                part.shared, part.complete = None if self.here else True, not self.here
+                self.parts.append(part)
         self.launched = single and not self.hold
+
+    def part_request(self, part: Part, node_queue: str) -> Message:
+        """As it is sent to a node's supervisor: those in the same node queue run one after another."""
+        members = [dict(member) for member in self.request["members"] if member["name"] in part.members]
+        for member in members:
+            member["essential"] = self.essential[member["name"]] if self.alone else True
+        return {
+            "attempt": part.name,
+            "directory": self.directory,
+            "slots": 1,
+            "group": node_queue or "all",
+            "group_slots": 1 if node_queue else _ANY_SLOTS,
+            "hold": self.hold or not self.alone,
+            "grace_s": self.grace_s,
+            "share_gpus": self.request["share_gpus"],
+            "members": members,
+        }
+
+    def strip(self) -> None:
+        """Forget scripts and environments."""
+        for member in self.request["members"]:
+            member["env"], member["script"] = {}, ""
 
     @property
     def alone(self) -> bool:
@@ -223,6 +262,37 @@ class GangLife:
     def addresses(self) -> dict[str, str]:
         """Of the node of each member; empty until it has a place."""
         return {name: part.address for part in self.parts for name in part.members}
+
+    def row(self) -> list[Any]:
+        """As it goes to the driver: the fields of `GangStatus` but for the addresses, in order."""
+        phase = self.phase
+        if phase is Phase.EXITED and not all(part.complete for part in self.parts):
+            phase = Phase.RUNNING  # the driver still lacks a part of what was written
+        if phase is Phase.QUEUED:
+            return [self.attempt, phase.value, [], {}, None, None]
+        members = list(self.members().values())
+        ports: dict[str, tuple[int, ...]] = {}
+        if phase is Phase.GRANTED:
+            for part in self.parts:
+                ports.update(part.status.ports if part.status else {})
+        started = [member.started_at for member in members if member.started_at is not None]
+        ended = [member.ended_at for member in members if member.ended_at is not None]
+        over = phase is Phase.EXITED
+        return [
+            self.attempt,
+            phase.value,
+            [list(astuple(member)) for member in members],
+            ports,
+            min(started, default=None),
+            max(ended, default=None) if over else None,
+        ]
+
+    def seconds(self) -> float | None:
+        """How long it has taken, None if it is not known."""
+        rows = self.members().values()
+        times = [(row.started_at, row.ended_at) for row in rows]
+        spans = [end - start for start, end in times if start is not None and end is not None]
+        return max(spans, default=None)
 
     def _rows(self) -> list[tuple[MemberStatus, bool]]:
         return [(row, self.essential[name]) for name, row in self.members().items()]
@@ -305,6 +375,54 @@ class GangLife:
         for part in asked:
             part.asked = grace_s
         return tuple((part, {**_stop(part, grace_s), "stacks": self.stacks}) for part in asked)
+
+    # -- what is kept of it, for the next gateway
+
+    def record(self, group: str, reservation: str) -> Message:
+        """No script and no environment."""
+        return {
+            "attempt": self.attempt,
+            "run": self.run,
+            "directory": self.directory,
+            "grace_s": self.grace_s,
+            "hold": self.hold,
+            "slots": self.request["slots"],
+            "group": group,
+            "group_slots": self.request["group_slots"],
+            "share_gpus": self.request["share_gpus"],
+            "gpus": sum(member["gpus"] for member in self.request["members"]),
+            "members": list(self.essential.items()),
+            "dispensable": sorted(self.dispensable),
+            "reservation": reservation,
+            "ended": {
+                part.name: [list(astuple(member)) for member in part.status.members]
+                for part in self.parts
+                if part.status is not None and part.over
+            },
+            "parts": [
+                [part.name, [part.key, part.node_id, part.address], part.members, part.leads, part.lost_at]
+                for part in self.parts
+            ],
+        }
+
+    @classmethod
+    def from_record(cls, record: Message) -> Gang:
+        """The contrary of `record`."""
+        dispensable = record.get("dispensable", ())
+        members = [
+            {"name": name, "essential": essential, "dispensable": name in dispensable, "gpus": 0}
+            for name, essential in record["members"]
+        ]
+        gang = cls({**record, "members": members}, record["run"], None)
+        gang.launched = True  # what was only held is dropped by its supervisor
+        for name, node, names, leads, lost_at in record["parts"]:
+            part = Part(name, (node[0], node[1], node[2]), tuple(names), leads)
+            part.lost_at = lost_at
+            part.assumed = True
+            if ended := record.get("ended", {}).get(name):
+                part.status = GangStatus(name, Phase.EXITED, tuple(MemberStatus(*row) for row in ended))
+            gang.parts.append(part)
+        return gang
 
 
 def _stop(part: Part, grace_s: float) -> Command:

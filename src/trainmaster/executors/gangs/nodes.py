@@ -8,15 +8,15 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.executors.base import Phase
-from trainmaster.executors.gangs.heartbeat import Heartbeat, feel
+from trainmaster.executors.gang_client import status_of
 from trainmaster.spec.errors import LeaseLostError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from trainmaster.executors.base import GangStatus
-    from trainmaster.executors.gangs.engine import Engine, Follow, NodeAgent
-    from trainmaster.executors.gangs.mirror import Piece
+    from trainmaster.executors.gangs.copies import Files
+    from trainmaster.executors.gangs.engine import Engine, NodeAgent
     from trainmaster.executors.gangs.placement import LiveNode
     from trainmaster.executors.wire import Message
 
@@ -44,20 +44,6 @@ class Listener(Protocol):
     def attached(self, node: LiveNode, statuses: Sequence[GangStatus], records: Sequence[Message]) -> None:
         """Statuses of all parts that were handed over before, and records of their gangs."""
 
-    def grew(self, written: Sequence[tuple[str, str]]) -> None:
-        """(part, member) of each member that wrote something."""
-
-    def probed(self, node: LiveNode, shared: Mapping[str, bool]) -> None:
-        """Whether directories on the node are the driver's own."""
-
-    def follow(self, node: LiveNode) -> Follow:
-        """Whose files are wanted."""
-
-    def read_on(
-        self, node: LiveNode, asked: Follow, pieces: Sequence[tuple[str, Piece]], behind: set[str]
-    ) -> None:
-        """Pieces of files of parts; those that are behind have more."""
-
     def refused(self) -> None:
         """A node serves a later driver of our run."""
 
@@ -75,26 +61,22 @@ class Link:
         node: which one.
         since: Unix time in seconds since when it cannot be reached, None while it can.
         attached: it has been reached at least once.
-        is_dead: the node is gone, whatever the engine thinks.
     """
 
     def __init__(
-        self, node: LiveNode, agent: NodeAgent, listener: Listener, note: Callable[[str], None]
+        self, node: LiveNode, agent: NodeAgent, listener: Listener, files: Files, note: Callable[[str], None]
     ) -> None:
         self.node = node
-        self.is_dead = False
         self.since: float | None = None
         self.attached = asyncio.Event()
         self._listener = listener
+        self._files = files
         self._note = note
         self._commands: list[Message] = []
         self._wanted = asyncio.Event()
         self._agent = agent
         self._token = ""
-        self._heartbeat = Heartbeat(time.monotonic())
-        self._tasks = [asyncio.create_task(self._serve())]
-        if node.port:
-            self._tasks.append(asyncio.create_task(feel(node.address, node.port, self._heartbeat, self._die)))
+        self._serving = asyncio.create_task(self._serve())
 
     def send(self, command: Message) -> None:
         """Have the agent do something, in order; again if it is not certain that it has."""
@@ -108,14 +90,10 @@ class Link:
 
     async def close(self, *, detach: bool) -> None:
         """Serve no more."""
-        for task in self._tasks:
-            task.cancel()
+        self._serving.cancel()
         if detach:
             self._agent.detach(self._token)
             await asyncio.sleep(0)
-
-    def _die(self) -> None:
-        self.is_dead = True
 
     async def _serve(self) -> None:
         pause_s = _RETRY_S[0]
@@ -143,7 +121,10 @@ class Link:
     async def _attach(self) -> None:
         token = secrets.token_hex(8)
         asked = self._listener.attempts_on(self.node)
-        statuses, records = await asyncio.wait_for(self._agent.attach(token, asked), _ATTACH_S)
+        async with asyncio.timeout(_ATTACH_S):
+            await self._agent.connect()
+            rows, records = await self._agent.call("attach", token, asked)
+        statuses = [status_of(row) for row in rows]
         self._token = token
         unsent = self._keep_unsent({each.attempt for each in statuses if each.phase is not Phase.UNKNOWN})
         handed_over = [each for each in statuses if each.attempt not in unsent]
@@ -178,26 +159,27 @@ class Link:
                 self._wanted.clear()
                 await self._wanted.wait()
             batch = list(self._commands)
-            shared, checked = await asyncio.wait_for(self._agent.do(self._token, batch), _ATTACH_S)
+            async with asyncio.timeout(_ATTACH_S):
+                shared, checked = await self._agent.call("do", self._token, batch)
             del self._commands[: len(batch)]
             if shared:
-                self._listener.probed(self.node, shared)
+                self._files.probed(self.node, shared)
             if checked:
-                self._listener.checked(self.node, checked)
+                self._listener.checked(self.node, [(turn, status_of(row)) for turn, row in checked])
 
     async def _poll(self) -> None:
         while True:
-            asked = self._listener.follow(self.node)
-            answer = self._agent.poll(self._token, _POLL_S, asked)
-            news, output, pieces, behind = await asyncio.wait_for(answer, _POLL_S + _LATE_S)
-            self._heartbeat.beat(time.monotonic())
+            asked = self._files.wanted(self.node)
+            async with asyncio.timeout(_POLL_S + _LATE_S):
+                rows, output, pieces, behind = await self._agent.call("poll", self._token, _POLL_S, asked)
+            news = [status_of(row) for row in rows]
             if asked:  # before the news: what a member wrote is there when its end is told
                 self._listener.took(self.node, news)
-                self._listener.read_on(self.node, asked, pieces, behind)
+                self._files.read_on(self.node, asked, pieces, behind)
             elif news:
                 self._listener.took(self.node, news)
             if output:
-                self._listener.grew(output)
+                self._files.grew(output)
 
 
 class Nodes:
@@ -207,12 +189,12 @@ class Nodes:
         links: by the node's key.
     """
 
-    def __init__(self, engine: Engine, listener: Listener, note: Callable[[str], None]) -> None:
+    def __init__(self, engine: Engine, listener: Listener, files: Files, note: Callable[[str], None]) -> None:
         self.links: dict[str, Link] = {}
         self._engine = engine
         self._listener = listener
+        self._files = files
         self._note = note
-        self._gone: set[str] = set()
 
     @property
     def rooms(self) -> list[LiveNode]:
@@ -231,10 +213,10 @@ class Nodes:
             link.send(command)
 
     def declare_gone(self, key: str) -> None:
-        """The driver has a second witness that a node is gone; the engine need not be waited for."""
+        """The driver has a second witness that a node is gone: the engine is told, and need not notice."""
         link = self.links.get(key)
         if link is not None:
-            self._gone.add(link.node.node_id)
+            self._engine.leave(link.node)
 
     async def delivered(self) -> None:
         """Until all nodes that can be reached have been told everything."""
@@ -243,9 +225,7 @@ class Nodes:
 
     async def look(self) -> None:
         """Ask the engine once which nodes are alive."""
-        members = await self._engine.members()
-        self._gone.update(link.node.node_id for link in self.links.values() if link.is_dead)
-        seen = {node.node_id: node for node in members if node.node_id not in self._gone}
+        seen = {node.node_id: node for node in await self._engine.alive()}
         for key, link in list(self.links.items()):
             if link.node.node_id not in seen:
                 del self.links[key]
@@ -254,7 +234,9 @@ class Nodes:
                 self._listener.lost(link.node)
         for node in seen.values():
             if node.key not in self.links:
-                self.links[node.key] = Link(node, self._engine.agent(node), self._listener, self._note)
+                self.links[node.key] = Link(
+                    node, self._engine.agent(node), self._listener, self._files, self._note
+                )
 
     async def watch(self) -> None:
         """Go on looking."""

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from trainmaster.executors.gangs.cluster_node import ClusterNode
+from trainmaster.executors.gangs.engine import ClusterNode
 from trainmaster.spec.errors import ExecutorError
 from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.spec.private_files import write_private

@@ -6,10 +6,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.executors.base import GangStatus, Phase
-from trainmaster.executors.gangs.files import Files
-from trainmaster.executors.gangs.life import Fate
+from trainmaster.executors.gangs.copies import Files
+from trainmaster.executors.gangs.life import Fate, Gang
 from trainmaster.executors.gangs.nodes import Nodes
-from trainmaster.executors.gangs.placed import PlacedGang
 from trainmaster.executors.gangs.placing import Placing
 
 if TYPE_CHECKING:
@@ -17,9 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from trainmaster.executors.gangs.clients import GatewayClient
-    from trainmaster.executors.gangs.engine import Engine, Follow
+    from trainmaster.executors.gangs.engine import Engine
     from trainmaster.executors.gangs.life import Part, Step
-    from trainmaster.executors.gangs.mirror import Piece
     from trainmaster.executors.gangs.placement import LiveNode
     from trainmaster.executors.wire import Message
 
@@ -41,12 +39,15 @@ class Scheduler:
         loop: asyncio.AbstractEventLoop,
         note: Callable[[str], None],
     ) -> None:
-        self.gangs: dict[str, PlacedGang] = {}
-        self.nodes = Nodes(engine, self, note)
+        self.gangs: dict[str, Gang] = {}
+        self._parts: dict[str, tuple[Gang, Part]] = {}
+        self.files = Files(
+            self._parts, clients, self._tell, self._announce, lambda part: part.node_id in self.nodes.alive
+        )
+        self.nodes = Nodes(engine, self, self.files, note)
         self._clients = clients
         self._loop = loop
         self._note = note
-        self._parts: dict[str, tuple[PlacedGang, Part]] = {}
         self._turns = 0
         self.is_refused = False
         self._found: dict[str, list[str]] | None = {}  # parts on nodes, by its id, until it is settled
@@ -54,9 +55,6 @@ class Scheduler:
             self.gangs, self.nodes, engine, loop.time, self._start, self._refuse, self._tell
         )
         self.waits = self._placing.waits
-        self.files = Files(
-            self._parts, clients, self._tell, self._announce, lambda part: part.node_id in self.nodes.alive
-        )
         self.wake: Callable[[], None] = lambda: None
 
     # -- what drivers ask for
@@ -69,7 +67,7 @@ class Scheduler:
             for member in request["members"]:
                 if member["container"] is None:
                     member["env"] = {**client.env, **member["env"]}
-            gang = PlacedGang(request, client.run, client)
+            gang = Gang(request, client.run, client)
             self.gangs[gang.attempt] = gang
             self._placing.queue(gang)
         self.wake()
@@ -137,7 +135,7 @@ class Scheduler:
         """Place what can be placed; seconds until there may be more to do."""
         return self._placing.tick()
 
-    def _start(self, gang: PlacedGang, reservation: str, node_queue: str) -> None:
+    def _start(self, gang: Gang, reservation: str, node_queue: str) -> None:
         """Hand a gang that has its place to the nodes."""
         record = gang.record(gang.request["group"], reservation)
         for part in gang.parts:
@@ -175,7 +173,7 @@ class Scheduler:
 
     def took(self, node: LiveNode, statuses: Sequence[GangStatus]) -> None:
         """News from a node's supervisor."""
-        touched: dict[str, PlacedGang] = {}
+        touched: dict[str, Gang] = {}
         for status in statuses:
             gang, part = self._living_part(node, status.attempt)
             if gang is None or part is None:
@@ -216,7 +214,7 @@ class Scheduler:
 
     def _adopt(self, record: Message) -> None:
         """A gang of an earlier gateway; each of its nodes has a record, perhaps an older one."""
-        gang = PlacedGang.from_record(record)
+        gang = Gang.from_record(record)
         known = self.gangs.get(gang.attempt)
         if known is not None:
             for part, other in zip(known.parts, gang.parts, strict=False):
@@ -235,7 +233,7 @@ class Scheduler:
                 for command in ({"do": "stop", "grace_s": 0.0}, {"do": "check", "turn": 0}):
                     self.nodes.send(node.key, node.node_id, {**command, "attempt": name})
 
-    def _living_part(self, node: LiveNode, name: str) -> tuple[PlacedGang | None, Part | None]:
+    def _living_part(self, node: LiveNode, name: str) -> tuple[Gang | None, Part | None]:
         gang, part = self._parts.get(name, (None, None))
         if gang is None or part is None or part.node_id != node.node_id or part.over:
             return None, None
@@ -246,7 +244,7 @@ class Scheduler:
         if status.phase is Phase.EXITED and status.attempt not in self._parts:
             self.nodes.send(node.key, node.node_id, {"do": "forget", "attempts": [status.attempt]})
 
-    def _took(self, gang: PlacedGang, part: Part, status: GangStatus) -> bool:
+    def _took(self, gang: Gang, part: Part, status: GangStatus) -> bool:
         """Keep a part's status; whether anything follows."""
         follows = part.took(status, time.time())
         if follows and part.over and not part.dropped:
@@ -274,7 +272,7 @@ class Scheduler:
                 self._after(gang)
         self.nodes_changed()
 
-    def _after(self, gang: PlacedGang) -> None:
+    def _after(self, gang: Gang) -> None:
         """Something changed: do what follows."""
         step = gang.after(self._loop.time())
         self._perform(gang, step)
@@ -288,7 +286,7 @@ class Scheduler:
             self.wake()
         self._announce(gang)
 
-    def _perform(self, gang: PlacedGang, step: Step) -> None:
+    def _perform(self, gang: Gang, step: Step) -> None:
         for part, command in step.orders:
             self._tell(part, command)
         if step.press_in_s is not None:
@@ -299,35 +297,15 @@ class Scheduler:
             else:
                 self._forget(gang)
 
-    # -- files
-
-    def grew(self, written: Sequence[tuple[str, str]]) -> None:
-        """See `Files.grew`."""
-        self.files.grew(written)
-
-    def probed(self, node: LiveNode, shared: Mapping[str, bool]) -> None:
-        """See `Files.probed`."""
-        self.files.probed(node, shared)
-
-    def follow(self, node: LiveNode) -> Follow:
-        """See `Files.wanted`."""
-        return self.files.wanted(node)
-
-    def read_on(
-        self, node: LiveNode, asked: Follow, pieces: Sequence[tuple[str, Piece]], behind: set[str]
-    ) -> None:
-        """See `Files.read_on`."""
-        self.files.read_on(node, asked, pieces, behind)
-
     # -- starting and ending
 
-    def _refuse(self, gang: PlacedGang, reason: str) -> None:
+    def _refuse(self, gang: Gang, reason: str) -> None:
         """It cannot be started at all: every member says why."""
         gang.refuse(reason, time.time())
         self._placing.give_back(gang)
         self._announce(gang)
 
-    def _forget(self, gang: PlacedGang) -> None:
+    def _forget(self, gang: Gang) -> None:
         """It has not started and never will."""
         for part in gang.parts:
             self._parts.pop(part.name, None)
@@ -336,7 +314,7 @@ class Scheduler:
         self._announce(gang)
         self.wake()
 
-    def _requeue(self, gang: PlacedGang) -> None:
+    def _requeue(self, gang: Gang) -> None:
         """It has waited in a node queue and goes to another."""
         for part in gang.parts:
             self._parts.pop(part.name, None)
@@ -347,7 +325,7 @@ class Scheduler:
     def _tell(self, part: Part, command: Message) -> None:
         self.nodes.send(part.key, part.node_id, command)
 
-    def _announce(self, gang: PlacedGang) -> None:
+    def _announce(self, gang: Gang) -> None:
         for client in self._clients:
             if client.run == gang.run:
                 client.changed(gang.attempt)
@@ -370,7 +348,7 @@ class Scheduler:
         for link in self.nodes.links.values():
             self._end_strangers(link.node, found.get(link.node.node_id, ()))
 
-    def _record(self, gang: PlacedGang) -> None:
+    def _record(self, gang: Gang) -> None:
         """Its other nodes are told what has become of one."""
         left = [part for part in gang.parts if not part.over]
         if left:

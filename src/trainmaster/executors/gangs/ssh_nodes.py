@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from trainmaster.spec.errors import ExecutorError, TrainmasterError
 
 if TYPE_CHECKING:
-    from trainmaster.executors.gangs.cluster_node import ClusterNode
+    from trainmaster.executors.gangs.engine import ClusterNode
     from trainmaster.transport.base import Connection, Target
     from trainmaster.transport.pool import ConnectionPool
 

@@ -14,8 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trainmaster.executors.gangs.cluster_node import ClusterNode
-from trainmaster.executors.gangs.engine import Opener, Runner
+from trainmaster.executors.gangs.engine import ClusterNode, Opener, Runner
 from trainmaster.executors.gangs.recorded_cluster import RecordedCluster, recorded
 from trainmaster.executors.ray.commands import (
     PORT_COUNT,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 
-from trainmaster.executors.gangs.cluster_node import NODE_LABEL, ClusterNode
+from trainmaster.executors.gangs.engine import NODE_LABEL, ClusterNode
 from trainmaster.executors.ray.tls import variables
 from trainmaster.spec.errors import ExecutorError
 

@@ -12,7 +12,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from trainmaster.executors.gangs.agent import Agent
-from trainmaster.executors.gangs.cluster_node import NODE_LABEL
+from trainmaster.executors.gangs.engine import NODE_LABEL
 from trainmaster.executors.gangs.placement import LiveNode
 from trainmaster.executors.ray.commands import NODE_FILE_VARIABLE
 from trainmaster.executors.ray.reservations import PlacementGroups
@@ -20,9 +20,6 @@ from trainmaster.executors.ray.reservations import PlacementGroups
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from trainmaster.executors.base import GangStatus
-    from trainmaster.executors.gangs.engine import Attached, Follow, News
-    from trainmaster.executors.wire import Message
 
 _THREADS = 8
 #: A resource that Ray gives to the head only.
@@ -32,10 +29,18 @@ _HEAD = "node:__internal_head__"
 class RayEngine:
     """See `Engine`."""
 
-    async def members(self) -> Sequence[LiveNode]:
+    def __init__(self) -> None:
+        self._left: set[str] = set()
+
+    async def alive(self) -> Sequence[LiveNode]:
         """Those of our nodes that Ray takes to be alive."""
         rows = await asyncio.to_thread(ray.nodes)
-        return [_live(row) for row in rows if row["Alive"] and NODE_LABEL in (row.get("Labels") or {})]
+        ours = [row for row in rows if row["Alive"] and NODE_LABEL in (row.get("Labels") or {})]
+        return [_live(row) for row in ours if row["NodeID"] not in self._left]
+
+    def leave(self, node: LiveNode) -> None:
+        """See `Engine`."""
+        self._left.add(node.node_id)
 
     def agent(self, node: LiveNode) -> RayAgent:
         """See `Engine`."""
@@ -62,7 +67,7 @@ class RayAgent:
         self._node = node
         self._actor: Any = None
 
-    async def attach(self, token: str, attempts: Sequence[str]) -> Attached:
+    async def connect(self) -> None:
         """See `NodeAgent`."""
         self._actor = (
             ray.remote(NodeActor)
@@ -77,22 +82,10 @@ class RayAgent:
             )
             .remote()
         )
-        found: Attached = await self._actor.attach.remote(token, list(attempts))
-        return found
 
-    async def do(
-        self, token: str, commands: Sequence[Message]
-    ) -> tuple[dict[str, bool], list[tuple[int, GangStatus]]]:
+    async def call(self, name: str, *arguments: object) -> Any:  # noqa: ANN401 - JSON
         """See `NodeAgent`."""
-        found: tuple[dict[str, bool], list[tuple[int, GangStatus]]] = await self._actor.do.remote(
-            token, list(commands)
-        )
-        return found
-
-    async def poll(self, token: str, timeout_s: float, follow: Follow) -> News:
-        """See `NodeAgent`."""
-        found: News = await self._actor.poll.remote(token, timeout_s, follow)
-        return found
+        return await getattr(self._actor, name).remote(*arguments)
 
     def detach(self, token: str) -> None:
         """See `NodeAgent`."""
@@ -110,5 +103,4 @@ def _live(row: Mapping[str, Any]) -> LiveNode:
         int(resources.get("GPU", 0)),
         dict(row["Labels"]),
         is_head=_HEAD in resources,
-        port=int(row.get("NodeManagerPort") or 0),
     )

@@ -6,7 +6,6 @@ stream, or when its gateway has not asked for anything for a while; supervisor a
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import select
@@ -16,7 +15,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from trainmaster.executors.gang_client import row_of
 from trainmaster.executors.gangs.agent import PATIENCE_S, Agent
 from trainmaster.executors.process_limits import forbid_core_dumps
 from trainmaster.executors.wire import Splitter, encode
@@ -56,7 +54,7 @@ class AgentProgram:
 
     def _answer(self, call: Message) -> None:
         try:
-            found: Message = {"result": self._do(call["do"], call["args"])}
+            found: Message = {"result": getattr(self._agent, call["do"])(*call["args"])}
         except LeaseLostError as error:
             found = {"error": [Exception.__str__(error), error.hint], "fenced": True}
         except TrainmasterError as error:
@@ -67,24 +65,6 @@ class AgentProgram:
         with self._lock:
             while view:
                 view = view[os.write(1, view) :]
-
-    def _do(self, name: str, arguments: list[object]) -> object:
-        match name:
-            case "attach":
-                attached = self._agent.attach(*arguments)  # type: ignore[arg-type]
-                return [[row_of(status) for status in attached.statuses], attached.records]
-            case "do":
-                shared, checked = self._agent.do(*arguments)  # type: ignore[arg-type]
-                return [shared, [[turn, row_of(status)] for turn, status in checked]]
-            case "poll":
-                news = self._agent.poll(*arguments)  # type: ignore[arg-type]
-                pieces = [
-                    [attempt, file, offset, base64.b64encode(data).decode("ascii")]
-                    for attempt, (file, offset, data) in news.pieces
-                ]
-                return [[row_of(each) for each in news.statuses], news.output, pieces, sorted(news.behind)]
-            case _:
-                raise ValueError(name)
 
 
 def main(arguments: list[str]) -> None:

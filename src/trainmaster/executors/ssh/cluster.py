@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from trainmaster.executors.gangs.cluster_node import ClusterNode
-    from trainmaster.executors.gangs.engine import Opener, Runner
+    from trainmaster.executors.gangs.engine import ClusterNode, Opener, Runner
 
 log = logging.getLogger(__name__)
 

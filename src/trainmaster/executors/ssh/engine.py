@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import itertools
 import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.executors.gang_client import status_of
-from trainmaster.executors.gangs.cluster_node import NODE_LABEL
-from trainmaster.executors.gangs.engine import Attached, News
+from trainmaster.executors.gangs.engine import NODE_LABEL
 from trainmaster.executors.gangs.node_program import AGENT_PROGRAM
-from trainmaster.executors.gangs.own_placement import OwnPlacement
-from trainmaster.executors.gangs.placement import LiveNode
+from trainmaster.executors.gangs.placement import LiveNode, OwnPlacement
 from trainmaster.executors.wire import Splitter, WireError, encode
 from trainmaster.spec.errors import ExecutorError, LeaseLostError
 
@@ -22,10 +18,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
 
-    from trainmaster.executors.base import GangStatus
-    from trainmaster.executors.gangs.cluster_node import ClusterNode
-    from trainmaster.executors.gangs.engine import Follow, Opener
-    from trainmaster.executors.wire import Message
+    from trainmaster.executors.gangs.engine import ClusterNode, Opener
 
 _READ_BYTES = 1 << 20
 #: Connecting blocks a thread; a host that does not answer takes one for a while.
@@ -50,10 +43,12 @@ class SshEngine:
         self._run = run
         self._lease = lease
         self._by_id: dict[str, ClusterNode] = {}
+        self._left: set[str] = set()
 
-    async def members(self) -> Sequence[LiveNode]:
-        """All that have joined."""
-        self._by_id = {f"{node.key}@{count}": node for node, count in self._nodes()}
+    async def alive(self) -> Sequence[LiveNode]:
+        """All that have joined and did not leave."""
+        joined = {f"{node.key}@{count}": node for node, count in self._nodes()}
+        self._by_id = {node_id: node for node_id, node in joined.items() if node_id not in self._left}
         return [
             LiveNode(
                 node.key,
@@ -65,6 +60,10 @@ class SshEngine:
             )
             for node_id, node in self._by_id.items()
         ]
+
+    def leave(self, node: LiveNode) -> None:
+        """See `Engine`."""
+        self._left.add(node.node_id)
 
     def agent(self, node: LiveNode) -> StreamAgent:
         """See `Engine`."""
@@ -81,7 +80,7 @@ class SshEngine:
 
 
 class StreamAgent:
-    """See `NodeAgent`; each `attach` begins a stream of its own.
+    """See `NodeAgent`; each `connect` begins a stream of its own.
 
     Args:
         key: of the node, for messages.
@@ -96,9 +95,9 @@ class StreamAgent:
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._ids = itertools.count()
 
-    async def attach(self, token: str, attempts: Sequence[str]) -> Attached:
+    async def connect(self) -> None:
         """See `NodeAgent`."""
-        self.detach(token)
+        self.detach()
         if self._dialling is None or self._dialling.done():
             self._dialling = asyncio.get_running_loop().run_in_executor(_reaching, self._dial)
             self._dialling.add_done_callback(_looked_at)
@@ -106,34 +105,16 @@ class StreamAgent:
         self._dialling = None
         reader, self._writer = await asyncio.open_connection(sock=stream)
         self._listening = asyncio.create_task(self._listen(reader, self._writer))
-        statuses, records = await self._call("attach", token, list(attempts))
-        return Attached([status_of(row) for row in statuses], records)
 
-    async def do(
-        self, token: str, commands: Sequence[Message]
-    ) -> tuple[dict[str, bool], list[tuple[int, GangStatus]]]:
-        """See `NodeAgent`."""
-        shared, checked = await self._call("do", token, list(commands))
-        return shared, [(turn, status_of(row)) for turn, row in checked]
-
-    async def poll(self, token: str, timeout_s: float, follow: Follow) -> News:
-        """See `NodeAgent`."""
-        statuses, output, pieces, behind = await self._call("poll", token, timeout_s, follow)
-        return News(
-            [status_of(row) for row in statuses],
-            [(part, member) for part, member in output],
-            [(part, (file, offset, base64.b64decode(text))) for part, file, offset, text in pieces],
-            set(behind),
-        )
-
-    def detach(self, token: str) -> None:
+    def detach(self, token: str = "") -> None:
         """See `NodeAgent`; the other end ends with its stream."""
         del token
         if self._writer is not None:
             self._writer.close()
             self._writer = None
 
-    async def _call(self, name: str, *arguments: object) -> Any:  # noqa: ANN401 - as JSON has it
+    async def call(self, name: str, *arguments: object) -> Any:  # noqa: ANN401 - JSON
+        """See `NodeAgent`."""
         if self._writer is None or self._writer.is_closing():
             raise self._lost()
         number = next(self._ids)
