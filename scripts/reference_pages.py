@@ -5,7 +5,69 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
+
+CLI: Final = Path(__file__).resolve().parents[1] / "docs/cli.md"
+#: Between these the table of verbs stands in that page.
+_TABLE: Final = re.compile(
+    r"(?<=<!-- verbs: python scripts/reference_pages.py -->\n\n).*?(?=\n<!-- end -->)", re.DOTALL
+)
+#: Where more is said of a verb, or of one of its own verbs.
+_MORE: Final = {
+    "run": "#run", "check": "#check", "quote": "quotes.md", "resume": "#resume", "export": "capsule.md",
+    "convert": "migrate.md", "examples": "models.md#models-that-come-with-trainmaster", "logs": "#logs",
+    "approve": "recipe.md#a-persons-yes", "label": "labels-and-cost.md", "note": "labels-and-cost.md",
+    "cost": "labels-and-cost.md#what-did-it-cost", "score": "quotes/kept.md#how-quotes-turned-out",
+    "metrics": "#metrics-export",
+    "tensorboard": "apps.md", "open": "apps.md#ports-of-members", "queue": "server/budgets.md#the-queue",
+    "budget": "server/budgets.md", "ssh": "#ssh", "exec": "#exec-port-forward-cp", "apps": "apps.md",
+    "cp": "#exec-port-forward-cp", "port-forward": "#exec-port-forward-cp", "notebook": "apps/notebooks.md",
+    "models": "models.md",
+    "serve": "serving.md", "services": "serving.md", "volume": "volumes.md", "df": "retention.md",
+    "rm": "retention.md", "prune": "retention.md", "offers": "offers.md", "recommend": "recommend.md",
+    "predict": "advisor.md", "clusters": "clusters.md", "image": "machine-images.md", "lab": "lab.md",
+    "server": "server.md",
+    "login": "server/login.md", "context": "server/login.md", "mcp": "assistants.md",
+    "workflows": "workflows.md", "token": "server/teams.md", "team": "server/teams.md",
+    "user": "server/teams.md", "secret": "server/secrets.md", "init": "first-recipe.md",
+    "schema": "configuration.md#an-editor-that-knows-the-keys", "config": "configuration.md",
+}  # fmt: skip
+
+
+def table() -> str:
+    """A table for each kind of verb: its arguments, what it does in a sentence, and where more stands."""
+    import typer
+
+    from trainmaster.cli.app import PANELS, app
+
+    commands: Any = typer.main.get_command(app)
+    lines = []
+    for title, names in PANELS.items():
+        lines += [f"**{title}**\n", "| verb | what it does |", "|---|---|"]
+        lines += [_row(name, commands.commands[name]) for name in names]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _row(name: str, verb: Any) -> str:  # noqa: ANN401 - Click's own type
+    words = [name]
+    for each in verb.params:
+        if each.param_type_name == "argument":
+            word = (each.name or "").upper() + ("..." if each.nargs == -1 else "")
+            words.append(word if each.required else f"[{word}]")
+    shown = f"`{' '.join(words)}`"
+    shown = f"[{shown}]({_MORE[name]})" if name in _MORE else shown
+    told = re.split(r"(?<=[.]) ", _text(verb.help))[0]
+    own = [f"`{word}`" for word, each in getattr(verb, "commands", {}).items() if not each.hidden]
+    more = f" Verbs: {', '.join(own)}." if own else ""
+    return f"| {shown} | {told}{more} |"
+
+
+def cli_page() -> str:
+    """The page of the command line with its table as it is now."""
+    found = table()
+    return _TABLE.sub(lambda _: found, CLI.read_text())
 
 
 def verbs() -> Iterator[str]:
@@ -73,3 +135,7 @@ def _kind(schema: Mapping[str, Any]) -> str:
 
 def _text(text: str | None) -> str:
     return re.sub(r"\s+", " ", text or "").replace("|", "\\|").replace("[", "\\[").strip()
+
+
+if __name__ == "__main__":
+    CLI.write_text(cli_page())

@@ -162,7 +162,7 @@ _VERBS: Final = {
 }
 
 #: Where `--help` shows each, in this order.
-_PANELS: Final = {
+PANELS: Final = {
     "Run": ("run", "check", "quote", "resume", "cancel", "approve", "export", "convert", "examples"),
     "Look": (
         "status", "logs", "label", "note", "metrics", "tensorboard", "score", "open", "queue", "budget",
@@ -225,7 +225,7 @@ class _Verbs(TyperGroup):
         found = copy.copy(self)
         found.commands = {
             name: TyperCommand(name, help=_VERBS[name][1], rich_help_panel=panel)
-            for panel, names in _PANELS.items()
+            for panel, names in PANELS.items()
             for name in names
         }
         return found

@@ -7,14 +7,14 @@ import subprocess
 import sys
 
 from command_line import invoke, whole_command
-from trainmaster.cli.app import _PANELS, _VERBS
+from trainmaster.cli.app import _VERBS, PANELS
 
 
 def test_each_verb_is_shown_once_below_the_title_of_its_kind():
-    shown = [name for names in _PANELS.values() for name in names]
+    shown = [name for names in PANELS.values() for name in names]
     assert sorted(shown) == sorted(name for name in _VERBS if not name.startswith("_"))
     lines = invoke("--help").stdout.splitlines()
-    titles = [next(i for i, line in enumerate(lines) if f" {panel} ─" in line) for panel in _PANELS]
+    titles = [next(i for i, line in enumerate(lines) if f" {panel} ─" in line) for panel in PANELS]
     assert titles == sorted(titles)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import runpy
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,11 @@ import pytest
 from ruamel.yaml import YAML
 
 from command_line import whole_command
-from trainmaster.spec import EndReason, read_recipe
+from trainmaster.spec import EndReason, Experiment, Recipe, read_recipe
+from trainmaster.spec.gate import Requirement
+from trainmaster.spec.reading import keys_of
+from trainmaster.spec.search import Search
+from trainmaster.spec.serve import Serve
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
@@ -233,6 +238,29 @@ def test_every_page_is_in_the_navigation():
     text = (ROOT / "mkdocs.yml").read_text()
     pages = [str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")]
     assert [page for page in pages if not re.search(rf" {re.escape(page)}$", text, re.MULTILINE)] == []
+
+
+def test_verbs_are_those_of_the_command_line():
+    page = runpy.run_path(str(ROOT / "scripts/reference_pages.py"))["cli_page"]()
+    assert (DOCS / "cli.md").read_text() == page, "python scripts/reference_pages.py writes it"
+
+
+@pytest.mark.parametrize(
+    ("page", "head", "noun"),
+    [
+        ("recipe.md", "## For the whole recipe", Recipe),
+        ("recipe.md", "## For an experiment", Experiment),
+        ("recipe.md", "## Search", Search),
+        ("recipe.md", "## Gates", Requirement),
+        ("serving.md", "## Keys", Serve),
+    ],
+)
+def test_tables_of_keys_have_all_that_a_recipe_takes(page, head, noun):
+    table = (DOCS / page).read_text().partition(f"{head}\n")[2].partition("\n| key ")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| (`[^|]*) \|", table.partition("---|\n")[2], re.MULTILINE)
+    shown = {key for row in rows for key in re.findall(r"`(\w+)`", row)}
+    known = {key.name for _, key in keys_of(noun)} | {name for name, _ in noun.lifted}
+    assert shown == known
 
 
 def test_questions_of_newcomers_are_two_clicks_away():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final, cast
 
 from trainmaster.service.conversion.draft import Draft, ExperimentDraft
 from trainmaster.service.conversion.job import Beside, ForeignJob
@@ -23,6 +24,7 @@ from trainmaster.spec.node import Kind, Wording, compose
 SKYPILOT: Final = Wording("a task of SkyPilot", "tasks", "a mapping with `run`")
 _DOCUMENT: Final = re.compile(r"^---[ \t]*(?:#.*)?$", re.MULTILINE)
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAMED: Final = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _COUNTED: Final = re.compile(r"([A-Za-z][\w.-]*)(?::\s*([\d.]+))?")
 _REASONS: Final = {
     "disk_tier": "disks are the provider's usual ones",
@@ -224,6 +226,15 @@ def _mounts(draft: Draft, experiment: ExperimentDraft, section: Section, key: st
             put_data(draft, experiment.keys, job, source, place, line)
 
 
+def _with_values(found: Any, env: Mapping[str, str]) -> Any:  # noqa: ANN401 - whatever is written
+    """What is sent, with the values of the variables that it names."""
+    if isinstance(found, str):
+        return _NAMED.sub(lambda name: env.get(name[1] or name[2], name[0]), found)
+    if isinstance(found, list):
+        return [_with_values(each, env) for each in found]
+    return {key: _with_values(each, env) for key, each in found.items()} if isinstance(found, dict) else found
+
+
 def _service(
     draft: Draft, experiment: ExperimentDraft, service: Section, resources: Section, job: ForeignJob
 ) -> None:
@@ -232,7 +243,11 @@ def _service(
     if probe is not None and probe.kind is Kind.MAPPING:
         ready = Section(probe, service.lines)
         data = ready.node("post_data")
-        body = data.data if data is not None else None
+        body = (
+            _with_values(data.data, cast("Mapping[str, str]", experiment.keys.get("env") or {}))
+            if data is not None
+            else None
+        )
         timeout = ready.number("timeout_seconds")
         put_probe(
             serve,

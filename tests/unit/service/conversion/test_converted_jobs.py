@@ -306,10 +306,11 @@ PROBED = {
 service:
   readiness_probe:
     path: /v1/chat
-    post_data: {model: m, max_tokens: 1}
+    post_data: {model: $MODEL, max_tokens: 1}
     initial_delay_seconds: 1200
     timeout_seconds: 20
 resources: {ports: 8080, accelerators: [L4:1, L4:4]}
+envs: {MODEL: m}
 setup: sudo apt-get install -y libaio-dev
 run: serve --port 8080
 """,
