@@ -1,72 +1,486 @@
-"""How often a quote is kept here, and how wide it is: real runs of a training, each quoted before and during.
+"""How often quotes are kept: runs of a dozen kinds of jobs, here and in a lab, with and without faults.
 
-A naive baseline says of each run what the last one took, 25 % more or less.
+Each run is a line of a file, with the load of the machine, so that hours of it may be cut anywhere and gone
+on with; `--report 1` only tells what the file says. Beside each quote stands the naive one: the mean of past
+runs of that kind, give or take 1.645 of their standard deviations (a tenth of the mean at least).
+
+    python benchmarks/quotes_kept.py --rounds 3 --kinds here-single,lab-gang
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
+import random
+import re
+import sqlite3
 import subprocess
-from itertools import pairwise
-from statistics import median
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean, median, stdev
+from typing import Any
 
-from common import ROOT, TRAINMASTER, options, report, workshop
+from common import OUT, TRAINMASTER, machine, options, report
 
-RECIPE = ROOT / "examples" / "digits" / "recipe.yaml"
-#: Width that a binding quote aims at, p95 over p50.
-TARGET_WIDTH = 1.25
+from trainmaster.service.quotes.score import binomial_interval
+
+#: Width that a binding quote aims at, p95 over p50; what share of quotes is to be kept.
+TARGET_WIDTH, TARGET_KEPT = 1.25, 0.9
+NAIVE_LEAST = 0.1
+#: A run that hangs is no reason to end all of them.
+MOST_S = 900.0
+
+STEPS = """
+import json, os, sys, time
+steps, pause_s = int(sys.argv[1]), float(sys.argv[2])
+place = os.environ.get("TRAINMASTER_CHECKPOINT_DIR", ".")
+at = 0
+if os.path.exists(place + "/at"):
+    at = int(open(place + "/at").read())
+first = os.environ.get("TRAINMASTER_RANK", "0") == "0"
+lr = float(sys.argv[3]) if len(sys.argv) > 3 else 0.1
+while at < steps:
+    sum(i * i for i in range(50_000))
+    time.sleep(pause_s)
+    at += 1
+    if first:
+        with open(os.environ["TRAINMASTER_METRICS"], "a") as file:
+            loss = (lr - 0.1) ** 2 + 1 / at
+            file.write(json.dumps({"step": at, "loss": loss, "at": time.time()}) + "\\n")
+        if at % 10 == 0:
+            with open(place + "/draft", "w") as file:
+                file.write(str(at))
+            os.replace(place + "/draft", place + "/at")
+if first:
+    with open(os.environ["TRAINMASTER_OUTPUT_DIR"] + "/model", "wb") as file:
+        file.write(b"0" * 1_000_000)
+"""
+DDP = """
+import json, os, sys, time
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Sequential(
+    torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+x, y = torch.randn(64, 256), torch.randint(0, 10, (64,))
+for step in range(1, int(sys.argv[1]) + 1):
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    if dist.get_rank() == 0:
+        with open(os.environ["TRAINMASTER_METRICS"], "a") as file:
+            file.write(json.dumps({"step": step, "at": time.time()}) + "\\n")
+dist.barrier()
+os._exit(0)
+"""
+MPI = """
+import json, os, sys, time
+from mpi4py import MPI
+import numpy as np
+world, part = MPI.COMM_WORLD, np.ones(20000)
+for step in range(1, int(sys.argv[1]) + 1):
+    time.sleep(0.02)
+    part = world.allreduce(part) / world.size
+    if world.rank == 0:
+        with open(os.environ["TRAINMASTER_METRICS"], "a") as file:
+            file.write(json.dumps({"step": step, "at": time.time()}) + "\\n")
+"""
+WHOLE = """
+import os, sys, time
+end = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < end:
+    time.sleep(0.1)
+open(os.environ["TRAINMASTER_OUTPUT_DIR"] + "/out", "w").write("done")
+"""
+READ = """
+import json, os, pathlib, sys, time
+files = sorted(pathlib.Path(os.environ["TRAINMASTER_DATA_SET"]).rglob("*"))
+for step in range(1, int(sys.argv[1]) + 1):
+    sum(len(f.read_bytes()) for f in files[step % len(files)::16] if f.is_file())
+    time.sleep(0.02)
+    with open(os.environ["TRAINMASTER_METRICS"], "a") as file:
+        file.write(json.dumps({"step": step, "at": time.time()}) + "\\n")
+"""
+SCRIPTS = {"steps.py": STEPS, "ddp.py": DDP, "mpi.py": MPI, "whole.py": WHOLE, "read.py": READ}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Of jobs.
+
+    Attributes:
+        recipe: of one experiment, indented; names in braces are drawn.
+        draws: what each may be.
+        provider: ``local`` or ``lab``.
+        fault: what goes wrong: ``lost``, ``interrupted`` or ``slow``; empty for nothing.
+    """
+
+    recipe: str
+    draws: dict[str, Sequence[Any]] = field(default_factory=dict)
+    provider: str = "local"
+    fault: str = ""
+
+
+def gang(command: str, *more: str) -> str:
+    lines = ["distributed: {{strategy: allreduce, workers: {workers}}}", f"command: {command}", *more]
+    return "\n".join(f"    {line}" for line in lines)
+
+
+def single(command: str, *more: str) -> str:
+    return "\n".join(f"    {line}" for line in (f"command: {command}", *more))
+
+
+STEPPED = "python3 steps.py {{{{steps}}}} {pause}"
+LENGTH = "steps: {steps}"
+TYPE = "hardware: {{instance: {instance}}}"
+TYPES = ["t2.small", "m4.large", "m4.xlarge"]
+KINDS = {
+    "here-single": Kind(single(STEPPED, LENGTH), {"steps": [200, 400, 800], "pause": [0.03, 0.06]}),
+    "here-short": Kind(single(STEPPED, LENGTH), {"steps": [100], "pause": [0.15, 0.2]}),
+    "here-whole": Kind(single("python3 whole.py {seconds}"), {"seconds": [22, 40]}),
+    "here-setup": Kind(
+        single(STEPPED, LENGTH, "setup: sleep {sleep}; true {n}"),
+        {"steps": [200], "pause": [0.1], "sleep": [8]},
+    ),
+    "here-ddp": Kind(
+        gang("python3 ddp.py {{{{steps}}}}", LENGTH, "framework: torch"),
+        {"steps": [1500, 3000], "workers": [2]},
+    ),
+    "here-sweep": Kind(
+        single(
+            "python3 steps.py {{{{steps}}}} {pause} {{{{lr}}}}",
+            LENGTH,
+            "workers: 2",
+            "search:",
+            "  metric: loss",
+            "  goal: min",
+            "  pruner: asha",
+            "parameters: {{lr: {{range: 0.01-0.5}}}}",
+            "samples: 8",
+        ),
+        {"steps": [80], "pause": [0.08]},
+    ),
+    "lab-single": Kind(
+        single(STEPPED, LENGTH, TYPE),
+        {"steps": [200, 500], "pause": [0.05, 0.1], "instance": TYPES},
+        "lab",
+    ),
+    "lab-setup": Kind(
+        single(STEPPED, LENGTH, TYPE, "setup: sleep {sleep}"),
+        {"steps": [200], "pause": [0.1], "instance": TYPES, "sleep": [6, 12]},
+        "lab",
+    ),
+    "lab-gang": Kind(
+        gang(STEPPED, LENGTH, TYPE, "framework: plain"),
+        {"steps": [300], "pause": [0.05, 0.1], "instance": TYPES, "workers": [2, 3, 4, 6]},
+        "lab",
+    ),
+    "lab-ddp": Kind(
+        gang("python3 ddp.py {{{{steps}}}}", LENGTH, TYPE, "framework: torch"),
+        {"steps": [400, 800], "instance": ["m4.xlarge"], "workers": [2, 3]},
+        "lab",
+    ),
+    "lab-mpi": Kind(
+        gang("python3 mpi.py {{{{steps}}}}", LENGTH, TYPE, "framework: mpi"),
+        {"steps": [600], "instance": ["m4.large", "m4.xlarge"], "workers": [2, 3]},
+        "lab",
+    ),
+    "lab-volume": Kind(
+        single("python3 read.py {{{{steps}}}}", LENGTH, TYPE, "data: {{set: {{directory: set}}}}"),
+        {"steps": [600], "instance": ["m4.large"]},
+        "lab",
+    ),
+    "lab-spot": Kind(
+        gang(STEPPED, LENGTH, "hardware: {{instance: {instance}, spot: true}}", "framework: plain"),
+        {"steps": [300], "pause": [0.1], "instance": ["m4.large"], "workers": [2]},
+        "lab",
+    ),
+    "lab-interrupted": Kind(
+        gang(STEPPED, LENGTH, "hardware: {{instance: {instance}, spot: true}}", "framework: plain"),
+        {"steps": [300], "pause": [0.1], "instance": ["m4.large"], "workers": [2]},
+        "lab",
+        "interrupted",
+    ),
+    "lab-lost": Kind(
+        gang(STEPPED, LENGTH, TYPE, "framework: plain", "checkpoint: {{every: 5s}}"),
+        {"steps": [300], "pause": [0.1], "instance": ["m4.large"], "workers": [2]},
+        "lab",
+        "lost",
+    ),
+    "lab-slow": Kind(
+        gang("python3 ddp.py {{{{steps}}}}", LENGTH, TYPE, "framework: torch"),
+        {"steps": [400], "instance": ["m4.xlarge"], "workers": [2]},
+        "lab",
+        "slow",
+    ),
+}
+
+
+class Bench:
+    """A home that remembers, with a lab in it.
+
+    Args:
+        root: where both are, also the next time.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.home, self.work = root, root / "home", root / "work"
+        self.work.mkdir(parents=True, exist_ok=True)
+        for name, text in SCRIPTS.items():
+            (self.work / name).write_text(text)
+        (self.work / "set").mkdir(exist_ok=True)
+        for number in range(64):
+            (self.work / "set" / f"{number}.bin").write_bytes(os.urandom(1 << 19))
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("TRAINMASTER_", "AWS_"))}
+        self.env = {**kept, "TRAINMASTER_HOME": str(self.home), "COLUMNS": "200"}
+
+    def call(self, *arguments: object, must: bool = True) -> str:
+        """``trainmaster ...``; its output."""
+        done = subprocess.run(
+            [TRAINMASTER, *map(str, arguments)], env=self.env, capture_output=True, text=True, cwd=self.work
+        )
+        if done.returncode and must:
+            raise SystemExit(f"{arguments}: {done.stderr}")
+        return done.stdout
+
+    @contextlib.contextmanager
+    def lab(self, kinds: Sequence[str]) -> Iterator[None]:
+        """One that is there as long as it is needed."""
+        needed = any(KINDS[name].provider == "lab" for name in kinds)
+        if needed:
+            self.call("lab", "down", must=False)
+            scale = ["--cpu-scale", "0.25", "--memory-scale", "0.25", "--network-scale", "0.125"]
+            self.call("lab", "up", *scale)
+        try:
+            yield
+        finally:
+            if needed:
+                self.call("lab", "down", must=False)
+
+    def recipe(self, name: str, number: int) -> tuple[Path, dict[str, Any]]:
+        """The one of a run: drawn from its kind and number alone."""
+        kind, rng = KINDS[name], random.Random(f"{name}/{number}")
+        drawn = {key: rng.choice(list(values)) for key, values in kind.draws.items()}
+        engine = "engine: ssh\n" if kind.provider == "lab" else ""
+        text = f"name: {name}\n{engine}experiments:\n  train:\n" + kind.recipe.format(**drawn, n=number)
+        path = self.work / f"{name}.yaml"
+        path.write_text(text + "\n")
+        return path, drawn
+
+    def run(self, name: str, number: int) -> dict[str, Any]:
+        """One run, and what it was quoted."""
+        kind = KINDS[name]
+        path, drawn = self.recipe(name, number)
+        before, began = os.getloadavg()[0], time.time()
+        command = [TRAINMASTER, "run", str(path), "--provider", kind.provider, "--yes", "--json"]
+        log = self.root / "last.log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(command, env=self.env, cwd=self.work, stdout=out, stderr=out)
+            try:
+                if kind.fault:
+                    self._hurt(kind.fault, process, log)
+                process.wait(MOST_S)
+            except subprocess.TimeoutExpired:
+                process.terminate()
+                process.wait(60)
+        if kind.fault == "slow":
+            self.call("lab", "delay", "all", "all", "none", must=False)
+        said = log.read_text()
+        found = re.search(rf"^({name}-\w+): started", said, re.MULTILINE)
+        record = {
+            "kind": name,
+            "number": number,
+            "at": round(began),
+            "load": [round(before, 2), round(os.getloadavg()[0], 2)],
+            "drawn": drawn,
+            "wall_s": round(time.time() - began, 2),
+        }
+        return record | (
+            self._truth(found.group(1)) if found else {"reason": "NOT STARTED", "said": said[-500:]}
+        )
+
+    def _hurt(self, fault: str, process: subprocess.Popen[bytes], log: Path) -> None:
+        """Once it trains."""
+        end = time.monotonic() + 120
+        while process.poll() is None and time.monotonic() < end and "step" not in log.read_text():
+            time.sleep(0.5)
+        time.sleep(4)
+        if process.poll() is not None:
+            return
+        ids = re.findall(r"\bi-[0-9a-f]+", self.call("lab", "status", must=False))
+        if fault == "slow":
+            self.call("lab", "delay", "all", "all", 5, must=False)
+        elif ids and fault == "lost":
+            self.call("lab", "terminate", ids[0], must=False)
+        elif ids:
+            self.call("lab", "interrupt", ids[0], "--notice", 5, must=False)
+
+    def _truth(self, run: str) -> dict[str, Any]:
+        with contextlib.closing(sqlite3.connect(self.home / "trainmaster.db")) as connection:
+            query = (
+                "select kind, data, time_s, cost_usd, kept, made_at from quote where run_id = ? order by id"
+            )
+            rows = connection.execute(query, (run,)).fetchall()
+            reason, created = connection.execute(
+                "select reason, created_at from run where id = ?", (run,)
+            ).fetchone()
+        status = json.loads(self.call("status", run, "--json").strip().splitlines()[-1])
+        quotes = {}
+        for kind, data, time_s, cost_usd, kept, made_at in rows:
+            told = json.loads(data)
+            quotes[kind] = {
+                "time_s": told["time_s"],
+                "cost_usd": told["cost_usd"],
+                "phases": told.get("phases"),
+                "kept": bool(kept),
+                "after_s": round(made_at - created, 1),
+                "truth_s": time_s,
+                "truth_usd": cost_usd,
+            }
+        return {
+            "run": run,
+            "reason": reason,
+            "seconds": status.get("seconds"),
+            "cost_usd": status.get("cost_usd"),
+            "phases": status.get("phases"),
+            "quotes": quotes,
+        }
 
 
 def interval_score(low: float, high: float, truth: float) -> float:
     """Of the logarithm; lower is better (Gneiting and Raftery, JASA 2007), for 90 %."""
-    low, high, truth = math.log(low), math.log(high), math.log(truth)
+    low, high, truth = (math.log(max(value, 1e-6)) for value in (low, high, truth))
     return (high - low) + 20 * max(low - truth, 0.0) + 20 * max(truth - high, 0.0)
 
 
-def call(env: dict[str, str], *arguments: str) -> dict:
-    done = subprocess.run(
-        [TRAINMASTER, *arguments, "--json"], env=env, capture_output=True, text=True, check=True, cwd=ROOT
-    )
-    return json.loads(done.stdout.strip().splitlines()[-1])
+def naive(past: Sequence[float]) -> tuple[float, float] | None:
+    """What the mean of past runs says of the next."""
+    if not past:
+        return None
+    middle = mean(past)
+    spread = 1.645 * max(stdev(past) if len(past) > 1 else 0.0, NAIVE_LEAST * middle)
+    return max(middle - spread, middle / 10), middle + spread
+
+
+def scored(records: Sequence[dict[str, Any]], kind: str) -> dict[str, Any]:
+    """Of one kind of quote, over runs in the order in which they were made."""
+    past: dict[str, list[float]] = defaultdict(list)
+    rows = []
+    for each in records:
+        key = each["kind"]
+        quote = each.get("quotes", {}).get(kind)
+        simple = naive(past[key])
+        if quote is not None and quote["truth_s"] is not None:
+            rows.append((each, quote, simple))
+        if each.get("reason") == "SUCCEEDED" and each.get("seconds"):
+            past[key].append(each["seconds"])
+    if not rows:
+        return {"quotes": 0}
+    kept = sum(quote["kept"] for _, quote, _ in rows)
+    good = [(quote, simple) for each, quote, simple in rows if each["reason"] == "SUCCEEDED"]
+    inside = sum(q["time_s"]["p5"] <= q["truth_s"] <= q["time_s"]["p95"] for q, _ in good)
+    both = [(q, s) for q, s in good if s is not None]
+    ours = [interval_score(q["time_s"]["p5"], q["time_s"]["p95"], q["truth_s"]) for q, _ in both]
+    theirs = [interval_score(*s, q["truth_s"]) for q, s in both]
+    return {
+        "quotes": len(rows),
+        "kept": kept,
+        "kept_share": round(kept / len(rows), 3),
+        "kept_95": [round(v, 3) for v in binomial_interval(kept, len(rows))],
+        "inside": round(inside / len(good), 3) if good else None,
+        "p95_over_p50": round(median(q["time_s"]["p95"] / q["time_s"]["p50"] for _, q, _ in rows), 3),
+        "after_s": round(median(q["after_s"] for _, q, _ in rows), 1),
+        "score": round(mean(ours), 3) if ours else None,
+        "naive_score": round(mean(theirs), 3) if theirs else None,
+        "ratio_truth_p50": round(median(q["truth_s"] / q["time_s"]["p50"] for q, _ in good), 3)
+        if good
+        else None,
+    }
+
+
+def by_phase(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Of each phase that an estimate names: what it took over what was quoted, and how often within p95."""
+    found: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
+    for each in records:
+        told = (each.get("quotes", {}).get("estimate") or {}).get("phases") or {}
+        truth = {name: part["seconds"] for name, part in (each.get("phases") or {}).items()}
+        for name, belief in told.items():
+            found[name].append((truth.get(name, 0.0), belief["p50"], belief["p95"]))
+    return {
+        name: {
+            "runs": len(rows),
+            "truth_s": round(median(t for t, _, _ in rows), 2),
+            "quoted_s": round(median(m for _, m, _ in rows), 2),
+            "within_p95": round(sum(t <= most for t, _, most in rows) / len(rows), 2),
+            "mean_error_s": round(mean(t - m for t, m, _ in rows), 2),
+        }
+        for name, rows in found.items()
+    }
+
+
+def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What the file says."""
+    groups: dict[str, Callable[[dict[str, Any]], bool]] = {
+        "all": lambda _: True,
+        "undisturbed": lambda each: not KINDS[each["kind"]].fault,
+        "disturbed": lambda each: bool(KINDS[each["kind"]].fault),
+    }
+    groups |= {name: lambda each, name=name: each["kind"] == name for name in KINDS}
+    told = {}
+    for name, takes in groups.items():
+        mine = [each for each in records if takes(each)]
+        if mine:
+            told[name] = {kind: scored(mine, kind) for kind in ("estimate", "binding")}
+            told[name]["runs"] = len(mine)
+    loads = [each["load"][1] for each in records]
+    return {
+        "runs": len(records),
+        "load": [min(loads), round(median(loads), 2), max(loads)] if loads else [],
+        "by": told,
+        "phases": by_phase(records),
+        "target": {"kept": TARGET_KEPT, "width_p95_over_p50": TARGET_WIDTH},
+    }
 
 
 def main() -> None:
-    chosen = options(__doc__ or "", runs=8, epochs=400)
-    directory, env = workshop()
-    change = ["--set", f"experiments.train.epochs={chosen.epochs}"]
-    with directory:
-        first = call(env, "quote", str(RECIPE), *change)
-        runs = [call(env, "run", str(RECIPE), "--yes", *change) for _ in range(chosen.runs)]
-    quoted = [run for run in runs if "quote" in run]
-    binding = [run for run in quoted if run["quote"]["kind"] == "binding"]
-    widths = [run["quote"]["time_s"]["p95"] / run["quote"]["time_s"]["p50"] for run in binding]
-    scores = [
-        interval_score(run["quote"]["time_s"]["p5"], run["quote"]["time_s"]["p95"], run["seconds"])
-        for run in binding
-    ]
-    naive = [
-        interval_score(before["seconds"] / 1.25, before["seconds"] * 1.25, run["seconds"])
-        for before, run in pairwise(runs)
-    ]
-    seconds = [run["seconds"] for run in runs]
-    report(
-        "quotes_kept",
-        {
-            "before_any_run": first["time_s"],
-            "first_run_s": round(seconds[0], 2),
-            "first_inside": first["time_s"]["p5"] <= seconds[0] <= first["time_s"]["p95"],
-            "runs_s": [round(value, 2) for value in seconds],
-            "binding": len(binding),
-            "kept": sum(bool(run["quote"]["kept"]) for run in binding),
-            "width_p95_over_p50": round(median(widths), 3) if widths else None,
-            "target_width": TARGET_WIDTH,
-            "interval_score": round(median(scores), 3) if scores else None,
-            "naive_interval_score": round(median(naive), 3) if naive else None,
-        },
-        {f"run {i}": value for i, value in enumerate(seconds)},
-        "s",
+    chosen = options(
+        __doc__ or "",
+        rounds=1,
+        kinds=",".join(KINDS),
+        home="/var/tmp/trainmaster-quotes-kept",
+        out=str(OUT / "quotes_kept.jsonl"),
+        minutes=1e9,
+        report=0,
+        since=0.0,
     )
+    out, kinds = Path(chosen.out), chosen.kinds.split(",")
+    out.parent.mkdir(exist_ok=True)
+
+    def records() -> list[dict[str, Any]]:
+        lines = out.read_text().splitlines() if out.exists() else []
+        return [found for line in lines if (found := json.loads(line))["at"] >= chosen.since]
+
+    if not chosen.report:
+        bench, end = Bench(Path(chosen.home)), time.time() + 60 * float(chosen.minutes)
+        done = defaultdict(int)
+        for each in records():
+            done[each["kind"]] = max(done[each["kind"]], each["number"] + 1)
+        with bench.lab(kinds):
+            for _ in range(chosen.rounds):
+                for name in kinds:
+                    if time.time() < end:
+                        record = bench.run(name, done[name])
+                        done[name] += 1
+                        with out.open("a") as file:
+                            file.write(json.dumps(record) + "\n")
+    report("quotes_kept", {"of": machine(), **summary(records())})
 
 
 if __name__ == "__main__":
