@@ -193,7 +193,7 @@ KINDS = {
         "lab",
     ),
     "lab-volume": Kind(
-        single("python3 read.py {{{{steps}}}}", LENGTH, TYPE, "data: {{set: {{directory: set}}}}"),
+        single("python3 read.py {{{{steps}}}}", LENGTH, TYPE, "data: {{set: {{dir: set}}}}"),
         {"steps": [600], "instance": ["m4.large"]},
         "lab",
     ),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.control.task.contents import Preparations, content_of
+from trainmaster.control.task.contents import content_of
 from trainmaster.providers.base import BakedImage, Baker
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec import Recipe
@@ -57,12 +57,12 @@ class Baking:
     team: str = ""
 
     @classmethod
-    def of(cls, recipe: Recipe, code: Path, team: str, seen: Preparations) -> Baking:
+    def of(cls, recipe: Recipe, code: Path, team: str, seconds: Callable[[Iterable[str]], float]) -> Baking:
         """That of a recipe, with the run's snapshot of its code."""
         every = recipe.experiments
 
         def saves_s(names: Sequence[str]) -> float:
-            return seen.seconds(content_of((every[name] for name in names), code))
+            return seconds(content_of((every[name] for name in names), code))
 
         content = {name: content_of([each], code, team) for name, each in every.items()}
         return cls(content, saves_s, recipe.bake, team)

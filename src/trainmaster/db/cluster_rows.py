@@ -194,9 +194,19 @@ def not_ended(provider: str | None, home_id: str, *, moves: bool = False) -> sa.
 def waits(provider: str) -> sa.Select[Any]:
     """How long one waited for clusters of a provider, the newest first."""
     return (
-        sa.select(t.cluster.c.waited_s)
+        sa.select(t.cluster.c.waited_s, t.cluster.c.data)
         .where(t.cluster.c.provider == provider, t.cluster.c.waited_s.is_not(None))
         .order_by(t.cluster.c.changed_at.desc())
+        .limit(_WAITS)
+    )
+
+
+def given_back(provider: str) -> sa.Select[Any]:
+    """When the work of runs of a provider was over, and when all was given back; the newest first."""
+    return (
+        sa.select(t.run.c.ended_at, t.run.c.closed_at)
+        .where(t.run.c.provider == provider, t.run.c.closed_at > t.run.c.ended_at)
+        .order_by(t.run.c.created_at.desc())
         .limit(_WAITS)
     )
 

@@ -323,7 +323,11 @@ class Database:
     def other_measurements(self, *not_fingerprints: str, team: str | None = None) -> Sequence[RowMapping]:
         """What it has measured of other things than these, newest first."""
         others = t.measurement.c.fingerprint.not_in(not_fingerprints)
-        return self.read(quote_rows.measurements_query(team, others))
+        return self.read(quote_rows.measurements_query(team, others, quote_rows.is_of_job()))
+
+    def phases(self, phase: str, content: str) -> Sequence[RowMapping]:
+        """What was measured of a phase that comes once: of this content first, then the newest first."""
+        return self.read(quote_rows.phases_query(phase, content))
 
     def add_quote(self, new: NewQuoteRow, most_usd: float | None = None) -> int:
         """Keep a quote; its id. The same run, experiment, kind and time is the same quote.
@@ -410,9 +414,13 @@ class Database:
         """Clusters of a provider (None: of all) that may still have machines; see `not_ended`."""
         return self.read(cluster_rows.not_ended(provider, home_id, moves=moves))
 
-    def cluster_waits(self, provider: str) -> list[float]:
-        """Seconds from the first request to a cluster that is up, the newest first."""
-        return [row["waited_s"] for row in self.read(cluster_rows.waits(provider))]
+    def cluster_waits(self, provider: str) -> Sequence[RowMapping]:
+        """Of clusters, the newest first: seconds from the first request until it was up, and its record."""
+        return self.read(cluster_rows.waits(provider))
+
+    def gave_back_s(self, provider: str) -> list[float]:
+        """Seconds from the end of the work until all machines of a run were given back, the newest first."""
+        return [row["closed_at"] - row["ended_at"] for row in self.read(cluster_rows.given_back(provider))]
 
     # --- reading, and writes of other modules ---------------------------------------------------
 

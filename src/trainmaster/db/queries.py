@@ -13,6 +13,7 @@ from sqlalchemy.engine import RowMapping
 
 from trainmaster.db import tables as t
 from trainmaster.db.database import Database
+from trainmaster.db.quote_rows import is_of_job
 from trainmaster.db.task_rows import tasks_of
 from trainmaster.spec.states import FINISHED, WHOLE, State
 
@@ -163,7 +164,7 @@ def profile(database: Database, run: str, experiment: str | None, which: RunFilt
     query = (
         sa.select(measured.c.run_id, measured.c.experiment, measured.c.data)
         .join(t.run, t.run.c.id == measured.c.run_id)
-        .where(measured.c.similar.in_(of_run), which.condition())
+        .where(measured.c.similar.in_(of_run), is_of_job(), which.condition())
         .order_by(measured.c.measured_at.desc(), measured.c.id)
         .limit(_MEASUREMENTS)
     )

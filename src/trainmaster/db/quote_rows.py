@@ -15,6 +15,7 @@ from trainmaster.spec.states import State
 
 #: Older measurements of the same thing are of little interest.
 MEASUREMENTS = 100
+_PHASES = "phase:"
 #: Runs that quotes are judged by: older ones were quoted by an older model.
 JUDGED_RUNS = 1000
 
@@ -86,6 +87,35 @@ def put_measurements(connection: Connection, found: Sequence[NewMeasurement]) ->
         [{"known": name} for name in rows],
     )
     connection.execute(t.measurement.insert(), list(rows.values()))
+
+
+def phase_of(phase: str, content: str = "") -> str:
+    """What phases that come once are called where jobs have a fingerprint.
+
+    >>> phase_of("setup", "4711"), phase_of("setup")
+    ('phase:setup:4711', 'phase:setup:')
+    """
+    return f"{_PHASES}{phase}:{content}"
+
+
+def phases_query(phase: str, content: str) -> sa.Select[Any]:
+    """What was measured of a phase, whoever ran it: of this content first, then the newest first."""
+    column = t.measurement.c
+    return (
+        sa.select(t.measurement)
+        .where(column.similar == phase_of(phase))
+        .order_by(
+            sa.case((column.fingerprint == phase_of(phase, content), 0), else_=1),
+            column.measured_at.desc(),
+            column.id,
+        )
+        .limit(MEASUREMENTS)
+    )
+
+
+def is_of_job() -> sa.ColumnElement[bool]:
+    """True of measurements of jobs."""
+    return ~t.measurement.c.similar.startswith(_PHASES, autoescape=True)
 
 
 def put_quote(connection: Connection, new: NewQuoteRow) -> int:

@@ -51,6 +51,8 @@ class Installed(StrEnum):
     UNKNOWN = "unknown"
 
 
+#: What a host of one's own is called where an instance type would stand.
+HOST: Final = "host"
 #: Of a provider that says nothing.
 _THERE_S: Final = LogNormal(180.0, 0.8)
 _GIVEN_BACK_S: Final = LogNormal(30.0, 0.6)
@@ -189,3 +191,16 @@ def _of_plug_in(provider: str) -> Capabilities:
     except TrainmasterError:  # told when it is to be used
         found = None
     return found if isinstance(found, Capabilities) else Capabilities()
+
+
+def measured_name(provider: str, instance_type: str) -> str:
+    """What measurements call a machine: a lab's are smaller than those that they are called after.
+
+    >>> measured_name("aws", "m4.large"), measured_name("lab", "m4.large"), measured_name("hosts", "")
+    ('m4.large', 'lab:m4.large', 'host')
+    """
+    if capabilities_of(provider).is_here:
+        return provider
+    if capabilities_of(provider).offers is OfferSource.LAB:
+        return f"{provider}:{instance_type}"
+    return instance_type or HOST

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.cluster.record import ClusterRecord, ClusterState
 from trainmaster.control.loop.recording import Where
-from trainmaster.service.quotes.candidate_offers import HOST, measured_name
+from trainmaster.providers.capabilities import HOST, measured_name
 
 if TYPE_CHECKING:
-    from trainmaster.service.quotes.preparation import Preparation
+    from trainmaster.advisor.market.phases import Waited
+    from trainmaster.service.quotes.phases import ExperimentPhases
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class ClusterFacts:
         nodes: how many machines its workers have. slots: processes that all of its machines take at once.
         usd_per_hour: of all its machines: as they were had, else as planned.
         is_there: its machines are paid for now.
-        preparation_s: what ``setup`` and ``container`` take on them, where they are still to come.
+        before_s: what comes before their first members start, where they are still to come.
     """
 
     experiments: tuple[str, ...]
@@ -33,7 +34,7 @@ class ClusterFacts:
     slots: int
     usd_per_hour: float
     is_there: bool
-    preparation_s: float = 0.0
+    before_s: float = 0.0
 
 
 class ClusterCosts(Protocol):
@@ -41,11 +42,11 @@ class ClusterCosts(Protocol):
 
     Attributes:
         provider: whose.
-        waited_s: how long earlier runs waited for its machines.
+        waited: how long earlier runs waited for its machines.
     """
 
     provider: str
-    waited_s: Sequence[float]
+    waited: Sequence[Waited]
 
     @property
     def ready_at(self) -> float | None:
@@ -67,20 +68,20 @@ class RecordedClusterCosts:
     Args:
         provider: whose machines.
         records: gives the present records.
-        waited_s: how long earlier runs waited.
-        prepared: what is put on machines, by experiment.
+        waited: how long earlier runs waited.
+        phases: what comes beside the training, by experiment.
     """
 
     def __init__(
         self,
         provider: str,
         records: Callable[[], Sequence[ClusterRecord]],
-        waited_s: Sequence[float] = (),
-        prepared: Mapping[str, Preparation] | None = None,
+        waited: Sequence[Waited] = (),
+        phases: Mapping[str, ExperimentPhases] | None = None,
     ) -> None:
         self.provider = provider
-        self._prepared = prepared or {}
-        self.waited_s = waited_s
+        self._phases = phases or {}
+        self.waited = waited
         self._records = records
 
     @property
@@ -99,7 +100,7 @@ class RecordedClusterCosts:
 
     def clusters(self) -> Sequence[ClusterFacts]:
         """See `ClusterCosts`."""
-        return [_facts(record, self._prepared) for record in self._records()]
+        return [_facts(record, self._phases) for record in self._records()]
 
 
 def where_in(costs: ClusterCosts, experiment: str) -> Where:
@@ -115,13 +116,15 @@ def where_in(costs: ClusterCosts, experiment: str) -> Where:
     return Where(HOST, 1)
 
 
-def _facts(record: ClusterRecord, prepared: Mapping[str, Preparation]) -> ClusterFacts:
+def _facts(record: ClusterRecord, phases: Mapping[str, ExperimentPhases]) -> ClusterFacts:
     plan = record.plan
     workers = [machine.rental for machine in record.rented if machine.role == plan.roles[0].role]
     rental = workers[0] if workers else plan.roles[0].rentals[0]
     is_there = record.state is ClusterState.ACTIVE and record.waited_s is not None
     mine = [
-        prepared[name].on(record.provider, rental.region) for name in plan.experiments if name in prepared
+        phases[name].before_s(record.provider, rental.region, rental.instance_type)
+        for name in plan.experiments
+        if name in phases
     ]
     return ClusterFacts(
         plan.experiments,

@@ -61,6 +61,18 @@ class DataSource(Noun):
     hadoop: Annotated[str | None, Key("hadoop", text("write a directory"))] = None
     one_of = _KINDS
 
+    @property
+    def identity(self) -> str:
+        """What it is, whoever asks for it: by that it is known how long it took to bring it.
+
+        >>> DataSource(volume="cifar-10").identity
+        'volume cifar-10'
+        """
+        kinds = {"volume": self.volume, "url": self.url, "dir": self.directory, "from": self.experiment,
+                 "model": self.model}  # fmt: skip
+        kind, what = next((kind, what) for kind, what in kinds.items() if what is not None)
+        return f"{kind} {what}{' in hdfs' * (self.stage is not None)}"
+
     def url_with(self, variables: Mapping[str, str]) -> str:
         """The URL with its ``${NAME}`` filled in, as URLs ask for.
 

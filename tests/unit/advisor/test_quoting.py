@@ -21,6 +21,7 @@ from quote_world import (
 
 from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.market.machines import Machines
+from trainmaster.advisor.market.phases import PhaseHistory, Seen
 from trainmaster.advisor.market.workload import Length
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.quote.choosing import Drawn, QuoteLimits, choose, pareto, pick
@@ -33,6 +34,7 @@ from trainmaster.spec.errors import UsageError
 from trainmaster.spec.hardware import Hardware
 
 V100 = offer("p3.2xlarge", 3.06)
+SETUP = PhaseHistory("setup", "a", tuple(Seen(600.0, "p3.2xlarge", "a") for _ in range(20)))
 
 
 def timing_of(subject, place, machines=None):
@@ -116,10 +118,10 @@ def test_dropping_dominated_machines_changes_no_pick(rows):
 
 
 @pytest.mark.parametrize("alone", [True, False])
-@pytest.mark.parametrize("preparation_s", [0.0, 600.0])
-def test_bounds_are_below_every_outcome(alone, preparation_s):
+@pytest.mark.parametrize("once", [(), (SETUP,)])
+def test_bounds_are_below_every_outcome(alone, once):
     subject, place = (
-        training(preparation_s=preparation_s),
+        training(once=once),
         market(V100, offer("t4", 0.5, gpu="T4", spot=True)),
     )
     timing = timing_of(subject, place)
@@ -229,13 +231,31 @@ def test_what_a_setup_takes_is_counted_where_no_image_saves_it():
         return make_quote([training(most=1, **more)], place or market(V100), QuoteLimits()).main
 
     image = frozenset({("aws", "eu-west-1")})
-    plain, longer = quoted(), quoted(preparation_s=600.0)
+    plain, longer = quoted(), quoted(once=(SETUP,))
     assert longer.time_s.p50 - plain.time_s.p50 == pytest.approx(600, rel=0.1)
     assert longer.cost_usd.p50 > plain.cost_usd.p50, "the machine is paid for meanwhile"
-    assert quoted(preparation_s=600.0, prepared_in=image).time_s == plain.time_s
+    assert quoted(once=(SETUP,), prepared_in=image).time_s == plain.time_s
     far = market(offer("p3.2xlarge", 3.06, region="us-east-1"))
-    assert quoted(far, preparation_s=600.0, prepared_in=image).time_s == longer.time_s, "it is not there"
-    assert quoted(own_machine(), preparation_s=600.0).time_s == quoted(own_machine()).time_s
+    assert quoted(far, once=(SETUP,), prepared_in=image).time_s == longer.time_s, "it is not there"
+    made = replace(SETUP, is_there=True)
+    assert quoted(own_machine(), once=(made,)).time_s == quoted(own_machine()).time_s
+    here = quoted(own_machine(), once=(replace(SETUP, is_there=False),)).time_s
+    assert here.p50 > quoted(own_machine()).time_s.p50 + 100, "here, too, it is made once"
+
+
+@pytest.mark.parametrize("tasks", [1, 5])
+@pytest.mark.parametrize("spot", [False, True])
+def test_the_phases_of_a_cluster_add_up_to_its_time(tasks, spot):
+    histories = tuple(PhaseHistory(name) for name in ("image", "setup", "data", "data", "staging", "saving"))
+    subject, place = training(once=histories, tasks=tasks), market(offer("t4", 0.5, gpu="T4", spot=spot))
+    timing = timing_of(subject, place)
+    some = Candidates.of(subject.workload, timing.machines, timing.servers, None)
+    one = some[np.array([0])]
+    phases = timing.phases_s(one)
+    assert sum(phases.values()) == pytest.approx(timing.time_s(one)[:, 0])
+    assert list(phases)[:5] == ["machines", "image", "setup", "data", "staging"]
+    assert list(phases)[-2:] == ["saving", "giving back"]
+    assert ("interruptions" in phases) == spot
 
 
 def test_what_leaves_the_cloud_costs():

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from trainmaster.control.decide.task import Effect, EffectKind, Policy
-from trainmaster.control.loop.recording import MOST_DURATIONS, MOST_TRACES, Recorder, Where
+from trainmaster.control.decide.task import Effect, EffectKind, Job, Policy, Took
+from trainmaster.control.loop.recording import MOST_DURATIONS, MOST_PHASES, MOST_TRACES, Recorder, Where
 from trainmaster.control.loop.run_state import Task
 from trainmaster.control.measure.measuring import trace_of
 from trainmaster.control.measure.progress import TaskProgress
@@ -155,3 +155,18 @@ def test_what_ran_elsewhere_says_on_what_and_on_how_many_machines(tmp_path):
     (kept,) = bench.kept
     assert (kept.measurement.offer, kept.measurement.point.nodes) == ("m4.large", 2)
     assert kept.measurement.point.offer == "m4.large"
+
+
+def test_how_long_what_comes_once_took_is_kept_of_the_first_attempts_only(tmp_path):
+    bench, kept = Bench(tmp_path), []
+    bench.recorder.keep_phases = kept.extend
+    took = (Took("setup", "a", 8.0), Took("staging", "", 0.5))
+    jobs = {
+        EffectKind.STAGE: Job(True, took=took),
+        EffectKind.SAVE: Job(True, took=(Took("saving", "", 1.0),)),
+    }
+    for number in range(10):
+        bench.recorder.took(Effect(EffectKind.FORGET, "main", number, 1), jobs, BEGAN)
+    phases = Counter(each.took.phase for each in kept)
+    assert phases == {"setup": 1, "staging": MOST_PHASES, "saving": MOST_PHASES}
+    assert (kept[0].attempt, kept[0].offer, kept[0].at) == ("r/main/0/1", "local", BEGAN)

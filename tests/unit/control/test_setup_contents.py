@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainmaster.control.checks.preflight import check_parts
-from trainmaster.control.task.contents import Preparations, content_of, part_hash
+from trainmaster.control.task.contents import content_of
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 
@@ -41,16 +41,6 @@ def test_experiments_that_need_the_same_need_it_once(tmp_path: Path) -> None:
     experiments = {"train": CONTENT, "again": CONTENT, "other": {**CONTENT, "setup": "true"}}
     recipe = Recipe.from_dict({"name": "r", "experiments": experiments}, directory=tmp_path)
     assert len(content_of(recipe.experiments.values(), tmp_path)) == 2
-
-
-def test_how_long_it_took_is_remembered(tmp_path: Path) -> None:
-    seen = Preparations.of(tmp_path / "cache")
-    seen.note("a", 30.0)
-    seen.note("a", 60.0)
-    seen.note("b", 14.0)
-    assert seen.seconds([part_hash("a"), part_hash("b"), part_hash("never")]) == 74.0
-    (seen.directory / part_hash("b")).write_text("damaged")
-    assert seen.seconds([part_hash("b")]) == 0.0
 
 
 @pytest.mark.parametrize(

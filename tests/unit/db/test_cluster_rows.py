@@ -31,7 +31,7 @@ def test_the_last_word_counts(database):
     database.put_cluster(lease, row(state="ENDED", waited_s=4.0), NOW + 1)
     (found,) = database.clusters_of("r-1")
     assert (found["state"], found["waited_s"], found["changed_at"]) == ("ENDED", 4.0, NOW + 1)
-    assert database.cluster_waits("lab") == [4.0]
+    assert [each["waited_s"] for each in database.cluster_waits("lab")] == [4.0]
     assert database.cluster_waits("aws") == []
     assert database.living_clusters("lab", "home") == []
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from trainmaster.advisor.market.phases import PhaseHistory, Seen, Waited
 from trainmaster.advisor.model.measurement import Measurement, Point
 from trainmaster.advisor.quote.forecast import RentedPart, forecast_rented
 from trainmaster.advisor.quote.quote import Interval
@@ -18,7 +19,7 @@ from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.loop.run_state import ExperimentState, RunState, Task
 from trainmaster.control.measure.measuring import trace_of
 from trainmaster.service.cluster_costs import RecordedClusterCosts, where_in
-from trainmaster.service.quotes.preparation import Preparation
+from trainmaster.service.quotes.phases import ExperimentPhases
 from trainmaster.service.quotes.quote_record import QuoteRecord
 from trainmaster.service.quotes.quote_tracker import QuoteTracker
 from trainmaster.spec import Strategy, read_recipe
@@ -53,13 +54,14 @@ def test_what_is_there_costs_what_it_was_had_for():
 
 def test_what_setup_takes_is_still_to_come_where_no_image_saves_it():
     def seconds_left(found, images):
-        prepared = {"main": Preparation("main", 300.0, images)}
-        (one,) = RecordedClusterCosts("lab", lambda: [found], prepared=prepared).clusters()
-        return one.preparation_s
+        seen = tuple(Seen(300.0, "lab:large", "a") for _ in range(30))
+        phases = {"main": ExperimentPhases("main", (PhaseHistory("setup", "a", seen),), images)}
+        (one,) = RecordedClusterCosts("lab", lambda: [found], phases=phases).clusters()
+        return one.before_s
 
     coming = record(up=False)
-    assert seconds_left(coming, {}) == 300
-    assert seconds_left(record(), {}) == 0, "how far it is there nobody knows"
+    assert seconds_left(coming, {}) == pytest.approx(300, rel=0.04)
+    assert seconds_left(record(), {}) == 0, "how far it is there is not known"
     region = coming.plan.roles[0].rentals[0].region
     assert seconds_left(coming, {("lab", region): "ami-1"}) == 0
 
@@ -111,11 +113,11 @@ def test_a_cluster_is_paid_from_its_first_experiment_to_its_last():
 def test_machines_that_are_not_there_yet_are_waited_for_and_paid_for_then():
     left, after = {"a": seconds(100), "b": seconds(100)}, {"b": ["a"]}
     parts = [RentedPart(("a",), 0.0, is_there=True), RentedPart(("b",), 3600.0, is_there=False)]
-    time_s, cost = forecast_rented(0.0, 0.0, left, after, parts, "aws", [400.0] * 200)
+    time_s, cost = forecast_rented(0.0, 0.0, left, after, parts, "aws", [Waited(400.0)] * 200)
     assert time_s.p50 == pytest.approx(200 + 390 + 30, rel=0.08)
     assert cost.p50 == pytest.approx(100 + 390 + 30, rel=0.08)
-    prepared = [parts[0], replace(parts[1], preparation_s=1000.0)]
-    later_s, _ = forecast_rented(0.0, 0.0, left, after, prepared, "aws", [400.0] * 200)
+    prepared = [parts[0], replace(parts[1], before_s=1000.0)]
+    later_s, _ = forecast_rented(0.0, 0.0, left, after, prepared, "aws", [Waited(400.0)] * 200)
     assert later_s.p50 == pytest.approx(time_s.p50 + 1000)
     done = forecast_rented(10.0, 5.0, {}, {}, parts, "lab")[1]
     assert done == Interval(5.0, 5.0, 5.0)

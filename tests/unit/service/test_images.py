@@ -12,12 +12,15 @@ import pytest
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.quote.quote import Rented
 from trainmaster.control.checks.preflight import check_parts
-from trainmaster.control.task.contents import Preparations, content_of, of_nodes, setup_hash
+from trainmaster.control.decide.task import Took
+from trainmaster.control.loop.recording import RecordedPhase
+from trainmaster.control.task.contents import content_of, of_nodes, part_hash, setup_hash
 from trainmaster.control.task.layout import Home
+from trainmaster.db import Database
 from trainmaster.providers.base import BakedImage
 from trainmaster.service import images as images_module
 from trainmaster.service.images import HomeImages, image_recipe
-from trainmaster.service.quotes.preparation import Preparation, preparations_of
+from trainmaster.service.quotes.phases import ExperimentPhases, brought_seconds, phase_rows, phases_of
 from trainmaster.spec import Strategy, read_recipe
 from trainmaster.spec.errors import NotFoundError, UsageError
 
@@ -115,26 +118,36 @@ def test_a_quote_counts_the_setup_unless_an_image_saves_it(
 ) -> None:
     baker = FakeBaker()
     monkeypatch.setattr(images_module, "get_provider", lambda name, place: baker)
-    service = SimpleNamespace(home=Home(tmp_path, tmp_path / "cache", "", ""), team="red")
+    database = Database(f"sqlite:///{tmp_path / 'trainmaster.db'}")
+    home = Home(tmp_path, tmp_path / "cache", "", "")
+    service = SimpleNamespace(home=home, team="red", database=database)
     rented = Rented("m4.large", 1, provider="aws", region="r")
     recipe = read_recipe(path)
 
-    def found() -> Preparation:
-        return preparations_of(cast(Any, service), recipe, {})["train"]
+    def found() -> ExperimentPhases:
+        return phases_of(cast(Any, service), recipe, {})["train"]
 
-    assert (found().seconds, found().words(rented)) == (0.0, ""), "nothing was seen of it yet"
+    assert "counts 1m00s for setup and container on its machines, a guess" in found().words(rented)
     train = recipe.experiments["train"]
-    seen = Preparations.of(service.home.cache)
-    seen.note(setup_hash(train.setup or "", of_nodes(train), path.parent), 60.0)
-    seen.note(train.container or "", 14.0)
-    assert "train: counts 1m14s for setup and container" in found().words(rented)
+    contents = {
+        "setup": part_hash(setup_hash(train.setup or "", of_nodes(train), path.parent)),
+        "image": part_hash(train.container or ""),
+    }
+    took = [Took("setup", contents["setup"], 60.0), Took("image", contents["image"], 14.0)]
+    for number in range(20):
+        phases = [RecordedPhase(f"r/train/0/{number}", "train", each, "m4.large", 1.0) for each in took]
+        database.add_measurement(*phase_rows("r", phases))
+    assert "train: counts 1m13s for setup and container on its machines, as seen" in found().words(rented)
+    assert brought_seconds(database, contents.values()) == 74.0
     content = content_of([train], path.parent, "red")
     baker.kept.append(BakedImage("ami-3", "r", "run-3", content, is_ready=True, team="red"))
-    assert "train: machines start from ami-3, without the 1m14s" in found().words(rented)
+    assert "train: machines start from ami-3, without the 1m13s" in found().words(rented)
     assert found().counted(Workload("train", Strategy.ALLREDUCE, 1, {})).prepared_in == {("aws", "r")}
+    assert found().before_s("aws", "r", "m4.large") < 4
+    assert found().before_s("aws", "elsewhere", "m4.large") == pytest.approx(76, abs=2)
     assert "counts" in found().words(replace(rented, region="elsewhere"))
-    assert found().words(replace(rented, provider="hosts")) == ""
     baker.kept[-1] = replace(baker.kept[-1], content=content_of([train], path.parent, "blue"))
     assert "counts" in found().words(rented), "another team's is not taken"
     path.with_name("needs.txt").write_text("torch")
-    assert found().seconds == 14.0, "of a setup that has changed nobody knows"
+    assert "a guess" in found().words(rented), "of a setup that has changed nothing is known"
+    assert not database.other_measurements("x"), "phases are no measurements of jobs"

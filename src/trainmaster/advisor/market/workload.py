@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from trainmaster.advisor.market.phases import PhaseHistory
 from trainmaster.spec import Experiment, Strategy
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.hardware import Hardware
@@ -47,8 +48,8 @@ class Workload:
         is_bounded: the recipe says how many workers there may be at most. most_workers: so many.
         latency_ms: between the machines, one way, as the recipe says; None is as it was measured.
         own_servers: the recipe says what machines its parameter servers are to have.
-        preparation_s: what ``setup`` and ``container`` take on a rented machine; 0: nothing, or never seen.
-        prepared_in: provider and region of images with all of that, from which machines start.
+        once: phases that are no training, in their order.
+        prepared_in: provider and region of images from which machines start with ``setup`` and ``container``.
     """
 
     name: str
@@ -67,7 +68,7 @@ class Workload:
     most_workers: int = 1
     own_servers: bool = False
     latency_ms: float | None = None
-    preparation_s: float = 0.0
+    once: tuple[PhaseHistory, ...] = ()
     prepared_in: frozenset[tuple[str, str]] = frozenset()
 
     @classmethod

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -37,6 +37,7 @@ class Knowledge:
         measured: the device of the model's points.
         startup_s: start of the members to the end of the first step, without what a step takes later.
         startup_spread: how much start-ups differ (log).
+        startups: start-up and warm-up where they were measured on other machines, by the name of the offer.
         warmup_s: see `Measurement`. pause_s: per epoch, None if unknown. tail_s: None if unknown.
         duration_s: median of a whole task, None if none was seen to its end; it counts where there are no
             steps.
@@ -75,6 +76,7 @@ class Knowledge:
     unexplained: int = 0
     fingerprint: str = ""
     measurements: tuple[Measurement, ...] = ()
+    startups: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -138,6 +140,7 @@ class Knowledge:
             points=len(here),
             similar=0 if same else len(here),
             unexplained=int(model.unexplained.sum()) if model is not None else 0,
+            startups=_startups(first),
             measurements=tuple(_with_network(m, nic_mbps.get(m.offer)) for m in here[:_KEPT]),
         )
 
@@ -158,6 +161,7 @@ class Knowledge:
             self,
             model=None,
             startup_s=0.0,
+            startups={},
             warmup_s=0.0,
             pause_s=None,
             tail_s=None,
@@ -238,6 +242,15 @@ def _with_network(measurement: Measurement, nic_mbps: float | None) -> Measureme
     return (
         replace(measurement, time_shares=shares.over(nic, most, point.step_time_s)) if most else measurement
     )
+
+
+def _startups(measured: Sequence[Measurement]) -> dict[str, float]:
+    """By the name of the offer, in seconds, with the warm-up."""
+    seen: dict[str, list[float]] = {}
+    for each in measured:
+        if each.startup_s > 0:
+            seen.setdefault(each.offer, []).append(each.startup_s + each.warmup_s)
+    return {offer: float(np.median(some)) for offer, some in seen.items()}
 
 
 def _median(values: Sequence[float | None]) -> float | None:

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from trainmaster.advisor.market.candidates import Candidates
+from trainmaster.advisor.market.phases import Waited, machines_belief
 from trainmaster.advisor.model.shapes import Floats
 from trainmaster.advisor.quote.joint import schedule, together
 from trainmaster.advisor.quote.quantiles import interval
@@ -109,13 +110,15 @@ class RentedPart:
     Attributes:
         experiments: that it is for. usd_per_hour: of all its machines.
         is_there: it is paid for already; else only from when the first of its experiments begins.
-        preparation_s: before these, on machines that are not there yet.
+        before_s: before these, on machines that are not there yet.
+        machine: what its workers' machines are called in measurements.
     """
 
     experiments: tuple[str, ...]
     usd_per_hour: float
     is_there: bool
-    preparation_s: float = 0.0
+    before_s: float = 0.0
+    machine: str = ""
 
 
 def forecast_rented(
@@ -125,7 +128,8 @@ def forecast_rented(
     after: Mapping[str, Sequence[str]],
     parts: Sequence[RentedPart],
     provider: str,
-    waited_s: Sequence[float] = (),
+    waited: Sequence[Waited] = (),
+    gave_back_s: Sequence[float] = (),
 ) -> tuple[Interval, Interval]:
     """Seconds and dollars of a whole run on machines of a provider.
 
@@ -138,7 +142,8 @@ def forecast_rented(
         after: which experiments each waits for.
         parts: the clusters.
         provider: whose they are.
-        waited_s: how long earlier runs waited for its machines.
+        waited: how long earlier runs waited for its machines.
+        gave_back_s: what giving them back took.
     """
     rng = np.random.default_rng(6)
 
@@ -147,11 +152,14 @@ def forecast_rented(
 
     later = np.exp(_LATER * rng.standard_normal(DRAWS))
     there = capabilities_of(provider)
-    wait = drawn(there.provisioning_s.learnt(waited_s))
-    ending = drawn(OVERHEAD_S)
-    giving_back = drawn(there.giving_back_s)
-    absent = {name: part.preparation_s for part in parts if not part.is_there for name in part.experiments}
-    takes = {name: left[name] * later + (wait + absent[name] if name in absent else 0.0) for name in left}
+    normal, ending = rng.standard_normal(DRAWS), drawn(OVERHEAD_S)
+    giving_back = drawn(there.giving_back_s.learnt(gave_back_s))
+    absent: dict[str, Floats] = {}
+    for part in (part for part in parts if not part.is_there):
+        wait = machines_belief(there.provisioning_s, waited, provider, part.machine)
+        come_s = wait.median * np.exp(wait.spread * normal) + part.before_s
+        absent |= dict.fromkeys(part.experiments, come_s)
+    takes = {name: left[name] * later + absent.get(name, 0.0) for name in left}
     begins, ends = schedule(takes, after)
     rest = np.max(list(ends.values()), axis=0) if ends else np.zeros(DRAWS)
     cost = np.full(DRAWS, spent_usd)

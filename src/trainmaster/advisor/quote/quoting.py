@@ -129,7 +129,8 @@ class _Asked:
             servers,
             offers,
             market.own_machine,
-            market.waited_s,
+            market.waited,
+            market.gave_back_s,
             seed,
             data_leaves=market.data_leaves,
         )

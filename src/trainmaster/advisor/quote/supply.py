@@ -16,6 +16,7 @@ from trainmaster.advisor.market.hourly_cost import least_cap
 from trainmaster.advisor.market.machines import Machines
 from trainmaster.advisor.market.memory_floor import FULL, Memory, Shares, roomy
 from trainmaster.advisor.market.pairs import Pairs
+from trainmaster.advisor.market.phases import Waited
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model.knowledge import Knowledge
 from trainmaster.advisor.model.shapes import Bools, Floats
@@ -68,7 +69,7 @@ class Market:
         catalogue: offers. own_machine: it is the user's machine, where it was measured.
         slots: processes that run at once on it; None where nodes are rented.
         server_types: that parameter servers may have; empty leaves it open.
-        waited_s: what earlier runs waited for machines.
+        waited: what earlier runs waited for machines. gave_back_s: what giving them back took.
         data_leaves: models and checkpoints are kept outside of the cloud that is rented.
         arch: processors that the code is known to run on, as in `Offer`; empty is any.
         hosts: how many machines the user has, all alike; a memory of 1 byte is not known. None where nodes
@@ -82,7 +83,8 @@ class Market:
     own_machine: bool = False
     slots: int | None = None
     server_types: tuple[str, ...] = ()
-    waited_s: tuple[float, ...] = ()
+    waited: tuple[Waited, ...] = ()
+    gave_back_s: tuple[float, ...] = ()
     data_leaves: bool = False
     arch: str = ""
     hosts: int | None = None

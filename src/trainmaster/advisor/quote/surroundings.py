@@ -17,8 +17,6 @@ CHECKPOINT_S: Final = LogNormal(2.0, 0.8)
 RESTART_S: Final = LogNormal(60.0, 0.6)
 #: Share of the training that validation takes where no epoch was seen to end.
 UNSEEN_PAUSES: Final = LogNormal(0.02, 0.9)
-#: How much the preparation of a machine differs from the last one that was seen: networks, package indices.
-PREPARATION: Final = LogNormal(1.0, 0.3)
 #: Seconds for which a network card with credits goes at full speed: 5 to 60 minutes (AWS' documentation).
 NIC_CREDIT_S: Final = LogNormal(1000.0, 0.75)
 #: Seconds from the start of the members to the first step where it was not measured.

@@ -15,6 +15,7 @@ from trainmaster.advisor.market.credits import LAUNCH_CREDIT_S, sent_mbit, serve
 from trainmaster.advisor.market.hourly_cost import Bill
 from trainmaster.advisor.market.machines import Machines, codes, joined
 from trainmaster.advisor.market.pairs import Cards
+from trainmaster.advisor.market.phases import NOTHING, Waited, machines_belief
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model import posterior
 from trainmaster.advisor.model.devices import Device, speed_ratio
@@ -25,7 +26,7 @@ from trainmaster.advisor.model.steptime import StepTimeModel
 from trainmaster.advisor.quote import surroundings
 from trainmaster.advisor.quote.equivalence import Equivalence, alike
 from trainmaster.providers import Offer
-from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.providers.capabilities import capabilities_of, measured_name
 from trainmaster.spec.log_normal import LogNormal
 
 _COPIES: Final = 3
@@ -38,6 +39,9 @@ _UNSEEN_TAIL: Final = 0.1
 _TAIL_SPREAD: Final = 0.4
 #: Beyond so many the number is what is expected.
 _MOST_PREEMPTIONS: Final = 50
+#: Phases that an image of a machine saves; and phases that come after the training.
+_SAVED: Final = frozenset({"setup", "image"})
+_AFTERWARDS: Final = ("saving", "giving back")
 #: Draws of every quantity: the posterior's, with three draws of all the rest for each.
 DRAWS: Final = posterior.DRAWS * _COPIES
 
@@ -62,7 +66,7 @@ class Timing:
         workload: what is to be done. knowledge: what was measured of it.
         machines, servers: as in `Candidates.of`. offers: what they index.
         own_machine: it runs where it was measured, on the user's machine.
-        waited_s: provisioning times of earlier runs.
+        waited: what earlier runs waited for machines. gave_back_s: what giving them back took.
         seed: of all draws.
         data_leaves: models and checkpoints are kept outside of the cloud.
         central: one draw instead of many: every belief at its median, the model at its most probable.
@@ -74,7 +78,8 @@ class Timing:
     servers: Machines
     offers: tuple[Offer, ...]
     own_machine: bool = False
-    waited_s: tuple[float, ...] = ()
+    waited: tuple[Waited, ...] = ()
+    gave_back_s: tuple[float, ...] = ()
     seed: int = 0
     central: bool = False
     data_leaves: bool = False
@@ -117,10 +122,9 @@ class Timing:
             alone: without communication too.
         """
         work = self._task_s(self._busy_s(some, at_best=True, alone=alone), some) * self._waves(some)
-        kinds = joined(*map(codes, self._waits))[some.machine]
-        first, back = np.unique(kinds, return_index=True, return_inverse=True)[1:]
+        first, back = np.unique(self._once_kinds[some.machine], return_index=True, return_inverse=True)[1:]
         rows = some.machine[first]
-        least = self._wait_s(rows) + _draw(surroundings.OVERHEAD_S, self._world(1))
+        least = sum(self.once_s(rows).values()) + _draw(surroundings.OVERHEAD_S, self._world(1))
         return work + least.reshape(-1, len(work), len(rows)).min(0)[:, back.ravel()]
 
     def at_least_s(self, some: Candidates) -> Floats:
@@ -175,6 +179,30 @@ class Timing:
             return "network credits: they run out, and the network cards go on at what they sustain"
         return ""
 
+    def phases_s(self, one: Candidates) -> dict[str, Floats]:
+        """(DRAWS,) seconds of each phase of one candidate, in their order; they add up to `time_s`."""
+        copies = 1 if self.central else _COPIES
+        waves, late = self._waves(one), self._late(one)
+        busy = self._busy_s(one)
+
+        def of_tasks(each: Floats) -> Floats:
+            return np.tile(np.broadcast_to(each, (self.draws // copies, 1)) * waves * (1 + late), (copies, 1))
+
+        start, pauses, tail = of_tasks(self._start_s(one)), of_tasks(self._paused_s(one)), self.tail_s()
+        tail = of_tasks(tail + _draw(surroundings.TASK_OVERHEAD_S, self._normal(4)))
+        once = self.once_s(one.machine)
+        work = np.tile(self._task_s(busy, one) * waves * (1 + late), (copies, 1))
+        overhead = _draw(surroundings.OVERHEAD_S, self._world(1))
+        wait = sum((each for name, each in once.items() if name not in _AFTERWARDS), np.zeros((1, 1)))
+        found = {name: each for name, each in once.items() if name not in _AFTERWARDS}
+        found |= {"first step": start, "steps": work - start - pauses - tail, "pauses": pauses}
+        found["end of the tasks"] = tail + overhead
+        found["interruptions"] = self._lost_s(work + overhead, one, wait) + np.zeros((1, 1))
+        found |= {name: each for name, each in once.items() if name in _AFTERWARDS}
+        return {
+            name: np.broadcast_to(each, (self.draws, 1))[:, 0] for name, each in found.items() if each.any()
+        }
+
     # --- one task --------------------------------------------------------------------------------
 
     def _busy_s(self, some: Candidates, *, at_best: bool = False, alone: bool = False) -> Floats:
@@ -211,6 +239,10 @@ class Timing:
         _, first, back = np.unique(keys, axis=0, return_index=True, return_inverse=True)
         return own_time(theta, shapes[first])[:, back.ravel()]
 
+    def _paused_s(self, some: Candidates) -> Floats:
+        """(S, m) seconds of a task that validation and checkpoints take."""
+        return np.zeros((1, 1)) if self.knowledge.model is None else self._pauses(some, self.step_s(some))
+
     def _pauses(self, some: Candidates, step: Floats) -> Floats:
         seen = self.knowledge.pause_s
         if seen is not None:
@@ -221,27 +253,59 @@ class Timing:
 
     def _task_s(self, busy_s: Floats, some: Candidates) -> Floats:
         """(S, m) seconds of one task: start-up, training, tail."""
-        known = self.knowledge
-        again = LogNormal(1.0, known.startup_spread)
-        belief = again if self.own_machine else surroundings.STARTUP_ELSEWHERE
-        start = (known.startup_s + known.warmup_s) * _draw(belief, self._normal(2))
         tail = self.tail_s()
         # the credits of a machine are for all the tasks that it is given, one after the other
         launch_s = LAUNCH_CREDIT_S / self._waves(some)
+        start = self._start_s(some)
         busy = with_credits(busy_s + start, self.machines.baseline[some.machine], launch_s)
         return busy + tail + _draw(surroundings.TASK_OVERHEAD_S, self._normal(4))
+
+    def _start_s(self, some: Candidates) -> Floats:
+        """(S, m) seconds from the start of a task's members to the end of its first step."""
+        medians, spreads = (each[some.machine] for each in self._starts)
+        return np.asarray(medians * np.exp(spreads * self._normal(2)), dtype=float)
+
+    @cached_property
+    def _starts(self) -> tuple[Floats, Floats]:
+        """(k,) each: median and spread (log) of what a task's start takes on a machine.
+
+        It is the work of one thread: a share of one core counts in full.
+        """
+        known, elsewhere = self.knowledge, surroundings.STARTUP_ELSEWHERE
+        here_s = known.startup_s + known.warmup_s
+        if self.own_machine:
+            return np.full(len(self.machines), here_s), np.full(len(self.machines), known.startup_spread)
+        medians, spreads = [], []
+        for i, index in enumerate(self.machines.index.tolist()):
+            offer = self.offers[index]
+            there = known.startups.get(offer.instance_type)
+            cores = min(offer.vcpus / max(float(self.machines.per_node[i]), 1.0), 1.0)
+            slower = max(min(known.measured.cores, 1.0) / max(cores, 0.05), 1.0)
+            medians.append(here_s * elsewhere.median * slower if there is None else there)
+            spreads.append(elsewhere.spread if there is None else known.startup_spread)
+        return np.array(medians), np.array(spreads)
 
     # --- all tasks, on rented machines ----------------------------------------------------------
 
     def _whole_s(self, task_s: Floats, some: Candidates) -> Floats:
-        waves = self._waves(some)
-        together = np.minimum(some.at_once, self.workload.tasks)
-        late = self.knowledge.task_spread * np.sqrt(2 * np.log(np.maximum(together, 1)) / waves)
-        wait = self._wait_s(some.machine)
-        work = np.tile(task_s * waves * (1.0 + late), (1 if self.central else _COPIES, 1))
+        work = np.tile(
+            task_s * self._waves(some) * (1.0 + self._late(some)), (1 if self.central else _COPIES, 1)
+        )
         work = work + _draw(surroundings.OVERHEAD_S, self._world(1))
-        work = work + self._lost_s(work, some, wait)
-        return wait + work
+        kinds, first, back = np.unique(
+            self._once_kinds[some.machine], return_index=True, return_inverse=True
+        )  # thousands of machines share a few beliefs
+        once = self.once_s(some.machine[first])
+        after = sum((once.pop(name) for name in _AFTERWARDS if name in once), np.zeros((1, len(kinds))))
+        wait = sum(once.values(), np.zeros((1, len(kinds))))
+        back = back.ravel()
+        return work + self._lost_s(work, some, wait[:, back]) + (wait + after)[:, back]
+
+    def _late(self, some: Candidates) -> Floats:
+        """(m,) by how much, relatively, the last of tasks side by side ends after the usual one."""
+        together = np.minimum(some.at_once, self.workload.tasks)
+        late = np.sqrt(2 * np.log(np.maximum(together, 1)) / self._waves(some))
+        return np.asarray(self.knowledge.task_spread * late, dtype=float)
 
     def _lost_s(self, work: Floats, some: Candidates, wait: Floats) -> Floats | float:
         """Preemptions: each costs what was done since the last checkpoint, and a restart.
@@ -270,24 +334,43 @@ class Timing:
         """(m,) how many tasks each place is given, one after the other."""
         return np.ceil(self.workload.tasks / some.at_once)
 
-    def _wait_s(self, rows: NDArray[np.int_]) -> Floats:
-        """(S, m) seconds until machines are there, with what ``setup`` and ``container`` put on them."""
-        medians, spreads, preparations = (each[rows] for each in self._waits)
-        prepared = preparations * _draw(surroundings.PREPARATION, self._world(5))
-        return np.asarray(medians * np.exp(spreads * self._world(0)) + prepared, dtype=float)
+    def once_s(self, rows: NDArray[np.int_]) -> dict[str, Floats]:
+        """(S, m) seconds of each phase that comes once, by name: of machines, until these are there, too."""
+        found: dict[str, Floats] = {}
+        for stream, (name, medians, spreads) in enumerate(self._once):
+            drawn = medians[rows] * np.exp(spreads[rows] * self._world(30 + stream))
+            found[name] = drawn + found.get(name, 0.0)  # there may be several data
+        return found
 
     @cached_property
-    def _waits(self) -> tuple[Floats, Floats, Floats]:
-        """(k,) each: median and spread (log) of the seconds until a machine is there; its preparation."""
+    def _once(self) -> list[tuple[str, Floats, Floats]]:
+        """Phases that come once: (k,) median and spread (log) of their seconds."""
         here = [self.offers[index] for index in self.machines.index.tolist()]
-        known = {o.provider: capabilities_of(o.provider) for o in here}
-        waits = {name: each.provisioning_s.learnt(self.waited_s) for name, each in known.items()}
-        found = [waits[offer.provider] for offer in here]
-        bare = [
-            known[o.provider].rents and (o.provider, o.region) not in self.workload.prepared_in for o in here
-        ]
-        preparation = self.workload.preparation_s * np.array(bare, dtype=float)
-        return np.array([b.median for b in found]), np.array([b.spread for b in found]), preparation
+        kinds = list(dict.fromkeys((o.provider, o.region, o.instance_type) for o in here))
+        numbers = {kind: number for number, kind in enumerate(kinds)}
+        rows = np.array([numbers[o.provider, o.region, o.instance_type] for o in here], dtype=int)
+        vcpus = {o.instance_type: o.vcpus for o in here}
+        beliefs: list[list[LogNormal]] = []
+        for provider, region, instance in kinds:
+            can, name = capabilities_of(provider), measured_name(provider, instance)
+            mine = [machines_belief(can.provisioning_s, self.waited, provider, name, vcpus[instance])]
+            for each in self.workload.once:
+                saved = each.name in _SAVED and (provider, region) in self.workload.prepared_in
+                mine.append(NOTHING if saved else each.belief(name, stays=not can.rents))
+            mine.append(NOTHING if can.is_here else can.giving_back_s.learnt(self.gave_back_s))
+            beliefs.append(mine)
+        found = []
+        names = ("machines", *(each.name for each in self.workload.once), "giving back")
+        for name, some in zip(names, zip(*beliefs, strict=True), strict=True):
+            medians = np.array([each.median for each in some])[rows]
+            if name == "machines" or medians.any():
+                found.append((name, medians, np.array([each.spread for each in some])[rows]))
+        return found
+
+    @cached_property
+    def _once_kinds(self) -> NDArray[np.int_]:
+        """(k,) numbers of machines for which all of that is alike."""
+        return joined(*(codes(each) for _, *both in self._once for each in both))
 
     def shapes(self, some: Candidates) -> Shapes:
         """The candidates as the step-time model sees them."""
@@ -324,7 +407,7 @@ class Timing:
     @cached_property
     def _kinds(self) -> NDArray[np.int_]:
         """(k,) numbers of machines that compute alike, and for which one waits alike."""
-        return joined(self._speeds, *map(codes, self._waits))
+        return joined(self._speeds, self._once_kinds, *map(codes, self._starts))
 
     @cached_property
     def _bill(self) -> Bill:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from trainmaster.cluster.node_files.worker_client import OrderError
 from trainmaster.control.attempt.recorded_environment import PROGRAM, environment_in, note_found
 from trainmaster.control.attempt.staging import setup_of
-from trainmaster.control.task.contents import Preparations
 from trainmaster.spec.errors import UsageError
 from trainmaster.transport.base import CommandError
 
@@ -76,15 +75,17 @@ class NodeStaging:
             if not self._data.has(node, self._paths.there(here)):
                 if not here.is_dir():
                     self._refuse(node, name, source, here)
-                self._files.push(node, here, self._paths.there(here), is_shared=True)
+                with context.timed("data", source.identity):
+                    self._files.push(node, here, self._paths.there(here), is_shared=True)
             if source.at is not None:
                 code = self._paths.there(context.home.code_directory(context.run))
                 self._link(node, posixpath.normpath(f"{code}/{source.at}"), here)
         image = None
         if context.experiment.container is not None:
-            begun = time.monotonic()
-            image = self._images.prepare(node, context)
-            self._note(context, context.experiment.container, begun, _PULLED_S)
+            with context.timed("image", context.experiment.container) as is_new:
+                begun = time.monotonic()
+                image = self._images.prepare(node, context)
+                is_new(time.monotonic() - begun > _PULLED_S)
         self._set_up_on(node, context, image)
         self.note_environment(node, context, image)
 
@@ -132,12 +133,11 @@ class NodeStaging:
         key = (node.id, str(here))
         with self._guard:
             lock = self._set_up.setdefault(key, threading.Lock())
-        with lock:
+        with context.timed("setup", here.name) as is_new, lock:
             if key in self._is_set_up:
+                is_new(False)
                 return
-            begun = time.monotonic()
-            if self._make(node, context, here, image):
-                self._note(context, here.name, begun)
+            is_new(self._make(node, context, here, image))
             self._is_set_up.add(key)
 
     def _make(self, node: NodeAccess, context: TaskContext, here: Path, image: Image | None) -> bool:
@@ -162,9 +162,3 @@ class NodeStaging:
                 raise
             hint = f"Its whole output: {log}" if log.exists() else ""
             raise UsageError(context.masked(f"{node.target.shown}: {error.message}"), hint) from None
-
-    @staticmethod
-    def _note(context: TaskContext, part: str, begun: float, least_s: float = 0.0) -> None:
-        """How long a part of what is on a node took; in less it was there already."""
-        if (took_s := time.monotonic() - begun) > least_s:
-            Preparations.of(context.home.cache).note(part, took_s)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.decide.store_verdicts import Moment, StoreVerdict, verdict
-from trainmaster.control.decide.task import Job
+from trainmaster.control.decide.task import Job, Took
+from trainmaster.control.task.contents import of_nodes, setup_hash
 from trainmaster.control.task.job_context import NodeGoneError, RelayError, TaskContext
 from trainmaster.objects.errors import StoreTrouble, trouble_of
 from trainmaster.spec.errors import (
@@ -43,9 +45,12 @@ def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job
     Returns:
         The job's result; its fields hold ``restored``.
     """
+    begun = time.monotonic()
     try:
         with context.site.alone(context):
-            return Job(done=True, fields={"restored": _stage(context, models)})
+            restored = _stage(context, models)
+        took = _parts(context.took, time.monotonic() - begun)
+        return Job(done=True, fields={"restored": restored}, took=took)
     except UsageError as error:
         return Job(done=True, error=one_line(error), users_fault=True)
     except (ProviderError, NodeGoneError, StoreError) as error:  # of the record: it may be back
@@ -68,6 +73,21 @@ def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job
         )
 
 
+def _parts(took: Sequence[Took], all_s: float) -> tuple[Took, ...]:
+    """Parts that were done now, of nodes side by side the longest; and the rest of the staging.
+
+    >>> parts = [Took("setup", "a", 3.0), Took("setup", "a", 5.0), Took("data", "b", 1.0, is_new=False)]
+    >>> [(each.phase, each.seconds) for each in _parts(parts, 8.0)]
+    [('setup', 5.0), ('staging', 2.0)]
+    """
+    longest: dict[tuple[str, str], Took] = {}
+    for each in sorted(took, key=lambda each: each.seconds):
+        longest[each.phase, each.content] = each
+    rest_s = max(all_s - sum(each.seconds for each in longest.values()), 0.0)
+    new = {(each.phase, each.content) for each in took if each.is_new}
+    return (*(each for key, each in longest.items() if key in new), Took("staging", "", rest_s))
+
+
 def _stage(context: TaskContext, models: Mapping[str, Sequence[tuple[int, str]]]) -> int | None:
     """Have all of it where members will look; the number of the checkpoint that is restored."""
     context.place.make_directories(context.members)
@@ -79,11 +99,13 @@ def _stage(context: TaskContext, models: Mapping[str, Sequence[tuple[int, str]]]
     for name, source in context.experiment.data.items():
         if source.stage is None:
             if source.directory is None:
-                _provide(context, name, models.get(name, ()))
+                with context.timed("data", source.identity):
+                    _provide(context, name, models.get(name, ()))
             link_at(context, name)
     context.site.bring(context)
     for name in context.staged:  # Hadoop may come with `setup`
-        _provide(context, name, ())
+        with context.timed("data", context.experiment.data[name].identity):
+            _provide(context, name, ())
     return restored
 
 
@@ -180,12 +202,17 @@ def setup_environment(context: TaskContext, images: Images | None) -> None:
     Raises:
         UsageError: there is no such image, or the recipe's ``setup`` failed; its log is named.
     """
-    image = images.prepare(context) if images is not None else None
+    image = None
+    if images is not None:
+        with context.timed("image", context.experiment.container or ""):
+            image = images.prepare(context)
     if context.venv is None:
         return
     setup = setup_of(context, context.venv, _PYTHON, image)
+    part = setup_hash(setup.script, of_nodes(context.experiment), context.home.code_directory(context.run))
     try:
-        setup.make(None if images is None else partial(images.set_up, context))
+        with context.timed("setup", part) as is_new:
+            is_new(setup.make(None if images is None else partial(images.set_up, context)))
     except UsageError as error:
         raise UsageError(context.masked(error.args[0]), error.hint) from None
 

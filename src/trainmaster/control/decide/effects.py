@@ -49,6 +49,22 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
+class Took:
+    """How long a part of what is done for an attempt took.
+
+    Attributes:
+        phase: ``setup``, ``image``, ``data``, ``staging`` (the rest before its members) or ``saving``.
+        content: hash of what it was; empty where all are alike.
+        seconds: that it took. is_new: it was done now; False: another one did it, and this one waited.
+    """
+
+    phase: str
+    content: str
+    seconds: float
+    is_new: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """A STAGE, CHECKPOINT, RECOVER, SAVE or KEEP that was begun in the background.
 
@@ -65,6 +81,7 @@ class Job:
         unsaved: RECOVER, SAVE, KEEP: what could not be saved is still there, and may be saved later.
         place: where it is then, in words.
         lacks_room: STAGE: a disk is full: it is begun anew for as long as it takes.
+        took: STAGE, SAVE: how long its parts took.
     """
 
     done: bool = False
@@ -79,6 +96,7 @@ class Job:
     unsaved: bool = False
     place: str = ""
     lacks_room: bool = False
+    took: tuple[Took, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

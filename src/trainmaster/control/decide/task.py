@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainmaster.control.decide.effects import Effect, EffectKind, Job, ObservedTask, Policy, Step
+from trainmaster.control.decide.effects import Effect, EffectKind, Job, ObservedTask, Policy, Step, Took
 from trainmaster.control.decide.outcome import Outcome, backoff_s, classify, stage_pause_s
 from trainmaster.control.decide.saving import (
     DIED_AT_ONCE_S,
@@ -27,7 +27,17 @@ from trainmaster.executors.base import Phase
 from trainmaster.spec.states import MAX_FREE_RESTARTS, MAX_STAGE_TRIES, EndReason, State
 from trainmaster.spec.units import format_duration
 
-__all__ = ["DIED_AT_ONCE_S", "Effect", "EffectKind", "Job", "ObservedTask", "Policy", "Step", "decide_task"]
+__all__ = [
+    "DIED_AT_ONCE_S",
+    "Effect",
+    "EffectKind",
+    "Job",
+    "ObservedTask",
+    "Policy",
+    "Step",
+    "Took",
+    "decide_task",
+]
 
 #: What goes on without a lost member hangs if it reports nothing for so long, and for so many times
 #: its longest pause between two reports.

@@ -491,6 +491,8 @@ class Controller:
             self.actions.clean_up(effect)
             gang = self._gangs.get(attempt)
             if self.recorder is not None:
+                jobs = self.jobs.of(effect.experiment, effect.task, effect.attempt)
+                self.recorder.took(effect, jobs, self.clock())
                 self.recorder.ended(effect, gang, self.clock())
             if gang is None or gang.phase is not Phase.EXITED:
                 # Given up without having seen its end: the node must not bring it back to life.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
-from trainmaster.control.decide.task import EffectKind, Job
+from trainmaster.control.decide.task import EffectKind, Job, Took
 from trainmaster.spec.clocks import boot_s
 
 #: (experiment, task, attempt, kind)
@@ -84,8 +85,11 @@ class Jobs:
             any_new = True
             self._pending -= 1
             begun_at = self._begun_at.pop(id(begun))
+            took_s = self._clock() - begun_at
             if not job.error and (job.progressed or "model_uri" in job.fields):
-                self.published(self._clock() - begun_at)
+                self.published(took_s)
+            if not job.error and key[3] is EffectKind.SAVE:
+                job = replace(job, took=(Took("saving", "", took_s),))
             if self._results.get(key) is begun:  # it was not dropped, nor begun again since
                 self._results[key] = job
 

@@ -17,14 +17,16 @@ from trainmaster.executors.base import GangStatus, Phase
 
 if TYPE_CHECKING:
     from trainmaster.advisor.model.measurement import Measurement
-    from trainmaster.control.decide.task import Effect, Policy
+    from trainmaster.control.decide.task import Effect, EffectKind, Job, Policy, Took
     from trainmaster.control.loop.run_state import Task
     from trainmaster.control.measure.progress import TaskProgress
     from trainmaster.spec import Recipe
 
-#: Per experiment and control process: tasks without steps whose duration is kept, and attempts with steps.
+#: Per experiment and control process: tasks without steps whose duration is kept, attempts with steps, and
+#: how often a phase of the same content.
 MOST_DURATIONS = 20
 MOST_TRACES = 100
+MOST_PHASES = 3
 #: A long attempt is kept that often while it runs.
 KEEP_EVERY_S = 60.0
 #: A driver that follows an attempt only later than that has not seen its first steps.
@@ -61,6 +63,21 @@ class Where:
     cores: int
 
 
+@dataclass(frozen=True, slots=True)
+class RecordedPhase:
+    """A phase of an attempt that comes once, such as its ``setup``.
+
+    Attributes:
+        attempt, experiment: whose. took: how long it took. offer: on what; see `Where`. at: Unix seconds.
+    """
+
+    attempt: str
+    experiment: str
+    took: Took
+    offer: str
+    at: float
+
+
 @dataclass(slots=True)
 class _Followed:
     """An attempt that was seen to run long enough to be looked at."""
@@ -81,6 +98,7 @@ class Recorder:
         where: what the attempts of an experiment run on.
         attempt_directory: of an experiment, task and attempt.
         keep: stores measurements; must not raise.
+        keep_phases: stores phases that come once; must not raise.
     """
 
     run: str
@@ -89,10 +107,12 @@ class Recorder:
     where: Callable[[str], Where]
     attempt_directory: Callable[[str, int, int], Path]
     keep: Callable[[Sequence[Recorded]], None]
+    keep_phases: Callable[[Sequence[RecordedPhase]], None] = lambda _: None
     _followed: dict[str, _Followed] = field(default_factory=dict, init=False)
     _durations: list[tuple[Effect, GangStatus]] = field(default_factory=list, init=False)
     _short: Counter[str] = field(default_factory=Counter, init=False)
     _traced: Counter[str] = field(default_factory=Counter, init=False)
+    _phases: Counter[tuple[str, str, str]] = field(default_factory=Counter, init=False)
 
     def look(self, task: Task, progress: TaskProgress, gang: GangStatus | None, now: float) -> None:
         """A task runs, and this is what it has told so far; what a service does is no measure of anything."""
@@ -110,6 +130,22 @@ class Recorder:
                 found = self._measure(task.experiment, known, progress.directory, gang, None, now)
                 if found is not None:
                     self.keep([Recorded(attempt, task.experiment, found)])
+
+    def took(self, effect: Effect, jobs: Mapping[EffectKind, Job], now: float) -> None:
+        """An attempt is over: how long what was done for it took.
+
+        What is brought to a machine is there for those that come later: the first one counts.
+        """
+        attempt = attempt_id(self.run, effect.experiment, effect.task, effect.attempt)
+        found = []
+        for each in (each for job in jobs.values() for each in job.took):
+            key, most = (effect.experiment, each.phase, each.content), 1 if each.content else MOST_PHASES
+            if self._phases[key] < most:
+                self._phases[key] += 1
+                offer = self.where(effect.experiment).offer
+                found.append(RecordedPhase(attempt, effect.experiment, each, offer, now))
+        if found:
+            self.keep_phases(found)
 
     def ended(self, effect: Effect, gang: GangStatus | None, now: float) -> None:
         """An attempt is over, and its end is recorded."""

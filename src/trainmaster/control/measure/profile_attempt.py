@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.model.step_trace import MIN_SECONDS
 from trainmaster.control.decide.outcome import classify
-from trainmaster.control.decide.task import EffectKind
+from trainmaster.control.decide.task import EffectKind, Took
 from trainmaster.control.loop.attempt_actions import AttemptActions
 from trainmaster.control.loop.run_state import Task
 from trainmaster.control.measure.measuring import MIN_BLOCKS, measurement_of, trace_of
@@ -62,6 +62,9 @@ class ProfileAttempt:
         cores: of the machine.
         interrupts: how often the user has pressed Ctrl-C so far.
         tell: shows how far it is.
+
+    Attributes:
+        took: how long parts of its staging took.
     """
 
     actions: AttemptActions
@@ -83,6 +86,7 @@ class ProfileAttempt:
         self._trace = self._progress.trace = trace_of(self._context.experiment, LOOK_S)
         self._status = GangStatus(self._id, Phase.QUEUED)
         self._launched = False
+        self.took: tuple[Took, ...] = ()
         self._stopping_since: float | None = None
         self._hurried = False
         self._judged_at = 0.0
@@ -159,7 +163,7 @@ class ProfileAttempt:
         elif job.done:
             environment = self.actions.launch_environment(self._task, self._status)
             self.executor.launch(self._id, environment)
-            self._launched = True
+            self._launched, self.took = True, job.took
 
     def _judge(self, now: float) -> None:
         """Enough, or too long?"""

@@ -6,18 +6,14 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from trainmaster.spec import Experiment
-from trainmaster.spec.private_files import write_private
 
 # What may be a path in a setup script: `./package[extra]`, `$(cat tool.txt)`, `--file=conda.yaml;`
 _SHELL_WORD = re.compile(r"""[^\s'"`$(){}\[\]<>|&;=,]+""")
 _CHARACTERS: Final = 20
-_MOST_S: Final = 7 * 86_400.0
 
 
 def setup_hash(setup: str, python: str, code: Path) -> str:
@@ -67,33 +63,3 @@ def part_hash(part: str, team: str = "") -> str:
     True
     """
     return hashlib.sha256(f"{team}\0{part}".encode()).hexdigest()[:_CHARACTERS]
-
-
-@dataclass(frozen=True, slots=True)
-class Preparations:
-    """How long it took last to put things on a machine that had none of them.
-
-    Attributes:
-        directory: a small file for each.
-    """
-
-    directory: Path
-
-    @classmethod
-    def of(cls, cache: Path) -> Preparations:
-        """Those that are known to a home, by its cache."""
-        return cls(cache / "preparations")
-
-    def note(self, part: str, seconds: float) -> None:
-        """Remember it; a full disk is no reason to end anything."""
-        with suppress(OSError):
-            write_private(self.directory / part_hash(part), f"{seconds:.3f}".encode())
-
-    def seconds(self, content: Iterable[str]) -> float:
-        """Of all of these, by the hashes that they have without a team; 0 for those that were never seen."""
-        found = 0.0
-        for part in content:
-            with suppress(OSError, ValueError):
-                seconds = float((self.directory / part).read_text())
-                found += seconds if 0 <= seconds < _MOST_S else 0.0
-        return found

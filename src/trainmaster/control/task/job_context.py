@@ -6,8 +6,9 @@ nothing else has to know which it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -23,7 +24,7 @@ from trainmaster.spec.states import EndReason
 if TYPE_CHECKING:
     from trainmaster.artifacts import JSON, CheckpointSeries, Listing
     from trainmaster.artifacts.owner import Owner
-    from trainmaster.control.decide.effects import EffectKind
+    from trainmaster.control.decide.effects import EffectKind, Took
     from trainmaster.executors.base import Container, GangRequest
 
 
@@ -56,6 +57,7 @@ class TaskContext:
         owner: what its artifacts say of whose they are.
         is_foreign: others have sent its recipe: this machine fetches no URL for it.
         facts: what was found out of the run.
+        took: how long parts of its staging took, until now.
     """
 
     home: Home
@@ -80,6 +82,24 @@ class TaskContext:
     owner: Owner | None = None
     is_foreign: bool = False
     facts: RunFacts = field(default_factory=RunFacts)
+    took: list[Took] = field(default_factory=list)
+
+    @contextmanager
+    def timed(self, phase: str, part: str) -> Iterator[Callable[[bool], None]]:
+        """A part of its staging is done; what it gives is to be told whether that was new.
+
+        Args:
+            phase: see `Took`.
+            part: what that is of: the hash of a ``setup``, the name of an image, a URL.
+        """
+        from trainmaster.control.decide.effects import Took
+        from trainmaster.control.task.contents import part_hash
+
+        found: list[bool] = []
+        begun = time.monotonic()
+        yield found.append
+        took_s = time.monotonic() - begun
+        self.took.append(Took(phase, part_hash(part), took_s, all(found)))
 
     @property
     def checkpoints(self) -> CheckpointSeries:

@@ -148,10 +148,9 @@ def world_of_machines(
 ) -> Iterator[World]:
     """Members are on machines that are rented, or in an inventory; they are let go of at the end."""
     from trainmaster.cluster.baking import Baking
-    from trainmaster.control.task.contents import Preparations
     from trainmaster.service.cluster_costs import RecordedClusterCosts, where_in
     from trainmaster.service.driving.run_clusters import RunClusters
-    from trainmaster.service.quotes.preparation import preparations_of
+    from trainmaster.service.quotes.phases import brought_seconds, phases_of, waited_for
 
     database, recipe = opened.database, session.recipe
     home, row = opened.home_of(session.run), database.run_row(session.run)
@@ -167,7 +166,7 @@ def world_of_machines(
         recipe.budget.usd_per_hour if recipe.budget else None,
         saved=_nothing if files is None else files.save_private,
         own_cluster="" if files is None else files.own_cluster,
-        baking=Baking.of(recipe, code, row["team"] or "", Preparations.of(home.cache)),
+        baking=Baking.of(recipe, code, row["team"] or "", partial(brought_seconds, database)),
     )
 
     def finish(controller: Controller) -> None:
@@ -193,9 +192,9 @@ def world_of_machines(
             known = histories(database, opened.home, recipe, code, row["team"]).values()
             sizes = [(m.output_bytes or 0) + (m.checkpoint_bytes or 0) for each in known for m in each.same]
             meter.publishing.most_bytes = max(sizes, default=0.0)
-        prepared = preparations_of(opened.of_team(row["team"]), recipe, environ, code)
-        waits = database.cluster_waits(recipe.provider)
-        costs = RecordedClusterCosts(recipe.provider, executor.records, waits, prepared)
+        phases = phases_of(opened.of_team(row["team"]), recipe, environ, code)
+        waited = waited_for(database, recipe.provider)
+        costs = RecordedClusterCosts(recipe.provider, executor.records, waited, phases)
         yield World(
             executor=executor,
             machine=machine,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.providers.capabilities import OfferSource, capabilities_of
+from trainmaster.providers.capabilities import HOST, OfferSource, capabilities_of, measured_name
 from trainmaster.providers.offer import Extras
 from trainmaster.service.quotes.prices import CATALOGUE, Prices
 from trainmaster.spec import Recipe
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from trainmaster.providers import Catalogue
     from trainmaster.providers.inventory import InventoryHost
 
-#: What a host of one's own is called where an instance type would stand.
-HOST: Final = "host"
 #: The kernel and sshd of a lab's host do not fit into less, whatever the scale.
 _LAB_MEMORY_BYTES: Final = 512 * 2**20
 
@@ -156,17 +154,6 @@ def extras_of(environ: Mapping[str, str]) -> Extras:
 def catalogue_is_own(catalogue: Catalogue) -> bool:
     """True if it is the user's own machine."""
     return len(catalogue) == 1 and capabilities_of(catalogue.offers[0].provider).is_here
-
-
-def measured_name(provider: str, instance_type: str) -> str:
-    """What measurements call a machine: a lab's are smaller than those that they are called after.
-
-    >>> measured_name("aws", "m4.large"), measured_name("lab", "m4.large"), measured_name("hosts", "")
-    ('m4.large', 'lab:m4.large', 'host')
-    """
-    if capabilities_of(provider).offers is OfferSource.LAB:
-        return f"{provider}:{instance_type}"
-    return instance_type or HOST
 
 
 def told_by(found: list[Measurement], catalogue: Catalogue) -> list[Measurement]:

@@ -12,6 +12,7 @@ from trainmaster.control.task.gangs import slots_of
 from trainmaster.spec import Experiment, Recipe
 
 if TYPE_CHECKING:
+    from trainmaster.advisor.market.phases import Waited
     from trainmaster.advisor.model.devices import Device
     from trainmaster.advisor.model.measurement import Measurement
     from trainmaster.advisor.quote.forecast import Doing
@@ -31,13 +32,15 @@ class RentedNow:
     """What is rented for a run.
 
     Attributes:
-        provider: whose. spent_usd: until now. clusters: all of the run. waited_s: for earlier ones.
+        provider: whose. spent_usd: until now. clusters: all of the run. waited: for earlier ones.
+        gave_back_s: what giving these back took.
     """
 
     provider: str
     spent_usd: float
     clusters: Sequence[ClusterFacts]
-    waited_s: Sequence[float] = ()
+    waited: Sequence[Waited] = ()
+    gave_back_s: Sequence[float] = ()
 
     def slots(self, experiment: str) -> int:
         """Processes that an experiment's cluster takes at once."""
@@ -119,10 +122,17 @@ def forecast_inputs(
     if rented is None:
         return (*forecast(elapsed_s, left, after, 0.0, load), points)
     parts = [
-        RentedPart(each.experiments, each.usd_per_hour, each.is_there, each.preparation_s)
+        RentedPart(each.experiments, each.usd_per_hour, each.is_there, each.before_s, each.machine)
         for each in rented.clusters
     ]
     time_s, cost_usd = forecast_rented(
-        elapsed_s, rented.spent_usd, left, after, parts, rented.provider, rented.waited_s
+        elapsed_s,
+        rented.spent_usd,
+        left,
+        after,
+        parts,
+        rented.provider,
+        rented.waited,
+        rented.gave_back_s,
     )
     return time_s, cost_usd, points

@@ -15,7 +15,7 @@ from sqlalchemy.engine import RowMapping
 from trainmaster.advisor.model.intervals import median
 from trainmaster.artifacts import take_snapshot
 from trainmaster.control.decide.task import Policy
-from trainmaster.control.loop.recording import Recorded, Recorder, Where
+from trainmaster.control.loop.recording import Recorded, RecordedPhase, Recorder, Where
 from trainmaster.control.task.layout import Home
 from trainmaster.db import Database, NewMeasurement
 from trainmaster.executors.capacity import NodeCapacity, detect_capacity
@@ -263,6 +263,12 @@ def make_recorder(
         with suppress(StoreError):  # the run matters more, and says so itself if the database is away
             database.add_measurement(*rows, patient=False)
 
+    def keep_phases(found: Sequence[RecordedPhase]) -> None:
+        from trainmaster.service.quotes.phases import phase_rows
+
+        with suppress(StoreError):
+            database.add_measurement(*phase_rows(run, found), patient=False)
+
     return Recorder(
         run=run,
         recipe=recipe,
@@ -272,6 +278,7 @@ def make_recorder(
             home.attempt(run, experiment, task, attempt).directory
         ),
         keep=keep,
+        keep_phases=keep_phases,
     )
 
 

@@ -18,6 +18,7 @@ from trainmaster.artifacts import Snapshot, materialise, take_snapshot
 from trainmaster.control.attempt.local_site import LocalSite
 from trainmaster.control.checks.preflight import check_directories, check_machine, check_parts
 from trainmaster.control.loop.attempt_actions import AttemptActions
+from trainmaster.control.loop.recording import RecordedPhase
 from trainmaster.control.measure.profile_attempt import ProfileAttempt, Window
 from trainmaster.control.measure.profile_place import ProfilePlace, clear_leftovers
 from trainmaster.control.measure.profile_progress import ProfileProgress
@@ -30,6 +31,7 @@ from trainmaster.executors.local import LocalExecutor
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.quotes.fingerprint import Fingerprint, code_of, fingerprint_of, local_device
 from trainmaster.service.quotes.history import new_row
+from trainmaster.service.quotes.phases import phase_rows
 from trainmaster.spec import Experiment, Hardware, ParameterValue, Recipe, TaskSpace
 from trainmaster.spec.errors import InterruptedByUser, UsageError
 from trainmaster.spec.habits import ProfilePlan
@@ -219,12 +221,14 @@ class _Session:
             found = attempt.measure(Capacity(slots=slots, gpus=self._machine.gpus), self._base)
         finally:
             executor.close()
-        self._keep(f"{run}/{experiment.name}", experiment, found)
+        name, key = f"{run}/{experiment.name}", self._fingerprint(experiment)
+        phases = [
+            RecordedPhase(name, experiment.name, took, found.offer, found.measured_at)
+            for took in attempt.took
+        ]
+        rows = [new_row(name, key, experiment.name, None, found), *phase_rows(None, phases)]
+        self._service.database.add_measurement(*rows)
         return found
-
-    def _keep(self, name: str, experiment: Experiment, found: Measurement) -> None:
-        key = self._fingerprint(experiment)
-        self._service.database.add_measurement(new_row(name, key, experiment.name, None, found))
 
     def _fingerprint(self, experiment: Experiment) -> Fingerprint:
         return fingerprint_of(self._recipe, experiment, self._code, self._device)

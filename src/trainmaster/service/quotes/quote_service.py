@@ -22,9 +22,8 @@ from trainmaster.service.quotes.candidate_offers import (
 from trainmaster.service.quotes.job_knowledge import NO_END, JobKnowledge
 from trainmaster.service.quotes.knowledge_builder import KnowledgeBuilder
 from trainmaster.service.quotes.own_points import OwnPoints, with_shipped
-from trainmaster.service.quotes.preparation import preparations_of
+from trainmaster.service.quotes.phases import phases_of, waited_for
 from trainmaster.service.quotes.quote_options import QuoteOptions, types_in
-from trainmaster.service.quotes.quote_record import told
 from trainmaster.service.quotes.worker_counts import allowed_workers, with_workers
 from trainmaster.service.runs.summary import is_driven
 from trainmaster.spec import Experiment, Recipe
@@ -32,6 +31,7 @@ from trainmaster.spec.errors import MeasurementNeeded, UsageError
 
 if TYPE_CHECKING:
     from trainmaster.advisor.market.memory_floor import Memory
+    from trainmaster.advisor.market.phases import Waited
     from trainmaster.advisor.market.workload import Workload
     from trainmaster.advisor.model.knowledge import Knowledge
     from trainmaster.advisor.quote.quote import Quote
@@ -237,9 +237,9 @@ class Quoter:
         from trainmaster.advisor.quote.quoting import make_quote
 
         subjects = [self._subject(recipe, name, found, options) for name, found in known.items()]
-        prepared = preparations_of(self._service, recipe, environ)
+        phases = phases_of(self._service, recipe, environ)
         subjects = [
-            replace(each, workload=prepared[each.workload.name].counted(each.workload)) for each in subjects
+            replace(each, workload=phases[each.workload.name].counted(each.workload)) for each in subjects
         ]
         budget = recipe.budget
         limits = QuoteLimits(
@@ -254,8 +254,8 @@ class Quoter:
             *quote.notes,
             *self._jobs.notes,
             *filter(None, (experiment.until_caveat for experiment in recipe.experiments.values())),
-            *self._waits(quote, catalogue),
-            *filter(None, (prepared[n].words(one.cluster.worker) for n, one in quote.experiments.items())),
+            *self._waits(catalogue),
+            *filter(None, (phases[n].words(one.cluster.worker) for n, one in quote.experiments.items())),
             *self._stale(catalogue, options),
         ]
         notes += [f"{name} is not in this quote: {why}" for name, why in missing.items()]
@@ -315,14 +315,21 @@ class Quoter:
         arch = _ARCHES.get(platform.machine().lower(), "")
         local_store = self._service.home.store_url.startswith("file:")
         candidate_offers = self._candidate_offers if options.catalogue is None else None
+        database = self._service.database
+        waited: tuple[Waited, ...] = ()
+        gave_back_s: tuple[float, ...] = ()
+        if candidate_offers is not None and not own:
+            provider, shares = candidate_offers.provider, candidate_offers.shares
+            real = map(shares.of, catalogue) if shares is not None else catalogue
+            waited = waited_for(database, provider, real)
+            gave_back_s = tuple(database.gave_back_s(provider))
         return Market(
             catalogue,
             own,
             slots,
             types_in(options.parameter_server),
-            tuple(self._service.database.cluster_waits(candidate_offers.provider))
-            if candidate_offers
-            else (),
+            waited,
+            gave_back_s,
             data_leaves=local_store and not own,
             arch=arch,
             hosts=len(candidate_offers.hosts) if candidate_offers and candidate_offers.hosts else None,
@@ -390,26 +397,17 @@ class Quoter:
         many = "1 price is" if len(old) == 1 else f"{len(old)} prices are"
         return [f"{many} older than {STALE_DAYS} days, the oldest of {oldest.isoformat()}"]
 
-    def _waits(self, quote: Quote, catalogue: Catalogue) -> list[str]:
-        """What of waiting is in the quote, and what is not."""
+    def _waits(self, catalogue: Catalogue) -> list[str]:
+        """What of waiting is not in the quote."""
+        if not catalogue_is_own(catalogue):
+            return []
         database = self._service.database
-        if catalogue_is_own(catalogue):
-            now = database.clock_s()
-            rows = queries.runs(database, _LATEST_RUNS)
-            here = [row for row in rows if capabilities_of(row["provider"]).is_here]
-            busy = [row["id"] for row in here if is_driven(row, now)]
-            many = f"{len(busy)} runs" if len(busy) > 1 else "".join(busy)
-            return [f"{many} may hold this machine's slots: waiting for them is not counted"] * bool(busy)
-        from trainmaster.advisor.quote.quote import Interval
-
-        waits = {
-            name: capabilities_of(name).provisioning_s.learnt(database.cluster_waits(name))
-            for name in dict.fromkeys(one.cluster.worker.provider for one in quote.experiments.values())
-        }
-        return [
-            f"counts {told(Interval(*wait.quantiles))} until machines of {name} are there"
-            for name, wait in waits.items()
-        ]
+        now = database.clock_s()
+        rows = queries.runs(database, _LATEST_RUNS)
+        here = [row for row in rows if capabilities_of(row["provider"]).is_here]
+        busy = [row["id"] for row in here if is_driven(row, now)]
+        many = f"{len(busy)} runs" if len(busy) > 1 else "".join(busy)
+        return [f"{many} may hold this machine's slots: waiting for them is not counted"] * bool(busy)
 
     def _check(self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions) -> None:
         """What is wrong whatever will be measured is said before that.

@@ -310,7 +310,7 @@ class QuoteTracker:
         rented = None
         if self._costs is not None:
             costs = self._costs
-            rented = RentedNow(costs.provider, costs.spent_usd(now), costs.clusters(), costs.waited_s)
+            rented = RentedNow(costs.provider, costs.spent_usd(now), costs.clusters(), costs.waited)
 
         def work() -> None:
             with _one_thinks:
@@ -435,7 +435,7 @@ class QuoteTracker:
         for each in self._costs.clusters():
             if experiment in each.experiments:
                 return Device(recipe.hardware.device, float(each.slots), each.machine)
-        from trainmaster.service.quotes.candidate_offers import HOST
+        from trainmaster.providers.capabilities import HOST
 
         return Device("", 1.0, HOST)
 

@@ -1,0 +1,207 @@
+"""`ExperimentPhases`: what an experiment's phases that are no training took before, here and on machines.
+
+Kept beside measurements of jobs: what others have shown of the same ``setup`` or image counts for all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.control.task.contents import content_of, of_nodes, part_hash, setup_hash
+from trainmaster.db import NewMeasurement
+from trainmaster.db.quote_rows import phase_of
+from trainmaster.providers.capabilities import capabilities_of, measured_name
+from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.units import format_duration
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmaster.advisor.market.phases import PhaseHistory, Seen, Waited
+    from trainmaster.advisor.market.workload import Workload
+    from trainmaster.advisor.quote.quote import Rented
+    from trainmaster.control.loop.recording import RecordedPhase
+    from trainmaster.db import Database
+    from trainmaster.providers import Offer
+    from trainmaster.service.open_home import OpenHome
+    from trainmaster.spec import Experiment, Recipe
+
+_MOST_S: Final = 7 * 86_400.0
+#: What a machine image holds.
+_IN_IMAGE: Final = ("setup", "image")
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentPhases:
+    """Of one experiment.
+
+    Attributes:
+        name: of the experiment.
+        histories: of its phases, in their order.
+        images: ids of images with all that ``setup`` and ``container`` bring, by provider and region.
+    """
+
+    name: str
+    histories: tuple[PhaseHistory, ...]
+    images: Mapping[tuple[str, str], str]
+
+    def counted(self, workload: Workload) -> Workload:
+        """The experiment as quotes see it, with that."""
+        return replace(workload, once=self.histories, prepared_in=frozenset(self.images))
+
+    def before_s(self, provider: str, region: str, instance: str) -> float:
+        """What comes before its members start on a new machine, in seconds."""
+        stays, offer = not capabilities_of(provider).rents, measured_name(provider, instance)
+        found = 0.0
+        for each in self.histories:
+            if each.name == "saving" or (each.name in _IN_IMAGE and (provider, region) in self.images):
+                continue
+            found += each.belief(offer, stays=stays).median
+        return found
+
+    def words(self, rented: Rented) -> str:
+        """What of ``setup`` and ``container`` is in a quote; empty if there is nothing to say."""
+        can, offer = capabilities_of(rented.provider), measured_name(rented.provider, rented.instance)
+        brought = [each for each in self.histories if each.name in _IN_IMAGE]
+        took_s = sum(each.belief(offer, stays=not can.rents).median for each in brought)
+        if not brought or not took_s:
+            return ""
+        took = format_duration(took_s)
+        if image := self.images.get((rented.provider, rented.region)):
+            return f"{self.name}: machines start from {image}, without the {took} of setup and container"
+        is_known = all(any(s.content == each.content for s in each.seen) for each in brought)
+        why = "as seen before" if is_known else "a guess: not all of that was seen before"
+        return f"{self.name}: counts {took} for setup and container on its machines, {why}"
+
+
+def phases_of(
+    service: OpenHome, recipe: Recipe, environ: Mapping[str, str], code: Path | None = None
+) -> dict[str, ExperimentPhases]:
+    """Those of a recipe's experiments.
+
+    The provider is asked for images where they would save something; one that cannot be asked has none, and
+    a run that makes one starts from none.
+
+    Args:
+        service: of the home.
+        recipe: to be quoted.
+        environ: of the caller: credentials.
+        code: of a run; the recipe's as it is now without.
+    """
+    code = code or recipe.directory / recipe.code
+    is_here = capabilities_of(recipe.provider).is_here
+    found = {
+        name: _histories(service, each, code, is_here=is_here) for name, each in recipe.experiments.items()
+    }
+    images = []
+    brings = any(each.name in _IN_IMAGE for histories in found.values() for each in histories)
+    if brings and capabilities_of(recipe.provider).bakes and not recipe.bake:
+        from trainmaster.service.images import HomeImages
+
+        with suppress(TrainmasterError):
+            images = [
+                one for one in HomeImages(service.home, environ).listed(recipe.provider) if one["is_ready"]
+            ]
+    phases = {}
+    for name, each in recipe.experiments.items():
+        wanted = set(content_of([each], code, service.team or ""))
+        fitting = {
+            (one["provider"], one["region"]): one["id"]
+            for one in reversed(images)  # the newest counts
+            if wanted and wanted.issubset(one["content"])
+        }
+        phases[name] = ExperimentPhases(name, found[name], fitting)
+    return phases
+
+
+def _histories(
+    service: OpenHome, experiment: Experiment, code: Path, *, is_here: bool
+) -> tuple[PhaseHistory, ...]:
+    from trainmaster.advisor.market.phases import PhaseHistory
+
+    parts: list[tuple[str, str, bool | None]] = []
+    if experiment.container is not None:
+        parts.append(("image", part_hash(experiment.container), None))
+    if experiment.setup is not None:
+        own = setup_hash(experiment.setup, of_nodes(experiment), code)
+        parts.append(("setup", part_hash(own), _is_made(service, experiment, code)))
+    brought = (each for each in experiment.data.values() if not is_here or each.directory is None)
+    parts += [("data", part_hash(each.identity), None) for each in brought]
+    parts += [("staging", "", None), ("saving", "", None)]
+    return tuple(
+        PhaseHistory(name, content, seen_of(service.database, name, content), is_there)
+        for name, content, is_there in parts
+    )
+
+
+def _is_made(service: OpenHome, experiment: Experiment, code: Path) -> bool | None:
+    """Whether the environment of a ``setup`` is on this machine; None if that is not known."""
+    if experiment.container is not None:
+        return None
+    import sys
+
+    name = setup_hash(experiment.setup or "", sys.version, code)
+    return (service.home.cache / "environments" / name / "ready").is_file()
+
+
+def seen_of(database: Database, phase: str, content: str) -> tuple[Seen, ...]:
+    """What was seen of a phase: of this content first, the newest first."""
+    from trainmaster.advisor.market.phases import Seen
+
+    found = []
+    for row in database.phases(phase, content):
+        with suppress(ValueError, TypeError, KeyError):  # a newer version wrote it
+            data = json.loads(row["data"])
+            if 0 <= data["seconds"] < _MOST_S:
+                found.append(Seen(float(data["seconds"]), str(data["offer"]), str(data["content"])))
+    return tuple(found)
+
+
+def brought_seconds(database: Database, contents: Iterable[str]) -> float:
+    """What it took last to bring these to a machine that had none of them; 0 for what was never seen."""
+    found = 0.0
+    for content in contents:
+        seen = [each for name in _IN_IMAGE for each in seen_of(database, name, content)]
+        mine = [each.seconds for each in seen if each.content == content]
+        found += mine[0] if mine else 0.0
+    return found
+
+
+def phase_rows(run: str | None, phases: Iterable[RecordedPhase]) -> list[NewMeasurement]:
+    """Phases as the database keeps them, beside measurements of jobs."""
+    rows = []
+    for each in phases:
+        took = each.took
+        key, similar = phase_of(took.phase, took.content), phase_of(took.phase)
+        data = {"seconds": round(took.seconds, 3), "offer": each.offer, "content": took.content}
+        name = f"{each.attempt}/{took.phase}/{took.content}"
+        rows.append(NewMeasurement(name, key, similar, each.experiment, run, json.dumps(data), each.at))
+    return rows
+
+
+def waited_for(database: Database, provider: str, offers: Iterable[Offer] = ()) -> tuple[Waited, ...]:
+    """What earlier runs waited for machines of a provider, the newest first.
+
+    Args:
+        database: the database.
+        provider: whose machines.
+        offers: what they really have; without it, how large they were is unknown.
+    """
+    from trainmaster.advisor.market.phases import Waited
+
+    found = []
+    vcpus = {each.instance_type: each.vcpus for each in offers}
+    for row in database.cluster_waits(provider):
+        rental = {}
+        with suppress(ValueError, TypeError, LookupError, AttributeError):
+            data = json.loads(row["data"])
+            taken = [machine["rental"] for machine in data.get("machines", ()) if machine.get("has_joined")]
+            rental = taken[0] if taken else data["plan"]["roles"][0]["rentals"][0]
+        instance = str(rental.get("instance_type", ""))
+        offer = measured_name(provider, instance)
+        found.append(Waited(row["waited_s"], offer, provider, vcpus.get(instance, 0.0)))
+    return tuple(found)
