@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import click
 import pytest
 from ruamel.yaml import YAML
 
@@ -138,7 +139,7 @@ def test_commands_have_the_verbs_and_options_of_the_command_line(block):
 
 def _parse(line):
     words = shlex.split(line, comments=True)
-    end = next((at for at, word in enumerate(words) if word in ("&&", "|", ">", "&", "--")), None)
+    end = next((at for at, word in enumerate(words) if word in ("&&", "|", "<", ">", "&", "--")), None)
     words = words[:end]
     command = whole_command()
     while hasattr(command, "commands"):
@@ -152,6 +153,12 @@ def _parse(line):
     known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)} | {"--help"}
     asked = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
     assert asked <= known, f"{line}: {command.name} has no option {', '.join(asked - known)}"
+    if "--help" in words or "..." in words:
+        return
+    given, left, _ = command.make_parser(click.Context(command)).parse_args(list(words))
+    lacking = [each.name for each in command.params if each.required and given.get(each.name) in (None, ())]
+    assert lacking == [], f"{line}: {command.name} wants {', '.join(map(str, lacking))}"
+    assert left == [] or hasattr(command, "commands"), f"{line}: {command.name} does not want {left}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
