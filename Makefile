@@ -56,7 +56,7 @@ lint: install
 	@$(BIN)/python scripts/import_circles.py
 
 # What to run before every commit: linters, types, and all unit tests but the long simulations, which `make test` has too.
-# Hypothesis makes up a fifth of the examples that it does in `make test`, where a test names no number.
+# Hypothesis makes up 20 examples, `make test` has 50, and a test that is called alone 100, where it names no number.
 check: install
 	@$(MAKE) --no-print-directory -j 2 lint unit
 

@@ -6,9 +6,11 @@
 set -mu -o pipefail # each part is a process group of its own; without -m, what runs in the background ignores SIGINT
 python=${1:-python3}
 at_once=6
-parts=(hosts lab lint others crossings runs unit rest last remote volumes contract)
+parts=(hosts lab unit runs others servers crossings rest middle lint last contract volumes remote)
 lab=tests/integration/lab
-others=(tests/integration/test_[!c]*.py tests/integration/test_cli_[a-f]*.py)
+others=(tests/integration/test_[!cs]*.py)
+servers=(tests/integration/test_s*.py)
+middle=(tests/integration/test_cli_[a-f]*.py)
 last=(tests/integration/test_cli_[s-z]*.py)
 runs=("$lab"/test_lab_{runs,schedules,adopting,hand_over}.py "$lab"/test_lab_t*.py)
 crossings=("$lab"/test_lab_crossings.py)
@@ -50,7 +52,7 @@ trap interrupted INT TERM
 
 # What each part prints is in a file of its name; the first one's is seen at once.
 run() {
-    [ "$1" != unit ] || export OPENBLAS_NUM_THREADS=1 # on two cores a second thread only costs
+    [ "$1" != unit ] || export OPENBLAS_NUM_THREADS=1 TRAINMASTER_EXAMPLES="${TRAINMASTER_EXAMPLES:-50}"
     if [ "$1" = "${parts[0]}" ]; then
         "$python" -m pytest "${@:2}" 2>&1 | tee -i "$logs/$1"
     elif [ "$1" = lint ]; then
@@ -78,9 +80,11 @@ arguments_of() {
     hosts) echo $again "${hosts[@]}" ;;
     lab) echo $again $lab "${runs[@]/#/--ignore=}" "${crossings[@]/#/--ignore=}" "${hosts[@]/#/--ignore=}" ;;
     others) echo $again "${others[@]}" ;;
+    servers) echo $again "${servers[@]}" ;;
+    middle) echo $again "${middle[@]}" ;;
     last) echo $again "${last[@]}" ;;
     rest)
-        echo $again tests/integration "${others[@]/#/--ignore=}" "${last[@]/#/--ignore=}" \
+        echo $again tests/integration "${others[@]/#/--ignore=}" "${servers[@]/#/--ignore=}" "${middle[@]/#/--ignore=}" "${last[@]/#/--ignore=}" \
             --ignore=tests/integration/{lab,volumes,remote}
         ;;
     esac
